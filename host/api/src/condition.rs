@@ -1,0 +1,80 @@
+//! Conditions of objects (Kubernetes API conventions, "Typical status properties").
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truth {
+    /// It does.
+    True,
+    /// It does not.
+    False,
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl Truth {
+    /// As Kubernetes writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// Sets a condition: its transition time changes only if its status does. Says whether anything changed.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    truth: Truth,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> bool {
+    let known = conditions.iter().position(|condition| condition.type_ == kind);
+    let before = known.and_then(|index| conditions.get(index).cloned());
+    let since = before.as_ref().filter(|c| c.status == truth.as_str()).map(|c| c.last_transition_time.clone());
+    let after = Condition {
+        type_: kind.to_owned(),
+        status: truth.as_str().to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since.unwrap_or(Time(now)),
+        observed_generation: None,
+    };
+    let changed = before.as_ref() != Some(&after);
+    match known.and_then(|index| conditions.get_mut(index)) {
+        Some(slot) => *slot = after,
+        None => conditions.push(after),
+    }
+    changed
+}
+
+/// The condition of that type.
+pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn the_transition_time_follows_the_status_only() {
+        let mut conditions = Vec::new();
+        assert!(set(&mut conditions, "Ready", Truth::False, "Trapped", "it trapped", at(1)));
+        assert!(set(&mut conditions, "Ready", Truth::False, "Unavailable", "no answer", at(2)));
+        assert_eq!(find(&conditions, "Ready").unwrap().last_transition_time, Time(at(1)));
+        assert!(set(&mut conditions, "Ready", Truth::True, "Discovered", "", at(3)));
+        assert_eq!(find(&conditions, "Ready").unwrap().last_transition_time, Time(at(3)));
+        assert!(!set(&mut conditions, "Ready", Truth::True, "Discovered", "", at(4)), "nothing changed");
+        assert_eq!(conditions.len(), 1);
+    }
+}

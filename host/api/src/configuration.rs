@@ -1,0 +1,167 @@
+//! The Configuration: which devices to look for, and what to do with them. Fields of upstream Akri keep their names and
+//! meaning; what is added is optional.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The wish of a user.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "akri.sh",
+    version = "v0",
+    kind = "Configuration",
+    plural = "configurations",
+    shortname = "akric",
+    category = "all",
+    namespaced,
+    derive = "Default",
+    derive = "PartialEq",
+    status = "ConfigurationStatus",
+    printcolumn = r#"{"name":"Handler","type":"string","jsonPath":".spec.discoveryHandler.name"}"#,
+    printcolumn = r#"{"name":"Capacity","type":"integer","jsonPath":".spec.capacity"}"#,
+    printcolumn = r#"{"name":"Instances","type":"integer","jsonPath":".status.instances"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationSpec {
+    /// Which handler looks for what.
+    pub discovery_handler: DiscoveryHandlerInfo,
+    /// How many containers may use a device at once, over all nodes. Default 1.
+    #[serde(default = "default_capacity")]
+    pub capacity: i64,
+    /// What is run for each device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_spec: Option<BrokerSpec>,
+    /// A Service for the brokers of each device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "opaque")]
+    pub instance_service_spec: Option<Map<String, Value>>,
+    /// A Service for all brokers of the Configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "opaque")]
+    pub configuration_service_spec: Option<Map<String, Value>>,
+    /// Added to the properties of each device; these win.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub broker_properties: BTreeMap<String, String>,
+    /// Which resources are advertised to the kubelet. Default both.
+    #[serde(default)]
+    pub resources: Resources,
+    /// How long a missing device keeps its Instance, such as `5m`. Default 0s for local devices, 5m for shared ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offline_grace_period: Option<String>,
+}
+
+fn default_capacity() -> i64 {
+    1
+}
+
+/// Which handler looks for what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryHandlerInfo {
+    /// Name of the discovery handler, such as `udev`.
+    pub name: String,
+    /// What to look for, in the handler's own words; usually YAML in a block scalar.
+    #[serde(default)]
+    pub discovery_details: String,
+    /// Named values the handler gets beside the details.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_properties: Option<Vec<DiscoveryProperty>>,
+}
+
+/// A named value for the handler.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveryProperty {
+    /// A C identifier.
+    #[schemars(regex(pattern = "^[_A-Za-z][_A-Za-z0-9]*$"))]
+    pub name: String,
+    /// The value itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Where the value is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<ValueFrom>,
+}
+
+/// Where a value is. Exactly one of the two.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ValueFrom {
+    /// A key of a Secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_key_ref: Option<KeyRef>,
+    /// A key of a ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<KeyRef>,
+}
+
+/// A key of a Secret or a ConfigMap.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRef {
+    /// The key in its data.
+    #[serde(default)]
+    pub key: String,
+    /// The object's name.
+    pub name: String,
+    /// The object's namespace. Default `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Whether it may be missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optional: Option<bool>,
+}
+
+/// What is run for each device: at most one of the two. Opaque here, so that fields of any Kubernetes version pass.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BrokerSpec {
+    /// A PodSpec: one Pod for each node that sees the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "opaque")]
+    pub broker_pod_spec: Option<Map<String, Value>>,
+    /// A JobSpec: one Job for each device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "opaque")]
+    pub broker_job_spec: Option<Map<String, Value>>,
+}
+
+/// Which resources are advertised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Resources {
+    /// Only `akri.sh/<instance>`.
+    Instance,
+    /// Only `akri.sh/<configuration>`.
+    Configuration,
+    /// Both.
+    #[default]
+    Both,
+}
+
+/// How it is going.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationStatus {
+    /// The generation the rest is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// How many Instances there are.
+    #[serde(default)]
+    pub instances: i64,
+    /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// An object whose fields are somebody else's.
+fn opaque(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
+}

@@ -1,0 +1,214 @@
+//! Between Akri's objects and the model.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use akri_model::configuration::{self as model, MAX_CAPACITY};
+use akri_model::grant;
+use akri_model::instance::{self, Online};
+use akri_model::names::{Identity, Key};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource as _, ResourceExt as _};
+
+use crate::condition::{self, Truth};
+use crate::configuration::{Configuration, Resources};
+use crate::duration::{parse_duration, parse_memory};
+use crate::handler::{DiscoveryHandler, Grants, Limits};
+use crate::instance::{Instance, InstanceSpec, InstanceStatus};
+
+/// Says which device an Instance stands for, beyond the short hash in its name.
+pub const IDENTITY_ANNOTATION: &str = "akri.sh/identity";
+
+/// What the agent needs of a Configuration. Fields are taken as far as they make sense: an object that
+/// [`crate::validate::configuration`] finds fault with must not get here, but it must not do harm either.
+pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
+    let spec = &object.spec;
+    let properties = spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default();
+    let value = |value: &Option<String>| value.clone().unwrap_or_default().into_bytes();
+    let capacity = spec.capacity.clamp(1, i64::from(MAX_CAPACITY));
+    model::Configuration {
+        key: Key::new(object.namespace().unwrap_or_else(|| "default".to_owned()), object.name_any()),
+        uid: object.uid().unwrap_or_default(),
+        generation: object.metadata.generation.unwrap_or_default(),
+        handler: spec.discovery_handler.name.clone(),
+        details: spec.discovery_handler.discovery_details.clone(),
+        properties: properties.iter().map(|p| (p.name.clone(), value(&p.value))).collect(),
+        capacity: u32::try_from(capacity).unwrap_or(1),
+        broker_properties: spec.broker_properties.clone(),
+        resources: match spec.resources {
+            Resources::Instance => model::Resources::Instance,
+            Resources::Configuration => model::Resources::Configuration,
+            Resources::Both => model::Resources::Both,
+        },
+        offline_grace: spec.offline_grace_period.as_deref().and_then(|text| parse_duration(text).ok()),
+    }
+}
+
+/// What a DiscoveryHandler object says beyond its component.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerRules {
+    /// Overrides what the component says of its devices.
+    pub shared: Option<bool>,
+    /// Overrides the component's own pause between rounds.
+    pub interval: Option<Duration>,
+    /// What the component may reach.
+    pub grants: grant::Grants,
+    /// How much it may use.
+    pub limits: grant::Limits,
+}
+
+impl From<&DiscoveryHandler> for HandlerRules {
+    fn from(object: &DiscoveryHandler) -> Self {
+        let spec = &object.spec;
+        Self {
+            shared: spec.shared,
+            interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
+            grants: grants(&spec.grants),
+            limits: limits(&spec.limits),
+        }
+    }
+}
+
+fn grants(grants: &Grants) -> grant::Grants {
+    let or_dev = |paths: &Option<Vec<String>>| paths.clone().unwrap_or_else(|| vec!["/dev/**".to_owned()]);
+    grant::Grants {
+        udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
+        device_paths: or_dev(&grants.device_paths),
+        mount_paths: or_dev(&grants.mount_paths),
+    }
+}
+
+fn limits(limits: &Limits) -> grant::Limits {
+    let default = grant::Limits::default();
+    let memory = limits.memory.as_deref().and_then(|text| parse_memory(text).ok());
+    grant::Limits {
+        round: limits.round.as_deref().and_then(|text| parse_duration(text).ok()).unwrap_or(default.round),
+        memory_bytes: memory.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(default.memory_bytes),
+        devices: limits.devices.and_then(|devices| usize::try_from(devices).ok()).unwrap_or(default.devices),
+        ..default
+    }
+}
+
+/// An Instance object as the agent sees it.
+pub fn instance_to_model(object: &Instance) -> instance::Instance {
+    let spec = &object.spec;
+    let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
+    let online = object.status.as_ref().and_then(|status| condition::find(&status.conditions, "Online"));
+    instance::Instance {
+        key: Key::new(object.namespace().unwrap_or_default(), object.name_any()),
+        uid: object.uid().unwrap_or_default(),
+        identity: object.annotations().get(IDENTITY_ANNOTATION).map(Identity::from_text),
+        configuration: spec.configuration_name.clone(),
+        configuration_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+        cdi_name: spec.cdi_name.clone(),
+        capacity: u32::try_from(spec.capacity).unwrap_or(1).min(MAX_CAPACITY),
+        properties: spec.broker_properties.clone(),
+        shared: spec.shared,
+        nodes: spec.nodes.clone(),
+        device_usage: spec.device_usage.clone(),
+        online: match online.map(|condition| condition.status.as_str()) {
+            Some("True") => Online::True,
+            Some("False") => Online::False,
+            _ => Online::Unknown,
+        },
+    }
+}
+
+/// The object of an Instance. What the object was before keeps its creation time and its condition's transition time.
+pub fn instance_from_model(instance: &instance::Instance, before: Option<&Instance>, now: Timestamp) -> Instance {
+    let created = before.and_then(|object| object.metadata.creation_timestamp.clone()).unwrap_or(Time(now));
+    let annotation = instance.identity.as_ref().map(|id| (IDENTITY_ANNOTATION.to_owned(), id.as_str().to_owned()));
+    let metadata = ObjectMeta {
+        namespace: Some(instance.key.namespace.clone()),
+        name: Some(instance.key.name.clone()),
+        uid: (!instance.uid.is_empty()).then(|| instance.uid.clone()),
+        creation_timestamp: Some(created),
+        annotations: annotation.map(|annotation| BTreeMap::from([annotation])),
+        owner_references: Some(vec![owner_reference(instance)]),
+        ..ObjectMeta::default()
+    };
+    let mut status = before.and_then(|object| object.status.clone()).unwrap_or_default();
+    set_online(&mut status, instance.online, now);
+    Instance { metadata, spec: spec_of(instance), status: Some(status) }
+}
+
+fn spec_of(instance: &instance::Instance) -> InstanceSpec {
+    InstanceSpec {
+        configuration_name: instance.configuration.clone(),
+        cdi_name: instance.cdi_name.clone(),
+        capacity: i64::from(instance.capacity),
+        broker_properties: instance.properties.clone(),
+        shared: instance.shared,
+        nodes: instance.nodes.clone(),
+        device_usage: instance.device_usage.clone(),
+    }
+}
+
+/// Deleting the Configuration deletes its Instances; no finalizer, so that nothing ever hangs (RULES 26).
+fn owner_reference(instance: &instance::Instance) -> OwnerReference {
+    OwnerReference {
+        api_version: Configuration::api_version(&()).into_owned(),
+        kind: Configuration::kind(&()).into_owned(),
+        name: instance.configuration.clone(),
+        uid: instance.configuration_uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    }
+}
+
+fn set_online(status: &mut InstanceStatus, online: Online, now: Timestamp) {
+    let (truth, reason, message) = match online {
+        Online::True => (Truth::True, "Discovered", ""),
+        Online::False => (Truth::False, "NotFound", "the last round of discovery did not see the device"),
+        Online::Unknown => (Truth::Unknown, "HandlerGone", "no handler can tell whether the device is there"),
+    };
+    condition::set(&mut status.conditions, "Online", truth, reason, message, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_akri() {
+        let object = json!({"metadata": {"name": "cam"}, "spec": {"discoveryHandler": {"name": "udev"}}});
+        let model = configuration_to_model(&serde_json::from_value(object).unwrap());
+        assert_eq!(model.key, Key::new("default", "cam"));
+        assert_eq!((model.capacity, model.resources, model.offline_grace), (1, model::Resources::Both, None));
+    }
+
+    #[test]
+    fn a_handler_is_granted_nothing_but_device_nodes() {
+        let object = json!({"metadata": {"name": "h"}, "spec": {"component": {"file": "h.wasm"}}});
+        let object: DiscoveryHandler = serde_json::from_value(object).unwrap();
+        let rules = HandlerRules::from(&object);
+        assert!(rules.grants.udev_subsystems.is_empty());
+        assert_eq!(rules.grants.device_paths, ["/dev/**"]);
+        assert_eq!(rules.limits, grant::Limits::default());
+    }
+
+    #[test]
+    fn instances_survive_the_way_there_and_back() {
+        let before = instance::Instance {
+            key: Key::new("ns", "cam-8120fe"),
+            uid: "u1".into(),
+            identity: Some(Identity::from_text("i1")),
+            configuration: "cam".into(),
+            configuration_uid: "c1".into(),
+            cdi_name: "akri.sh/cam=8120fe".into(),
+            capacity: 2,
+            properties: [("K".to_owned(), "v".to_owned())].into(),
+            shared: true,
+            nodes: vec!["a".into(), "b".into()],
+            device_usage: [("cam-8120fe-0".to_owned(), "a".to_owned())].into(),
+            online: Online::False,
+        };
+        let object = instance_from_model(&before, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(instance_to_model(&object), before);
+        let again = instance_from_model(&before, Some(&object), Timestamp::MAX);
+        assert_eq!(again, object, "creation and transition times are kept");
+    }
+}

@@ -1,0 +1,60 @@
+//! The Instance: a device that was found, and who uses it. Fields of upstream Akri keep their names and meaning.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A device.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "akri.sh",
+    version = "v0",
+    kind = "Instance",
+    plural = "instances",
+    shortname = "akrii",
+    category = "all",
+    namespaced,
+    derive = "Default",
+    derive = "PartialEq",
+    status = "InstanceStatus",
+    printcolumn = r#"{"name":"Config","type":"string","jsonPath":".spec.configurationName"}"#,
+    printcolumn = r#"{"name":"Shared","type":"boolean","jsonPath":".spec.shared"}"#,
+    printcolumn = r#"{"name":"Nodes","type":"string","jsonPath":".spec.nodes"}"#,
+    printcolumn = r#"{"name":"Online","type":"string","jsonPath":".status.conditions[?(@.type=='Online')].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceSpec {
+    /// The Configuration it was found for.
+    pub configuration_name: String,
+    /// Fully qualified CDI device name.
+    pub cdi_name: String,
+    /// How many containers may use the device at once.
+    pub capacity: i64,
+    /// What brokers get as environment variables.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub broker_properties: BTreeMap<String, String>,
+    /// Whether many nodes see the device.
+    #[serde(default)]
+    pub shared: bool,
+    /// The nodes that see it.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub nodes: Vec<String>,
+    /// Each slot: "" free, `<node>`, or `C:<virtual device>:<node>`.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-map-type" = "granular"))]
+    pub device_usage: BTreeMap<String, String>,
+}
+
+/// How the device is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceStatus {
+    /// `Online`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}

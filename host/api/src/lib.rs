@@ -1,0 +1,17 @@
+//! Akri's objects in the API group `akri.sh/v0`, as Kubernetes and as local manifests have them, their validation, and
+//! their conversion to the model. The agent and the webhook share this validation (invariant 6).
+
+pub mod condition;
+pub mod configuration;
+mod convert;
+pub mod document;
+pub mod duration;
+pub mod handler;
+pub mod instance;
+pub mod manifest;
+pub mod validate;
+
+pub use configuration::{Configuration, ConfigurationSpec, ConfigurationStatus};
+pub use convert::{HandlerRules, IDENTITY_ANNOTATION, configuration_to_model, instance_from_model, instance_to_model};
+pub use handler::{DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus};
+pub use instance::{Instance, InstanceSpec, InstanceStatus};

@@ -1,0 +1,233 @@
+//! What has to be true of an object beyond its schema. The agent, the webhook and the command line all ask here.
+
+use std::collections::BTreeSet;
+
+use akri_model::configuration::MAX_CAPACITY;
+use akri_model::names::MAX_CONFIGURATION_NAME;
+use kube::ResourceExt;
+
+use crate::configuration::{BrokerSpec, Configuration, DiscoveryProperty};
+use crate::duration::{parse_duration, parse_memory};
+use crate::handler::{DiscoveryHandler, Limits};
+
+/// Something wrong with a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// JSON pointer into the object, such as `/spec/capacity`.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl FieldError {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+/// Everything wrong with a Configuration, in the order of its fields.
+pub fn configuration(object: &Configuration) -> Vec<FieldError> {
+    let spec = &object.spec;
+    let mut errors = Vec::new();
+    check_name(&object.name_any(), &mut errors);
+    if spec.discovery_handler.name.trim().is_empty() {
+        errors.push(FieldError::new("/spec/discoveryHandler/name", "names no discovery handler"));
+    }
+    check_properties(spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default(), &mut errors);
+    if !(1..=i64::from(MAX_CAPACITY)).contains(&spec.capacity) {
+        let message = format!("{} is not between 1 and {MAX_CAPACITY}", spec.capacity);
+        errors.push(FieldError::new("/spec/capacity", message));
+    }
+    if let Some(BrokerSpec { broker_pod_spec: Some(_), broker_job_spec: Some(_) }) = spec.broker_spec {
+        let message = "brokerPodSpec and brokerJobSpec exclude each other; keep one";
+        errors.push(FieldError::new("/spec/brokerSpec", message));
+    }
+    check_broker_properties(spec.broker_properties.keys(), &mut errors);
+    check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
+    errors
+}
+
+/// Everything wrong with a DiscoveryHandler.
+pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
+    let spec = &object.spec;
+    let mut errors = Vec::new();
+    let file = &spec.component.file;
+    if file.is_empty() || file.contains('/') || file.starts_with('.') {
+        let message = format!("'{file}' is not the name of a file in the component directory");
+        errors.push(FieldError::new("/spec/component/file", message));
+    }
+    if let Some(digest) = spec.component.digest.as_deref().filter(|digest| !is_digest(digest)) {
+        let message = format!("'{digest}' is not 'sha256:' and 64 hex digits");
+        errors.push(FieldError::new("/spec/component/digest", message));
+    }
+    check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
+    check_limits(&spec.limits, &mut errors);
+    errors
+}
+
+fn check_name(name: &str, errors: &mut Vec<FieldError>) {
+    if name.len() > MAX_CONFIGURATION_NAME {
+        let message = format!(
+            "has {} characters; with at most {MAX_CONFIGURATION_NAME} its resources fit into Kubernetes names",
+            name.len()
+        );
+        errors.push(FieldError::new("/metadata/name", message));
+    }
+    if !is_dns_subdomain(name) {
+        let message = format!("'{name}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'");
+        errors.push(FieldError::new("/metadata/name", message));
+    }
+}
+
+fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldError>) {
+    let mut names = BTreeSet::new();
+    for (index, property) in properties.iter().enumerate() {
+        let path = format!("/spec/discoveryHandler/discoveryProperties/{index}");
+        if !is_c_identifier(&property.name) {
+            let message = format!("'{}' is not a C identifier", property.name);
+            errors.push(FieldError::new(format!("{path}/name"), message));
+        }
+        if !names.insert(property.name.as_str()) {
+            errors.push(FieldError::new(format!("{path}/name"), format!("'{}' is there twice", property.name)));
+        }
+        if property.value_from.is_some() {
+            // Refused rather than ignored: a handler that silently lacks its password is the harder thing to debug.
+            let message = "values from Secrets and ConfigMaps can't be resolved yet; use value";
+            errors.push(FieldError::new(format!("{path}/valueFrom"), message));
+        }
+    }
+}
+
+fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut Vec<FieldError>) {
+    for name in names.filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        let message = format!("'{name}' can't be an environment variable");
+        errors.push(FieldError::new("/spec/brokerProperties", message));
+    }
+}
+
+fn check_duration(path: &str, text: Option<&str>, errors: &mut Vec<FieldError>) {
+    if let Some(Err(error)) = text.map(parse_duration) {
+        errors.push(FieldError::new(path, error.to_string()));
+    }
+}
+
+fn check_limits(limits: &Limits, errors: &mut Vec<FieldError>) {
+    match limits.round.as_deref().map(parse_duration) {
+        Some(Err(error)) => errors.push(FieldError::new("/spec/limits/round", error.to_string())),
+        Some(Ok(round)) if round.is_zero() || round.as_secs() > 300 => {
+            errors.push(FieldError::new("/spec/limits/round", "is not between 1ms and 5m"));
+        }
+        _ => {}
+    }
+    match limits.memory.as_deref().map(parse_memory) {
+        Some(Err(error)) => errors.push(FieldError::new("/spec/limits/memory", error.to_string())),
+        Some(Ok(bytes)) if !(1 << 20..=1 << 30).contains(&bytes) => {
+            errors.push(FieldError::new("/spec/limits/memory", "is not between 1Mi and 1Gi"));
+        }
+        _ => {}
+    }
+    if limits.devices.is_some_and(|devices| !(1..=65_536).contains(&devices)) {
+        errors.push(FieldError::new("/spec/limits/devices", "is not between 1 and 65536"));
+    }
+}
+
+fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+fn is_c_identifier(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b == b'_' || b.is_ascii_alphabetic())
+        && bytes.all(|b| b == b'_' || b.is_ascii_alphanumeric())
+}
+
+/// RFC 1123, as Kubernetes checks object names.
+fn is_dns_subdomain(name: &str) -> bool {
+    let label = |label: &str| {
+        let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        edge(label.bytes().next())
+            && edge(label.bytes().last())
+            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn errors_of(spec: Value) -> Vec<String> {
+        let object = json!({"metadata": {"name": "cam"}, "spec": spec});
+        let parsed: Configuration = serde_json::from_value(object).unwrap();
+        configuration(&parsed).into_iter().map(|error| format!("{}: {}", error.path, error.message)).collect()
+    }
+
+    #[test]
+    fn a_minimal_configuration_is_valid() {
+        assert_eq!(errors_of(json!({"discoveryHandler": {"name": "udev"}})), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_wrong_field_is_named_with_its_remedy() {
+        let named = |spec: Value, path: &str| {
+            let errors = errors_of(spec);
+            assert!(errors.len() == 1 && errors[0].starts_with(path), "{path}: {errors:?}");
+        };
+        let with = |field: &str, value: Value| {
+            let mut spec = json!({"discoveryHandler": {"name": "udev"}});
+            spec[field] = value;
+            spec
+        };
+        named(json!({"discoveryHandler": {"name": " "}}), "/spec/discoveryHandler/name: ");
+        for capacity in [0, -1, 1001] {
+            named(with("capacity", json!(capacity)), "/spec/capacity: ");
+        }
+        named(with("brokerSpec", json!({"brokerPodSpec": {}, "brokerJobSpec": {}})), "/spec/brokerSpec: ");
+        named(with("brokerProperties", json!({"A=B": "c"})), "/spec/brokerProperties: ");
+        named(with("offlineGracePeriod", json!("soon")), "/spec/offlineGracePeriod: ");
+        let properties = |list: Value| json!({"discoveryHandler": {"name": "udev", "discoveryProperties": list}});
+        let first = "/spec/discoveryHandler/discoveryProperties/0/";
+        named(properties(json!([{"name": "9x", "value": ""}])), &format!("{first}name: "));
+        let reference = json!([{"name": "x", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+        named(properties(reference), &format!("{first}valueFrom: "));
+        let twice = json!([{"name": "x", "value": ""}, {"name": "x", "value": ""}]);
+        named(properties(twice), "/spec/discoveryHandler/discoveryProperties/1/name: 'x' is there twice");
+    }
+
+    #[test]
+    fn names_that_no_resource_could_have_are_refused() {
+        let named = |name: &str| {
+            let object = json!({"metadata": {"name": name}, "spec": {"discoveryHandler": {"name": "udev"}}});
+            configuration(&serde_json::from_value(object).unwrap()).len()
+        };
+        assert_eq!([named("cam"), named("my.cam-2"), named(&"c".repeat(56))], [0, 0, 0]);
+        for name in ["", "Cam", "cam_1", "-cam", "cam-", "a..b", &"c".repeat(57)] {
+            assert_eq!(named(name), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_handler_can_not_name_a_path_or_boundless_limits() {
+        let errors = |spec: Value| {
+            let object = json!({"metadata": {"name": "h"}, "spec": spec});
+            discovery_handler(&serde_json::from_value(object).unwrap()).into_iter().map(|e| e.path).collect::<Vec<_>>()
+        };
+        assert!(errors(json!({"component": {"file": "udev.wasm"}})).is_empty());
+        for file in ["", "../x.wasm", "/etc/x", ".hidden"] {
+            assert_eq!(errors(json!({"component": {"file": file}})), ["/spec/component/file"], "{file}");
+        }
+        assert_eq!(errors(json!({"component": {"file": "x", "digest": "sha256:1"}})), ["/spec/component/digest"]);
+        for (field, value) in [
+            ("round", json!("0s")),
+            ("round", json!("1h")),
+            ("memory", json!("2Gi")),
+            ("memory", json!("1")),
+            ("devices", json!(0)),
+        ] {
+            let spec = json!({"component": {"file": "x"}, "limits": {field: value}});
+            assert_eq!(errors(spec), [format!("/spec/limits/{field}")]);
+        }
+    }
+}

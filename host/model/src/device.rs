@@ -1,0 +1,76 @@
+//! Devices as a discovery handler reports them (`proto/discovery.proto`, `wit/types.wit`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// One device a handler sees.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Stable and unique among the devices of one handler.
+    pub id: String,
+    /// Where the device was learnt; "" if its handler has one source, and for every remote handler.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub origin: String,
+    /// What a broker gets as environment variables.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub properties: BTreeMap<String, String>,
+    /// What is mounted into a container that uses the device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// The device nodes a container that uses the device gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_specs: Vec<DeviceSpec>,
+}
+
+/// A bind mount.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Absolute path inside the container.
+    pub container_path: String,
+    /// Absolute path on the node.
+    pub host_path: String,
+    /// Whether the container may only read.
+    pub read_only: bool,
+}
+
+/// A device node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceSpec {
+    /// Absolute path inside the container.
+    pub container_path: String,
+    /// Absolute path on the node.
+    pub host_path: String,
+    /// Device cgroup permissions: any of `r`, `w`, `m`.
+    pub permissions: String,
+}
+
+/// What one round of discovery found: the whole truth, but for the origins it says it did not reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceSet {
+    /// Every device seen, in the handler's order, ids unique.
+    pub devices: Vec<Device>,
+    /// Origins the round did not find out about: their known devices stay.
+    pub kept: BTreeSet<String>,
+    /// Ids of devices that were seen but can't be used, such as one that names a path it was not granted: not published,
+    /// and if they were before, they stay as they are (RULES 35).
+    pub withheld: BTreeSet<String>,
+    /// Warnings, in order, bounded by the producer.
+    pub notes: Vec<Note>,
+    /// Warnings beyond that bound.
+    pub notes_dropped: u64,
+}
+
+/// A warning of a round that nevertheless succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The origin it is about, or "".
+    pub origin: String,
+    /// A CamelCase word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}

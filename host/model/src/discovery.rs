@@ -1,0 +1,96 @@
+//! What a discovery handler says about itself, and how a round can fail.
+
+use std::time::Duration;
+
+/// Who a component handler is (`handler.describe`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The name Configurations use.
+    pub name: String,
+    /// The handler's own version, for people.
+    pub version: String,
+    /// Whether many nodes see the same device.
+    pub shared: bool,
+    /// The handler's default pause between rounds, if it has one.
+    pub interval: Option<Duration>,
+}
+
+/// What starts a round besides the end of the interval (`handler.validate`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trigger {
+    /// A kernel uevent of this subsystem.
+    Uevent(String),
+    /// A datagram to this multicast group, as `address:port`.
+    Multicast(String),
+    /// A pause that fits the details better than the handler's default.
+    Interval(Duration),
+}
+
+impl Trigger {
+    /// Reads a `(kind, value)` pair; unknown kinds and values that don't parse are `None`, since a newer handler may
+    /// name kinds this host does not know.
+    pub fn parse(kind: &str, value: &str) -> Option<Self> {
+        match kind {
+            "uevent" => Some(Self::Uevent(value.to_owned())),
+            "multicast" => Some(Self::Multicast(value.to_owned())),
+            "interval-ms" => value.parse().ok().map(|ms| Self::Interval(Duration::from_millis(ms))),
+            _ => None,
+        }
+    }
+}
+
+/// Something wrong in a Configuration's `discoveryDetails`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// JSON pointer into the details, "" for the whole.
+    pub path: String,
+    /// A CamelCase word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// Why a round gave nothing. None of these ever takes a device away (invariant 8).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RoundError {
+    /// The user has to change the details; a round is not tried again until then.
+    #[error("invalid discoveryDetails: {}", join(.0))]
+    InvalidDetails(Vec<Problem>),
+    /// The handler was refused something it can't do without.
+    #[error("not granted: {0}")]
+    NotGranted(String),
+    /// The outside world did not answer; tried again with backoff.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// The component trapped or exited.
+    #[error("the handler trapped: {0}")]
+    Trapped(String),
+    /// The round did not end in time.
+    #[error("the handler did not finish within {0:?}")]
+    DeadlineExceeded(Duration),
+    /// The component went over a limit; says which.
+    #[error("limit exceeded: {0}")]
+    LimitExceeded(String),
+}
+
+impl RoundError {
+    /// A CamelCase word for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::InvalidDetails(_) => "InvalidDetails",
+            Self::NotGranted(_) => "NotGranted",
+            Self::Unavailable(_) => "Unavailable",
+            Self::Trapped(_) => "Trapped",
+            Self::DeadlineExceeded(_) => "DeadlineExceeded",
+            Self::LimitExceeded(_) => "LimitExceeded",
+        }
+    }
+}
+
+fn join(problems: &[Problem]) -> String {
+    let sentences: Vec<String> = problems
+        .iter()
+        .map(|p| if p.path.is_empty() { p.message.clone() } else { format!("{}: {}", p.path, p.message) })
+        .collect();
+    sentences.join("; ")
+}

@@ -1,0 +1,167 @@
+//! What using devices changes about a container.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::{Device, DeviceSpec, Mount};
+use crate::names::{slot_annotation, slot_name};
+
+/// The changes to one container, for all the devices it got.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerEdits {
+    /// Environment variables.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Bind mounts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// Device nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_specs: Vec<DeviceSpec>,
+    /// Annotations the container runtime gets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A slot of an Instance, as a container's edits name it.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotRef<'a> {
+    /// The Instance's name.
+    pub instance: &'a str,
+    /// The hash its name ends in.
+    pub hash: &'a str,
+    /// The slot's number.
+    pub slot: u32,
+}
+
+impl ContainerEdits {
+    /// What a container gets for one slot: each property as `KEY` and as `KEY_<HASH>`, so that devices of one container
+    /// can be told apart, the mounts, the device nodes, and the annotation of the published Akri design, whose value is
+    /// the slot, or `C:<virtual device>:<slot>` for a claim at the configuration level.
+    pub fn of_slot(
+        device: &Device,
+        properties: &BTreeMap<String, String>,
+        slot: SlotRef<'_>,
+        vdev: Option<&str>,
+    ) -> Self {
+        let suffix = slot.hash.to_uppercase();
+        let env = properties
+            .iter()
+            .flat_map(|(key, value)| [(key.clone(), value.clone()), (format!("{key}_{suffix}"), value.clone())]);
+        let name = slot_name(slot.instance, slot.slot);
+        let value = vdev.map_or_else(|| name.clone(), |vdev| format!("C:{vdev}:{name}"));
+        Self {
+            env: env.collect(),
+            mounts: device.mounts.clone(),
+            device_specs: device.device_specs.clone(),
+            annotations: [(slot_annotation(&name), value)].into(),
+        }
+    }
+}
+
+/// Two devices of one container want different things at one path inside it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("container path '{container_path}' is wanted for both '{first}' and '{second}'")]
+pub struct Conflict {
+    /// The path inside the container.
+    pub container_path: String,
+    /// What the one device puts there.
+    pub first: String,
+    /// What the other puts there.
+    pub second: String,
+}
+
+/// Merges the edits of all slots of one container, keyed by slot name. A variable that several set comes from the lowest
+/// slot name; identical mounts and nodes count once; one path for two things is an error (RULES 16).
+pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits, Conflict> {
+    let mut merged = ContainerEdits::default();
+    for edits in slots.values() {
+        for (key, value) in &edits.env {
+            merged.env.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        merged.annotations.extend(edits.annotations.clone());
+    }
+    let mounts: BTreeSet<&Mount> = slots.values().flat_map(|edits| &edits.mounts).collect();
+    let specs: BTreeSet<&DeviceSpec> = slots.values().flat_map(|edits| &edits.device_specs).collect();
+    let mounted = mounts.iter().map(|mount| (mount.container_path.as_str(), mount.host_path.as_str()));
+    let nodes = specs.iter().map(|spec| (spec.container_path.as_str(), spec.host_path.as_str()));
+    check_paths(mounted.chain(nodes))?;
+    merged.mounts = mounts.into_iter().cloned().collect();
+    merged.device_specs = specs.into_iter().cloned().collect();
+    Ok(merged)
+}
+
+fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Conflict> {
+    let mut taken = BTreeMap::new();
+    for (container_path, host_path) in paths {
+        let first = *taken.entry(container_path).or_insert(host_path);
+        if first != host_path {
+            return Err(Conflict {
+                container_path: container_path.to_owned(),
+                first: first.to_owned(),
+                second: host_path.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(hash: &str) -> SlotRef<'_> {
+        SlotRef { instance: "cam-8120fe", hash, slot: 1 }
+    }
+
+    fn with_node(container: &str, host: &str) -> ContainerEdits {
+        let spec = DeviceSpec { container_path: container.into(), host_path: host.into(), permissions: "rw".into() };
+        ContainerEdits { device_specs: vec![spec], ..ContainerEdits::default() }
+    }
+
+    fn with_env(key: &str, value: &str) -> ContainerEdits {
+        ContainerEdits { env: [(key.into(), value.into())].into(), ..ContainerEdits::default() }
+    }
+
+    #[test]
+    fn properties_come_bare_and_with_the_hash() {
+        let properties = [("URL".to_owned(), "rtsp://cam".to_owned())].into();
+        let edits = ContainerEdits::of_slot(&Device::default(), &properties, slot("8120fe"), None);
+        let env: Vec<(&str, &str)> = edits.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(env, [("URL", "rtsp://cam"), ("URL_8120FE", "rtsp://cam")]);
+    }
+
+    #[test]
+    fn the_annotation_says_which_slot_and_through_what() {
+        let annotation =
+            |vdev| ContainerEdits::of_slot(&Device::default(), &BTreeMap::new(), slot("h"), vdev).annotations;
+        let key = "akri.agent.slot-cam-8120fe-1".to_owned();
+        assert_eq!(annotation(None), [(key.clone(), "cam-8120fe-1".to_owned())].into());
+        assert_eq!(annotation(Some("0")), [(key, "C:0:cam-8120fe-1".to_owned())].into());
+    }
+
+    #[test]
+    fn the_lowest_slot_name_gives_the_bare_variable() {
+        let slots = [("cam-b-0".to_owned(), with_env("K", "b")), ("cam-a-1".to_owned(), with_env("K", "a"))].into();
+        assert_eq!(merge(&slots).unwrap().env["K"], "a");
+    }
+
+    #[test]
+    fn identical_nodes_count_once_and_different_ones_conflict() {
+        let same = [("a".to_owned(), with_node("/dev/v", "/dev/v0")), ("b".to_owned(), with_node("/dev/v", "/dev/v0"))];
+        assert_eq!(merge(&same.into()).unwrap().device_specs.len(), 1);
+        let two = [("a".to_owned(), with_node("/dev/v", "/dev/v0")), ("b".to_owned(), with_node("/dev/v", "/dev/v1"))];
+        let conflict = merge(&two.into()).unwrap_err();
+        assert_eq!(conflict.to_string(), "container path '/dev/v' is wanted for both '/dev/v0' and '/dev/v1'");
+    }
+
+    #[test]
+    fn a_mount_and_a_node_at_one_path_conflict_too() {
+        let mount = Mount { container_path: "/dev/v".into(), host_path: "/run/v".into(), read_only: true };
+        let mounted = ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() };
+        let slots = [("a".to_owned(), mounted), ("b".to_owned(), with_node("/dev/v", "/dev/v0"))];
+        assert!(merge(&slots.into()).is_err());
+    }
+}

@@ -1,0 +1,16 @@
+//! The rules of Akri over plain types: what a device is, what things are called, what changes, which slot is whose.
+//!
+//! No I/O, no async runtime, no Kubernetes, no wasm: everything here is a value or a pure function, and everything that
+//! touches the outside world converts to these types at its border.
+
+pub mod claim;
+pub mod configuration;
+pub mod device;
+pub mod discovery;
+pub mod edits;
+pub mod grant;
+pub mod instance;
+pub mod names;
+pub mod plan;
+pub mod policy;
+pub mod slots;

@@ -1,0 +1,330 @@
+//! What things are called. This is the only place that formats or splits a name (DESIGN "Names").
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use blake2::Blake2b;
+use blake2::digest::Digest;
+use blake2::digest::consts::{U3, U6, U9, U16};
+use serde::{Deserialize, Serialize};
+
+/// The vendor part of every extended resource and CDI kind.
+pub const RESOURCE_PREFIX: &str = "akri.sh/";
+
+/// Longest part of an extended resource name after the slash (Kubernetes qualified names).
+pub const MAX_NAME: usize = 63;
+
+/// Longest Configuration name: with `-` and the usual six hex digits it fits into [`MAX_NAME`].
+pub const MAX_CONFIGURATION_NAME: usize = 56;
+
+/// A namespaced Kubernetes name. Everything of a Configuration is kept under one, never under the bare name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// The namespace.
+    pub namespace: String,
+    /// The name in it.
+    pub name: String,
+}
+
+impl Key {
+    /// A key of its two parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What an Instance's name and identity are hashed from: the device id, and the node's name too unless the device is
+/// shared by nodes. Plain concatenation without a separator, as upstream Akri does it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HashInput(String);
+
+impl HashInput {
+    /// The input for a device.
+    pub fn new(device_id: &str, shared: bool, node: &str) -> Self {
+        Self(if shared { device_id.to_owned() } else { format!("{device_id}{node}") })
+    }
+
+    /// The value of the annotation `akri.sh/identity`: long enough that two devices never share it (RULES 22).
+    pub fn identity(&self) -> Identity {
+        Identity(hex::<Blake2b<U16>>(&self.0))
+    }
+
+    /// The hash part of an Instance's name.
+    pub fn hash(&self, length: HashLength) -> String {
+        match length {
+            HashLength::Short => hex::<Blake2b<U3>>(&self.0),
+            HashLength::Medium => hex::<Blake2b<U6>>(&self.0),
+            HashLength::Long => hex::<Blake2b<U9>>(&self.0),
+        }
+    }
+}
+
+/// How many hex digits an Instance's name ends in: the longer ones are for devices whose short hash another device
+/// already has (RULES 22).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HashLength {
+    /// 3 bytes, 6 digits: what upstream Akri uses.
+    Short,
+    /// 6 bytes.
+    Medium,
+    /// 9 bytes.
+    Long,
+}
+
+impl HashLength {
+    /// All lengths in the order they are tried.
+    pub const ALL: [Self; 3] = [Self::Short, Self::Medium, Self::Long];
+}
+
+/// Which device an Instance stands for: Blake2b-128 of its [`HashInput`], lower-case hex.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Identity(String);
+
+impl Identity {
+    /// An identity as read from an annotation or a journal.
+    pub fn from_text(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The 32 hex digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// `<configuration>-<hash>`, or `None` if that is too long for a resource name (RULES 30).
+pub fn instance_name(configuration: &str, hash: &str) -> Option<String> {
+    let name = format!("{configuration}-{hash}");
+    (name.len() <= MAX_NAME).then_some(name)
+}
+
+/// The extended resource of an Instance or a Configuration.
+pub fn resource_name(name: &str) -> String {
+    format!("{RESOURCE_PREFIX}{name}")
+}
+
+/// The hash an Instance's name ends in.
+pub fn hash_of_instance<'a>(configuration: &str, instance: &'a str) -> Option<&'a str> {
+    instance.strip_prefix(configuration)?.strip_prefix('-')
+}
+
+/// A slot's name, which is also its device plugin id at the instance level and its key in `deviceUsage`.
+pub fn slot_name(instance: &str, slot: u32) -> String {
+    format!("{instance}-{slot}")
+}
+
+/// The slot a name of [`slot_name`] stands for, if it is one of this Instance.
+pub fn parse_slot_name(instance: &str, name: &str) -> Option<u32> {
+    let digits = name.strip_prefix(instance)?.strip_prefix('-')?;
+    let canonical = digits.bytes().all(|b| b.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
+    canonical.then(|| digits.parse().ok()).flatten()
+}
+
+/// The annotation a container gets for a slot it holds (the published Akri design, "configuration-level resources").
+pub fn slot_annotation(slot_name: &str) -> String {
+    format!("akri.agent.slot-{slot_name}")
+}
+
+/// `spec.cdiName` of an Instance: a fully qualified CDI device name. The class is the Configuration's name where CDI
+/// allows it, else a name derived from it (RULES 8).
+pub fn cdi_name(configuration: &str, hash: &str) -> String {
+    format!("{RESOURCE_PREFIX}{}={hash}", cdi_class(configuration))
+}
+
+/// The CDI class of a Configuration. CDI classes start with a letter and hold no dots (CDI specification, "Kind").
+pub fn cdi_class(configuration: &str) -> String {
+    let letter_first = configuration.starts_with(|c: char| c.is_ascii_alphabetic());
+    if letter_first && !configuration.contains('.') {
+        return configuration.to_owned();
+    }
+    format!("c-{}-{}", configuration.replace('.', "-"), hex::<Blake2b<U3>>(configuration))
+}
+
+/// The node's part of field managers and labels: names of nodes can be longer than a label value.
+pub fn node_hash(node: &str) -> String {
+    hex::<Blake2b<U6>>(node)
+}
+
+/// What `deviceUsage` says of a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Usage {
+    /// Nobody uses it: "".
+    #[default]
+    Free,
+    /// Used through the Instance's own resource: `<node>`.
+    Instance {
+        /// The node whose container uses it.
+        node: String,
+    },
+    /// Used through the Configuration's resource: `C:<virtual device>:<node>`.
+    Configuration {
+        /// The configuration-level device plugin id, such as `0`.
+        vdev: String,
+        /// The node whose container uses it.
+        node: String,
+    },
+}
+
+impl Usage {
+    /// The node whose container uses the slot.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Free => None,
+            Self::Instance { node } | Self::Configuration { node, .. } => Some(node),
+        }
+    }
+
+    /// Whether the slot is free.
+    pub fn is_free(&self) -> bool {
+        *self == Self::Free
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free => Ok(()),
+            Self::Instance { node } => f.write_str(node),
+            Self::Configuration { vdev, node } => write!(f, "C:{vdev}:{node}"),
+        }
+    }
+}
+
+/// A `deviceUsage` value nobody writes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no device usage: expected \"\", \"<node>\" or \"C:<virtual device>:<node>\"")]
+pub struct InvalidUsage(String);
+
+impl FromStr for Usage {
+    type Err = InvalidUsage;
+
+    /// Reads today's form and upstream Akri's, whose virtual device is `<configuration>-<n>` instead of `<n>`.
+    fn from_str(text: &str) -> Result<Self, InvalidUsage> {
+        let parts: Vec<&str> = text.split(':').collect();
+        match parts.as_slice() {
+            [""] => Ok(Self::Free),
+            [node] => Ok(Self::Instance { node: (*node).to_owned() }),
+            ["C", vdev, node] if !vdev.is_empty() && !node.is_empty() => {
+                Ok(Self::Configuration { vdev: (*vdev).to_owned(), node: (*node).to_owned() })
+            }
+            _ => Err(InvalidUsage(text.to_owned())),
+        }
+    }
+}
+
+/// The digest in lower-case hex.
+fn hex<D: Digest>(input: &str) -> String {
+    let digest = D::digest(input.as_bytes());
+    digest.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a String can't fail
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn short(id: &str, shared: bool, node: &str) -> String {
+        HashInput::new(id, shared, node).hash(HashLength::Short)
+    }
+
+    #[test]
+    fn hashes_are_those_of_upstream_akri() {
+        for (id, hash) in [
+            ("foo0", "8120fe"),
+            ("foo1", "a19705"),
+            ("foo", "359973"),
+            ("bar0", "d46b65"),
+            ("bar1", "ab76e6"),
+            ("my_shared_device", "4294ea"),
+        ] {
+            assert_eq!(short(id, true, "any-node"), hash, "{id}");
+        }
+        assert_eq!(short("my_local_device", false, "my_node"), "e77db4");
+        assert_eq!(short("my_local_device", false, "my_other_node"), "099763");
+    }
+
+    #[test]
+    fn longer_hashes_and_identities_are_digests_of_their_own_length() {
+        let input = HashInput::new("foo0", true, "n");
+        let lengths = HashLength::ALL.map(|l| input.hash(l).len());
+        assert_eq!(lengths, [6, 12, 18]);
+        assert!(!input.hash(HashLength::Medium).starts_with("8120fe"), "Blake2b is keyed by its length");
+        assert_eq!(input.identity().as_str().len(), 32);
+    }
+
+    #[test]
+    fn names_that_do_not_fit_a_resource_are_refused() {
+        assert_eq!(instance_name("cam", "8120fe").as_deref(), Some("cam-8120fe"));
+        let longest = "c".repeat(MAX_CONFIGURATION_NAME);
+        assert_eq!(instance_name(&longest, "8120fe").map(|n| n.len()), Some(MAX_NAME));
+        assert_eq!(instance_name(&longest, "8120fe8120fe"), None);
+    }
+
+    #[test]
+    fn slot_names_are_read_only_in_the_form_they_are_written() {
+        for (name, slot) in [
+            ("cam-1-0", Some(0)),
+            ("cam-1-17", Some(17)),
+            ("cam-1-017", None),
+            ("cam-1-+1", None),
+            ("cam-1-", None),
+            ("cam-1", None),
+            ("cam-2-0", None),
+            ("cam-1-4294967296", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_slot_name("cam-1", name), slot, "{name}");
+        }
+    }
+
+    #[test]
+    fn usage_is_read_in_both_forms_of_akri() {
+        let short: Usage = "C:0:node-b".parse().unwrap();
+        assert_eq!(short, Usage::Configuration { vdev: "0".into(), node: "node-b".into() });
+        let long: Usage = "C:akri-onvif-0:node-b".parse().unwrap();
+        assert_eq!(long.to_string(), "C:akri-onvif-0:node-b");
+        for wrong in ["C:0", "C:0:a:b", "C::node", "C:0:", "D:0:node", "::"] {
+            assert!(wrong.parse::<Usage>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn cdi_classes_follow_the_cdi_specification() {
+        assert_eq!(cdi_name("cam", "8120fe"), "akri.sh/cam=8120fe");
+        for name in ["0cam", "my.cam", "my-cam", "9.9"] {
+            let class = cdi_class(name);
+            assert!(class.starts_with(|c: char| c.is_ascii_alphabetic()) && !class.contains('.'), "{class}");
+        }
+        assert_ne!(cdi_class("my.cam"), cdi_class("my-cam"));
+        assert_ne!(cdi_class("0.1"), cdi_class("0-1"));
+    }
+
+    proptest! {
+        #[test]
+        fn usage_round_trips(node in "[a-z0-9.-]{1,63}", vdev in "[a-z0-9-]{1,20}", kind in 0..3) {
+            let usage = match kind {
+                0 => Usage::Free,
+                1 => Usage::Instance { node },
+                _ => Usage::Configuration { vdev, node },
+            };
+            prop_assert_eq!(usage.to_string().parse::<Usage>(), Ok(usage));
+        }
+
+        #[test]
+        fn slot_names_round_trip(instance in "[a-z0-9-]{1,30}", slot: u32) {
+            prop_assert_eq!(parse_slot_name(&instance, &slot_name(&instance, slot)), Some(slot));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a round of discovery changes about the devices already known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::device::{Device, DeviceSet};
+use crate::names::{HashInput, Identity};
+
+/// A device with an Instance on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known<'a> {
+    /// As last seen.
+    pub device: &'a Device,
+    /// Whether the last round that could tell saw it.
+    pub online: bool,
+}
+
+/// What to do after a successful round. A round that failed has no plan: it changes nothing (invariant 8).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Devices without an Instance, in the handler's order.
+    pub publish: Vec<(Identity, Device)>,
+    /// Known devices that look different now.
+    pub change: Vec<(Identity, Device)>,
+    /// Known devices that are back.
+    pub online: Vec<Identity>,
+    /// Known devices that this round did not see.
+    pub offline: Vec<Identity>,
+}
+
+/// Compares a snapshot with what is known. A device is missing only if the round neither saw it nor kept its origin nor
+/// withheld it.
+pub fn plan(set: &DeviceSet, known: &BTreeMap<Identity, Known<'_>>, shared: bool, node: &str) -> Plan {
+    let mut plan = Plan::default();
+    let mut seen = BTreeSet::new();
+    for device in &set.devices {
+        let identity = HashInput::new(&device.id, shared, node).identity();
+        if !seen.insert(identity.clone()) {
+            continue; // two sources report one device: the first one's view counts
+        }
+        match known.get(&identity) {
+            None => plan.publish.push((identity, device.clone())),
+            Some(was) => {
+                if !was.online {
+                    plan.online.push(identity.clone());
+                }
+                if was.device != device {
+                    plan.change.push((identity, device.clone()));
+                }
+            }
+        }
+    }
+    let gone = |(identity, was): &(&Identity, &Known<'_>)| was.online && !seen.contains(*identity) && !spared(set, was);
+    plan.offline = known.iter().filter(gone).map(|(identity, _)| identity.clone()).collect();
+    plan
+}
+
+/// Whether the round says that it can't tell whether the device is there.
+fn spared(set: &DeviceSet, known: &Known<'_>) -> bool {
+    set.kept.contains(&known.device.origin) || set.withheld.contains(&known.device.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn device(id: &str, origin: &str) -> Device {
+        Device { id: id.into(), origin: origin.into(), ..Device::default() }
+    }
+
+    fn identity(id: &str) -> Identity {
+        HashInput::new(id, false, "node").identity()
+    }
+
+    fn set(ids: &[&str]) -> DeviceSet {
+        DeviceSet { devices: ids.iter().map(|id| device(id, "")).collect(), ..DeviceSet::default() }
+    }
+
+    fn plan_for(set: &DeviceSet, known: &[(&Device, bool)]) -> Plan {
+        let known = known.iter().map(|(device, online)| (identity(&device.id), Known { device, online: *online }));
+        plan(set, &known.collect(), false, "node")
+    }
+
+    #[test]
+    fn new_devices_are_published_in_order() {
+        let plan = plan_for(&set(&["b", "a"]), &[]);
+        let ids: Vec<&str> = plan.publish.iter().map(|(_, device)| device.id.as_str()).collect();
+        assert_eq!(ids, ["b", "a"]);
+    }
+
+    #[test]
+    fn an_unchanged_world_needs_nothing() {
+        let a = device("a", "");
+        assert_eq!(plan_for(&set(&["a"]), &[(&a, true)]), Plan::default());
+    }
+
+    #[test]
+    fn a_missing_device_goes_offline_once() {
+        let a = device("a", "");
+        assert_eq!(plan_for(&set(&[]), &[(&a, true)]).offline, [identity("a")]);
+        assert_eq!(plan_for(&set(&[]), &[(&a, false)]), Plan::default());
+    }
+
+    #[test]
+    fn a_device_that_comes_back_changed_is_both() {
+        let was = device("a", "");
+        let mut now = was.clone();
+        now.properties.insert("K".into(), "v".into());
+        let round = DeviceSet { devices: vec![now.clone()], ..DeviceSet::default() };
+        let plan = plan_for(&round, &[(&was, false)]);
+        assert_eq!(plan.online, [identity("a")]);
+        assert_eq!(plan.change, [(identity("a"), now)]);
+        assert!(plan.publish.is_empty());
+    }
+
+    #[test]
+    fn what_the_round_did_not_reach_stays() {
+        let near = device("near", "opc.tcp://a");
+        let far = device("far", "opc.tcp://b");
+        let round = DeviceSet { kept: ["opc.tcp://b".to_owned()].into(), ..DeviceSet::default() };
+        assert_eq!(plan_for(&round, &[(&near, true), (&far, true)]).offline, [identity("near")]);
+    }
+
+    #[test]
+    fn a_withheld_device_is_neither_published_nor_lost() {
+        let a = device("a", "");
+        let round = DeviceSet { withheld: ["a".to_owned(), "new".to_owned()].into(), ..DeviceSet::default() };
+        assert_eq!(plan_for(&round, &[(&a, true)]), Plan::default());
+    }
+
+    #[test]
+    fn one_device_reported_twice_is_one() {
+        assert_eq!(plan_for(&set(&["a", "a"]), &[]).publish.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn after_a_plan_exactly_the_seen_devices_are_online(
+            seen in prop::collection::btree_set("[a-e]", 0..5), before in prop::collection::btree_map("[a-e]", any::<bool>(), 0..5)
+        ) {
+            let ids: Vec<&str> = seen.iter().map(String::as_str).collect();
+            let devices: Vec<(Device, bool)> = before.iter().map(|(id, online)| (device(id, ""), *online)).collect();
+            let known: Vec<(&Device, bool)> = devices.iter().map(|(device, online)| (device, *online)).collect();
+            let plan = plan_for(&set(&ids), &known);
+            let mut online: BTreeSet<Identity> =
+                before.iter().filter(|(_, online)| **online).map(|(id, _)| identity(id)).collect();
+            online.extend(plan.publish.into_iter().map(|(identity, _)| identity));
+            online.extend(plan.online);
+            online.retain(|identity| !plan.offline.contains(identity));
+            prop_assert_eq!(online, seen.iter().map(|id| identity(id)).collect::<BTreeSet<_>>());
+        }
+    }
+}
