@@ -1,0 +1,120 @@
+//! `discoveryDetails`: what a Configuration may say.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
+
+/// Something wrong in the details.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// JSON pointer (RFC 6901) into the details, "" for the whole.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// The details of one Configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Details {
+    /// One device each.
+    descriptions: Vec<String>,
+}
+
+impl Details {
+    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at least one problem.
+    pub fn parse(json: Option<&str>) -> Result<Self, Vec<Problem>> {
+        let fields = match json.map(serde_json::from_str) {
+            Some(Ok(Value::Object(fields))) => fields,
+            Some(Ok(_)) => return Err(vec![whole("the details must be a mapping with the field 'descriptions'")]),
+            Some(Err(_)) | None => return Err(vec![whole("the details are neither YAML nor JSON")]),
+        };
+        let details: Self = serde_path_to_error::deserialize(fields)
+            .map_err(|error| vec![Problem { path: pointer(error.path()), message: error.inner().to_string() }])?;
+        let empty: Vec<Problem> = details.empty_descriptions().collect();
+        if empty.is_empty() { Ok(details) } else { Err(empty) }
+    }
+
+    /// The descriptions in the order given, each once.
+    pub fn devices(self) -> Vec<String> {
+        let mut seen = BTreeSet::new();
+        self.descriptions.into_iter().filter(|description| seen.insert(description.clone())).collect()
+    }
+
+    /// A description is a device's id, and an id can't be empty.
+    fn empty_descriptions(&self) -> impl Iterator<Item = Problem> + '_ {
+        let empty = self.descriptions.iter().enumerate().filter(|(_, description)| description.is_empty());
+        empty.map(|(index, _)| Problem {
+            path: format!("/descriptions/{index}"),
+            message: "a description must not be empty".into(),
+        })
+    }
+}
+
+fn whole(message: &str) -> Problem {
+    Problem { path: String::new(), message: message.into() }
+}
+
+/// The path of a serde error as a JSON pointer.
+fn pointer(path: &Path) -> String {
+    path.iter().fold(String::new(), |pointer, segment| match segment {
+        Segment::Seq { index } => format!("{pointer}/{index}"),
+        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { .. } | Segment::Unknown => pointer,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(json: &str) -> (String, String) {
+        let problem = Details::parse(Some(json)).unwrap_err().remove(0);
+        (problem.path, problem.message)
+    }
+
+    #[test]
+    fn each_description_is_one_device_in_the_order_given() {
+        let details = Details::parse(Some(r#"{"descriptions": ["foo1", "foo0", "foo1", "foo 2"]}"#)).unwrap();
+        assert_eq!(details.devices(), ["foo1", "foo0", "foo 2"]);
+        assert_eq!(Details::parse(Some(r#"{"descriptions": []}"#)).unwrap().devices(), [""; 0]);
+    }
+
+    #[test]
+    fn details_that_are_no_mapping_are_named_as_a_whole() {
+        for json in ["null", "[]", "3", r#"["foo"]"#, r#"[["foo"]]"#] {
+            assert_eq!(
+                problem(json),
+                ("".into(), "the details must be a mapping with the field 'descriptions'".into())
+            );
+        }
+        for json in [None, Some(""), Some("{")] {
+            assert_eq!(Details::parse(json), Err(vec![whole("the details are neither YAML nor JSON")]));
+        }
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        for (json, path, message) in [
+            ("{}", "", "missing field `descriptions`"),
+            (r#"{"descriptions": "foo"}"#, "/descriptions", "invalid type: string \"foo\", expected a sequence"),
+            (r#"{"descriptions": ["a", 5]}"#, "/descriptions/1", "invalid type: integer `5`, expected a string"),
+            (r#"{"descriptions": ["a", ""]}"#, "/descriptions/1", "a description must not be empty"),
+            (r#"{"descriptions": [], "a~/b": 1}"#, "/a~0~1b", "unknown field `a~/b`, expected `descriptions`"),
+        ] {
+            assert_eq!(problem(json), (path.into(), message.into()), "{json}");
+        }
+    }
+
+    #[test]
+    fn every_empty_description_is_named() {
+        let problems = Details::parse(Some(r#"{"descriptions": ["", "a", ""]}"#)).unwrap_err();
+        let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+        assert_eq!(paths, ["/descriptions/0", "/descriptions/2"]);
+    }
+}

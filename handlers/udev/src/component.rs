@@ -1,0 +1,137 @@
+//! The component: the world's exports and the calls to the host, over the plain functions of this crate.
+
+use crate::{INTERVAL_MS, NAME, details, details::Details, device, query, query::Query, record};
+use crate::{record::Snapshot, resource::ResourceName};
+use bindings::akri::discovery::types::{AccessError, Device, DeviceSpec, DiscoveryError, Problem};
+use bindings::akri::discovery::{properties, round, udev};
+use bindings::exports::akri::discovery::handler::{Description, Guest};
+
+#[allow(
+    unsafe_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::allow_attributes_without_reason,
+    reason = "generated: the calls over the component boundary move raw memory"
+)]
+mod bindings {
+    wit_bindgen::generate!({ path: "../../wit", world: "discovery-handler" });
+    export!(Udev with_types_in self);
+
+    use super::Udev;
+}
+
+/// How many entries are fetched at once.
+const PAGE: u32 = 1000;
+
+struct Udev;
+
+impl Guest for Udev {
+    fn describe() -> Description {
+        Description {
+            name: NAME.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            shared: false,
+            hints: vec![("interval-ms".into(), INTERVAL_MS.to_string())],
+        }
+    }
+
+    fn validate(_details: String) -> Result<Vec<(String, String)>, Vec<Problem>> {
+        let wake = query::wake_subsystems(&details()?.rules);
+        Ok(wake.into_iter().map(|subsystem| ("uevent".into(), subsystem)).collect())
+    }
+
+    fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
+        let details = details().map_err(DiscoveryError::InvalidDetails)?;
+        note_unsupported();
+        if details.rules.is_empty() {
+            return Ok(Vec::new());
+        }
+        let snapshot = look(&Query::covering(&details.rules)).map_err(refused)?;
+        let resource = properties::get("devicePluginResourceName").and_then(|value| ResourceName::parse(&value));
+        let found = device::devices(&details, &snapshot, resource.as_ref());
+        Ok(found.into_iter().map(|device| reported(device, details.permissions.as_str())).collect())
+    }
+}
+
+fn details() -> Result<Details, Vec<Problem>> {
+    Details::parse(round::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
+}
+
+fn problem(problem: details::Problem) -> Problem {
+    Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
+}
+
+fn note_unsupported() {
+    let wanted = properties::get("vfioPassthrough");
+    if wanted.is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"true")) {
+        let message = "vfioPassthrough is not supported: devices are reported without their /dev/vfio nodes";
+        round::note("", "NotSupported", message);
+    }
+}
+
+/// One look of the host, every page of it.
+fn look(query: &Query) -> Result<Snapshot, AccessError> {
+    let pages = ask(query).run()?;
+    let mut snapshot = Snapshot::default();
+    loop {
+        let page = pages.next(PAGE);
+        if page.is_empty() {
+            break;
+        }
+        snapshot.extend(page.into_iter().map(record));
+    }
+    let skipped = pages.skipped();
+    if skipped > 0 {
+        round::note("", "DevicesSkipped", &format!("{skipped} devices could not be read"));
+    }
+    Ok(snapshot)
+}
+
+fn ask(query: &Query) -> udev::Query {
+    let asked = udev::Query::new();
+    query.subsystems.iter().for_each(|glob| asked.match_subsystem(glob));
+    query.sysnames.iter().for_each(|glob| asked.match_sysname(glob));
+    query.devpaths.iter().for_each(|glob| asked.match_devpath(glob));
+    query.attributes.iter().for_each(|name| asked.read_attribute(name));
+    asked.include_ancestors();
+    asked
+}
+
+fn record(entry: udev::Entry) -> record::Record {
+    record::Record {
+        devpath: entry.devpath,
+        parent: entry.parent.and_then(|index| usize::try_from(index).ok()),
+        matched: entry.matched,
+        sysname: entry.sysname,
+        subsystem: entry.subsystem,
+        driver: entry.driver,
+        devnode: entry.devnode,
+        properties: entry.properties,
+        tags: entry.tags,
+        attributes: entry.attributes,
+    }
+}
+
+/// A bound that was reached is no fault of the details: with fewer devices the next round may work.
+fn refused(error: AccessError) -> DiscoveryError {
+    match error {
+        AccessError::NotGranted(what) => DiscoveryError::NotGranted(what),
+        AccessError::Limit(what) | AccessError::Unavailable(what) => DiscoveryError::Unavailable(what),
+    }
+}
+
+fn reported(device: device::Device, permissions: &str) -> Device {
+    let spec = |node: String| DeviceSpec {
+        container_path: node.clone(),
+        host_path: node,
+        permissions: permissions.to_owned(),
+    };
+    Device {
+        id: device.id,
+        origin: String::new(),
+        properties: device.properties,
+        mounts: Vec::new(),
+        device_specs: device.nodes.into_iter().map(spec).collect(),
+        hints: Vec::new(),
+    }
+}

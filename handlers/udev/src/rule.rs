@@ -1,0 +1,140 @@
+//! Rules as they are after parsing, and what it means that one holds.
+
+use std::fmt;
+
+use crate::{glob::Pattern, record::Record, record::Snapshot};
+
+/// One udev rule: filters that all have to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// At least one.
+    pub filters: Vec<Filter>,
+}
+
+/// A comparison, such as `ATTRS{idVendor}=="046d"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Whose key is compared.
+    pub scope: Scope,
+    /// What is compared.
+    pub key: Key,
+    /// How.
+    pub operator: Operator,
+    /// With what.
+    pub pattern: Pattern,
+}
+
+/// Whose key a filter compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The device's own (`KERNEL`, `ATTR{..}`, ...).
+    Device,
+    /// That of the device or of one of its ancestors (`KERNELS`, `ATTRS{..}`, ...).
+    Lineage,
+}
+
+/// What a filter compares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// A sysfs attribute of this name.
+    Attr(String),
+    /// The sysfs path without `/sys`.
+    Devpath,
+    /// The driver's name.
+    Driver,
+    /// A property of this name, from the kernel or from udev's database.
+    Env(String),
+    /// The last component of the path.
+    Kernel,
+    /// The subsystem's name.
+    Subsystem,
+    /// A tag from udev's database.
+    Tag,
+}
+
+/// How a filter compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    /// `==`
+    Equal,
+    /// `!=`
+    NotEqual,
+}
+
+impl Rule {
+    /// Whether the rule holds for the device at `index`: every filter on the device itself does, and all filters on the
+    /// lineage do for one and the same of the device and its ancestors, as in udev.
+    pub fn holds(&self, snapshot: &Snapshot, index: usize) -> bool {
+        let all = |scope: Scope, record: &Record| {
+            self.filters.iter().filter(|filter| filter.scope == scope).all(|filter| filter.holds(record))
+        };
+        snapshot.get(index).is_some_and(|device| all(Scope::Device, device))
+            && snapshot.lineage(index).any(|candidate| all(Scope::Lineage, candidate))
+    }
+}
+
+impl Filter {
+    /// Whether the filter holds for this record alone. Without a driver, a subsystem or a property the empty string is
+    /// compared. Without the attribute the filter does not hold, whatever the operator.
+    pub fn holds(&self, record: &Record) -> bool {
+        let value = match &self.key {
+            Key::Attr(name) => match record.attribute(name) {
+                Some(value) if self.pattern.minds_trailing_space() => value,
+                Some(value) => value.trim_end(),
+                None => return false,
+            },
+            Key::Tag => return self.compare(record.tags.iter().any(|tag| self.pattern.matches(tag))),
+            Key::Devpath => &record.devpath,
+            Key::Kernel => &record.sysname,
+            Key::Driver => record.driver.as_deref().unwrap_or_default(),
+            Key::Subsystem => record.subsystem.as_deref().unwrap_or_default(),
+            Key::Env(name) => record.property(name).unwrap_or_default(),
+        };
+        self.compare(self.pattern.matches(value))
+    }
+
+    fn compare(&self, matches: bool) -> bool {
+        matches == (self.operator == Operator::Equal)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, filter) in self.filters.iter().enumerate() {
+            write!(f, "{}{filter}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.scope == Scope::Lineage { "S" } else { "" };
+        let operator = if self.operator == Operator::Equal { "==" } else { "!=" };
+        let value = self.pattern.to_string().replace('"', "\\\"");
+        match &self.key {
+            Key::Attr(name) => write!(f, "ATTR{plural}{{{name}}}{operator}\"{value}\""),
+            Key::Env(name) => write!(f, "ENV{{{name}}}{operator}\"{value}\""),
+            key => write!(f, "{}{plural}{operator}\"{value}\"", key.name()),
+        }
+    }
+}
+
+impl Key {
+    /// The singular field name without its braces.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Attr(_) => "ATTR",
+            Self::Devpath => "DEVPATH",
+            Self::Driver => "DRIVER",
+            Self::Env(_) => "ENV",
+            Self::Kernel => "KERNEL",
+            Self::Subsystem => "SUBSYSTEM",
+            Self::Tag => "TAG",
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "rule_tests.rs"]
+mod tests;

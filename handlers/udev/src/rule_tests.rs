@@ -1,0 +1,146 @@
+use super::*;
+use crate::fixture::*;
+
+const ALL_USB: [&str; 5] = [HUB, CAMERA, INTERFACE, HUB10, DISK];
+const VIDEOS: [&str; 2] = [VIDEO0, VIDEO1];
+const NONE: [&str; 0] = [];
+
+fn found(rule: &str) -> Vec<String> {
+    let rule: Rule = rule.parse().unwrap_or_else(|error: crate::parse::RuleError| panic!("{}", error.explain(rule)));
+    let snapshot = snapshot();
+    let holding = snapshot.matched().filter(|index| rule.holds(&snapshot, *index));
+    holding.map(|index| snapshot.get(index).unwrap().devpath.clone()).collect()
+}
+
+fn check(table: &[(&str, &[&str])]) {
+    for (rule, expected) in table {
+        assert_eq!(&found(rule), expected, "{rule}");
+    }
+}
+
+#[test]
+fn filters_on_the_device_itself_find_it() {
+    check(&[
+        (r#"SUBSYSTEM=="video4linux""#, &VIDEOS),
+        (r#"KERNEL=="null""#, &[NULL]),
+        (r#"KERNEL=="video[0-9]*""#, &VIDEOS),
+        (r#"KERNEL=="video[!0]|tty*""#, &[VIDEO1, SERIAL]),
+        (r#"SUBSYSTEM=="usb", DRIVER=="usb""#, &[HUB, CAMERA, HUB10, DISK]),
+        (r#"SUBSYSTEM=="usb", DRIVER!="usb""#, &[INTERFACE]),
+        (r#"DRIVER=="", KERNEL=="video?""#, &VIDEOS),
+        (r#"SUBSYSTEM=="""#, &["/devices/pci0000:00"]),
+        (r#"SUBSYSTEM=="|mem""#, &["/devices/pci0000:00", NULL]),
+        (r#"SUBSYSTEM!="?*""#, &["/devices/pci0000:00"]),
+        (r#"DEVPATH=="/devices/virtual/mem/null""#, &[NULL]),
+        (r#"DEVPATH=="/devices/virtual/*""#, &[NULL, LOOPBACK]),
+        (r#"DEVPATH=="*/usb1/*", SUBSYSTEM!="usb""#, &VIDEOS),
+        (r#"DEVPATH=="/sys/devices/virtual/mem/null""#, &NONE),
+        (r#"TAG=="uaccess""#, &[VIDEO0]),
+        (r#"TAG=="se*|systemd""#, &[VIDEO0, SERIAL]),
+        (r#"SUBSYSTEM=="video4linux", TAG!="seat""#, &[VIDEO1]),
+        (r#"TAG=="?*""#, &[VIDEO0, SERIAL]),
+    ]);
+}
+
+#[test]
+fn several_filters_on_one_key_all_have_to_hold() {
+    check(&[
+        (r#"ENV{DEVNAME}=="/dev/null", ENV{MINOR}=="5""#, &NONE),
+        (r#"ENV{DEVNAME}=="/dev/null", ENV{MINOR}=="3""#, &[NULL]),
+        (r#"KERNEL=="video0", KERNEL=="video1""#, &NONE),
+        (r#"KERNEL=="video*", KERNEL!="video1""#, &[VIDEO0]),
+        (r#"KERNEL=="video*", DEVPATH!="/sys/path/to/device""#, &VIDEOS),
+    ]);
+}
+
+#[test]
+fn a_missing_property_is_the_empty_string() {
+    check(&[
+        (r#"ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#, &[VIDEO0]),
+        (r#"SUBSYSTEM=="usb", ENV{DEVTYPE}=="""#, &[HUB10, DISK]),
+        (r#"SUBSYSTEM=="usb", ENV{DEVTYPE}!="usb_device""#, &[INTERFACE, HUB10, DISK]),
+        (r#"KERNEL=="video*", ENV{ID_SERIAL}=="?*""#, &VIDEOS),
+        (r#"SUBSYSTEM=="usb", ENV{ID_SERIAL}=="?*""#, &[CAMERA]),
+    ]);
+}
+
+#[test]
+fn a_missing_attribute_never_matches() {
+    check(&[
+        (r#"ATTR{idVendor}=="046d""#, &[CAMERA]),
+        (r#"SUBSYSTEM=="usb", ATTR{idVendor}!="046d""#, &[HUB, HUB10, DISK]),
+        (r#"ATTR{serial}!="x""#, &[HUB, CAMERA]),
+        (r#"ATTR{configuration}=="""#, &[CAMERA]),
+        (r#"ATTR{nonsense}=="""#, &NONE),
+        (r#"ATTR{nonsense}!="x""#, &NONE),
+        (r#"SUBSYSTEM=="mem", ATTRS{nonsense}!="x""#, &NONE),
+    ]);
+}
+
+#[test]
+fn white_space_at_the_end_of_an_attribute_counts_only_if_asked_for() {
+    check(&[
+        (r#"SUBSYSTEM=="video4linux", ATTR{name}=="HD Pro Webcam C920""#, &VIDEOS),
+        (r#"SUBSYSTEM=="video4linux", ATTR{name}=="HD Pro Webcam C920  ""#, &VIDEOS),
+        (r#"SUBSYSTEM=="video4linux", ATTR{name}=="HD Pro Webcam C920 ""#, &NONE),
+        (r#"ATTR{bNumInterfaces}==" 4""#, &[CAMERA]),
+        (r#"ATTR{bNumInterfaces}=="4""#, &NONE),
+    ]);
+}
+
+#[test]
+fn plural_filters_look_at_the_device_and_above() {
+    check(&[
+        (r#"SUBSYSTEM=="video4linux", ATTRS{idVendor}=="046d""#, &VIDEOS),
+        (r#"ATTRS{idProduct}=="082d", ATTRS{idVendor}=="046d", KERNEL=="video0""#, &[VIDEO0]),
+        (r#"KERNELS=="1-1""#, &[CAMERA, INTERFACE, VIDEO0, VIDEO1]),
+        (r#"SUBSYSTEMS=="usb", SUBSYSTEM!="usb""#, &VIDEOS),
+        (r#"DRIVERS=="uvcvideo""#, &[INTERFACE, VIDEO0, VIDEO1]),
+        (r#"TAGS=="systemd""#, &[SERIAL]),
+        (r#"SUBSYSTEM=="usb", SUBSYSTEMS=="pci""#, &ALL_USB),
+        (r#"SUBSYSTEM=="video4linux", KERNELS=="usb10""#, &NONE),
+    ]);
+}
+
+#[test]
+fn plural_filters_hold_on_one_and_the_same_ancestor() {
+    check(&[
+        // 1-1 has the vendor, the controller above it the name.
+        (r#"KERNEL=="video0", ATTRS{idVendor}=="046d", KERNELS=="0000:00:14.0""#, &NONE),
+        (r#"KERNEL=="video0", ATTRS{idVendor}=="046d", KERNELS=="1-1""#, &[VIDEO0]),
+        (r#"KERNEL=="video0", DRIVERS=="uvcvideo", ATTRS{idVendor}=="046d""#, &NONE),
+        (r#"KERNEL=="video0", SUBSYSTEMS=="usb", DRIVERS=="usb", ATTRS{idVendor}=="1d6b""#, &[VIDEO0]),
+    ]);
+}
+
+#[test]
+fn plural_inequality_holds_if_one_candidate_differs() {
+    check(&[
+        // The device itself has no driver, which is another one than usb.
+        (r#"KERNEL=="video0", DRIVERS!="usb""#, &[VIDEO0]),
+        (r#"KERNEL=="1-1", DRIVERS!="usb""#, &[CAMERA]),
+        // The hub has another vendor.
+        (r#"KERNEL=="video0", ATTRS{idVendor}!="046d""#, &[VIDEO0]),
+        (r#"KERNEL=="video0", SUBSYSTEMS=="usb", DRIVERS!="usb|uvcvideo""#, &NONE),
+        (r#"KERNEL=="ttyS0", TAGS!="systemd""#, &NONE),
+    ]);
+}
+
+#[test]
+fn the_rules_upstream_supports_are_read() {
+    for (count, rule) in [
+        (1, r#"SUBSYSTEM=="video4linux""#),
+        (2, r#"KERNEL=="video*", ENV{ID_SERIAL}=="?*""#),
+        (3, r#"ENV{ID_PATH}=="?*", KERNEL=="video*|vbi*", DRIVER=="some driver""#),
+        (2, r#"TAG=="uaccess",ENV{MAJOR}!="""#),
+        (2, r#"ATTR{idProduct}=="1900", ENV{ID_MM_ERICSSON_MBM}=="1""#),
+        (2, r#"ATTR{idVendor}=="0bdd", ENV{a name}=="Keyboard that has a mouse""#),
+        (2, r#"KERNEL=="video[0-9]*", ENV{ID_V4L_CAPABILITIES}==":capture:""#),
+        (1, r#"SUBSYSTEMS=="pci""#),
+        (2, r#"ATTRS{idVendor}=="0bdd", DRIVERS!="a driver""#),
+        (1, r#"TAGS=="uaccess""#),
+        (1, r#"KERNELS=="card[0-9]*""#),
+    ] {
+        assert_eq!(rule.parse::<Rule>().unwrap().filters.len(), count, "{rule}");
+    }
+}
