@@ -1,6 +1,7 @@
 //! Conditions of objects (Kubernetes API conventions, "Typical status properties").
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 /// Whether a condition holds.

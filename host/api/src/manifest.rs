@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use akri_model::discovery::Problem;
+use kube::ResourceExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -21,6 +22,16 @@ pub enum Object {
     Configuration(Box<Configuration>),
     /// A DiscoveryHandler.
     DiscoveryHandler(Box<DiscoveryHandler>),
+}
+
+impl Object {
+    /// Kind, namespace ("" if it has none) and name.
+    pub fn identity(&self) -> (&'static str, String, String) {
+        match self {
+            Self::Configuration(object) => ("Configuration", object.namespace().unwrap_or_default(), object.name_any()),
+            Self::DiscoveryHandler(object) => ("DiscoveryHandler", String::new(), object.name_any()),
+        }
+    }
 }
 
 /// An object and where it stands.

@@ -13,4 +13,5 @@ pub mod instance;
 pub mod names;
 pub mod plan;
 pub mod policy;
+pub mod reclaim;
 pub mod slots;

@@ -67,10 +67,15 @@ fn check_container_path(path: &str) -> Result<(), Refusal> {
 
 fn check_granted(path: &str, granted: &[String], grant: &'static str) -> Result<(), Refusal> {
     check_container_path(path)?;
-    if granted.iter().any(|pattern| covers(pattern, path)) {
+    if is_granted(path, granted) {
         return Ok(());
     }
     Err(Refusal::PathNotGranted { path: path.to_owned(), grant })
+}
+
+/// Whether one of the granted patterns covers a path.
+pub fn is_granted(path: &str, granted: &[String]) -> bool {
+    granted.iter().any(|pattern| covers(pattern, path))
 }
 
 /// Whether a granted path covers a path: the path itself, or with `/**` at its end everything below it.

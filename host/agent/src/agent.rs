@@ -1,0 +1,219 @@
+//! The agent from start to stop. The order at the start is that of RULES 6: lock, journal, what pods use, cluster,
+//! registration with the kubelet, handlers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::claim::Entry;
+use akri_model::names::Key;
+use akri_sandbox::{Host, HostConfig};
+use tokio::sync::{Semaphore, watch};
+use tracing::{error, info, warn};
+
+use crate::cluster::local::{Local, StoreError};
+use crate::cluster::{Cluster, Manifests};
+use crate::discovery::registry::{Handlers, Registry};
+use crate::journal::{Journal, JournalError};
+use crate::lock::{self, LockError};
+use crate::owner::{Context, Owner};
+use crate::plugin::Plugins;
+use crate::publisher::Publisher;
+use crate::reclaim::{Claims, Reclaimer};
+
+/// Instances created at once.
+const NAMING: usize = 32;
+
+/// What an agent needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of this node.
+    pub node: String,
+    /// Manifests of local mode.
+    pub manifests: PathBuf,
+    /// Component files and their DiscoveryHandler manifests.
+    pub components: PathBuf,
+    /// The kubelet's root directory.
+    pub kubelet_dir: PathBuf,
+    /// Journal, Instances, compiled components. Made if need be, for this user alone.
+    pub state_dir: PathBuf,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// udev's database.
+    pub udev_data: PathBuf,
+    /// How long after a restart, of the kubelet or of the agent, an unused claim is kept in any case.
+    pub settle: Duration,
+}
+
+/// Why the agent did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// No place to keep things.
+    #[error("cannot create state directory '{}': {source}; name another one with --state-dir", path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// See there.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// See there.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// See there.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The component engine did not start.
+    #[error("cannot start the component host: {0}")]
+    Sandbox(String),
+}
+
+/// Runs the agent in local mode until `stop` ends.
+pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), AgentError> {
+    tokio::pin!(stop);
+    prepare_state(&settings)?;
+    let _lock = tokio::select! {
+        lock = lock::acquire(&settings.state_dir) => lock?,
+        () = &mut stop => return Ok(()),
+    };
+    let (journal, entries) = Journal::open(&settings.state_dir)?;
+    let claims = Arc::new(Claims::new(last_generation(&entries)));
+    let reclaimer = Reclaimer::start(&settings.kubelet_dir, Arc::clone(&claims), settings.settle);
+    let directories = vec![settings.components.clone(), settings.manifests.clone()];
+    let cluster = Arc::new(Local::open(directories, &settings.state_dir).await?);
+    let host = start_host(&settings)?;
+    let context = Arc::new(Context {
+        node: settings.node.clone(),
+        publisher: Publisher::start(Arc::clone(&cluster) as Arc<dyn Cluster>),
+        cluster: Arc::clone(&cluster) as Arc<dyn Cluster>,
+        journal,
+        plugins: Arc::new(Plugins::start(&settings.kubelet_dir)),
+        claims,
+        sightings: reclaimer.sightings(),
+        naming: Semaphore::new(NAMING),
+    });
+    let components = vec![settings.components.clone(), settings.manifests.clone()];
+    let registry = Registry::start(host, components, cluster.manifests());
+    info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
+    let supervisor = Supervisor { context: Arc::clone(&context), owners: BTreeMap::new(), entries };
+    let supervisor = supervisor.run(cluster.manifests(), registry.handlers(), stop).await;
+    supervisor.stop().await;
+    context.publisher.flush().await;
+    drop(registry);
+    shutdown(context).await;
+    Ok(())
+}
+
+fn prepare_state(settings: &Settings) -> Result<(), AgentError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&settings.state_dir);
+    created.map_err(|source| AgentError::State { path: settings.state_dir.clone(), source })
+}
+
+fn start_host(settings: &Settings) -> Result<Host, AgentError> {
+    let config = HostConfig {
+        cache_dir: Some(settings.state_dir.join("compiled")),
+        sysfs: settings.sysfs.clone(),
+        udev_data: settings.udev_data.clone(),
+    };
+    Host::new(config).map_err(|error| AgentError::Sandbox(error.to_string()))
+}
+
+fn last_generation(entries: &BTreeMap<Key, Entry>) -> u64 {
+    let claims = entries.values().flat_map(|entry| entry.claims.values());
+    claims.map(|claim| claim.generation).max().unwrap_or_default()
+}
+
+async fn shutdown(context: Arc<Context>) {
+    let plugins = Arc::into_inner(context).and_then(|context| Arc::into_inner(context.plugins));
+    match plugins {
+        Some(plugins) => plugins.shutdown().await,
+        None => warn!("plugins are still in use; their sockets are removed all the same"),
+    }
+    info!("agent stopped");
+}
+
+/// Keeps an owner for each Configuration.
+struct Supervisor {
+    context: Arc<Context>,
+    owners: BTreeMap<Key, Owner>,
+    /// What the journal remembers of Configurations that have no owner yet.
+    entries: BTreeMap<Key, Entry>,
+}
+
+impl Supervisor {
+    async fn run(
+        mut self,
+        mut manifests: watch::Receiver<Arc<Manifests>>,
+        handlers: watch::Receiver<Arc<Handlers>>,
+        stop: impl Future<Output = ()>,
+    ) -> Self {
+        tokio::pin!(stop);
+        loop {
+            let now = manifests.borrow_and_update().clone();
+            self.reconcile(&now, &handlers).await;
+            tokio::select! {
+                () = &mut stop => return self,
+                changed = manifests.changed() => if changed.is_err() { return self },
+            }
+        }
+    }
+
+    async fn reconcile(&mut self, manifests: &Manifests, handlers: &watch::Receiver<Arc<Handlers>>) {
+        if manifests.complete {
+            self.remove_gone(manifests).await;
+        }
+        for (key, configuration) in &manifests.configurations {
+            match self.owners.get(key) {
+                Some(owner) => owner.update(Arc::clone(configuration)),
+                None if self.name_is_free(key) => {
+                    let entries = self.remembered(key);
+                    let context = Arc::clone(&self.context);
+                    let owner = Owner::start(context, Arc::clone(configuration), entries, handlers.clone());
+                    self.owners.insert(key.clone(), owner);
+                }
+                None => error!(configuration = %key, "not used: a Configuration of another namespace has the name"),
+            }
+        }
+    }
+
+    /// Resource names know no namespaces, so that of two Configurations with one name only one can be served.
+    fn name_is_free(&self, key: &Key) -> bool {
+        !self.owners.keys().any(|other| other.name == key.name)
+    }
+
+    fn remembered(&mut self, configuration: &Key) -> Vec<Entry> {
+        let of = |key: &Key, entry: &Entry| {
+            key.namespace == configuration.namespace && entry.configuration == configuration.name
+        };
+        self.entries.extract_if(.., |key, entry| of(key, entry)).map(|(_, entry)| entry).collect()
+    }
+
+    async fn remove_gone(&mut self, manifests: &Manifests) {
+        let gone = self.owners.extract_if(.., |key, _| !manifests.configurations.contains_key(key));
+        for (key, owner) in gone.collect::<Vec<_>>() {
+            info!(configuration = %key, "Configuration is gone, its Instances go too");
+            owner.delete().await;
+        }
+        let exists = |key: &Key, entry: &Entry| {
+            manifests.configurations.contains_key(&Key::new(key.namespace.clone(), entry.configuration.clone()))
+        };
+        for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
+            info!(instance = %key, "its Configuration went while the agent was away");
+            self.context.publisher.delete(key.clone(), entry.uid);
+            if let Err(error) = self.context.journal.remove(key).await {
+                warn!("{error}");
+            }
+        }
+    }
+
+    async fn stop(self) {
+        futures::future::join_all(self.owners.into_values().map(Owner::stop)).await;
+    }
+}

@@ -1,0 +1,263 @@
+//! Manifests from directories: read as a whole at each change. A file that can't be read keeps the objects it had.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use akri_api::configuration_to_model;
+use akri_api::manifest::{self, Manifest, ManifestError, Object};
+use akri_model::configuration::Configuration;
+use akri_model::names::{HashInput, Key};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{error, info};
+
+use crate::cluster::{HandlerObject, Manifests};
+use crate::watch_dir::{WatchDir, any_changed};
+
+/// Largest manifest file.
+const MAX_FILE: u64 = 4 << 20;
+
+/// What one look at a directory found, file by file.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The objects of each readable file.
+    pub files: BTreeMap<PathBuf, Vec<Manifest>>,
+    /// What was wrong.
+    pub errors: Vec<ManifestError>,
+}
+
+/// Reads the manifests (`*.yaml`, `*.yml`, `*.json`) of a directory, in order of name, without its subdirectories.
+pub fn read_directory(directory: &Path) -> Scan {
+    let mut scan = Scan::default();
+    let listing = fs::read_dir(directory).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+    match listing {
+        Ok(entries) => {
+            let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+            paths.sort();
+            paths.into_iter().filter(|path| is_manifest(path)).for_each(|path| read_file(path, &mut scan));
+        }
+        Err(error) => scan.errors.push(file_error(directory, format!("cannot list the directory: {error}"))),
+    }
+    scan
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
+}
+
+fn read_file(path: PathBuf, scan: &mut Scan) {
+    match read_text(&path) {
+        Ok(text) => {
+            let (manifests, errors) = manifest::parse(&path, &text);
+            scan.errors.extend(errors);
+            scan.files.insert(path, manifests);
+        }
+        Err(error) => scan.errors.push(file_error(&path, format!("cannot read the file: {error}"))),
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    if fs::metadata(path)?.len() > MAX_FILE {
+        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
+    }
+    fs::read_to_string(path)
+}
+
+fn file_error(path: &Path, message: String) -> ManifestError {
+    ManifestError { file: path.to_owned(), line: None, field: String::new(), message }
+}
+
+/// Watches directories. The first reading is done when this returns.
+pub(super) async fn watch(directories: Vec<PathBuf>) -> (watch::Receiver<Arc<Manifests>>, JoinHandle<()>) {
+    let watched = directories.iter().map(|directory| WatchDir::new(directory)).collect();
+    let mut reader = Reader { directories, ..Reader::default() };
+    let (sender, receiver) = watch::channel(Arc::new(reader.read()));
+    let task = tokio::spawn(async move {
+        let mut watched: Vec<WatchDir> = watched;
+        loop {
+            any_changed(&mut watched).await;
+            let Ok((back, manifests)) = tokio::task::spawn_blocking(move || reader.read_again()).await else { return };
+            reader = back;
+            sender.send_if_modified(|current| {
+                let changed = **current != manifests;
+                *current = Arc::new(manifests);
+                changed
+            });
+        }
+    });
+    (receiver, task)
+}
+
+/// Reads directories again and again, and remembers what it needs for that.
+#[derive(Default)]
+struct Reader {
+    directories: Vec<PathBuf>,
+    /// Last good objects of each file.
+    known: BTreeMap<PathBuf, Vec<Manifest>>,
+    /// Errors already told.
+    told: Vec<ManifestError>,
+    /// How often each Configuration has changed, for `metadata.generation`.
+    generations: BTreeMap<Key, Configuration>,
+}
+
+impl Reader {
+    fn read_again(mut self) -> (Self, Manifests) {
+        let manifests = self.read();
+        (self, manifests)
+    }
+
+    fn read(&mut self) -> Manifests {
+        let mut errors = Vec::new();
+        let mut files = BTreeMap::new();
+        for directory in &self.directories {
+            let scan = read_directory(directory);
+            errors.extend(scan.errors);
+            files.extend(scan.files);
+        }
+        self.keep_known(&mut files, &errors);
+        self.tell(&errors);
+        self.known = files;
+        self.collect(errors.is_empty())
+    }
+
+    /// An object that was there and now can't be read stays in force: an error must not delete anything.
+    fn keep_known(&self, files: &mut BTreeMap<PathBuf, Vec<Manifest>>, errors: &[ManifestError]) {
+        for (path, known) in &self.known {
+            if errors.iter().any(|error| error.file == *path || path.starts_with(&error.file)) {
+                let now = files.entry(path.clone()).or_default();
+                let lost = known
+                    .iter()
+                    .filter(|known| !now.iter().any(|n| n.object.identity() == known.object.identity()))
+                    .cloned();
+                let lost: Vec<Manifest> = lost.collect();
+                now.extend(lost);
+            }
+        }
+    }
+
+    fn tell(&mut self, errors: &[ManifestError]) {
+        for error in errors.iter().filter(|error| !self.told.contains(error)) {
+            error!("{error}");
+        }
+        if errors.is_empty() && !self.told.is_empty() {
+            info!("all manifests can be read again");
+        }
+        self.told = errors.to_vec();
+    }
+
+    fn collect(&mut self, complete: bool) -> Manifests {
+        let mut manifests = Manifests { complete, ..Manifests::default() };
+        for manifest in self.known.values().flatten() {
+            match &manifest.object {
+                Object::Configuration(object) => {
+                    let configuration = number(&self.generations, local(configuration_to_model(object)));
+                    manifests.configurations.insert(configuration.key.clone(), Arc::new(configuration));
+                }
+                Object::DiscoveryHandler(object) => {
+                    let handler = HandlerObject::from(&**object);
+                    manifests.handlers.insert(manifest.object.identity().2, Arc::new(handler));
+                }
+            }
+        }
+        self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
+        manifests
+    }
+}
+
+/// A file has no UID. One made of the key does: it is the same after a restart, so that nothing is created anew.
+fn local(mut configuration: Configuration) -> Configuration {
+    let input = HashInput::new(&configuration.key.to_string(), true, "");
+    configuration.uid = input.identity().as_str().to_owned();
+    configuration
+}
+
+/// Counts the changes of a Configuration as the API server does.
+fn number(known: &BTreeMap<Key, Configuration>, mut now: Configuration) -> Configuration {
+    let before = known.get(&now.key);
+    now.generation = before.map_or(1, |before| before.generation);
+    if before.is_some_and(|before| *before != now) {
+        now.generation += 1;
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAM: &str = "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: cam}\n\
+        spec: {discoveryHandler: {name: udev}}\n";
+
+    fn reader(directory: &Path) -> Reader {
+        Reader { directories: vec![directory.to_owned()], ..Reader::default() }
+    }
+
+    fn names(manifests: &Manifests) -> Vec<String> {
+        manifests.configurations.keys().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_file_that_breaks_keeps_its_objects_and_one_removed_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let (cam, other) = (directory.path().join("cam.yaml"), directory.path().join("other.yaml"));
+        fs::write(&cam, CAM).unwrap();
+        fs::write(&other, CAM.replace("cam", "other")).unwrap();
+        let mut reader = reader(directory.path());
+        assert_eq!(names(&reader.read()), ["default/cam", "default/other"]);
+        fs::write(&cam, "spec: [").unwrap();
+        let broken = reader.read();
+        assert_eq!((names(&broken).len(), broken.complete), (2, false));
+        fs::write(&cam, CAM.replace("{name: udev}", "{nam: udev}")).unwrap();
+        assert_eq!(names(&reader.read()).len(), 2);
+        fs::remove_file(&cam).unwrap();
+        let removed = reader.read();
+        assert_eq!((names(&removed), removed.complete), (vec!["default/other".to_owned()], true));
+    }
+
+    #[test]
+    fn a_directory_that_vanishes_deletes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let manifests = directory.path().join("manifests");
+        fs::create_dir(&manifests).unwrap();
+        fs::write(manifests.join("cam.yaml"), CAM).unwrap();
+        let mut reader = reader(&manifests);
+        reader.read();
+        fs::rename(&manifests, directory.path().join("elsewhere")).unwrap();
+        let gone = reader.read();
+        assert_eq!((names(&gone).len(), gone.complete), (1, false));
+    }
+
+    #[test]
+    fn generations_count_changes_and_uids_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let cam = directory.path().join("cam.yaml");
+        fs::write(&cam, CAM).unwrap();
+        let mut reader = reader(directory.path());
+        let first = reader.read();
+        assert_eq!(first, reader.read(), "reading again changes nothing");
+        fs::write(&cam, CAM.replace("spec: {", "spec: {capacity: 3, ")).unwrap();
+        let second = reader.read();
+        let of = |manifests: &Manifests| manifests.configurations[&Key::new("default", "cam")].clone();
+        assert_eq!((of(&first).generation, of(&second).generation), (1, 2));
+        assert_eq!(of(&first).uid, of(&second).uid);
+        assert_eq!(of(&second).capacity, 3);
+    }
+
+    #[test]
+    fn other_files_are_no_manifests() {
+        for (name, expected) in [
+            ("a.yaml", true),
+            ("a.yml", true),
+            ("a.json", true),
+            (".a.yaml", false),
+            ("a.yaml~", false),
+            ("a.txt", false),
+        ] {
+            assert_eq!(is_manifest(Path::new(name)), expected, "{name}");
+        }
+    }
+}

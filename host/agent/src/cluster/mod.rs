@@ -1,0 +1,131 @@
+//! Where Configurations come from and Instances go: the one trait that tells a Kubernetes cluster from local mode.
+
+pub mod local;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_model::configuration::Configuration;
+use akri_model::instance::Instance;
+use akri_model::names::{Identity, Key};
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+/// All wishes of users and administrators at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Manifests {
+    /// Configurations in force.
+    pub configurations: BTreeMap<Key, Arc<Configuration>>,
+    /// DiscoveryHandler objects by name.
+    pub handlers: BTreeMap<String, Arc<HandlerObject>>,
+    /// Whether all sources could be read. If not, what is not here may still exist, and nothing may be deleted for its
+    /// absence (invariant 8).
+    pub complete: bool,
+}
+
+/// A DiscoveryHandler object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerObject {
+    /// File name in the component directory.
+    pub file: String,
+    /// The only content allowed, as 64 hex digits.
+    pub digest: Option<String>,
+    /// What it may reach, and how much.
+    pub rules: HandlerRules,
+}
+
+impl From<&DiscoveryHandler> for HandlerObject {
+    fn from(object: &DiscoveryHandler) -> Self {
+        let digest = object.spec.component.digest.as_deref();
+        Self {
+            file: object.spec.component.file.clone(),
+            digest: digest.map(|digest| digest.trim_start_matches("sha256:").to_lowercase()),
+            rules: HandlerRules::from(object),
+        }
+    }
+}
+
+/// Why the cluster did not do it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// The object is not there, or another one of its name is.
+    #[error("{0} does not exist")]
+    NotFound(Key),
+    /// The store did not answer or refused; worth another try.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What came of creating an Instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Created {
+    /// It is there now, with the UID it got.
+    New(Instance),
+    /// The name was taken, by this one.
+    Taken(Instance),
+}
+
+/// What came of claiming or releasing a slot of a shared Instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swapped {
+    /// The slot's usage was as expected and is now as wanted.
+    Done,
+    /// It was not; this is what it is.
+    Differs(String),
+}
+
+/// What a node has to say about a Configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The Configuration.
+    pub key: Key,
+    /// The generation it is about.
+    pub generation: i64,
+    /// Instances of it on this node.
+    pub instances: usize,
+    /// Conditions: type, whether it holds, reason, message.
+    pub conditions: Vec<ReportedCondition>,
+}
+
+/// One condition of a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportedCondition {
+    /// Its type, such as `Ready`.
+    pub kind: &'static str,
+    /// Whether it holds; `None` if nobody can tell yet.
+    pub holds: Option<bool>,
+    /// A CamelCase word.
+    pub reason: String,
+    /// A sentence, at most 1 KiB.
+    pub message: String,
+}
+
+/// A store of Akri's objects. Every call is bounded in time by its implementation.
+#[async_trait]
+pub trait Cluster: Send + Sync + 'static {
+    /// The current manifests, and every change of them.
+    fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
+
+    /// The Instance of a namespace that stands for a device, whatever its name (RULES 22).
+    async fn find(&self, namespace: &str, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
+
+    /// Creates an Instance. The name is taken atomically: of two who try, one gets it.
+    async fn create(&self, instance: &Instance) -> Result<Created, ClusterError>;
+
+    /// Makes the published Instance say what this node says. `device_usage` of a shared Instance is left alone: only
+    /// [`Cluster::swap_usage`] changes it (RULES 10).
+    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError>;
+
+    /// Deletes an Instance if it still is the one of that UID. One that is not there is fine.
+    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError>;
+
+    /// Changes a slot of a shared Instance from one usage string to another, or not at all.
+    async fn swap_usage(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError>;
+
+    /// Shows users how a Configuration is doing.
+    async fn report(&self, report: &Report) -> Result<(), ClusterError>;
+
+    /// Removes the report of a Configuration that is gone.
+    async fn forget(&self, key: &Key) -> Result<(), ClusterError>;
+}

@@ -1,0 +1,206 @@
+//! Runs the rounds of one Configuration with a component handler: one at a time, at the handler's pace, with backoff after
+//! a failure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_api::document::Document;
+use akri_model::configuration::Configuration;
+use akri_model::discovery::{RoundError, Trigger};
+use akri_sandbox::Call;
+use tokio::sync::watch::error::RecvError;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+use super::Outcome;
+use super::admission::admit;
+use super::registry::{Handler, Handlers};
+
+/// First pause after a failed round; it doubles with each further one.
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Longest pause after failed rounds.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+
+/// Shortest pause between rounds, whatever a handler or its details say.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The rounds of one Configuration; they stop when this is dropped.
+#[derive(Debug)]
+pub struct Rounds {
+    task: JoinHandle<()>,
+}
+
+impl Rounds {
+    /// Starts them. Changes of the Configuration and of the handlers take effect with the next round, at once.
+    pub fn start(
+        configuration: watch::Receiver<Arc<Configuration>>,
+        handlers: watch::Receiver<Arc<Handlers>>,
+        outcomes: mpsc::Sender<Outcome>,
+    ) -> Self {
+        let runner = Runner { configuration, handlers, outcomes, failures: 0 };
+        Self { task: tokio::spawn(runner.run()) }
+    }
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Runner {
+    configuration: watch::Receiver<Arc<Configuration>>,
+    handlers: watch::Receiver<Arc<Handlers>>,
+    outcomes: mpsc::Sender<Outcome>,
+    /// Failed rounds in a row.
+    failures: u32,
+}
+
+/// What one turn came to.
+enum Turn {
+    /// Only a change can help.
+    Wait,
+    /// Again after a while.
+    After(Duration),
+}
+
+impl Runner {
+    async fn run(mut self) {
+        loop {
+            let configuration = self.configuration.borrow_and_update().clone();
+            let handlers = self.handlers.borrow_and_update().clone();
+            let (outcome, turn) = self.turn(&configuration, &handlers).await;
+            if let Some(outcome) = outcome
+                && self.outcomes.send(outcome).await.is_err()
+            {
+                return;
+            }
+            let used = handlers.ready.get(&configuration.handler).cloned();
+            if self.pause(turn, &configuration.handler, used).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn turn(&mut self, configuration: &Configuration, handlers: &Handlers) -> (Option<Outcome>, Turn) {
+        let Some(handler) = handlers.ready.get(&configuration.handler) else {
+            let missing = handlers.settled.then(|| Outcome::NoHandler(describe_missing(configuration, handlers)));
+            return (missing, Turn::Wait);
+        };
+        match round(configuration, handler).await {
+            Ok((outcome, interval)) => {
+                self.failures = 0;
+                (Some(outcome), Turn::After(interval))
+            }
+            Err(error) => {
+                warn!(configuration = %configuration.key, handler = configuration.handler, "round failed: {error}");
+                let turn = self.after_failure(&error);
+                (Some(Outcome::Failed(Arc::new(error))), turn)
+            }
+        }
+    }
+
+    fn after_failure(&mut self, error: &RoundError) -> Turn {
+        if matches!(error, RoundError::InvalidDetails(_)) {
+            return Turn::Wait;
+        }
+        let backoff = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(10)).min(MAX_BACKOFF);
+        self.failures = self.failures.saturating_add(1);
+        Turn::After(backoff)
+    }
+
+    /// Waits for the next turn; a change of the Configuration or of its handler starts it at once.
+    async fn pause(&mut self, turn: Turn, name: &str, used: Option<Arc<Handler>>) -> Result<(), RecvError> {
+        let due = async {
+            match turn {
+                Turn::Wait => std::future::pending().await,
+                Turn::After(pause) => sleep(pause).await,
+            }
+        };
+        let handlers = &mut self.handlers;
+        let other_handler = async {
+            loop {
+                handlers.changed().await?;
+                if used.is_none() || handlers.borrow().ready.get(name) != used.as_ref() {
+                    return Ok(());
+                }
+            }
+        };
+        tokio::select! {
+            () = due => Ok(()),
+            changed = self.configuration.changed() => changed.inspect(|()| self.failures = 0),
+            changed = other_handler => changed.inspect(|()| self.failures = 0),
+        }
+    }
+}
+
+/// Checks the details and runs one round.
+async fn round(configuration: &Configuration, handler: &Handler) -> Result<(Outcome, Duration), RoundError> {
+    let call = call(configuration, handler);
+    let triggers = handler.component.validate(call.clone()).await?;
+    let set = handler.component.discover(call).await?;
+    debug!(configuration = %configuration.key, devices = set.devices.len(), "round done");
+    let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
+    let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
+    let set = admitted.map_err(|error| RoundError::Unavailable(error.to_string()))?;
+    Ok((Outcome::Found { set, shared: handler.shared }, interval(handler, &triggers)))
+}
+
+/// What a component is called with for a Configuration.
+pub fn call(configuration: &Configuration, handler: &Handler) -> Call {
+    Call {
+        subject: configuration.key.to_string(),
+        details: configuration.details.clone(),
+        details_json: as_json(&configuration.details),
+        properties: configuration.properties.clone(),
+        grants: handler.rules.grants.clone(),
+        limits: handler.rules.limits.clone(),
+    }
+}
+
+/// Details as JSON, so that handlers need no YAML parser. Empty details are an empty object.
+fn as_json(details: &str) -> Option<String> {
+    let documents = Document::parse_all(details).ok()?;
+    match documents.as_slice() {
+        [] => Some("{}".to_owned()),
+        [document] => Some(document.value.to_string()),
+        _ => None,
+    }
+}
+
+/// The object's interval wins over the details', and these over the component's own.
+fn interval(handler: &Handler, triggers: &[Trigger]) -> Duration {
+    let from_details = triggers.iter().find_map(|trigger| match trigger {
+        Trigger::Interval(interval) => Some(*interval),
+        _ => None,
+    });
+    handler.rules.interval.or(from_details).unwrap_or(handler.interval).max(MIN_INTERVAL)
+}
+
+fn describe_missing(configuration: &Configuration, handlers: &Handlers) -> String {
+    let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
+    let there_are = if ready.is_empty() { "none is ready".to_owned() } else { format!("ready: {}", ready.join(", ")) };
+    let refused: Vec<String> = handlers.refused.iter().map(|(object, why)| format!("; {object}: {why}")).collect();
+    format!("no discovery handler '{}' ({there_are}{})", configuration.handler, refused.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_reach_the_handler_as_json() {
+        for (details, json) in [
+            ("descriptions:\n- a\n", Some(r#"{"descriptions":["a"]}"#)),
+            (r#"{"a": 1}"#, Some(r#"{"a":1}"#)),
+            ("", Some("{}")),
+            ("a: [", None),
+            ("a: 1\n---\nb: 2\n", None),
+        ] {
+            assert_eq!(as_json(details).as_deref(), json, "{details}");
+        }
+    }
+}

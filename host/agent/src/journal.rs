@@ -1,0 +1,330 @@
+//! What this node must not forget, whatever happens to it: its Instances and who uses their slots (RULES 28).
+//!
+//! One append-only file. A line is a checksum and a record; the last record of an Instance counts. A claim is on disk
+//! before the kubelet hears of it, so `kill -9` and a power cut lose none. A line torn by a crash is the last one and is
+//! dropped; any other damage sets the file aside for a person to look at, and what can be read goes on.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use akri_model::claim::Entry;
+use akri_model::names::{HashInput, HashLength, Key};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
+
+/// The file is written anew when it is this large and mostly outdated.
+const COMPACT_AT: u64 = 1 << 20;
+
+/// Writes waiting for the disk.
+const QUEUE: usize = 256;
+
+/// Why something could not be remembered.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file can't be read or written.
+    #[error("cannot {action} journal '{}': {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The write could not be made; the message was logged where it happened.
+    #[error("the journal can't be written: {0}")]
+    NotWritten(String),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Record {
+    Put(Box<Entry>),
+    Remove(Key),
+}
+
+/// A handle to the journal's writer; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    writes: mpsc::Sender<(Record, oneshot::Sender<Result<(), String>>)>,
+}
+
+impl Journal {
+    /// Opens the journal of a state directory and returns what it remembers.
+    pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), JournalError> {
+        let path = state.join("journal.jsonl");
+        let entries = read(&path)?;
+        let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
+        let mut file = LogFile { path, file: None, size: 0, live };
+        file.rewrite()?;
+        let (writes, requests) = mpsc::channel(QUEUE);
+        tokio::spawn(write_all(file, requests));
+        Ok((Self { writes }, entries))
+    }
+
+    /// Remembers an Instance as it is now. It is on disk when this returns. A write that failed may still take effect
+    /// later, so whoever undoes what it said puts the undone state too.
+    pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
+        self.write(Record::Put(Box::new(entry))).await
+    }
+
+    /// Forgets an Instance.
+    pub async fn remove(&self, key: Key) -> Result<(), JournalError> {
+        self.write(Record::Remove(key)).await
+    }
+
+    async fn write(&self, record: Record) -> Result<(), JournalError> {
+        let (done, result) = oneshot::channel();
+        let stopped = || JournalError::NotWritten("its writer has stopped".to_owned());
+        self.writes.send((record, done)).await.map_err(|_| stopped())?;
+        result.await.map_err(|_| stopped())?.map_err(JournalError::NotWritten)
+    }
+}
+
+/// Writes what is asked for; what comes in while the disk is busy is one write with one sync.
+async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<(Record, oneshot::Sender<Result<(), String>>)>) {
+    let mut batch = Vec::new();
+    while requests.recv_many(&mut batch, QUEUE).await > 0 {
+        let (records, waiting): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+        let written = tokio::task::spawn_blocking(move || {
+            let result = file.append(records).map_err(|error| error.to_string());
+            (file, result)
+        });
+        let Ok((back, result)) = written.await else { return };
+        file = back;
+        if let Err(error) = &result {
+            warn!("{error}");
+        }
+        for done in waiting {
+            let _ = done.send(result.clone()); // whoever asked may have given up
+        }
+    }
+}
+
+struct LogFile {
+    path: PathBuf,
+    /// None after a failed write: half a line may be there, so the next write starts a new file.
+    file: Option<File>,
+    size: u64,
+    /// The last line of each Instance.
+    live: BTreeMap<Key, String>,
+}
+
+impl LogFile {
+    fn append(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
+        let mut text = String::new();
+        for record in records {
+            text += &self.apply(record);
+        }
+        let live: usize = self.live.values().map(String::len).sum();
+        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
+            return self.rewrite();
+        }
+        let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
+        if let Err(source) = result {
+            self.file = None;
+            return Err(JournalError::Io { action: "write", path: self.path.clone(), source });
+        }
+        self.size += text.len() as u64;
+        Ok(())
+    }
+
+    fn apply(&mut self, record: Record) -> String {
+        match record {
+            Record::Put(entry) => {
+                let line = put_line(&entry);
+                self.live.insert(entry.key, line.clone());
+                line
+            }
+            Record::Remove(key) => {
+                self.live.remove(&key);
+                line_of(&Record::Remove(key))
+            }
+        }
+    }
+
+    /// Writes what is live to a new file and puts it in the old one's place.
+    fn rewrite(&mut self) -> Result<(), JournalError> {
+        let text: String = self.live.values().map(String::as_str).collect();
+        let beside = self.path.with_extension("jsonl.new");
+        let replaced = File::create(&beside).and_then(|mut file| {
+            write_synced(&mut file, text.as_bytes())?;
+            fs::rename(&beside, &self.path)?;
+            sync_directory(&self.path)?;
+            OpenOptions::new().append(true).open(&self.path)
+        });
+        let failed = |source| JournalError::Io { action: "write", path: self.path.clone(), source };
+        self.file = Some(replaced.map_err(failed)?);
+        self.size = text.len() as u64;
+        Ok(())
+    }
+}
+
+fn write_synced(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)?;
+    file.sync_data()
+}
+
+fn sync_directory(of: &Path) -> io::Result<()> {
+    of.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+fn put_line(entry: &Entry) -> String {
+    line_of(&Record::Put(Box::new(entry.clone())))
+}
+
+/// A record's line. Keys and values are plain data, so that they always have a JSON form.
+fn line_of(record: &Record) -> String {
+    let json = serde_json::to_string(record).unwrap_or_default();
+    format!("{} {json}\n", checksum(&json))
+}
+
+fn checksum(json: &str) -> String {
+    HashInput::new(json, true, "").hash(HashLength::Medium)
+}
+
+fn parse_line(line: &str) -> Option<Record> {
+    let (sum, json) = line.split_once(' ')?;
+    (sum == checksum(json)).then(|| serde_json::from_str(json).ok()).flatten()
+}
+
+fn read(path: &Path) -> Result<BTreeMap<Key, Entry>, JournalError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(source) => return Err(JournalError::Io { action: "read", path: path.to_owned(), source }),
+    };
+    let (entries, damaged) = replay(&String::from_utf8_lossy(&bytes));
+    if damaged > 0 {
+        set_aside(path, damaged)?;
+    }
+    Ok(entries)
+}
+
+/// The entries a journal's text amounts to, and how many of its lines can't be read.
+fn replay(text: &str) -> (BTreeMap<Key, Entry>, usize) {
+    let mut entries = BTreeMap::new();
+    let mut damaged = 0;
+    let complete = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or_default());
+    for line in complete.split('\n').filter(|line| !line.is_empty()) {
+        match parse_line(line) {
+            Some(Record::Put(entry)) => {
+                entries.insert(entry.key.clone(), *entry);
+            }
+            Some(Record::Remove(key)) => {
+                entries.remove(&key);
+            }
+            None => damaged += 1,
+        }
+    }
+    (entries, damaged)
+}
+
+fn set_aside(path: &Path, damaged: usize) -> Result<(), JournalError> {
+    let aside = path.with_extension("jsonl.damaged");
+    warn!("journal '{}' has {damaged} damaged lines: kept as '{}', the rest is used", path.display(), aside.display());
+    fs::copy(path, &aside).map(drop).map_err(|source| JournalError::Io { action: "set aside", path: aside, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::claim::Claim;
+    use akri_model::names::Identity;
+
+    use super::*;
+
+    fn entry(name: &str) -> Entry {
+        let claim = Claim { usage: "node".into(), edits: Default::default(), generation: 3, doubtful: false };
+        Entry {
+            key: Key::new("default", name),
+            uid: "u".into(),
+            identity: Identity::from_text(name),
+            configuration: "cam".into(),
+            configuration_uid: "c".into(),
+            shared: false,
+            capacity: 1,
+            device: Default::default(),
+            online: true,
+            claims: [(0, claim)].into(),
+        }
+    }
+
+    fn reopened(state: &Path) -> Vec<String> {
+        read(&state.join("journal.jsonl")).unwrap().into_keys().map(|key| key.name).collect()
+    }
+
+    #[tokio::test]
+    async fn what_was_put_is_there_after_a_restart() {
+        let state = tempfile::tempdir().unwrap();
+        let (journal, entries) = Journal::open(state.path()).unwrap();
+        assert!(entries.is_empty());
+        for name in ["a", "b", "a"] {
+            journal.put(entry(name)).await.unwrap();
+        }
+        journal.remove(Key::new("default", "b")).await.unwrap();
+        let (_, entries) = Journal::open(state.path()).unwrap();
+        assert_eq!(entries, [(Key::new("default", "a"), entry("a"))].into());
+    }
+
+    #[tokio::test]
+    async fn a_torn_last_line_is_dropped_at_every_length() {
+        let state = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::open(state.path()).unwrap();
+        journal.put(entry("a")).await.unwrap();
+        let path = state.path().join("journal.jsonl");
+        let first = fs::read(&path).unwrap();
+        journal.put(entry("b")).await.unwrap();
+        let both = fs::read(&path).unwrap();
+        for end in first.len()..both.len() {
+            fs::write(&path, &both[..end]).unwrap();
+            assert_eq!(reopened(state.path()), ["a"], "cut at {end}");
+        }
+        assert!(!path.with_extension("jsonl.damaged").exists(), "a torn line is no damage");
+    }
+
+    #[tokio::test]
+    async fn damage_is_set_aside_and_the_rest_goes_on() {
+        let state = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::open(state.path()).unwrap();
+        for name in ["a", "b"] {
+            journal.put(entry(name)).await.unwrap();
+        }
+        let path = state.path().join("journal.jsonl");
+        let text = fs::read_to_string(&path).unwrap().replacen("\"u\"", "\"x\"", 1);
+        fs::write(&path, format!("\u{0}garbage\n{text}")).unwrap();
+        assert_eq!(reopened(state.path()), ["b"]);
+        assert!(path.with_extension("jsonl.damaged").exists());
+    }
+
+    #[tokio::test]
+    async fn the_file_does_not_grow_for_ever() {
+        let state = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::open(state.path()).unwrap();
+        let mut big = entry("a");
+        big.device.properties.insert("K".into(), "v".repeat(64 << 10));
+        for _ in 0..40 {
+            journal.put(big.clone()).await.unwrap();
+        }
+        let size = fs::metadata(state.path().join("journal.jsonl")).unwrap().len();
+        assert!(size < 2 * COMPACT_AT, "{size}");
+        assert_eq!(reopened(state.path()), ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_journal_that_cannot_be_written_says_so_and_recovers() {
+        let state = tempfile::tempdir().unwrap();
+        let inner = state.path().join("state");
+        fs::create_dir(&inner).unwrap();
+        let (journal, _) = Journal::open(&inner).unwrap();
+        let mut file = LogFile { path: inner.join("gone/journal.jsonl"), file: None, size: 0, live: BTreeMap::new() };
+        let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();
+        assert!(error.to_string().contains("cannot write journal"), "{error}");
+        fs::create_dir(inner.join("gone")).unwrap();
+        file.append(vec![Record::Put(Box::new(entry("b")))]).unwrap();
+        assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
+        journal.put(entry("c")).await.unwrap();
+    }
+}

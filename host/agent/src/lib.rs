@@ -1,0 +1,13 @@
+//! The agent of one node: it runs discovery handlers, keeps an Instance for each device they find, and lets the kubelet
+//! hand the devices to containers.
+
+pub mod agent;
+pub mod cluster;
+pub mod discovery;
+pub mod journal;
+pub mod lock;
+pub mod owner;
+pub mod plugin;
+pub mod publisher;
+pub mod reclaim;
+mod watch_dir;

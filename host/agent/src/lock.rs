@@ -1,0 +1,69 @@
+//! One agent for one state directory: a second one waits until the first is gone, as in a rolling update (RULES 6).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::time::sleep;
+use tracing::warn;
+
+/// Pause between tries.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The lock could not be tried.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot lock '{}': {source}", path.display())]
+pub struct LockError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Held until it is dropped, or the process ends in whatever way.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+/// Waits for the lock of a state directory.
+pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
+    let path = state.join("lock");
+    let failed = |source| LockError { path: path.clone(), source };
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    let mut told = false;
+    while !try_lock(&file).map_err(failed)? {
+        if !told {
+            let holder = holder(&mut file);
+            warn!(
+                "state directory '{}' is in use by the agent with pid {holder}: waiting for it to end",
+                state.display()
+            );
+            told = true;
+        }
+        sleep(RETRY).await;
+    }
+    sign(&mut file).map_err(failed)?;
+    Ok(Lock { _file: file })
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn holder(file: &mut File) -> String {
+    let mut pid = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+    if read.is_ok() && !pid.trim().is_empty() { pid.trim().to_owned() } else { "unknown".to_owned() }
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}

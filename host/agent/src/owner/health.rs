@@ -1,0 +1,184 @@
+//! What users are told about a Configuration.
+
+use std::collections::BTreeMap;
+
+use akri_model::configuration::Configuration;
+use akri_model::device::{DeviceSet, Note};
+use akri_model::discovery::RoundError;
+
+use crate::cluster::{Report, ReportedCondition};
+use crate::discovery::Outcome;
+
+/// Longest message of a condition, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// How the discovery of one Configuration is going.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    last: Option<Last>,
+    /// Devices without an Instance, and why.
+    unpublished: BTreeMap<String, String>,
+    reported: Option<Report>,
+}
+
+#[derive(Debug)]
+enum Last {
+    NoHandler(String),
+    Failed { error: RoundError, ever_found: bool },
+    Found { notes: Vec<Note>, dropped: u64 },
+}
+
+impl Health {
+    /// Takes what a round came to.
+    pub(super) fn outcome(&mut self, outcome: &Outcome) {
+        let ever_found = matches!(self.last, Some(Last::Found { .. } | Last::Failed { ever_found: true, .. }));
+        self.last = Some(match outcome {
+            Outcome::NoHandler(message) => Last::NoHandler(message.clone()),
+            Outcome::Failed(error) => Last::Failed { error: (**error).clone(), ever_found },
+            Outcome::Found { set, .. } => {
+                self.unpublished.clear(); // each round tries again
+                found(set)
+            }
+        });
+    }
+
+    /// A device could not be published.
+    pub(super) fn unpublished(&mut self, device: &str, error: &str) {
+        self.unpublished.insert(device.to_owned(), error.to_owned());
+    }
+
+    /// The status, if it says something new.
+    pub(super) fn report(&mut self, configuration: &Configuration, instances: usize) -> Option<Report> {
+        let report = Report {
+            key: configuration.key.clone(),
+            generation: configuration.generation,
+            instances,
+            conditions: self.conditions(instances),
+        };
+        if self.reported.as_ref() == Some(&report) {
+            return None;
+        }
+        self.reported = Some(report.clone());
+        Some(report)
+    }
+
+    fn conditions(&self, instances: usize) -> Vec<ReportedCondition> {
+        match &self.last {
+            None => vec![condition("Ready", None, "Starting", "no round has ended yet")],
+            Some(Last::NoHandler(message)) => vec![
+                condition("Ready", Some(false), "NoHandler", message),
+                condition("HandlerAvailable", Some(false), "NoHandler", message),
+            ],
+            Some(Last::Failed { error, ever_found }) => failed(error, *ever_found),
+            Some(Last::Found { notes, dropped }) => self.found(notes, *dropped, instances),
+        }
+    }
+
+    fn found(&self, notes: &[Note], dropped: u64, instances: usize) -> Vec<ReportedCondition> {
+        let mut conditions = vec![
+            match self.unpublished.iter().next() {
+                None => condition("Ready", Some(true), "Discovered", &format!("{instances} devices have an Instance")),
+                Some((device, error)) => {
+                    let count = self.unpublished.len();
+                    let message = format!("{count} devices have no Instance, such as '{device}': {error}");
+                    condition("Ready", Some(false), "NotPublished", &message)
+                }
+            },
+            condition("HandlerAvailable", Some(true), "Running", ""),
+            condition("DetailsValid", Some(true), "Accepted", ""),
+        ];
+        let reason = notes.first().map_or("Complete", |note| note.reason.as_str());
+        let complete = notes.is_empty() && dropped == 0;
+        conditions.push(condition("DiscoveryComplete", Some(complete), reason, &told(notes, dropped)));
+        conditions
+    }
+}
+
+fn found(set: &DeviceSet) -> Last {
+    Last::Found { notes: set.notes.clone(), dropped: set.notes_dropped }
+}
+
+fn failed(error: &RoundError, ever_found: bool) -> Vec<ReportedCondition> {
+    let mut message = error.to_string();
+    if ever_found {
+        message += "; known devices stay as they are";
+    }
+    let mut conditions = vec![condition("Ready", Some(false), error.reason(), &message)];
+    if let RoundError::InvalidDetails(_) = error {
+        conditions.push(condition("DetailsValid", Some(false), error.reason(), &error.to_string()));
+    }
+    conditions.push(condition("HandlerAvailable", Some(true), "Running", ""));
+    conditions
+}
+
+fn told(notes: &[Note], dropped: u64) -> String {
+    let line = |note: &Note| {
+        if note.origin.is_empty() { note.message.clone() } else { format!("{}: {}", note.origin, note.message) }
+    };
+    let mut lines: Vec<String> = notes.iter().map(line).collect();
+    if dropped > 0 {
+        lines.push(format!("and {dropped} more"));
+    }
+    lines.join("; ")
+}
+
+fn condition(kind: &'static str, holds: Option<bool>, reason: &str, message: &str) -> ReportedCondition {
+    let mut end = message.len().min(MAX_MESSAGE);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    let message = message.get(..end).unwrap_or_default().to_owned();
+    ReportedCondition { kind, holds, reason: reason.to_owned(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn conditions(health: &Health) -> Vec<(&'static str, Option<bool>, String)> {
+        health.conditions(2).into_iter().map(|c| (c.kind, c.holds, c.reason)).collect()
+    }
+
+    fn found_with(notes: Vec<Note>) -> Outcome {
+        Outcome::Found { set: DeviceSet { notes, ..DeviceSet::default() }, shared: false }
+    }
+
+    #[test]
+    fn a_good_round_after_a_failed_one_is_ready_again() {
+        let mut health = Health::default();
+        health.outcome(&Outcome::Failed(Arc::new(RoundError::Unavailable("no answer".into()))));
+        assert_eq!(conditions(&health)[0], ("Ready", Some(false), "Unavailable".into()));
+        health.outcome(&found_with(Vec::new()));
+        assert_eq!(conditions(&health)[0], ("Ready", Some(true), "Discovered".into()));
+    }
+
+    #[test]
+    fn warnings_make_discovery_incomplete_but_ready() {
+        let mut health = Health::default();
+        let note = |origin: &str| Note { origin: origin.into(), reason: "Dead".into(), message: "no answer".into() };
+        health.outcome(&found_with(vec![note("opc.tcp://a"), note("")]));
+        let conditions = health.conditions(0);
+        assert_eq!(conditions[0].holds, Some(true));
+        assert_eq!((conditions[3].holds, conditions[3].reason.as_str()), (Some(false), "Dead"));
+        assert_eq!(conditions[3].message, "opc.tcp://a: no answer; no answer");
+    }
+
+    #[test]
+    fn messages_are_cut_at_a_character() {
+        let long = "ä".repeat(MAX_MESSAGE);
+        assert_eq!(condition("Ready", None, "R", &long).message.len(), MAX_MESSAGE);
+        assert_eq!(condition("Ready", None, "R", &format!("x{long}")).message.len(), MAX_MESSAGE - 1);
+    }
+
+    #[test]
+    fn nothing_new_is_not_reported() {
+        let object = serde_json::json!({"metadata": {"name": "c"}, "spec": {"discoveryHandler": {"name": "h"}}});
+        let configuration = akri_api::configuration_to_model(&serde_json::from_value(object).unwrap());
+        let mut health = Health::default();
+        assert!(health.report(&configuration, 0).is_some());
+        assert!(health.report(&configuration, 0).is_none());
+        assert!(health.report(&configuration, 1).is_some());
+    }
+}

@@ -1,0 +1,472 @@
+//! The owner of a Configuration's Instances on this node: one task that alone changes them. Rounds, the kubelet's requests
+//! and looks at pods come to it as messages; the journal, the kubelet and the cluster hear of what it decides.
+
+mod claims;
+mod health;
+mod naming;
+mod published;
+mod resource;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::claim::Entry;
+use akri_model::configuration::{Configuration, Resources};
+use akri_model::device::{Device, DeviceSet};
+use akri_model::names::{Identity, Usage, resource_name, slot_name};
+use akri_model::plan::{Known, plan};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use crate::cluster::Cluster;
+use crate::discovery::Outcome;
+use crate::discovery::registry::Handlers;
+use crate::discovery::rounds::Rounds;
+use crate::journal::Journal;
+use crate::plugin::Plugins;
+use crate::publisher::Publisher;
+use crate::reclaim::{Claims, Sighting};
+use health::Health;
+use naming::{Named, Nameless, NamingError};
+use published::Published;
+use resource::{Command, InstanceResource};
+
+/// Requests of the kubelet that wait for an owner.
+const COMMANDS: usize = 64;
+
+/// What all owners share.
+pub struct Context {
+    /// This node's name.
+    pub node: String,
+    /// Where Instances go.
+    pub cluster: Arc<dyn Cluster>,
+    /// What must not be forgotten.
+    pub journal: Journal,
+    /// The kubelet.
+    pub plugins: Arc<Plugins>,
+    /// Publishes in the background.
+    pub publisher: Publisher,
+    /// Counts claims and looks.
+    pub claims: Arc<Claims>,
+    /// What pods use.
+    pub sightings: watch::Receiver<Sighting>,
+    /// How many Instances are being created at once.
+    pub naming: Semaphore,
+}
+
+/// How an owner ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The agent stops: everything stays as it is.
+    Shutdown,
+    /// The Configuration is gone, and so are its Instances.
+    Deleted,
+}
+
+/// A running owner. Dropping it stops it as [`Owner::stop`] does, without waiting.
+pub struct Owner {
+    configuration: watch::Sender<Arc<Configuration>>,
+    end: oneshot::Sender<End>,
+    task: JoinHandle<()>,
+}
+
+impl Owner {
+    /// Starts with what the journal remembers: those Instances are served at once, before any handler runs.
+    pub fn start(
+        context: Arc<Context>,
+        configuration: Arc<Configuration>,
+        entries: Vec<Entry>,
+        handlers: watch::Receiver<Arc<Handlers>>,
+    ) -> Self {
+        let (sender, receiver) = watch::channel(configuration);
+        let (end, ended) = oneshot::channel();
+        let (outcomes, rounds) = mpsc::channel(1);
+        let source = Rounds::start(receiver.clone(), handlers, outcomes);
+        let inbox = Inbox { configuration: receiver, rounds, ended, _source: source };
+        let task = tokio::spawn(State::new(context, entries, &inbox).run(inbox));
+        Self { configuration: sender, end, task }
+    }
+
+    /// The Configuration was edited.
+    pub fn update(&self, configuration: Arc<Configuration>) {
+        self.configuration.send_if_modified(|current| {
+            let changed = **current != *configuration;
+            *current = configuration;
+            changed
+        });
+    }
+
+    /// Stops and leaves everything as it is.
+    pub async fn stop(self) {
+        self.finish(End::Shutdown).await;
+    }
+
+    /// Deletes all its Instances.
+    pub async fn delete(self) {
+        self.finish(End::Deleted).await;
+    }
+
+    async fn finish(self, end: End) {
+        let _ = self.end.send(end);
+        let _ = self.task.await; // an owner that panicked has nothing left to finish
+    }
+}
+
+/// Where messages to an owner come from.
+struct Inbox {
+    configuration: watch::Receiver<Arc<Configuration>>,
+    rounds: mpsc::Receiver<Outcome>,
+    ended: oneshot::Receiver<End>,
+    _source: Rounds,
+}
+
+type NamingResult = (Identity, Device, Result<Named, NamingError>);
+
+struct State {
+    context: Arc<Context>,
+    configuration: Arc<Configuration>,
+    published: BTreeMap<Identity, Published>,
+    /// Devices whose Instances are being created.
+    naming: JoinSet<NamingResult>,
+    nameless: BTreeMap<Identity, Device>,
+    health: Health,
+    commands: mpsc::Receiver<Command>,
+    /// For the plugins.
+    asks: mpsc::Sender<Command>,
+    counted: usize,
+}
+
+impl State {
+    fn new(context: Arc<Context>, entries: Vec<Entry>, inbox: &Inbox) -> Self {
+        let (asks, commands) = mpsc::channel(COMMANDS);
+        let mut state = Self {
+            context,
+            configuration: inbox.configuration.borrow().clone(),
+            published: BTreeMap::new(),
+            naming: JoinSet::new(),
+            nameless: BTreeMap::new(),
+            health: Health::default(),
+            commands,
+            asks,
+            counted: 0,
+        };
+        for mut entry in entries {
+            entry.capacity = state.configuration.capacity;
+            let published = Published::new(entry, &BTreeMap::new(), &state.context.claims);
+            state.insert(published);
+        }
+        state
+    }
+
+    async fn run(mut self, mut inbox: Inbox) {
+        self.settle();
+        let mut sightings = self.context.sightings.clone();
+        let end = loop {
+            let next_expiry = self.next_expiry();
+            tokio::select! {
+                end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
+                Some(command) = self.commands.recv() => self.serve(command).await,
+                Some(outcome) = inbox.rounds.recv() => self.take(outcome).await,
+                Some(named) = self.naming.join_next() => self.named(named.ok()).await,
+                Ok(()) = inbox.configuration.changed() => {
+                    let configuration = inbox.configuration.borrow_and_update().clone();
+                    self.reconfigure(configuration).await;
+                }
+                Ok(()) = sightings.changed() => {
+                    let sighting = sightings.borrow_and_update().clone();
+                    self.look(&sighting).await;
+                }
+                () = expiry(next_expiry) => self.expire().await,
+            }
+            self.settle();
+        };
+        drop(inbox);
+        self.finish(end).await;
+    }
+
+    /// What is so after every step: claims are counted and the status says how things are.
+    fn settle(&mut self) {
+        let claims = self.published.values().map(|published| published.entry.claims.len()).sum();
+        self.context.claims.count(self.counted, claims);
+        self.counted = claims;
+        let report = self.health.report(&self.configuration, self.published.len());
+        if let Some(report) = report {
+            self.context.publisher.report(report);
+        }
+    }
+
+    // ── rounds ──
+
+    async fn take(&mut self, outcome: Outcome) {
+        self.health.outcome(&outcome);
+        let Outcome::Found { set, shared } = outcome else { return };
+        let plan = self.plan(&set, shared);
+        for (identity, device) in plan.publish {
+            self.create(identity, device, shared);
+        }
+        for (identity, device) in plan.change {
+            self.change(&identity, device).await;
+        }
+        for identity in plan.online {
+            self.set_online(&identity, true).await;
+        }
+        for identity in plan.offline {
+            self.set_online(&identity, false).await;
+        }
+    }
+
+    fn plan(&self, set: &DeviceSet, shared: bool) -> akri_model::plan::Plan {
+        let known: BTreeMap<Identity, Known<'_>> =
+            self.published.iter().map(|(identity, published)| (identity.clone(), published.known())).collect();
+        let mut plan = plan(set, &known, shared, &self.context.node);
+        plan.publish.retain(|(identity, _)| !self.nameless.contains_key(identity));
+        plan
+    }
+
+    fn create(&mut self, identity: Identity, device: Device, shared: bool) {
+        self.nameless.insert(identity.clone(), device.clone());
+        let context = Arc::clone(&self.context);
+        let nameless = Nameless { configuration: Arc::clone(&self.configuration), device, identity, shared };
+        self.naming.spawn(async move {
+            let _permit = context.naming.acquire().await;
+            let named = naming::name(&context, &nameless).await;
+            (nameless.identity, nameless.device, named)
+        });
+    }
+
+    /// A device got its Instance. If that failed, the next round tries again.
+    async fn named(&mut self, result: Option<NamingResult>) {
+        let Some((identity, device, named)) = result else { return };
+        self.nameless.remove(&identity);
+        let named = match named {
+            Ok(named) => named,
+            Err(error) => {
+                warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+                self.health.unpublished(&device.id, &error.to_string());
+                return;
+            }
+        };
+        info!(instance = %named.entry.key, device = device.id, "published");
+        let mut published = Published::new(named.entry, &named.usage, &self.context.claims);
+        if published.entry.capacity != self.configuration.capacity {
+            published.resize(self.configuration.capacity);
+            self.remember(&published).await;
+        }
+        self.insert(published);
+    }
+
+    /// Takes an Instance into service.
+    fn insert(&mut self, mut published: Published) {
+        published.advertise(&self.context.node, false);
+        if self.configuration.resources != Resources::Configuration {
+            published.plugin = Some(self.context.plugins.serve(Arc::new(InstanceResource::new(
+                &published.entry.key.name,
+                published.entry.identity.clone(),
+                published.advertised.subscribe(),
+                self.asks.clone(),
+            ))));
+        }
+        self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+        self.published.insert(published.entry.identity.clone(), published);
+    }
+
+    async fn change(&mut self, identity: &Identity, device: Device) {
+        let Some(published) = self.published.get_mut(identity) else { return };
+        published.entry.device = device;
+        self.changed(identity).await;
+    }
+
+    async fn set_online(&mut self, identity: &Identity, online: bool) {
+        let Some(published) = self.published.get_mut(identity) else { return };
+        published.entry.online = online;
+        published.missing_since = (!online).then(Instant::now);
+        info!(instance = %published.entry.key, online, "device {}", if online { "is back" } else { "is missing" });
+        self.changed(identity).await;
+    }
+
+    /// Remembers, advertises and publishes an Instance that is not what it was.
+    async fn changed(&self, identity: &Identity) {
+        let Some(published) = self.published.get(identity) else { return };
+        self.remember(published).await;
+        published.advertise(&self.context.node, false);
+        self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+    }
+
+    async fn remember(&self, published: &Published) {
+        if let Err(error) = self.context.journal.put(published.entry.clone()).await {
+            warn!(instance = %published.entry.key, "{error}");
+        }
+    }
+
+    // ── the end of Instances ──
+
+    fn grace(&self, published: &Published) -> Duration {
+        self.configuration.grace(published.entry.shared)
+    }
+
+    /// When the next missing device has been missing for long enough. One whose slots are in use waits for its release.
+    fn next_expiry(&self) -> Option<Instant> {
+        let idle = self.published.values().filter(|published| published.entry.claims.is_empty());
+        idle.filter_map(|published| Some(published.missing_since? + self.grace(published))).min()
+    }
+
+    async fn expire(&mut self) {
+        let now = Instant::now();
+        let expired = self.published.iter().filter(|(_, published)| {
+            let due = published.missing_since.is_some_and(|since| since + self.grace(published) <= now);
+            due && published.entry.claims.is_empty()
+        });
+        let expired: Vec<Identity> = expired.map(|(identity, _)| identity.clone()).collect();
+        for identity in expired {
+            self.remove(&identity).await;
+        }
+    }
+
+    async fn remove(&mut self, identity: &Identity) {
+        let Some(published) = self.published.remove(identity) else { return };
+        let key = published.entry.key.clone();
+        if let Some(plugin) = published.plugin {
+            plugin.close().await;
+        }
+        self.context.publisher.delete(key.clone(), published.entry.uid);
+        if let Err(error) = self.context.journal.remove(key.clone()).await {
+            warn!(instance = %key, "{error}");
+        }
+        info!(instance = %key, "removed");
+    }
+
+    async fn finish(mut self, end: End) {
+        self.context.claims.count(self.counted, 0);
+        if end == End::Shutdown {
+            return;
+        }
+        self.naming.shutdown().await;
+        let identities: Vec<Identity> = self.published.keys().cloned().collect();
+        for identity in identities {
+            self.remove(&identity).await;
+        }
+        self.context.publisher.forget(self.configuration.key.clone());
+    }
+
+    // ── edits of the Configuration ──
+
+    async fn reconfigure(&mut self, configuration: Arc<Configuration>) {
+        let served = |configuration: &Configuration| configuration.resources != Resources::Configuration;
+        let plugins_change = served(&self.configuration) != served(&configuration);
+        self.configuration = configuration;
+        let identities: Vec<Identity> = self.published.keys().cloned().collect();
+        for identity in identities {
+            if plugins_change {
+                self.restart_plugin(&identity).await;
+            }
+            let Some(published) = self.published.get_mut(&identity) else { continue };
+            published.resize(self.configuration.capacity);
+            self.changed(&identity).await;
+        }
+    }
+
+    async fn restart_plugin(&mut self, identity: &Identity) {
+        let Some(mut published) = self.published.remove(identity) else { return };
+        if let Some(plugin) = published.plugin.take() {
+            plugin.close().await;
+        }
+        self.insert(published);
+    }
+
+    // ── the kubelet ──
+
+    async fn serve(&mut self, command: Command) {
+        match command {
+            Command::Allocate { identity, containers, reply } => self.allocate(&identity, &containers, reply).await,
+            Command::Prefer { identity, containers, reply } => {
+                let published = self.published.get(&identity);
+                let answer = published.map(|p| containers.iter().map(|wish| claims::prefer(p, wish)).collect());
+                let _ = reply.send(answer.unwrap_or_default());
+            }
+            Command::Holds { identity, ids, reply } => {
+                let published = self.published.get(&identity);
+                let _ = reply.send(published.is_some_and(|p| claims::holds(p, &ids, &self.context.node)));
+            }
+        }
+    }
+
+    async fn allocate(
+        &mut self,
+        identity: &Identity,
+        containers: &[Vec<String>],
+        reply: oneshot::Sender<resource::Allocated>,
+    ) {
+        let context = Arc::clone(&self.context);
+        let _answering = context.claims.answering();
+        let Some(published) = self.published.get_mut(identity) else {
+            let _ = reply.send(Err(crate::plugin::resource::Refused::NotFound("the device is gone".to_owned())));
+            return;
+        };
+        let result = claims::allocate(&context, &self.configuration, published, containers).await;
+        let failed = match result {
+            Ok((edits, before)) => {
+                let unheard = reply.send(Ok(edits)).is_err();
+                if unheard {
+                    claims::undo(&context, published, before).await;
+                }
+                unheard
+            }
+            Err(refused) => {
+                warn!(instance = %published.entry.key, "Allocate refused: {refused}");
+                let _ = reply.send(Err(refused));
+                true
+            }
+        };
+        published.advertise(&context.node, failed);
+        context.publisher.publish(published.instance(&self.configuration, &context.node));
+    }
+
+    // ── looks at pods ──
+
+    async fn look(&mut self, sighting: &Sighting) {
+        let Some(look) = sighting.look else { return };
+        let mut ended: Vec<(Identity, Vec<u32>)> = Vec::new();
+        for (identity, published) in &mut self.published {
+            let name = published.entry.key.name.clone();
+            let used = sighting.in_use.get(&resource_name(&name));
+            let slots = published.entry.claims.keys().copied().collect::<Vec<_>>();
+            let gone = slots.into_iter().filter(|slot| {
+                let in_use = used.is_some_and(|ids| ids.contains(&slot_name(&name, *slot)));
+                published.sightings.get_mut(slot).is_some_and(|sightings| sightings.judge(in_use, &look))
+            });
+            let gone: Vec<u32> = gone.collect();
+            if !gone.is_empty() {
+                ended.push((identity.clone(), gone));
+            }
+        }
+        for (identity, slots) in ended {
+            self.release(&identity, &slots).await;
+        }
+    }
+
+    async fn release(&mut self, identity: &Identity, slots: &[u32]) {
+        let Some(published) = self.published.get_mut(identity) else { return };
+        for slot in slots {
+            let Some(claim) = published.entry.claims.remove(slot) else { continue };
+            let usage: Usage = claim.usage.parse().unwrap_or_default();
+            published.slots.release(*slot, &usage);
+            published.sightings.remove(slot);
+            info!(instance = %published.entry.key, slot, "released: no container uses it");
+        }
+        if published.entry.shared {
+            claims::give_back(&self.context, published, slots).await;
+        }
+        self.changed(identity).await;
+    }
+}
+
+/// Waits for a moment, or for ever.
+async fn expiry(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

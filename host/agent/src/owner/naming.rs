@@ -1,0 +1,140 @@
+//! Finds the Instance of a new device, or makes it (RULES 22).
+
+use std::sync::Arc;
+
+use akri_model::claim::{Claim, Entry};
+use akri_model::configuration::Configuration;
+use akri_model::device::Device;
+use akri_model::edits::{ContainerEdits, SlotRef};
+use akri_model::instance::{Instance, Online};
+use akri_model::names::{
+    HashInput, HashLength, Identity, Key, Usage, cdi_name, hash_of_instance, instance_name, parse_slot_name,
+};
+use akri_model::slots::SlotTable;
+
+use super::Context;
+use crate::cluster::{ClusterError, Created};
+use crate::journal::JournalError;
+
+/// Why a device has no Instance.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NamingError {
+    /// The API's word is final only when it has one.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// It can't be remembered.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Configuration name and hash are too long for a resource.
+    #[error("'{configuration}-{hash}' is too long for a resource name; give the Configuration a shorter name")]
+    TooLong { configuration: String, hash: String },
+    /// All three lengths belong to other devices.
+    #[error("every name for it belongs to another device")]
+    AllTaken,
+}
+
+/// A device that needs an Instance.
+pub(super) struct Nameless {
+    pub(super) configuration: Arc<Configuration>,
+    pub(super) device: Device,
+    pub(super) identity: Identity,
+    pub(super) shared: bool,
+}
+
+/// A device with its Instance: what the journal now says, and the usage it was found with.
+pub(super) struct Named {
+    pub(super) entry: Entry,
+    pub(super) usage: std::collections::BTreeMap<String, String>,
+}
+
+/// Takes the Instance that already stands for the device, else the shortest name that is free. What comes of it is in the
+/// journal before anybody uses it.
+pub(super) async fn name(context: &Context, nameless: &Nameless) -> Result<Named, NamingError> {
+    let instance = match context.cluster.find(&nameless.configuration.key.namespace, &nameless.identity).await? {
+        Some(known) => known,
+        None => create(context, nameless).await?,
+    };
+    let entry = entry(context, nameless, &instance);
+    context.journal.put(entry.clone()).await?;
+    Ok(Named { entry, usage: instance.device_usage })
+}
+
+async fn create(context: &Context, nameless: &Nameless) -> Result<Instance, NamingError> {
+    let input = HashInput::new(&nameless.device.id, nameless.shared, &context.node);
+    for length in HashLength::ALL {
+        let hash = input.hash(length);
+        let wanted = wanted(context, nameless, hash)?;
+        match context.cluster.create(&wanted).await? {
+            Created::New(instance) => return Ok(instance),
+            // One without an identity was made by upstream Akri, for this very name.
+            Created::Taken(other) if other.identity.as_ref().is_none_or(|id| *id == nameless.identity) => {
+                return Ok(other);
+            }
+            Created::Taken(_) => {}
+        }
+    }
+    Err(NamingError::AllTaken)
+}
+
+fn wanted(context: &Context, nameless: &Nameless, hash: String) -> Result<Instance, NamingError> {
+    let configuration = &nameless.configuration;
+    let Some(name) = instance_name(&configuration.key.name, &hash) else {
+        return Err(NamingError::TooLong { configuration: configuration.key.name.clone(), hash });
+    };
+    Ok(Instance {
+        cdi_name: cdi_name(&configuration.key.name, &hash),
+        device_usage: SlotTable::new(configuration.capacity).to_usage(&name),
+        key: Key::new(configuration.key.namespace.clone(), name),
+        uid: String::new(),
+        identity: Some(nameless.identity.clone()),
+        configuration: configuration.key.name.clone(),
+        configuration_uid: configuration.uid.clone(),
+        capacity: configuration.capacity,
+        properties: configuration.broker_view(&nameless.device.properties),
+        shared: nameless.shared,
+        nodes: vec![context.node.clone()],
+        online: Online::True,
+    })
+}
+
+/// What the journal shall say. Claims of this node that the Instance knows of and the journal did not are claims nobody
+/// has seen in use yet (RULES 28).
+fn entry(context: &Context, nameless: &Nameless, instance: &Instance) -> Entry {
+    let configuration = &nameless.configuration;
+    let mut entry = Entry {
+        key: instance.key.clone(),
+        uid: instance.uid.clone(),
+        identity: nameless.identity.clone(),
+        configuration: configuration.key.name.clone(),
+        configuration_uid: configuration.uid.clone(),
+        shared: nameless.shared,
+        capacity: configuration.capacity,
+        device: nameless.device.clone(),
+        online: true,
+        claims: Default::default(),
+    };
+    for (slot, text) in &instance.device_usage {
+        let number = parse_slot_name(&instance.key.name, slot);
+        let usage = text.parse::<Usage>().unwrap_or_default();
+        if let Some(number) = number.filter(|_| usage.node() == Some(&context.node)) {
+            entry.claims.insert(number, adopted(context, nameless, instance, number, &usage));
+        }
+    }
+    entry
+}
+
+fn adopted(context: &Context, nameless: &Nameless, instance: &Instance, slot: u32, usage: &Usage) -> Claim {
+    let hash = hash_of_instance(&instance.configuration, &instance.key.name).unwrap_or_default();
+    let slot = SlotRef { instance: &instance.key.name, hash, slot };
+    let vdev = match usage {
+        Usage::Configuration { vdev, .. } => Some(vdev.as_str()),
+        _ => None,
+    };
+    let properties = nameless.configuration.broker_view(&nameless.device.properties);
+    Claim {
+        usage: usage.to_string(),
+        edits: ContainerEdits::of_slot(&nameless.device, &properties, slot, vdev),
+        generation: context.claims.next_generation(),
+        doubtful: false,
+    }
+}

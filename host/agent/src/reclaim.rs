@@ -1,0 +1,203 @@
+//! Looks at what pods use, every two seconds while there are claims, and tells the owners (RULES 19-21).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use akri_model::reclaim::Look;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
+
+use crate::plugin::pod_resources::{self, PodUse};
+
+/// Pause between looks.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Which device plugin ids containers of this node use, by resource name.
+pub type InUse = BTreeMap<String, BTreeSet<String>>;
+
+/// A look and what it found.
+#[derive(Debug, Clone, Default)]
+pub struct Sighting {
+    /// How to judge by it.
+    pub look: Option<Look>,
+    /// What is in use.
+    pub in_use: Arc<InUse>,
+}
+
+/// What claims and looks have to know of each other. All counters only grow.
+#[derive(Debug)]
+pub struct Claims {
+    start: Instant,
+    generation: AtomicU64,
+    started: AtomicU64,
+    finished: AtomicU64,
+    epoch: AtomicU64,
+    /// Claims of this node by anyone.
+    held: watch::Sender<usize>,
+}
+
+impl Claims {
+    /// Generations go on after the journal's.
+    pub fn new(last_generation: u64) -> Self {
+        Self {
+            start: Instant::now(),
+            generation: AtomicU64::new(last_generation),
+            started: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            held: watch::Sender::new(0),
+        }
+    }
+
+    /// The generation of a new claim.
+    pub fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Time since the agent started, as [`Look::at`] counts it.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The kubelet's epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// To be held while an Allocate is answered: what is looked at meanwhile says nothing about it.
+    pub fn answering(&self) -> Answering<'_> {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        Answering { claims: self }
+    }
+
+    /// An owner has this many more claims than it said before.
+    pub fn count(&self, before: usize, now: usize) {
+        if before != now {
+            self.held.send_modify(|held| *held = (*held + now).saturating_sub(before));
+        }
+    }
+
+    fn quiet(&self) -> Option<u64> {
+        let started = self.started.load(Ordering::SeqCst);
+        (started == self.finished.load(Ordering::SeqCst)).then_some(started)
+    }
+}
+
+/// An Allocate that is being answered.
+pub struct Answering<'a> {
+    claims: &'a Claims,
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.claims.finished.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Looks for as long as it lives.
+pub struct Reclaimer {
+    sightings: watch::Receiver<Sighting>,
+    task: JoinHandle<()>,
+}
+
+impl Reclaimer {
+    /// Starts looking. `settle` is how long after a restart, of the kubelet or of this agent, absence means nothing.
+    pub fn start(kubelet_dir: &Path, claims: Arc<Claims>, settle: Duration) -> Self {
+        let (sender, sightings) = watch::channel(Sighting::default());
+        let looker =
+            Looker { kubelet_dir: kubelet_dir.to_owned(), claims, settle, kubelet: None, lost: true, restarted: None };
+        Self { sightings, task: tokio::spawn(looker.run(sender)) }
+    }
+
+    /// The latest look.
+    pub fn sightings(&self) -> watch::Receiver<Sighting> {
+        self.sightings.clone()
+    }
+}
+
+impl Drop for Reclaimer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Looker {
+    kubelet_dir: PathBuf,
+    claims: Arc<Claims>,
+    settle: Duration,
+    /// Inode and change time of the kubelet's socket: another one is another kubelet.
+    kubelet: Option<(u64, i64, i64)>,
+    /// The last look failed.
+    lost: bool,
+    restarted: Option<Instant>,
+}
+
+impl Looker {
+    async fn run(mut self, sender: watch::Sender<Sighting>) {
+        let mut held = self.claims.held.subscribe();
+        loop {
+            if held.wait_for(|held| *held > 0).await.is_err() {
+                return;
+            }
+            if let Some(sighting) = self.look().await {
+                sender.send_replace(sighting);
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+
+    async fn look(&mut self) -> Option<Sighting> {
+        let before = self.claims.quiet()?;
+        let generation = self.claims.generation.load(Ordering::SeqCst);
+        let uses = match pod_resources::list(&self.kubelet_dir).await {
+            Ok(uses) => uses,
+            Err(error) => {
+                debug!("no look at pods: {error}");
+                self.lost = true;
+                return None;
+            }
+        };
+        self.notice_restart();
+        if self.claims.quiet() != Some(before) {
+            return None;
+        }
+        let settled = self.restarted.is_some_and(|restarted| restarted.elapsed() >= self.settle);
+        let look = Look { generation, epoch: self.claims.epoch(), at: self.claims.now(), settled };
+        Some(Sighting { look: Some(look), in_use: Arc::new(in_use(&uses)) })
+    }
+
+    fn notice_restart(&mut self) {
+        let socket = self.kubelet_dir.join("device-plugins/kubelet.sock");
+        let now = fs::metadata(socket).ok().map(|file| (file.ino(), file.ctime(), file.ctime_nsec()));
+        if self.lost || now != self.kubelet {
+            self.claims.epoch.fetch_add(1, Ordering::SeqCst);
+            self.restarted = Some(Instant::now());
+        }
+        self.lost = false;
+        self.kubelet = now;
+    }
+}
+
+/// Ids in use by resource. One id in two pods is the kubelet's business, and no reason to release anything (RULES 21).
+pub fn in_use(uses: &[PodUse]) -> InUse {
+    let mut in_use = InUse::new();
+    let mut users: BTreeMap<(&str, &str), &PodUse> = BTreeMap::new();
+    for pod in uses {
+        for id in &pod.ids {
+            if let Some(other) = users.insert((&pod.resource, id), pod)
+                && (&other.namespace, &other.pod) != (&pod.namespace, &pod.pod)
+            {
+                warn!(resource = pod.resource, id, "in use by pods {} and {} at once", other.pod, pod.pod);
+            }
+            in_use.entry(pod.resource.clone()).or_default().insert(id.clone());
+        }
+    }
+    in_use
+}

@@ -1,0 +1,62 @@
+//! `akri agent`: flags to settings, and signals to an orderly end.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use akri_agent::agent::{self, Settings};
+use anyhow::{Context as _, ensure};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+use tracing::info;
+
+use crate::cli::{AgentArgs, node_name};
+use crate::get::instances_of;
+
+/// How often `--show` looks for changes.
+const SHOW: Duration = Duration::from_millis(250);
+
+/// Runs the agent until SIGTERM or SIGINT.
+pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    ensure!(args.local.is_dir(), "--local '{}' is not a directory", args.local.display());
+    let shown = args.show.then(|| tokio::spawn(show(args.state_dir.clone())));
+    let settings = Settings {
+        node: node_name(args.node_name)?,
+        manifests: args.local,
+        components: args.components,
+        kubelet_dir: args.kubelet_dir,
+        state_dir: args.state_dir,
+        sysfs: args.host.sysfs,
+        udev_data: args.host.udev_data,
+        settle: Duration::from_secs(args.settle_seconds),
+    };
+    agent::run(settings, stop_signal()?).await?;
+    if let Some(shown) = shown {
+        shown.abort();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM"),
+            _ = interrupt.recv() => info!("SIGINT"),
+        }
+    })
+}
+
+/// Prints the table of Instances whenever it is another one.
+async fn show(state: PathBuf) {
+    let mut shown = None;
+    loop {
+        let now = instances_of(&state);
+        if now != shown {
+            println!("\n{}", now.as_deref().unwrap_or("no Instances\n"));
+            shown = now;
+        }
+        sleep(SHOW).await;
+    }
+}

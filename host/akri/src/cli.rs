@@ -1,0 +1,152 @@
+//! The command line. Each flag of the agent has an environment variable, for manifests.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Leaf devices as Kubernetes resources, discovered by sandboxed WASM components.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    max_term_width = 120,
+    after_help = "\
+Try it without a cluster:
+  akri discover examples/local/null.yaml --components target/components
+  akri agent --local examples/local --components target/components --state-dir /tmp/akri --show"
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// How log lines look.
+    #[arg(long, global = true, value_enum, default_value = "text", env = "AKRI_LOG_FORMAT")]
+    pub(crate) log_format: LogFormat,
+    /// Log more; twice for everything. AKRI_LOG sets a filter by module instead.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the agent of this node: discover devices and serve them to the kubelet.
+    Agent(AgentArgs),
+    /// Run one round of discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
+    Discover(DiscoverArgs),
+    /// Show what a local agent keeps.
+    Get(GetArgs),
+}
+
+/// Flags of `akri agent`.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// Local mode: take Configurations and DiscoveryHandlers from the YAML files in this directory instead of an API
+    /// server. Files may change at any time.
+    #[arg(long, value_name = "DIR", env = "AKRI_LOCAL", required = true)]
+    pub(crate) local: PathBuf,
+    /// This node's name; it is part of the names of its local devices [default: the host name].
+    #[arg(long, env = "AGENT_NODE_NAME")]
+    pub(crate) node_name: Option<String>,
+    /// Directory of component handlers (*.wasm) and their DiscoveryHandler manifests.
+    #[arg(long, value_name = "DIR", env = "AKRI_COMPONENTS", default_value = "/usr/lib/akri/components")]
+    pub(crate) components: PathBuf,
+    /// The kubelet's root directory, with device-plugins/ and pod-resources/.
+    #[arg(long, value_name = "DIR", env = "AKRI_KUBELET_DIR", default_value = "/var/lib/kubelet")]
+    pub(crate) kubelet_dir: PathBuf,
+    /// Where the agent keeps its journal, its Instances and its compiled components.
+    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri/state")]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// Seconds after a restart of the kubelet or the agent in which no slot is given back: the kubelet's list of pods is
+    /// not complete right away.
+    #[arg(long, value_name = "SECONDS", env = "AKRI_SETTLE_SECONDS", default_value_t = 60)]
+    pub(crate) settle_seconds: u64,
+    /// Print the table of Instances to standard output whenever it changes.
+    #[arg(long)]
+    pub(crate) show: bool,
+}
+
+/// Where the node's devices are described.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HostArgs {
+    /// Where sysfs is mounted.
+    #[arg(long, value_name = "DIR", env = "AKRI_SYSFS", default_value = "/sys")]
+    pub(crate) sysfs: PathBuf,
+    /// udev's database.
+    #[arg(long, value_name = "DIR", env = "AKRI_UDEV_DATA", default_value = "/run/udev/data")]
+    pub(crate) udev_data: PathBuf,
+}
+
+/// Flags of `akri discover`.
+#[derive(Debug, Args)]
+pub(crate) struct DiscoverArgs {
+    /// YAML file with one or more Configurations, and DiscoveryHandlers if you like.
+    pub(crate) file: PathBuf,
+    /// Use this component for all Configurations, whatever handler they name. A DiscoveryHandler in FILE that names the
+    /// component's file gives its grants; without one it is granted nothing but device nodes below /dev.
+    #[arg(long, value_name = "WASM")]
+    pub(crate) handler: Option<PathBuf>,
+    /// Directory of component handlers (*.wasm) and their DiscoveryHandler manifests.
+    #[arg(long, value_name = "DIR", env = "AKRI_COMPONENTS", default_value = "/usr/lib/akri/components")]
+    pub(crate) components: PathBuf,
+    /// This node's name [default: the host name].
+    #[arg(long, env = "AGENT_NODE_NAME")]
+    pub(crate) node_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+/// Flags of `akri get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// What to show.
+    #[arg(value_enum)]
+    pub(crate) kind: Kind,
+    /// The agent's --state-dir.
+    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri/state")]
+    pub(crate) state_dir: PathBuf,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+/// What can be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Devices, and who uses them.
+    Instances,
+    /// Configurations, and how they are doing.
+    Configurations,
+}
+
+/// How an answer looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// The given node name, else the host name.
+pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
+    let name = given.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().to_lowercase());
+    let valid = !name.is_empty() && name.len() <= 253 && !name.contains([':', '/', ' ']);
+    anyhow::ensure!(valid, "'{name}' can't be a node name; give one with --node-name");
+    Ok(name)
+}

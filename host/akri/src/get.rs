@@ -1,0 +1,91 @@
+//! `akri get`: what a local agent keeps in its state directory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use akri_agent::cluster::local::{read_configurations, read_instances};
+use akri_api::condition;
+use akri_api::{Configuration, Instance};
+use akri_model::names::resource_name;
+use anyhow::ensure;
+use kube::ResourceExt as _;
+
+use crate::cli::{GetArgs, Kind};
+use crate::output::{plain, print, table};
+
+/// Prints what was asked for.
+pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
+    let state = &args.state_dir;
+    ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
+    match args.kind {
+        Kind::Instances => {
+            let instances = read_instances(state)?;
+            print(&instances, args.output, || instance_table(&instances))?;
+        }
+        Kind::Configurations => {
+            let configurations = read_configurations(state)?;
+            print(&configurations, args.output, || configuration_table(&configurations))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The Instances of a state directory as a table; none while there is no state yet.
+pub(crate) fn instances_of(state: &Path) -> Option<String> {
+    let instances = read_instances(state).ok()?;
+    (!instances.is_empty()).then(|| instance_table(&instances))
+}
+
+fn instance_table(instances: &[Instance]) -> String {
+    if instances.is_empty() {
+        return "no Instances\n".to_owned();
+    }
+    let rows: Vec<Vec<String>> = instances.iter().map(instance_row).collect();
+    table(&["NAMESPACE", "RESOURCE", "CONFIGURATION", "DEVICE", "USED", "ONLINE", "NODES"], &rows)
+}
+
+fn instance_row(instance: &Instance) -> Vec<String> {
+    let spec = &instance.spec;
+    let used = spec.device_usage.values().filter(|usage| !usage.is_empty()).count();
+    let conditions = instance.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let online = condition::find(conditions, "Online").map_or("Unknown", |condition| condition.status.as_str());
+    vec![
+        instance.namespace().unwrap_or_default(),
+        resource_name(&instance.name_any()),
+        spec.configuration_name.clone(),
+        telling(&spec.broker_properties),
+        format!("{used}/{}", spec.capacity),
+        online.to_owned(),
+        spec.nodes.join(","),
+    ]
+}
+
+/// The property that tells a person most about a device: its node, its address, or the first there is.
+pub(crate) fn telling(properties: &BTreeMap<String, String>) -> String {
+    let known = ["UDEV_DEVNODE", "UDEV_DEVNODE_0", "ONVIF_DEVICE_SERVICE_URL", "OPCUA_DISCOVERY_URL", "UDEV_DEVPATH"];
+    let value = known.iter().find_map(|name| properties.get(*name)).or_else(|| properties.values().next());
+    value.map_or_else(|| "-".to_owned(), |value| plain(value))
+}
+
+fn configuration_table(configurations: &[Configuration]) -> String {
+    if configurations.is_empty() {
+        return "no Configurations\n".to_owned();
+    }
+    let rows: Vec<Vec<String>> = configurations.iter().map(configuration_row).collect();
+    table(&["NAMESPACE", "NAME", "INSTANCES", "READY", "REASON", "MESSAGE"], &rows)
+}
+
+fn configuration_row(configuration: &Configuration) -> Vec<String> {
+    let status = configuration.status.clone().unwrap_or_default();
+    let ready = condition::find(&status.conditions, "Ready");
+    let of_ready = |text: fn(&_) -> &String| ready.map(text).map(|text| plain(text)).unwrap_or_default();
+    vec![
+        configuration.namespace().unwrap_or_default(),
+        configuration.name_any(),
+        status.instances.to_string(),
+        of_ready(|condition: &condition::Condition| &condition.status),
+        of_ready(|condition| &condition.reason),
+        of_ready(|condition| &condition.message),
+    ]
+}

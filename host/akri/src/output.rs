@@ -1,0 +1,54 @@
+//! Tables for people, JSON and YAML for programs.
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::cli::Output;
+
+/// Prints values in one of the forms for programs, or what `table` makes for people.
+pub(crate) fn print<T: Serialize>(values: &[T], output: Output, table: impl FnOnce() -> String) -> anyhow::Result<()> {
+    match output {
+        Output::Table => print!("{}", table()),
+        Output::Json => println!("{}", serde_json::to_string_pretty(values)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&values).context("cannot write YAML")?),
+    }
+    Ok(())
+}
+
+/// Lines in aligned columns, as kubectl prints them.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let header: Vec<String> = header.iter().map(ToString::to_string).collect();
+    let lines = std::iter::once(&header).chain(rows);
+    let mut widths = vec![0; header.len()];
+    for line in lines.clone() {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let print = |line: &Vec<String>| {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}   "));
+        format!("{}\n", cells.collect::<String>().trim_end())
+    };
+    lines.map(print).collect()
+}
+
+/// Text from outside as it can be printed to a terminal: control characters are escaped.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["läng".to_owned(), String::new()]];
+        assert_eq!(table(&["N", "VALUE"], &rows), "N      VALUE\na      1\nläng\n");
+    }
+
+    #[test]
+    fn a_device_can_not_speak_to_the_terminal() {
+        assert_eq!(plain("cam\u{1b}[2J\n"), "cam\\u{1b}[2J\\n");
+    }
+}

@@ -1,0 +1,19 @@
+//! The WIT package `akri:discovery` as Rust types; they stay in this crate.
+#![allow(missing_docs, unreachable_pub, clippy::all, clippy::restriction, reason = "made by a macro")]
+
+wasmtime::component::bindgen!({
+    path: "../../wit",
+    world: "discovery-handler",
+    imports: {
+        "akri:discovery/udev.[method]query.run": async | trappable,
+        default: trappable,
+    },
+    exports: { default: async },
+    with: {
+        "akri:discovery/udev.query": crate::sysfs::Query,
+        "akri:discovery/udev.snapshot": crate::capabilities::udev::Pages,
+    },
+});
+
+pub(crate) use self::akri::discovery::{cache, logging, multicast, properties, round, secrets, types, udev};
+pub(crate) use self::exports::akri::discovery::handler;

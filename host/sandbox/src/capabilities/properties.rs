@@ -1,0 +1,14 @@
+//! `akri:discovery/properties`: the Configuration's plain properties.
+
+use crate::bindings::properties::Host;
+use crate::round::Round;
+
+impl Host for Round {
+    fn get(&mut self, name: String) -> wasmtime::Result<Option<Vec<u8>>> {
+        Ok(self.call.properties.get(&name).cloned())
+    }
+
+    fn names(&mut self) -> wasmtime::Result<Vec<String>> {
+        Ok(self.call.properties.keys().cloned().collect())
+    }
+}

@@ -1,0 +1,41 @@
+//! `akri:discovery/round`: the round that is running.
+
+use akri_model::device::Note;
+
+use crate::bindings::round::Host;
+use crate::round::{OverLimit, Round};
+use crate::text::clean;
+
+impl Host for Round {
+    fn remaining(&mut self) -> wasmtime::Result<u64> {
+        Ok(u64::try_from(Round::remaining(self).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn details_json(&mut self) -> wasmtime::Result<Option<String>> {
+        Ok(self.call.details_json.clone())
+    }
+
+    fn note(&mut self, origin: String, reason: String, message: String) -> wasmtime::Result<()> {
+        if self.notes.len() >= self.call.limits.notes {
+            self.notes_dropped += 1;
+            return Ok(());
+        }
+        let text = |text: &str| clean(text, self.call.limits.string_bytes);
+        self.notes.push(Note { origin: text(&origin), reason: text(&reason), message: text(&message) });
+        Ok(())
+    }
+
+    /// Too much is an error, not something to drop: the devices of a forgotten origin would go away.
+    fn keep(&mut self, origin: String) -> wasmtime::Result<()> {
+        let limits = &self.call.limits;
+        if origin.len() > limits.string_bytes {
+            let over = format!("a kept origin: {} bytes (at most {})", origin.len(), limits.string_bytes);
+            return Err(OverLimit(over).into());
+        }
+        if self.kept.len() >= limits.devices && !self.kept.contains(&origin) {
+            return Err(OverLimit(format!("kept origins: more than {}", limits.devices)).into());
+        }
+        self.kept.insert(origin);
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! A component that is a discovery handler, and calls of it.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use akri_model::device::DeviceSet;
+use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::grant::{Grants, Limits};
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use wasmtime::Store;
+
+use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
+use crate::convert;
+use crate::host::Shared;
+use crate::round::Round;
+
+/// Bytes of a component; the largest known, Python's, have 20 MiB.
+const COMPONENT: usize = 64 << 20;
+/// A round of more than a day is a mistake, and beyond some point no clock could say when it ends.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Runs of the `udev` capability that one component may have under way.
+const UDEV_RUNS: usize = 2;
+
+/// What one call is given.
+#[derive(Debug, Clone, Default)]
+pub struct Call {
+    /// `namespace/name` of the Configuration, for the log.
+    pub subject: String,
+    /// The Configuration's `discoveryDetails`.
+    pub details: String,
+    /// The details as JSON, if they are YAML or JSON.
+    pub details_json: Option<String>,
+    /// The plain properties.
+    pub properties: BTreeMap<String, Vec<u8>>,
+    /// What the guest may reach.
+    pub grants: Grants,
+    /// What the guest may use.
+    pub limits: Limits,
+}
+
+/// Why bytes did not become a component.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// More than 64 MiB.
+    #[error("the component has {0} bytes, more than {COMPONENT}")]
+    TooLarge(usize),
+    /// Not a component, or one that does not compile.
+    #[error("not a WebAssembly component: {0}")]
+    Invalid(String),
+    /// It asks for an import that does not exist, or exports no handler.
+    #[error("not a discovery handler for this host: {0}")]
+    NotAHandler(String),
+    /// It could not say who it is.
+    #[error("the handler does not describe itself: {0}")]
+    Describe(#[from] RoundError),
+    /// What it says of itself makes no sense.
+    #[error("the handler's description is wrong: {0}")]
+    Description(String),
+}
+
+/// A loaded handler. Clones share everything.
+#[derive(Clone)]
+pub struct Component {
+    loaded: Arc<Loaded>,
+    shared: Arc<Shared>,
+}
+
+struct Loaded {
+    pre: DiscoveryHandlerPre<Round>,
+    digest: String,
+    description: Description,
+    imports: Vec<String>,
+    udev_runs: Arc<Semaphore>,
+}
+
+impl Component {
+    pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>) -> Result<Self, LoadError> {
+        if bytes.len() > COMPONENT {
+            return Err(LoadError::TooLarge(bytes.len()));
+        }
+        let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
+        let turn = shared.compiles.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
+        let compiler = shared.clone();
+        let compile = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            compile(&compiler, &bytes)
+        });
+        let mut component = Self { loaded: Arc::new(compile.await.map_err(|error| stopped(&error))??), shared };
+        let description = component.describe().await?;
+        if let Some(loaded) = Arc::get_mut(&mut component.loaded) {
+            loaded.description = description;
+        }
+        Ok(component)
+    }
+
+    /// SHA-256 of its bytes, in lower hex.
+    pub fn digest(&self) -> &str {
+        &self.loaded.digest
+    }
+
+    /// Who the handler says it is.
+    pub fn description(&self) -> &Description {
+        &self.loaded.description
+    }
+
+    /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
+    pub fn imports(&self) -> &[String] {
+        &self.loaded.imports
+    }
+
+    /// Checks details; what should start a round of them besides the interval.
+    ///
+    /// # Errors
+    /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
+    pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+        let answer = |handler: DiscoveryHandler, mut store: Store<Round>| -> Answer<_> {
+            Box::pin(async move {
+                let details = store.data().call.details.clone();
+                (handler.akri_discovery_handler().call_validate(&mut store, &details).await, store)
+            })
+        };
+        self.run(call, answer, |answer, round| {
+            let limits = &round.call.limits;
+            match answer {
+                Ok(pairs) => Ok(convert::triggers(&pairs, limits)),
+                Err(problems) => Err(RoundError::InvalidDetails(convert::problems(problems, limits))),
+            }
+        })
+        .await
+    }
+
+    /// One round: every device the handler sees now.
+    ///
+    /// It waits for its turn, for at most four rounds run at once; from then on it takes `limits.round` at most. Dropping
+    /// the future ends the round.
+    ///
+    /// # Errors
+    /// Why there is no answer. None of them means that a device has gone.
+    pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
+        let answer = |handler: DiscoveryHandler, mut store: Store<Round>| -> Answer<_> {
+            Box::pin(async move {
+                let details = store.data().call.details.clone();
+                (handler.akri_discovery_handler().call_discover(&mut store, &details).await, store)
+            })
+        };
+        self.run(call, answer, |answer, round| {
+            let limits = &round.call.limits;
+            let found = answer.map_err(|error| convert::discovery_error(error, limits))?;
+            let devices = convert::devices(found, limits)?;
+            let Round { kept, notes, notes_dropped, .. } = round;
+            Ok(DeviceSet { devices, kept, notes, notes_dropped, ..DeviceSet::default() })
+        })
+        .await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn turns(&self) -> &Arc<Semaphore> {
+        &self.shared.rounds
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<Shared>) {
+        (self.loaded.pre.clone(), self.shared.clone())
+    }
+
+    async fn describe(&self) -> Result<Description, LoadError> {
+        let answer = |handler: DiscoveryHandler, mut store: Store<Round>| -> Answer<_> {
+            Box::pin(async move { (handler.akri_discovery_handler().call_describe(&mut store).await, store) })
+        };
+        let described = self.run(Call::default(), answer, |described, _| Ok(described)).await?;
+        convert::description(described).map_err(LoadError::Description)
+    }
+
+    /// Runs one export in a store of its own, on the guests' threads, and ends it when its time is up.
+    async fn run<T: 'static, R: Send + 'static>(
+        &self,
+        call: Call,
+        answer: impl FnOnce(DiscoveryHandler, Store<Round>) -> Answer<T> + Send + 'static,
+        convert: impl FnOnce(T, Round) -> Result<R, RoundError> + Send + 'static,
+    ) -> Result<R, RoundError> {
+        let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
+        let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let (limit, pre) = (call.limits.round.min(LONGEST), self.loaded.pre.clone());
+        let handler = &self.loaded.description.name;
+        let deadline = Instant::now() + limit;
+        let round = Round::new(call, handler, deadline, self.shared.sysfs.clone(), self.loaded.udev_runs.clone());
+        let mut task = Task(self.shared.runtime.handle().ok_or_else(stopped)?.spawn(async move {
+            // The turn ends with the task, not with the caller: a guest that has not stopped yet still counts.
+            let _turn = turn;
+            let mut store = round.into_store(pre.engine());
+            let (answer, store) = match pre.instantiate_async(&mut store).await {
+                Ok(handler) => answer(handler, store).await,
+                Err(error) => (Err(error), store),
+            };
+            let round = store.into_data();
+            match answer {
+                Ok(answer) => convert(answer, round),
+                Err(error) => Err(round.failure(&error)),
+            }
+        }));
+        let in_time = tokio::time::timeout_at(deadline.into(), &mut task.0).await;
+        if in_time.is_err() {
+            task.0.abort();
+        }
+        // Awaited in either case: only then the guest has really stopped.
+        let ended = match in_time {
+            Ok(ended) => ended,
+            Err(_) => (&mut task.0).await,
+        };
+        ended.unwrap_or_else(|error| match error.is_cancelled() {
+            true => Err(RoundError::DeadlineExceeded(limit)),
+            false => Err(RoundError::Trapped("the host failed while it served the handler".to_owned())),
+        })
+    }
+}
+
+type Answer<T> = Pin<Box<dyn Future<Output = (wasmtime::Result<T>, Store<Round>)> + Send>>;
+
+/// A task that ends with its owner; a bare handle would let it run on.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn compile(shared: &Shared, bytes: &[u8]) -> Result<Loaded, LoadError> {
+    let digest = hex(&Sha256::digest(bytes));
+    let invalid = |error: wasmtime::Error| LoadError::Invalid(format!("{error:#}"));
+    let component = wasmtime::component::Component::from_binary(&shared.engine, bytes).map_err(invalid)?;
+    let imports = component.component_type().imports(&shared.engine).map(|(name, _)| name.to_owned()).collect();
+    let not_a_handler = |error: wasmtime::Error| LoadError::NotAHandler(format!("{error:#}"));
+    let pre = shared.linker.instantiate_pre(&component).map_err(not_a_handler)?;
+    let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
+    // Until it has described itself, its log lines go by its digest.
+    let name = digest.chars().take(12).collect();
+    let description = Description { name, version: String::new(), shared: false, interval: None };
+    Ok(Loaded { pre, digest, description, imports, udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)) })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_lower_hex() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(hex(&Sha256::digest([])), empty);
+    }
+}

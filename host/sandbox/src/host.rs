@@ -1,0 +1,163 @@
+//! The host: what all components share.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use wasmtime::component::Linker;
+use wasmtime::{Cache, CacheConfig, Config, Engine};
+
+use crate::capabilities;
+use crate::component::{Component, LoadError};
+use crate::round::Round;
+use crate::runtime::GuestRuntime;
+use crate::sysfs::Sysfs;
+
+/// Rounds at once, over all components; the others queue, first come, first served.
+const ROUNDS: usize = 4;
+
+/// How to set up a [`Host`].
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// Where compiled components are kept; an absolute path. It is created with mode 0700 and has to be ours alone, since
+    /// what lies there is run. None: every load compiles.
+    pub cache_dir: Option<PathBuf>,
+    /// Where sysfs is mounted, usually `/sys`.
+    pub sysfs: PathBuf,
+    /// udev's database, usually `/run/udev/data`. It need not exist.
+    pub udev_data: PathBuf,
+}
+
+/// Why there is no host.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The cache directory can't be used.
+    #[error("the cache directory {path}: {why}")]
+    CacheDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// wasmtime refused its settings.
+    #[error("the engine could not be set up: {0}")]
+    Engine(String),
+    /// No threads.
+    #[error("the threads for guests could not be started: {0}")]
+    Threads(#[source] io::Error),
+}
+
+/// Loads components and runs them. Clones share everything.
+///
+/// When the last clone, component and call are gone, its threads are stopped and joined, which takes up to a second if
+/// one of them hangs in the kernel.
+#[derive(Clone)]
+pub struct Host {
+    shared: Arc<Shared>,
+}
+
+/// What the host and its components hold.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) linker: Linker<Round>,
+    pub(crate) runtime: GuestRuntime,
+    pub(crate) rounds: Arc<Semaphore>,
+    pub(crate) compiles: Arc<Semaphore>,
+    pub(crate) sysfs: Sysfs,
+}
+
+impl Host {
+    /// Sets up the engine and starts its threads.
+    pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
+        let cache = config.cache_dir.as_deref().map(cache).transpose()?;
+        let failed = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
+        let engine = Engine::new(&engine_config(cache)).map_err(failed)?;
+        let linker = capabilities::linker(&engine).map_err(failed)?;
+        let runtime = GuestRuntime::start(engine.clone()).map_err(SandboxError::Threads)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                engine,
+                linker,
+                runtime,
+                rounds: Arc::new(Semaphore::new(ROUNDS)),
+                compiles: Arc::new(Semaphore::new(1)),
+                sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
+            }),
+        })
+    }
+
+    /// Makes a component of its bytes: compiles them (one at a time; seconds for a large one, milliseconds from the
+    /// cache), checks imports and exports, and asks it who it is.
+    ///
+    /// # Errors
+    /// If they are no component (at most 64 MiB), if it is no discovery handler, or if `describe` fails.
+    pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
+        Component::load(self.shared.clone(), bytes).await
+    }
+}
+
+fn engine_config(cache: Option<Cache>) -> Config {
+    let mut config = Config::new();
+    // Handlers are synchronous; what only concurrent ones need stays off, should a feature ever bring it in.
+    config.concurrency_support(false).epoch_interruption(true).cache(cache);
+    config
+}
+
+fn cache(path: &Path) -> Result<Cache, SandboxError> {
+    let refused = |why: String| SandboxError::CacheDir { path: path.to_owned(), why };
+    own_directory(path).map_err(refused)?;
+    let mut config = CacheConfig::new();
+    config.with_directory(path);
+    Cache::new(config).map_err(|error| refused(format!("{error:#}")))
+}
+
+/// Makes the directory, or makes sure that nobody else can write to it.
+fn own_directory(path: &Path) -> Result<(), String> {
+    if !path.is_absolute() {
+        return Err("the path has to be absolute".to_owned());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| error.to_string())?;
+    let metadata = path.metadata().map_err(|error| error.to_string())?;
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(format!("it belongs to user {}", metadata.uid()));
+    }
+    match metadata.mode() & 0o077 {
+        0 => Ok(()),
+        _ => Err(format!("its mode is {:o}, which lets others in; it has to be 700", metadata.mode() & 0o7777)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_cache_directory_is_made_for_us_alone() {
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("a/b");
+        own_directory(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o700);
+        own_directory(&path).unwrap();
+    }
+
+    #[test]
+    fn a_cache_directory_that_others_can_enter_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        for mode in [0o755, 0o770, 0o702] {
+            std::fs::set_permissions(above.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(own_directory(above.path()).unwrap_err().contains("700"), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_cache_directory_that_can_t_be_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(own_directory(&file.path().join("below")).is_err());
+        assert!(own_directory(Path::new("relative")).unwrap_err().contains("absolute"));
+    }
+}

@@ -1,0 +1,123 @@
+//! What a bad handler achieves: an error value.
+
+use super::*;
+
+async fn error(call: Call) -> RoundError {
+    let subject = call.subject.clone();
+    let ended = guest().await.discover(call).await;
+    ended.err().unwrap_or_else(|| panic!("{subject} must not succeed"))
+}
+
+async fn over_limit(details: &str) -> String {
+    match error(call(details)).await {
+        RoundError::LimitExceeded(what) => what,
+        error => panic!("{details}: {error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_does_not_end_is_ended() {
+    for details in ["loop", "import-loop", "sleep"] {
+        assert_eq!(error(brief(details)).await, RoundError::DeadlineExceeded(Duration::from_millis(300)), "{details}");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_told_in_the_guest_s_words() {
+    let RoundError::Trapped(why) = error(call("panic")).await else { panic!("a trap") };
+    assert!(why.contains("unreachable") && why.contains("the guest panics on purpose"), "{why}");
+    assert!(!why.contains('\n') && !why.contains("wasm backtrace"), "{why}");
+}
+
+#[tokio::test]
+async fn an_exit_is_a_trap() {
+    let RoundError::Trapped(why) = error(call("exit")).await else { panic!("a trap") };
+    assert!(why.contains("exited"), "{why}");
+}
+
+#[tokio::test]
+async fn endless_recursion_is_a_trap() {
+    let RoundError::Trapped(why) = error(call("stack")).await else { panic!("a trap") };
+    assert!(why.contains("out of bounds") || why.contains("stack"), "{why}");
+}
+
+#[tokio::test]
+async fn too_much_is_refused_by_name() {
+    for (details, what) in [
+        ("memory", "memory: more than 67108864 bytes"),
+        ("devices:4097", "devices: 4097"),
+        ("many-properties:65", "properties: 65"),
+        ("long-value:4097", "a property's value: 4097"),
+        ("duplicate-ids", "unique"),
+        ("empty-id", "id is empty"),
+        ("keep-flood:4097", "kept origins"),
+        ("resources:2000", "resources"),
+        ("huge-string:20000000", "bytes handed to the host"),
+        ("aliased-strings:1000000", "bytes handed to the host"),
+        ("big-argument:2000000", "bytes handed to the host"),
+    ] {
+        let told = over_limit(details).await;
+        assert!(told.contains(what), "{details}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_result_may_be_larger_than_an_argument() {
+    let limits = Limits { devices: 10_000, string_bytes: 4 << 20, ..Limits::default() };
+    let guest = guest().await;
+    for details in ["devices:10000", "long-value:4000000"] {
+        let ended = guest.discover(Call { limits: limits.clone(), ..call(details) }).await;
+        assert!(ended.is_ok(), "{details}: {:?}", ended.err());
+    }
+}
+
+#[tokio::test]
+async fn memory_is_what_the_limit_says() {
+    let small = Limits { memory_bytes: 1 << 20, ..Limits::default() };
+    let RoundError::LimitExceeded(what) = error(Call { limits: small, ..call("devices:1") }).await else {
+        panic!("a guest of more than a megabyte")
+    };
+    assert!(what.contains("1048576"), "{what}");
+}
+
+#[tokio::test]
+async fn a_query_that_is_too_wide_is_answered_with_its_limit() {
+    let wide = granted("wide-query:33", "*");
+    assert!(properties(wide).await["RUN"].contains("at most 32 sysnames"));
+    assert_eq!(properties(granted("wide-query:32", "*")).await["RUN"], "Ok(())");
+}
+
+#[tokio::test]
+async fn notes_beyond_the_bound_are_counted() {
+    let set = discover("note-flood:1000").await.unwrap();
+    assert_eq!((set.notes.len(), set.notes_dropped), (10, 990));
+    assert_eq!(set.notes[9].message, "note 9");
+}
+
+#[tokio::test]
+async fn log_lines_beyond_the_bound_are_counted() {
+    logged("");
+    for details in ["log-flood:1000", "stdout-flood:1000"] {
+        discover(details).await.unwrap();
+        let lines = logged(&format!("test/{details}"));
+        assert_eq!(lines.len(), 65, "{details}");
+        assert!(lines[63].contains("line 63") && lines[64].contains("936 more lines"), "{:?}", &lines[63..]);
+    }
+}
+
+#[tokio::test]
+async fn a_flood_without_line_ends_is_one_line() {
+    logged("");
+    discover("stderr-flood:10000").await.unwrap();
+    let lines = logged("test/stderr-flood:10000");
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].len() < 5000, "{}", lines[0].len());
+}
+
+#[tokio::test]
+async fn a_guest_works_after_every_kind_of_failure() {
+    for details in ["panic", "exit", "stack", "memory", "aliased-strings:1000000"] {
+        error(call(details)).await;
+        assert_eq!(discover("devices:3").await.unwrap().devices.len(), 3, "after {details}");
+    }
+}

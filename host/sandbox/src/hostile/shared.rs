@@ -1,0 +1,133 @@
+//! What components and calls share: the host, its threads, its turns, its cache.
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::LoadError;
+use crate::round::Round;
+
+/// A guest of its own host, so that no other test takes its turns.
+async fn alone() -> Component {
+    host(None).load(bytes()).await.unwrap()
+}
+
+fn long(details: &str) -> Call {
+    Call { limits: Limits { round: Duration::from_secs(3600), ..Limits::default() }, ..call(details) }
+}
+
+/// Starts calls that don't end by themselves, and waits until each has its turn.
+async fn occupy(guest: &Component, details: &str, count: usize) -> JoinSet<Result<DeviceSet, RoundError>> {
+    let mut running = JoinSet::new();
+    for _ in 0..count {
+        let guest = guest.clone();
+        let call = long(details);
+        running.spawn(async move { guest.discover(call).await });
+    }
+    while guest.turns().available_permits() != 4 - count {
+        tokio::task::yield_now().await;
+    }
+    running
+}
+
+#[tokio::test]
+async fn while_guests_loop_others_go_on() {
+    let guest = alone().await;
+    let mut looping = occupy(&guest, "loop", 3).await;
+    for _ in 0..20 {
+        assert_eq!(guest.discover(call("devices:10")).await.unwrap().devices.len(), 10);
+    }
+    assert!(looping.try_join_next().is_none(), "the looping ones go on all the while");
+}
+
+#[tokio::test]
+async fn four_rounds_run_at_once_and_the_fifth_waits() {
+    let guest = alone().await;
+    let mut sleeping = occupy(&guest, "sleep", 4).await;
+    let mut fifth = std::pin::pin!(guest.discover(call("devices:1")));
+    let tried = tokio::time::timeout(Duration::from_millis(50), &mut fifth).await;
+    assert!(tried.is_err(), "there is no turn for a fifth");
+    sleeping.abort_all();
+    // Waiting did not count: it has all of its time now.
+    assert_eq!(fifth.await.unwrap().devices.len(), 1);
+    while sleeping.join_next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_dropped_call_ends_its_guest() {
+    let guest = alone().await;
+    drop(occupy(&guest, "loop", 4).await);
+    let all = guest.turns().acquire_many(4).await;
+    assert!(all.is_ok(), "every turn comes back");
+}
+
+#[tokio::test]
+async fn the_host_ends_while_guests_run() {
+    let guest = alone().await;
+    let turns = guest.turns().clone();
+    let looping = occupy(&guest, "loop", 2).await;
+    drop(looping);
+    drop(guest);
+    assert!(turns.acquire_many(4).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_guest_nobody_ends_is_interrupted() {
+    let guest = alone().await;
+    let (pre, shared) = guest.parts();
+    let deadline = std::time::Instant::now() + Duration::from_millis(100);
+    let runs = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
+    let round = Round::new(brief("loop"), "guest", deadline, shared.sysfs.clone(), runs);
+    let run = async move {
+        let mut store = round.into_store(pre.engine());
+        let handler = pre.instantiate_async(&mut store).await.unwrap();
+        let error = handler.akri_discovery_handler().call_discover(&mut store, "loop").await.unwrap_err();
+        store.data().failure(&error)
+    };
+    let ended = shared.runtime.handle().unwrap().spawn(run).await.unwrap();
+    assert_eq!(ended, RoundError::DeadlineExceeded(Duration::from_millis(300)));
+}
+
+#[tokio::test]
+async fn what_is_no_handler_is_refused() {
+    let host = host(None);
+    let load = |bytes: Vec<u8>| host.load(bytes);
+    let preamble = |layer: [u8; 4]| [b"\0asm".as_slice(), &layer].concat();
+    let component = preamble([0x0d, 0, 1, 0]);
+    // A component that imports a function `f`: a function type, and its import.
+    let function = [component.as_slice(), b"\x07\x05\x01\x40\x00\x01\x00", b"\x0a\x06\x01\x00\x01f\x01\x00"].concat();
+    let error = |loaded: Result<Component, LoadError>| loaded.err().unwrap();
+    assert!(matches!(error(load(b"not wasm".to_vec()).await), LoadError::Invalid(_)));
+    assert!(matches!(error(load(Vec::new()).await), LoadError::Invalid(_)));
+    assert!(matches!(error(load(preamble([1, 0, 0, 0])).await), LoadError::Invalid(_)));
+    assert!(matches!(error(load(bytes()[..1000].to_vec()).await), LoadError::Invalid(_)));
+    let LoadError::NotAHandler(why) = error(load(component).await) else { panic!("it exports nothing") };
+    assert!(why.contains("akri:discovery/handler"), "{why}");
+    let LoadError::NotAHandler(why) = error(load(function).await) else { panic!("nobody has an f") };
+    assert!(why.contains("`f`"), "{why}");
+    assert_eq!(error(load(vec![0; (64 << 20) + 1]).await), LoadError::TooLarge((64 << 20) + 1));
+}
+
+#[tokio::test]
+async fn a_second_load_comes_from_the_cache() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = directory.path().join("cache");
+    let first = host(Some(cache.clone())).load(bytes()).await.unwrap();
+    let files = || {
+        let mut files = Vec::new();
+        let mut directories = vec![cache.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { directories.push(path) } else { files.push(path) }
+            }
+        }
+        files.retain(|path| path.extension().is_none());
+        files
+    };
+    let compiled = files();
+    assert!(!compiled.is_empty());
+    let second = host(Some(cache.clone())).load(bytes()).await.unwrap();
+    assert_eq!(files(), compiled);
+    assert_eq!(first.digest(), second.digest());
+    assert_eq!(second.discover(call("devices:2")).await.unwrap().devices.len(), 2);
+}

@@ -1,0 +1,29 @@
+//! Runs WebAssembly components as discovery handlers (`wit/`).
+//!
+//! ```text
+//! Host ── load(bytes) ──► Component ── validate(Call) ──► triggers
+//!                                  └── discover(Call) ──► DeviceSet
+//! ```
+//! Each call gets a store of its own, on threads that run guests and nothing else, and ends when its deadline does,
+//! whatever the guest does meanwhile. A trap, a deadline or a limit is an error value; the store is gone afterwards. What a
+//! guest may reach is decided by the grants of the call alone; what it may use, by the limits.
+//!
+//! No type of wasmtime, and none made from the WIT package, leaves this crate.
+
+mod bindings;
+mod capabilities;
+mod component;
+mod convert;
+mod host;
+mod limiter;
+mod log;
+mod round;
+mod runtime;
+mod sysfs;
+mod text;
+
+#[cfg(test)]
+mod hostile;
+
+pub use self::component::{Call, Component, LoadError};
+pub use self::host::{Host, HostConfig, SandboxError};

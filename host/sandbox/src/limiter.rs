@@ -1,0 +1,118 @@
+//! What one store may take of the node's memory, all its memories and tables together.
+
+use wasmtime::ResourceLimiter;
+
+/// Core instances of a store. A Rust component has about ten, a Python one with native modules about a hundred.
+const INSTANCES: usize = 256;
+/// Tables of a store.
+const TABLES: usize = 256;
+/// Elements of all tables, eight bytes each.
+const TABLE_ELEMENTS: usize = 1 << 18;
+/// Linear memories of a store.
+const MEMORIES: usize = 32;
+
+/// Sums over the whole store; wasmtime's own `StoreLimits` bounds each memory by itself.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    memory: Sum,
+    tables: Sum,
+}
+
+/// What was granted only grows: what fails after it was granted stays counted, since a guest must not be able to make the
+/// host forget.
+#[derive(Debug)]
+struct Sum {
+    used: usize,
+    max: usize,
+    exceeded: bool,
+}
+
+impl Sum {
+    fn new(max: usize) -> Self {
+        Self { used: 0, max, exceeded: false }
+    }
+
+    /// Whether something may grow. Beyond its own maximum it can't, and that is no matter of ours.
+    fn grow(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> bool {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return false;
+        }
+        let sum = self.used.checked_add(desired.saturating_sub(current)).filter(|sum| *sum <= self.max);
+        self.used = sum.unwrap_or(self.used);
+        self.exceeded |= sum.is_none();
+        sum.is_some()
+    }
+}
+
+impl Limiter {
+    /// Allows that many bytes of linear memory.
+    pub(crate) fn new(memory_bytes: usize) -> Self {
+        Self { memory: Sum::new(memory_bytes), tables: Sum::new(TABLE_ELEMENTS) }
+    }
+
+    /// What was refused, if anything was: a guest that traps afterwards did so for want of it.
+    pub(crate) fn exceeded(&self) -> Option<String> {
+        let memory = self.memory.exceeded.then(|| format!("memory: more than {} bytes", self.memory.max));
+        memory.or_else(|| self.tables.exceeded.then(|| format!("tables: more than {} elements", self.tables.max)))
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.memory.grow(current, desired, maximum))
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.tables.grow(current, desired, maximum))
+    }
+
+    fn instances(&self) -> usize {
+        INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        TABLES
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_are_summed_over_the_store() {
+        let mut limiter = Limiter::new(100);
+        assert!(limiter.memory_growing(0, 60, None).unwrap());
+        assert!(limiter.memory_growing(0, 40, None).unwrap());
+        assert_eq!(limiter.exceeded(), None);
+        assert!(!limiter.memory_growing(40, 41, None).unwrap());
+        assert!(limiter.exceeded().unwrap().contains("100 bytes"));
+    }
+
+    #[test]
+    fn growth_beyond_a_memory_s_own_maximum_is_not_counted() {
+        let mut limiter = Limiter::new(100);
+        assert!(!limiter.memory_growing(0, 80, Some(60)).unwrap());
+        assert_eq!(limiter.exceeded(), None);
+        assert!(limiter.memory_growing(0, 100, Some(100)).unwrap());
+    }
+
+    #[test]
+    fn tables_are_summed_over_the_store() {
+        let mut limiter = Limiter::new(0);
+        assert!(limiter.table_growing(0, TABLE_ELEMENTS, None).unwrap());
+        assert!(!limiter.table_growing(0, 1, None).unwrap());
+        assert!(limiter.exceeded().unwrap().starts_with("tables"));
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_refused() {
+        let mut limiter = Limiter::new(usize::MAX);
+        assert!(limiter.memory_growing(0, usize::MAX, None).unwrap());
+        assert!(!limiter.memory_growing(0, 1, None).unwrap());
+    }
+}

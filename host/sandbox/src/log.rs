@@ -1,0 +1,246 @@
+//! What a guest writes: its log lines, standard output and standard error, bounded and in the agent's log.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use akri_model::grant::Limits;
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use tracing::Level;
+use wasmtime_wasi::async_trait;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+
+use crate::text::clean;
+
+/// Bytes of standard error kept for the message of a trap: a panic's text is its end.
+const TAIL: usize = 1024;
+/// Bytes a guest may write at once; it comes back for more.
+const CHUNK: usize = 4096;
+
+/// The log of one round.
+#[derive(Debug)]
+pub(crate) struct RoundLog {
+    handler: String,
+    configuration: String,
+    text_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    lines_left: usize,
+    dropped: u64,
+    /// What was written since the last line end, to standard output and to standard error.
+    partial: [Vec<u8>; 2],
+    tail: Vec<u8>,
+}
+
+/// Where a guest writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Output,
+    Error,
+}
+
+impl RoundLog {
+    /// A log of at most `limits.log_lines` lines; `handler` and `configuration` are fields of each.
+    pub(crate) fn new(handler: String, configuration: String, limits: &Limits) -> Arc<Self> {
+        let state =
+            State { lines_left: limits.log_lines, dropped: 0, partial: [Vec::new(), Vec::new()], tail: Vec::new() };
+        Arc::new(Self { handler, configuration, text_bytes: limits.string_bytes, state: Mutex::new(state) })
+    }
+
+    /// One line, or one more that is only counted.
+    pub(crate) fn line(&self, level: Level, context: &str, message: &str) {
+        if self.state().take_line() {
+            self.emit(level, &clean(context, self.text_bytes), &clean(message, self.text_bytes));
+        }
+    }
+
+    /// The end of what the guest wrote to standard error, on one line.
+    pub(crate) fn tail(&self) -> String {
+        clean(String::from_utf8_lossy(&self.state().tail).trim(), TAIL)
+    }
+
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        let lines = self.state().write(stream, bytes, self.text_bytes);
+        for line in lines {
+            self.written(stream, &line);
+        }
+    }
+
+    fn written(&self, stream: Stream, line: &[u8]) {
+        let (level, context) = match stream {
+            Stream::Output => (Level::INFO, "stdout"),
+            Stream::Error => (Level::WARN, "stderr"),
+        };
+        self.emit(level, context, &clean(&String::from_utf8_lossy(line), self.text_bytes));
+    }
+
+    fn emit(&self, level: Level, context: &str, message: &str) {
+        let (handler, configuration) = (self.handler.as_str(), self.configuration.as_str());
+        macro_rules! event {
+            ($level:expr) => {
+                tracing::event!(target: "akri::handler", $level, handler, configuration, context, "{message}")
+            };
+        }
+        match level {
+            Level::TRACE => event!(Level::TRACE),
+            Level::DEBUG => event!(Level::DEBUG),
+            Level::INFO => event!(Level::INFO),
+            Level::WARN => event!(Level::WARN),
+            Level::ERROR => event!(Level::ERROR),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The round is over, however it ended: what is left of its last lines, and how many there were too many.
+impl Drop for RoundLog {
+    fn drop(&mut self) {
+        for stream in [Stream::Output, Stream::Error] {
+            let line = std::mem::take(self.state().partial_mut(stream));
+            if !line.is_empty() && self.state().take_line() {
+                self.written(stream, &line);
+            }
+        }
+        let dropped = self.state().dropped;
+        if dropped > 0 {
+            self.emit(Level::WARN, "log", &format!("{dropped} more lines were dropped"));
+        }
+    }
+}
+
+impl State {
+    fn take_line(&mut self) -> bool {
+        let left = self.lines_left.checked_sub(1);
+        self.lines_left = left.unwrap_or(0);
+        self.dropped += u64::from(left.is_none());
+        left.is_some()
+    }
+
+    fn partial_mut(&mut self, stream: Stream) -> &mut Vec<u8> {
+        let [output, error] = &mut self.partial;
+        match stream {
+            Stream::Output => output,
+            Stream::Error => error,
+        }
+    }
+
+    /// Takes what was written; the lines it ended that may be logged.
+    fn write(&mut self, stream: Stream, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
+        if stream == Stream::Error {
+            self.tail.extend_from_slice(bytes);
+            let old = self.tail.len().saturating_sub(TAIL);
+            self.tail.drain(..old);
+        }
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let text = piece.strip_suffix(b"\n");
+            let partial = self.partial_mut(stream);
+            let room = max.saturating_sub(partial.len());
+            partial.extend(text.unwrap_or(piece).iter().take(room));
+            if text.is_some() {
+                let line = std::mem::take(partial);
+                lines.extend(self.take_line().then_some(line));
+            }
+        }
+        lines
+    }
+}
+
+/// A guest's standard output or standard error.
+#[derive(Debug, Clone)]
+pub(crate) struct Console {
+    pub(crate) log: Arc<RoundLog>,
+    pub(crate) stream: Stream,
+}
+
+impl IsTerminal for Console {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Console {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        // Of WASI 0.3 only, which is not linked.
+        Box::new(tokio::io::empty())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait]
+impl Pollable for Console {
+    async fn ready(&mut self) {}
+}
+
+#[async_trait]
+impl OutputStream for Console {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.log.write(self.stream, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(lines: usize) -> State {
+        State { lines_left: lines, dropped: 0, partial: [Vec::new(), Vec::new()], tail: Vec::new() }
+    }
+
+    fn text(lines: Vec<Vec<u8>>) -> Vec<String> {
+        lines.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn writes_become_lines_whatever_their_size() {
+        let mut state = state(9);
+        assert_eq!(text(state.write(Stream::Output, b"one\ntw", 99)), ["one"]);
+        assert_eq!(text(state.write(Stream::Error, b"err\n", 99)), ["err"]);
+        assert_eq!(text(state.write(Stream::Output, b"o\n\nthree", 99)), ["two", ""]);
+        assert_eq!(state.partial[0], b"three");
+    }
+
+    #[test]
+    fn a_line_without_an_end_does_not_grow() {
+        let mut state = state(9);
+        for _ in 0..1000 {
+            assert!(state.write(Stream::Error, &[b'x'; 100], 64).is_empty());
+        }
+        assert_eq!((state.partial[1].len(), state.tail.len()), (64, TAIL));
+        assert_eq!(text(state.write(Stream::Error, b"\n", 64)), ["x".repeat(64)]);
+    }
+
+    #[test]
+    fn lines_beyond_the_bound_are_counted() {
+        let mut state = state(2);
+        assert_eq!(state.write(Stream::Output, b"1\n2\n3\n4\n", 99).len(), 2);
+        assert_eq!(state.dropped, 2);
+    }
+
+    #[test]
+    fn the_tail_is_the_end_of_standard_error() {
+        let log = RoundLog::new(String::new(), String::new(), &Limits::default());
+        log.write(Stream::Error, &[b'.'; 5000]);
+        log.write(Stream::Error, b"\nthe end\n");
+        log.write(Stream::Output, b"not this\n");
+        assert!(log.tail().ends_with("... the end"), "{}", log.tail());
+    }
+}

@@ -1,0 +1,77 @@
+//! Which devices there are: the links in `/class/*` and `/bus/*/devices`, as libudev follows them.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+use super::device::Reader;
+use super::dir::{Kind, resolve};
+use super::{Query, Stop};
+
+/// Devices by path, with their subsystem.
+pub(super) type Found = BTreeMap<String, String>;
+
+/// Lists the devices whose names may meet the query, of granted subsystems; every device if there is no query. Names are
+/// compared before anything is opened.
+pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<Found, Stop> {
+    let mut found = Found::new();
+    for (directory, subsystem) in subsystems(reader)? {
+        if query.is_none_or(|query| query.wants_subsystem(&subsystem) && reader.granted(Some(&subsystem))) {
+            list(reader, query, &directory, &subsystem, &mut found)?;
+        }
+    }
+    Ok(found)
+}
+
+/// The directories that hold links to devices, with the subsystem of these.
+fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
+    let (classes, buses) = (names(reader, "class", Kind::Directory)?, names(reader, "bus", Kind::Directory)?);
+    // An empty directory where sysfs should be is no machine without devices.
+    if classes.is_none() && buses.is_none() {
+        return Err(Stop::Unavailable("sysfs is not mounted: there is neither class nor bus".to_owned()));
+    }
+    let classes = classes.into_iter().flatten().flatten().map(|name| (format!("class/{name}"), name));
+    let buses = buses.into_iter().flatten().flatten().map(|name| (format!("bus/{name}/devices"), name));
+    let mut all: Vec<_> = classes.chain(buses).collect();
+    // Kernels without the class show block devices here alone.
+    if !all.iter().any(|(directory, _)| directory == "class/block") {
+        all.push(("block".to_owned(), "block".to_owned()));
+    }
+    Ok(all)
+}
+
+/// What is in a directory, none if there is no such directory. Any other error ends the run: devices that are there
+/// would be missing from its answer.
+fn names(reader: &Reader<'_>, path: &str, kind: Kind) -> Result<Option<Vec<Option<String>>>, Stop> {
+    match reader.root.dir(path).and_then(|dir| dir.names(kind)) {
+        Ok(names) => Ok(Some(names)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Stop::Unavailable(format!("sysfs: {path}: {error}"))),
+    }
+}
+
+fn list(
+    reader: &mut Reader<'_>,
+    query: Option<&Query>,
+    directory: &str,
+    subsystem: &str,
+    found: &mut Found,
+) -> Result<(), Stop> {
+    let names = names(reader, directory, Kind::Link)?;
+    let Ok(dir) = reader.root.dir(directory) else { return Ok(()) };
+    let from = format!("/{directory}");
+    for name in names.into_iter().flatten() {
+        let sysname = name.as_deref().map(|name| name.replace('!', "/")).unwrap_or_default();
+        if query.is_some_and(|query| !query.wants_sysname(&sysname)) || !reader.look()? {
+            continue;
+        }
+        let path = name.and_then(|name| dir.link(&name)).and_then(|target| resolve(&from, &target));
+        let Some(path) = path.filter(|path| path.starts_with("/devices/")) else {
+            reader.skip();
+            continue;
+        };
+        if query.is_none_or(|query| query.wants_devpath(&path)) {
+            found.insert(path, subsystem.to_owned());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The devices of the node as the kernel (`/sys`) and udev's database (`/run/udev/data`) describe them.
+//!
+//! Reading blocks: call it from a thread that may. Nothing is remembered from one run to the next. See the kernel's
+//! `Documentation/admin-guide/sysfs-rules.rst` and systemd's `sd-device` for what the files mean.
+
+mod database;
+mod device;
+mod dir;
+mod enumerate;
+mod glob;
+mod query;
+mod run;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use self::device::Reader;
+#[expect(unreachable_pub, reason = "the bindings re-export it")]
+pub use self::query::Query;
+
+/// Where to read.
+#[derive(Debug, Clone)]
+pub(crate) struct Sysfs {
+    /// Usually `/sys`.
+    pub(crate) root: PathBuf,
+    /// Usually `/run/udev/data`; it need not exist.
+    pub(crate) udev_data: PathBuf,
+}
+
+/// Bounds on one run.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounds {
+    /// Memory of the answer, about.
+    pub(crate) bytes: usize,
+    /// When to give up.
+    pub(crate) until: Instant,
+}
+
+/// Why a run gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Stop {
+    /// The query or its answer is too large.
+    #[error("{0}")]
+    Limit(String),
+    /// Nothing could be read.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The answer.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    /// In ascending order of path.
+    pub(crate) entries: Vec<Entry>,
+    /// Devices that could not be read.
+    pub(crate) skipped: u32,
+}
+
+/// A device (`wit/udev.wit`).
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) devpath: String,
+    /// Index in the snapshot.
+    pub(crate) parent: Option<u32>,
+    pub(crate) matched: bool,
+    pub(crate) sysname: String,
+    pub(crate) subsystem: Option<String>,
+    pub(crate) driver: Option<String>,
+    pub(crate) devnode: Option<String>,
+    /// In ascending order of names.
+    pub(crate) properties: Vec<(String, String)>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) attributes: Vec<(String, String)>,
+}
+
+impl Entry {
+    /// The memory it takes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let pairs = self.properties.iter().chain(&self.attributes);
+        let pairs: usize = pairs.map(|(name, value)| size_of::<(String, String)>() + name.len() + value.len()).sum();
+        let tags: usize = self.tags.iter().map(|tag| size_of::<String>() + tag.len()).sum();
+        let names = [&self.subsystem, &self.driver, &self.devnode].into_iter().flatten().map(String::len);
+        size_of::<Self>() + self.devpath.len() + self.sysname.len() + names.sum::<usize>() + pairs + tags
+    }
+}
+
+impl Sysfs {
+    /// Answers a query with devices of `granted` subsystems (globs); others only as ancestors or descendants, by name.
+    ///
+    /// Devices that cannot be read, or vanish meanwhile, are counted and left out.
+    pub(crate) fn run(&self, query: &Query, granted: &[String], bounds: &Bounds) -> Result<Snapshot, Stop> {
+        if let Some(wrong) = query.wrong() {
+            return Err(Stop::Limit(wrong.to_owned()));
+        }
+        run::run(Reader::new(self, granted, bounds.until)?, query, bounds.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;
