@@ -6,6 +6,7 @@ mod discover;
 mod get;
 mod output;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -50,7 +51,7 @@ fn start_log(cli: &Cli) {
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {
-        LogFormat::Text => log.with_target(false).init(),
+        LogFormat::Text => log.with_target(false).with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
     }
 }

@@ -42,6 +42,11 @@ impl Sightings {
         Self { generation, epoch, since: now, seen: false, missed: 0 }
     }
 
+    /// Whether a container was seen to use it, since the kubelet or the agent last started anew.
+    pub fn is_seen(&self) -> bool {
+        self.seen
+    }
+
     /// Takes a look into account; says whether the claim has ended.
     pub fn judge(&mut self, in_use: bool, look: &Look) -> bool {
         if self.generation > look.generation {

@@ -10,13 +10,14 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{Grants, Limits};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use wasmtime::Store;
 
-use crate::bindings::{DiscoveryHandler, DiscoveryHandlerPre};
+use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::convert;
 use crate::host::Shared;
 use crate::round::Round;
+use crate::text::clean;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 const COMPONENT: usize = 64 << 20;
@@ -117,18 +118,11 @@ impl Component {
     /// # Errors
     /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
     pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
-        let answer = |handler: DiscoveryHandler, mut store: Store<Round>| -> Answer<_> {
-            Box::pin(async move {
-                let details = store.data().call.details.clone();
-                (handler.akri_discovery_handler().call_validate(&mut store, &details).await, store)
-            })
-        };
-        self.run(call, answer, |answer, round| {
+        let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_validate(store, details));
+        self.run(call, ask, |answer, round| {
             let limits = &round.call.limits;
-            match answer {
-                Ok(pairs) => Ok(convert::triggers(&pairs, limits)),
-                Err(problems) => Err(RoundError::InvalidDetails(convert::problems(problems, limits))),
-            }
+            let refused = |problems| RoundError::InvalidDetails(convert::problems(problems, limits));
+            Ok(convert::triggers(&answer.map_err(refused)?, limits))
         })
         .await
     }
@@ -141,13 +135,8 @@ impl Component {
     /// # Errors
     /// Why there is no answer. None of them means that a device has gone.
     pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        let answer = |handler: DiscoveryHandler, mut store: Store<Round>| -> Answer<_> {
-            Box::pin(async move {
-                let details = store.data().call.details.clone();
-                (handler.akri_discovery_handler().call_discover(&mut store, &details).await, store)
-            })
-        };
-        self.run(call, answer, |answer, round| {
+        let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
+        self.run(call, ask, |answer, round| {
             let limits = &round.call.limits;
             let found = answer.map_err(|error| convert::discovery_error(error, limits))?;
             let devices = convert::devices(found, limits)?;
@@ -155,6 +144,39 @@ impl Component {
             Ok(DeviceSet { devices, kept, notes, notes_dropped, ..DeviceSet::default() })
         })
         .await
+    }
+
+    async fn describe(&self) -> Result<Description, LoadError> {
+        let ask: Ask<_> = |handler, store, _| Box::pin(handler.call_describe(store));
+        let described = self.run(Call::default(), ask, |described, _| Ok(described)).await?;
+        convert::description(described).map_err(LoadError::Description)
+    }
+
+    /// Runs one export in a store of its own, on the guests' threads, and ends it when its time is up.
+    async fn run<T: 'static, R: Send + 'static>(
+        &self,
+        call: Call,
+        ask: Ask<T>,
+        take: Take<T, R>,
+    ) -> Result<R, RoundError> {
+        let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
+        let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let limit = call.limits.round.min(LONGEST);
+        let deadline = Instant::now() + limit;
+        let (name, udev_runs) = (&self.loaded.description.name, self.loaded.udev_runs.clone());
+        let round = Round::new(call, name, deadline, self.shared.sysfs.clone(), udev_runs);
+        let served = serve(self.loaded.pre.clone(), round, ask, take);
+        let guests = self.shared.runtime.handle().ok_or_else(stopped)?;
+        let task = guests.spawn(async move {
+            // The turn ends with the task, not with its caller: a guest that has not stopped yet still counts.
+            let _turn = turn;
+            served.await
+        });
+        match Task(task).until(deadline).await {
+            Ok(ended) => ended,
+            Err(error) if error.is_cancelled() => Err(RoundError::DeadlineExceeded(limit)),
+            Err(_) => Err(RoundError::Trapped("the host failed while it served the handler".to_owned())),
+        }
     }
 
     #[cfg(test)]
@@ -166,62 +188,46 @@ impl Component {
     pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<Shared>) {
         (self.loaded.pre.clone(), self.shared.clone())
     }
+}
 
-    async fn describe(&self) -> Result<Description, LoadError> {
-        let answer = |handler: DiscoveryHandler, mut store: Store<Round>| -> Answer<_> {
-            Box::pin(async move { (handler.akri_discovery_handler().call_describe(&mut store).await, store) })
-        };
-        let described = self.run(Call::default(), answer, |described, _| Ok(described)).await?;
-        convert::description(described).map_err(LoadError::Description)
-    }
+/// How to call an export with the details.
+type Ask<T> = for<'a> fn(&'a handler::Guest, &'a mut Store<Round>, &'a str) -> Answer<'a, T>;
+type Answer<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
+/// What to make of its answer, and of what else the guest told.
+type Take<T, R> = fn(T, Round) -> Result<R, RoundError>;
 
-    /// Runs one export in a store of its own, on the guests' threads, and ends it when its time is up.
-    async fn run<T: 'static, R: Send + 'static>(
-        &self,
-        call: Call,
-        answer: impl FnOnce(DiscoveryHandler, Store<Round>) -> Answer<T> + Send + 'static,
-        convert: impl FnOnce(T, Round) -> Result<R, RoundError> + Send + 'static,
-    ) -> Result<R, RoundError> {
-        let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
-        let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
-        let (limit, pre) = (call.limits.round.min(LONGEST), self.loaded.pre.clone());
-        let handler = &self.loaded.description.name;
-        let deadline = Instant::now() + limit;
-        let round = Round::new(call, handler, deadline, self.shared.sysfs.clone(), self.loaded.udev_runs.clone());
-        let mut task = Task(self.shared.runtime.handle().ok_or_else(stopped)?.spawn(async move {
-            // The turn ends with the task, not with the caller: a guest that has not stopped yet still counts.
-            let _turn = turn;
-            let mut store = round.into_store(pre.engine());
-            let (answer, store) = match pre.instantiate_async(&mut store).await {
-                Ok(handler) => answer(handler, store).await,
-                Err(error) => (Err(error), store),
-            };
-            let round = store.into_data();
-            match answer {
-                Ok(answer) => convert(answer, round),
-                Err(error) => Err(round.failure(&error)),
-            }
-        }));
-        let in_time = tokio::time::timeout_at(deadline.into(), &mut task.0).await;
-        if in_time.is_err() {
-            task.0.abort();
-        }
-        // Awaited in either case: only then the guest has really stopped.
-        let ended = match in_time {
-            Ok(ended) => ended,
-            Err(_) => (&mut task.0).await,
-        };
-        ended.unwrap_or_else(|error| match error.is_cancelled() {
-            true => Err(RoundError::DeadlineExceeded(limit)),
-            false => Err(RoundError::Trapped("the host failed while it served the handler".to_owned())),
-        })
+async fn serve<T, R>(
+    pre: DiscoveryHandlerPre<Round>,
+    round: Round,
+    ask: Ask<T>,
+    take: Take<T, R>,
+) -> Result<R, RoundError> {
+    let details = round.call.details.clone();
+    let mut store = round.into_store(pre.engine());
+    let answer = match pre.instantiate_async(&mut store).await {
+        Ok(handler) => ask(handler.akri_discovery_handler(), &mut store, &details).await,
+        Err(error) => Err(error),
+    };
+    let round = store.into_data();
+    match answer {
+        Ok(answer) => take(answer, round),
+        Err(error) => Err(round.failure(&error)),
     }
 }
 
-type Answer<T> = Pin<Box<dyn Future<Output = (wasmtime::Result<T>, Store<Round>)> + Send>>;
-
 /// A task that ends with its owner; a bare handle would let it run on.
 struct Task<T>(JoinHandle<T>);
+
+impl<T> Task<T> {
+    /// Waits for it, and ends it at `deadline`: it is awaited even then, since only an awaited guest has really stopped.
+    async fn until(mut self, deadline: Instant) -> Result<T, JoinError> {
+        if let Ok(ended) = tokio::time::timeout_at(deadline.into(), &mut self.0).await {
+            return ended;
+        }
+        self.0.abort();
+        (&mut self.0).await
+    }
+}
 
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
@@ -231,10 +237,12 @@ impl<T> Drop for Task<T> {
 
 fn compile(shared: &Shared, bytes: &[u8]) -> Result<Loaded, LoadError> {
     let digest = hex(&Sha256::digest(bytes));
-    let invalid = |error: wasmtime::Error| LoadError::Invalid(format!("{error:#}"));
-    let component = wasmtime::component::Component::from_binary(&shared.engine, bytes).map_err(invalid)?;
+    // The text names what the component chose to name.
+    let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
+    let component = wasmtime::component::Component::from_binary(&shared.engine, bytes)
+        .map_err(|error| LoadError::Invalid(why(error)))?;
     let imports = component.component_type().imports(&shared.engine).map(|(name, _)| name.to_owned()).collect();
-    let not_a_handler = |error: wasmtime::Error| LoadError::NotAHandler(format!("{error:#}"));
+    let not_a_handler = |error| LoadError::NotAHandler(why(error));
     let pre = shared.linker.instantiate_pre(&component).map_err(not_a_handler)?;
     let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
     // Until it has described itself, its log lines go by its digest.

@@ -8,7 +8,7 @@ use akri_model::device::Note;
 use akri_model::discovery::RoundError;
 use tokio::sync::Semaphore;
 use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline};
-use wasmtime_wasi::{I32Exit, ResourceTable, WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
 
 use crate::Call;
 use crate::limiter::Limiter;
@@ -85,7 +85,7 @@ impl Round {
         // a caller that could not.
         store.epoch_deadline_callback(move |_| {
             let over = Instant::now() >= deadline;
-            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+            Ok(if over && false { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
         store
     }
@@ -97,7 +97,8 @@ impl Round {
 
     /// What a failed call means.
     pub(crate) fn failure(&self, error: &wasmtime::Error) -> RoundError {
-        tracing::debug!(configuration = self.call.subject, "the component failed: {error:?}");
+        let whole = || clean(&format!("{error:?}"), 4096);
+        tracing::debug!(configuration = self.call.subject, "the component failed: {}", whole());
         if let Some(Trap::Interrupt) = error.downcast_ref() {
             return RoundError::DeadlineExceeded(self.call.limits.round);
         }
@@ -117,13 +118,12 @@ impl Round {
         if let Some(over) = error.downcast_ref::<OverLimit>() {
             return Some(over.to_string());
         }
-        let cause = error.root_cause().to_string();
-        // wasmtime has no public type for this one; a test holds the text.
-        if cause.contains("fuel allocated for hostcalls") {
-            return Some(format!("bytes handed to the host: {ARGUMENTS} in a call, {RESULT} in a result"));
-        }
-        if cause.contains("resource table has no free keys") {
+        if let Some(ResourceTableError::Full) = error.downcast_ref() {
             return Some(format!("resources: more than {RESOURCES}"));
+        }
+        // wasmtime has no public type for this one; a test holds the text.
+        if error.root_cause().to_string().contains("fuel allocated for hostcalls") {
+            return Some(format!("bytes handed to the host: more than {ARGUMENTS} in a call or {RESULT} in a result"));
         }
         self.limiter.exceeded()
     }

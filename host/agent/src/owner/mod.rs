@@ -14,7 +14,7 @@ use std::time::Duration;
 use akri_model::claim::Entry;
 use akri_model::configuration::{Configuration, Resources};
 use akri_model::device::{Device, DeviceSet};
-use akri_model::names::{Identity, Usage, resource_name, slot_name};
+use akri_model::names::{Identity, Usage, resource_name};
 use akri_model::plan::{Known, plan};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -428,20 +428,11 @@ impl State {
 
     async fn look(&mut self, sighting: &Sighting) {
         let Some(look) = sighting.look else { return };
-        let mut ended: Vec<(Identity, Vec<u32>)> = Vec::new();
-        for (identity, published) in &mut self.published {
-            let name = published.entry.key.name.clone();
-            let used = sighting.in_use.get(&resource_name(&name));
-            let slots = published.entry.claims.keys().copied().collect::<Vec<_>>();
-            let gone = slots.into_iter().filter(|slot| {
-                let in_use = used.is_some_and(|ids| ids.contains(&slot_name(&name, *slot)));
-                published.sightings.get_mut(slot).is_some_and(|sightings| sightings.judge(in_use, &look))
-            });
-            let gone: Vec<u32> = gone.collect();
-            if !gone.is_empty() {
-                ended.push((identity.clone(), gone));
-            }
-        }
+        let judged = self.published.iter_mut().map(|(identity, published)| {
+            let used = sighting.in_use.get(&resource_name(&published.entry.key.name));
+            (identity.clone(), published.judge(used, &look))
+        });
+        let ended: Vec<(Identity, Vec<u32>)> = judged.filter(|(_, slots)| !slots.is_empty()).collect();
         for (identity, slots) in ended {
             self.release(&identity, &slots).await;
         }

@@ -1,16 +1,17 @@
 //! An Instance as this node knows it: the device, its slots, this node's claims, and what the kubelet is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::claim::{Claim, Entry};
 use akri_model::configuration::Configuration;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::{Usage, cdi_name, hash_of_instance, slot_name};
 use akri_model::plan::Known;
-use akri_model::reclaim::Sightings;
+use akri_model::reclaim::{Look, Sightings};
 use akri_model::slots::SlotTable;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::debug;
 
 use crate::plugin::Plugin;
 use crate::plugin::resource::{Advertised, VirtualDevice};
@@ -95,6 +96,21 @@ impl Published {
             device_usage: self.slots.to_usage(&entry.key.name),
             online: if entry.online { Online::True } else { Online::False },
         }
+    }
+
+    /// Takes a look at what containers use into account; returns the slots whose claims have ended.
+    pub(super) fn judge(&mut self, used: Option<&BTreeSet<String>>, look: &Look) -> Vec<u32> {
+        let mut ended = Vec::new();
+        for slot in self.entry.claims.keys() {
+            let Some(sightings) = self.sightings.get_mut(slot) else { continue };
+            let before = sightings.is_seen();
+            if sightings.judge(used.is_some_and(|ids| ids.contains(&slot_name(&self.entry.key.name, *slot))), look) {
+                ended.push(*slot);
+            } else if sightings.is_seen() && !before {
+                debug!(instance = %self.entry.key, slot, "a container uses it");
+            }
+        }
+        ended
     }
 
     /// Remembers that a slot was used, for the kubelet's next choice.

@@ -74,7 +74,8 @@ impl Lists {
                 changed = self.advertised.changed() => match changed {
                     Ok(()) if self.sent.as_ref() == Some(&*self.advertised.borrow_and_update()) => {}
                     Ok(()) => return Some(self.current()),
-                    Err(_) => return Some(self.last()),
+                    // The resource went without a word that its devices are gone, so nobody is told so.
+                    Err(_) => return None,
                 },
                 // Without a sender the server is gone, and this stream with it.
                 changed = self.phase.changed() => changed.ok()?,
@@ -173,11 +174,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_resource_that_is_dropped_counts_as_closed() {
+    async fn a_resource_that_is_dropped_takes_no_device_away() {
         let mut source = source();
         source.now().await;
         drop(source.advertised);
-        assert_eq!(source.lists.next().await, Some(ListAndWatchResponse::default()));
         assert_eq!(source.lists.next().await, None);
     }
 

@@ -50,8 +50,8 @@ impl Plugins {
         Self { common: Arc::new(Common::new(sockets, watch)), shutdown: watch::Sender::new(false) }
     }
 
-    /// Serves a resource until its plugin is closed or dropped, or its own [`closed`] flag is set. One resource name is
-    /// to be served once at a time: wait for [`Plugin::close`] before serving it again.
+    /// Serves a resource until its plugin is closed or its own [`closed`] flag is set. One resource name is to be served
+    /// once at a time: wait for [`Plugin::close`] before serving it again.
     ///
     /// [`closed`]: resource::Advertised::closed
     pub fn serve(&self, resource: Arc<dyn Resource>) -> Plugin {
@@ -67,14 +67,15 @@ impl Plugins {
 
     /// Ends every stream and removes the sockets. The kubelet gets no empty lists: the devices are still there, and the
     /// pods that use them are to outlive the agent. Takes 3 s at most.
-    pub async fn shutdown(self) {
+    pub async fn shutdown(&self) {
         self.shutdown.send_replace(true);
         self.shutdown.closed().await;
     }
 }
 
-/// A served resource. Dropping it is like [`Plugin::close`] without waiting.
-#[must_use = "a plugin is closed when it is dropped"]
+/// A served resource. Dropping it ends the stream and removes the socket without waiting; unlike [`Plugin::close`] it
+/// takes no device away.
+#[must_use = "a plugin ends when it is dropped"]
 pub struct Plugin {
     close: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -82,9 +83,10 @@ pub struct Plugin {
 
 impl Plugin {
     /// Sends the kubelet an empty list, so that it forgets the devices, ends the stream and removes the socket. Takes
-    /// 3 s at most.
+    /// 3 s at most, as long as a call of the kubelet that is under way.
     pub async fn close(self) {
-        drop(self.close);
+        // Nobody listens if the plugin has ended by itself.
+        let _ = self.close.send(());
         // The task ends by itself; should it have panicked, its socket is removed all the same.
         let _ = self.task.await;
     }

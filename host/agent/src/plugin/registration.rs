@@ -55,11 +55,12 @@ impl Common {
         Self { sockets, watch, counts, permits: Semaphore::new(AT_ONCE), complained: AtomicBool::new(false) }
     }
 
-    /// Binds, serves and registers. The order is the kubelet's: it dials back before it answers.
-    async fn register(&self, resource: &Arc<dyn Resource>) -> Result<Server, Error> {
+    /// Binds, serves and registers; says with which kubelet. The order is the kubelet's: it dials back before it answers.
+    async fn register(&self, resource: &Arc<dyn Resource>) -> Result<(Server, Option<FileId>), Error> {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await.ok();
         let dir = self.sockets.dir();
+        let id = FileId::of_socket(&dir.join(SOCKET));
         let kubelet = channel::connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
         let server = Server::start(&self.sockets, Arc::clone(resource))
             .map_err(|error| Error::Serve { dir: dir.to_owned(), error })?;
@@ -68,7 +69,7 @@ impl Common {
             Ok(Ok(_)) => {
                 self.complained.store(false, Ordering::Relaxed);
                 server.registered();
-                return Ok(server);
+                return Ok((server, id));
             }
             Ok(Err(status)) => Error::Refused(Box::new(status)),
             Err(_) => Error::Timeout,
@@ -105,22 +106,28 @@ impl Drop for Count<'_> {
     }
 }
 
-/// What can end a plugin.
+/// What can end a plugin. Only what says in so many words that the resource is gone makes the kubelet forget its devices:
+/// a task that stops or panics takes nothing away.
 struct Ending {
-    advertised: watch::Receiver<Advertised>,
+    ended: Option<End>,
     close: oneshot::Receiver<()>,
+    advertised: watch::Receiver<Advertised>,
     shutdown: watch::Receiver<bool>,
 }
 
 impl Ending {
     /// Waits until the plugin is to end. Once it has returned, it returns at once.
     async fn wait(&mut self) -> End {
-        tokio::select! {
-            biased;
-            _ = self.shutdown.wait_for(|shutdown| *shutdown) => End::Silent,
-            _ = self.advertised.wait_for(|advertised| advertised.closed) => End::Empty,
-            () = closed(&mut self.close) => End::Empty,
+        if let Some(end) = self.ended {
+            return end;
         }
+        let gone = tokio::select! {
+            biased;
+            closed = &mut self.close => closed.is_ok(),
+            closed = self.advertised.wait_for(|advertised| advertised.closed) => closed.is_ok(),
+            _ = self.shutdown.wait_for(|shutdown| *shutdown) => false,
+        };
+        *self.ended.insert(if gone { End::Empty } else { End::Silent })
     }
 }
 
@@ -140,7 +147,7 @@ impl Registration {
         shutdown: watch::Receiver<bool>,
     ) -> Self {
         let sight = common.watch.sight.clone();
-        let ending = Ending { advertised: resource.advertised(), close, shutdown };
+        let ending = Ending { ended: None, close, advertised: resource.advertised(), shutdown };
         Self { common, resource, sight, ending }
     }
 
@@ -149,14 +156,14 @@ impl Registration {
         let common = Arc::clone(&self.common);
         let _wanted = Count::up(&common.counts, |counts| &mut counts.wanted);
         let mut pause = FIRST_PAUSE;
-        while let Some(kubelet) = self.kubelet().await {
+        while let kubelet @ Some(_) = self.kubelet().await {
             let registered = tokio::select! {
                 biased;
                 _ = self.ending.wait() => return,
                 registered = common.register(&self.resource) => registered,
             };
             match registered {
-                Ok(server) => {
+                Ok((server, kubelet)) => {
                     pause = FIRST_PAUSE;
                     let registered = Count::up(&common.counts, |counts| &mut counts.registered);
                     let end = self.over(&server, kubelet).await;
@@ -186,7 +193,7 @@ impl Registration {
 
     /// Waits for what ends a registration: the end of the plugin, or, as `None`, another kubelet, a lost socket or a
     /// kubelet that let go of us.
-    async fn over(&mut self, server: &Server, kubelet: FileId) -> Option<End> {
+    async fn over(&mut self, server: &Server, kubelet: Option<FileId>) -> Option<End> {
         let sight = &mut self.sight;
         let again = async {
             // Also at once: the kubelet may have gone while we registered.
@@ -205,7 +212,7 @@ impl Registration {
     }
 
     /// Waits for the pause, the end or another kubelet.
-    async fn wait(&mut self, pause: Duration, kubelet: FileId) {
+    async fn wait(&mut self, pause: Duration, kubelet: Option<FileId>) {
         tokio::select! {
             _ = self.ending.wait() => {}
             _ = self.sight.wait_for(|sight| is_other(sight.kubelet, kubelet)) => {}
@@ -214,16 +221,9 @@ impl Registration {
     }
 }
 
-/// Waits for the plugin's handle to be closed or dropped.
-async fn closed(close: &mut oneshot::Receiver<()>) {
-    if !close.is_terminated() {
-        let _ = close.await;
-    }
-}
-
 /// Whether there is a kubelet, and not this one.
-fn is_other(now: Option<FileId>, kubelet: FileId) -> bool {
-    now.is_some_and(|now| now != kubelet)
+fn is_other(now: Option<FileId>, kubelet: Option<FileId>) -> bool {
+    now.is_some() && now != kubelet
 }
 
 /// Between half and all of a pause, so that a thousand resources don't come at the same moment.

@@ -51,7 +51,8 @@ pub trait Resource: Send + Sync + 'static {
     /// The extended resource's name, such as `akri.sh/camera-8120fe`.
     fn name(&self) -> &str;
 
-    /// The current list; a change of any kind is to be sent to the kubelet.
+    /// The current list; a change of any kind is to be sent to the kubelet. When its sender is dropped without `closed`
+    /// having been set, the plugin ends and no device is taken away.
     fn advertised(&self) -> watch::Receiver<Advertised>;
 
     /// Claims ids for containers, all or nothing: one element of edits for each element of the request.

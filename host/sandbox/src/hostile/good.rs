@@ -109,6 +109,14 @@ async fn udev_shows_what_is_granted() {
 }
 
 #[tokio::test]
+async fn udev_answers_in_pages_that_join() {
+    let set = guest().await.discover(granted("udev:*", "*")).await.unwrap();
+    let paths: Vec<_> = set.devices.iter().map(|device| device.id.as_str()).collect();
+    assert!(paths.len() > 16, "the guest asks for 16 at a time");
+    assert!(paths.is_sorted());
+}
+
+#[tokio::test]
 async fn udev_without_a_grant_says_what_to_do() {
     let Err(RoundError::NotGranted(why)) = discover("udev:mem").await else { panic!("it has to be refused") };
     assert!(why.contains("akri:discovery/udev") && why.contains("DiscoveryHandler"), "{why}");

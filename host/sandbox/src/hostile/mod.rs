@@ -3,7 +3,6 @@
 mod bad;
 mod good;
 mod shared;
-mod measure;
 
 use std::collections::BTreeMap;
 use std::io;

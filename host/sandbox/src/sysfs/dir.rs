@@ -47,8 +47,8 @@ impl Dir {
         target.rsplit('/').next().map(str::to_owned)
     }
 
-    /// The names of its directories and of its links; names that are not UTF-8 are none.
-    pub(super) fn names(&self, kind: Kind) -> io::Result<Vec<Option<String>>> {
+    /// The names of its directories or of its links.
+    pub(super) fn names(&self, kind: Kind) -> io::Result<Names> {
         let wanted = match kind {
             Kind::Directory => FileType::Directory,
             Kind::Link => FileType::Symlink,
@@ -69,6 +69,9 @@ impl Dir {
         Ok(fs::openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
     }
 }
+
+/// Names in a directory; those that are not UTF-8 are none.
+pub(super) type Names = Vec<Option<String>>;
 
 /// What to list.
 #[derive(Debug, Clone, Copy)]

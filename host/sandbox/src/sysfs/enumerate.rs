@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
 use super::device::Reader;
-use super::dir::{Kind, resolve};
+use super::dir::{Dir, Kind, Names, resolve};
 use super::{Query, Stop};
 
 /// Devices by path, with their subsystem.
@@ -24,13 +24,15 @@ pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<
 
 /// The directories that hold links to devices, with the subsystem of these.
 fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
-    let (classes, buses) = (names(reader, "class", Kind::Directory)?, names(reader, "bus", Kind::Directory)?);
+    let classes = contents(reader, "class", Kind::Directory)?;
+    let buses = contents(reader, "bus", Kind::Directory)?;
     // An empty directory where sysfs should be is no machine without devices.
     if classes.is_none() && buses.is_none() {
         return Err(Stop::Unavailable("sysfs is not mounted: there is neither class nor bus".to_owned()));
     }
-    let classes = classes.into_iter().flatten().flatten().map(|name| (format!("class/{name}"), name));
-    let buses = buses.into_iter().flatten().flatten().map(|name| (format!("bus/{name}/devices"), name));
+    let names = |contents: Option<(Dir, Names)>| contents.into_iter().flat_map(|(_, names)| names).flatten();
+    let classes = names(classes).map(|name| (format!("class/{name}"), name));
+    let buses = names(buses).map(|name| (format!("bus/{name}/devices"), name));
     let mut all: Vec<_> = classes.chain(buses).collect();
     // Kernels without the class show block devices here alone.
     if !all.iter().any(|(directory, _)| directory == "class/block") {
@@ -39,11 +41,12 @@ fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
     Ok(all)
 }
 
-/// What is in a directory, none if there is no such directory. Any other error ends the run: devices that are there
-/// would be missing from its answer.
-fn names(reader: &Reader<'_>, path: &str, kind: Kind) -> Result<Option<Vec<Option<String>>>, Stop> {
-    match reader.root.dir(path).and_then(|dir| dir.names(kind)) {
-        Ok(names) => Ok(Some(names)),
+/// A directory and what is in it, none if there is no such directory. Any other error ends the run: devices that are
+/// there would be missing from its answer.
+fn contents(reader: &Reader<'_>, path: &str, kind: Kind) -> Result<Option<(Dir, Names)>, Stop> {
+    let read = |dir: Dir| dir.names(kind).map(|names| (dir, names));
+    match reader.root.dir(path).and_then(read) {
+        Ok(contents) => Ok(Some(contents)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Stop::Unavailable(format!("sysfs: {path}: {error}"))),
     }
@@ -56,10 +59,9 @@ fn list(
     subsystem: &str,
     found: &mut Found,
 ) -> Result<(), Stop> {
-    let names = names(reader, directory, Kind::Link)?;
-    let Ok(dir) = reader.root.dir(directory) else { return Ok(()) };
+    let Some((dir, names)) = contents(reader, directory, Kind::Link)? else { return Ok(()) };
     let from = format!("/{directory}");
-    for name in names.into_iter().flatten() {
+    for name in names {
         let sysname = name.as_deref().map(|name| name.replace('!', "/")).unwrap_or_default();
         if query.is_some_and(|query| !query.wants_sysname(&sysname)) || !reader.look()? {
             continue;

@@ -1,0 +1,53 @@
+//! What a handler finds when it reaches for what it was not given.
+
+use std::net::{TcpStream, UdpSocket};
+
+use crate::akri::discovery::{cache, multicast, secrets};
+use crate::{Round, device, hint};
+
+pub(crate) fn discover(word: &str, _argument: &str) -> Round {
+    Some(Ok(vec![device(
+        word,
+        match word {
+            "surroundings" => surroundings(),
+            "network" => network(),
+            "capabilities" => capabilities(),
+            _ => return None,
+        },
+    )]))
+}
+
+fn answer<T, E: std::fmt::Debug>(name: &str, result: Result<T, E>) -> (String, String) {
+    (name.to_owned(), result.map_or_else(|e| format!("{e:?}"), |_| "OPEN".to_owned()))
+}
+
+fn surroundings() -> Vec<(String, String)> {
+    let mut line = String::new();
+    let read = std::io::stdin().read_line(&mut line);
+    vec![
+        hint("ARGUMENTS", &std::env::args().count().to_string()),
+        hint("ENVIRONMENT", &std::env::vars().count().to_string()),
+        hint("STDIN", &format!("{:?}", read.ok())),
+        answer("ROOT", std::fs::read_dir("/")),
+        answer("PASSWD", std::fs::read("/etc/passwd")),
+        answer("WRITE", std::fs::write("file", "text")),
+        hint("CLOCK", if std::time::SystemTime::UNIX_EPOCH.elapsed().is_ok() { "runs" } else { "stands" }),
+    ]
+}
+
+fn network() -> Vec<(String, String)> {
+    vec![
+        answer("UDP", UdpSocket::bind("127.0.0.1:0")),
+        answer("TCP", TcpStream::connect("127.0.0.1:9")),
+        answer("NAME", std::net::ToSocketAddrs::to_socket_addrs("localhost:80")),
+    ]
+}
+
+fn capabilities() -> Vec<(String, String)> {
+    vec![
+        answer("SECRETS", secrets::get("password")),
+        answer("MULTICAST", multicast::open("239.255.255.250", 3702)),
+        answer("CACHE_SET", cache::set("key", b"value")),
+        hint("CACHE_GET", if cache::get("key").is_none() { "none" } else { "OPEN" }),
+    ]
+}

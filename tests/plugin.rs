@@ -1,0 +1,335 @@
+//! Device plugins and the kubelet: RULES 1-4 and 7, many resources, restarts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use akri_agent::plugin::Registered;
+use akri_agent::plugin::pod_resources::{self, PodUse};
+use akri_agent::plugin::resource::Refused;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::support::kubelet::{AdmissionError, Authority, Kubelet, List, Options, View};
+
+use shelf::{Node, Shelf};
+
+mod shelf;
+
+#[tokio::test]
+async fn a_resource_is_registered_listed_and_handed_out() {
+    for authority in [Authority::Localhost, Authority::Path] {
+        let node = Node::new();
+        let kubelet = Kubelet::start_with(node.path(), Options { authority, ..Options::default() });
+        let shelf = Shelf::new("camera-8120fe", 3);
+        let _plugin = node.serve(&shelf);
+        kubelet.wait_for("three devices", |view| view.resource(&shelf.name).allocatable() == 3).await;
+        assert_eq!(kubelet.view(|view| view.resource(&shelf.name).options), (true, false), "{authority:?}");
+
+        let admitted = kubelet.admit("pod", "container", &shelf.name, 2).await.unwrap();
+        assert_eq!(admitted.ids, ["camera-8120fe-1", "camera-8120fe-2"], "the preferred ones");
+        assert_eq!(admitted.response.envs["IDS"], "camera-8120fe-1,camera-8120fe-2");
+        assert_eq!(shelf.requests(), [[admitted.ids.clone()]], "one call for a single container");
+
+        let uses = pod_resources::list(node.path()).await.unwrap();
+        let (namespace, pod, container) = ("default".into(), "pod".into(), "container".into());
+        assert_eq!(uses, [PodUse { namespace, pod, container, resource: shelf.name.clone(), ids: admitted.ids }]);
+    }
+}
+
+#[tokio::test]
+async fn a_list_is_sent_on_change_only_and_when_it_is_to_be_sent_again() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("scale", 2);
+    let _plugin = node.serve(&shelf);
+    let wait = async |what: &str, seen: &dyn Fn(&[List]) -> bool| {
+        kubelet.wait_for(what, |view| seen(&view.resource(&shelf.name).lists)).await;
+    };
+    wait("the first list", &|lists| !lists.is_empty()).await;
+    shelf.set_health(0, false);
+    wait("a list with one unhealthy device", &|lists| lists.last().is_some_and(|last| !last[0].1)).await;
+    shelf.set_health(0, false);
+    shelf.set_health(1, false);
+    wait("a list without healthy devices", &|lists| lists.last().is_some_and(|last| !last[1].1)).await;
+    shelf.set_health(0, true);
+    wait("a list with one healthy device", &|lists| lists.last().is_some_and(|last| last[0].1)).await;
+
+    let before = kubelet.view(|view| view.resource(&shelf.name).lists);
+    shelf.refuse(Refused::Unavailable("slot 0 is taken".into()));
+    let error = kubelet.admit("pod", "container", &shelf.name, 1).await.unwrap_err();
+    assert_eq!(error, AdmissionError::Refused(Code::Unavailable, "slot 0 is taken".into()));
+    wait("the same list again", &|lists| lists.len() > before.len() && lists.last() == before.last()).await;
+    assert_eq!(kubelet.admit("pod", "container", &shelf.name, 1).await.unwrap_err(), AdmissionError::PodFailed);
+    assert!(kubelet.admit("pod-2", "container", &shelf.name, 1).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_closed_plugin_leaves_an_empty_list_and_no_socket() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelves = [Shelf::new("closed", 1), Shelf::new("flagged", 1), Shelf::new("dropped", 1)];
+    let [closed, _flagged, dropped] = shelves.each_ref().map(|shelf| node.serve(shelf));
+    for shelf in &shelves {
+        kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+    }
+    shelves[1].advertised.send_modify(|advertised| advertised.closed = true);
+    drop(dropped);
+    closed.close().await;
+    for (shelf, capacity) in shelves.iter().zip([0, 0, 1]) {
+        kubelet
+            .wait_for("the end of the stream", |view| {
+                let resource = view.resource(&shelf.name);
+                let last = resource.lists.last().map(Vec::len);
+                !resource.connected && resource.capacity() == capacity && last == Some(capacity)
+            })
+            .await;
+    }
+    let mut counts = node.plugins.registered();
+    counts.wait_for(|counts| *counts == Registered::default()).await.unwrap();
+    assert_eq!(node.sockets(), [] as [PathBuf; 0]);
+}
+
+#[tokio::test]
+async fn a_shutdown_removes_the_sockets_and_takes_no_device_away() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("kept", 2);
+    let plugin = node.serve(&shelf);
+    kubelet.wait_for("two devices", |view| view.resource(&shelf.name).allocatable() == 2).await;
+    node.plugins.shutdown().await;
+    kubelet.wait_for("the end of the stream", |view| !view.resource(&shelf.name).connected).await;
+    let resource = kubelet.view(|view| view.resource(&shelf.name));
+    assert_eq!((resource.capacity(), resource.allocatable()), (2, 0));
+    assert!(resource.lists.iter().all(|list| list.len() == 2), "{:?}", resource.lists);
+    assert_eq!(node.sockets(), [] as [PathBuf; 0]);
+    plugin.close().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_starts_anew_gets_every_resource_again_and_running_pods_stay() {
+    for authority in [Authority::Localhost, Authority::Path] {
+        let node = Node::new();
+        let mut kubelet = Kubelet::start_with(node.path(), Options { authority, ..Options::default() });
+        let shelves: Vec<_> = (0..20).map(|i| Shelf::new(&format!("device-{i}"), 2)).collect();
+        let _plugins: Vec<_> = shelves.iter().map(|shelf| node.serve(shelf)).collect();
+        let held = shelves[7].name.clone();
+        kubelet.wait_for("a device", |view| view.resource(&held).allocatable() == 2).await;
+        let admitted = kubelet.admit("pod", "container", &held, 1).await.unwrap();
+        let all = |view: &View| {
+            view.resources.len() == 20 && view.resources.values().all(|resource| resource.allocatable() == 2)
+        };
+        for _ in 0..3 {
+            kubelet.wait_for("all resources", all).await;
+            kubelet.restart();
+            assert!(kubelet.view(|view| view.pods.len() == 1 && view.resources.len() == 20));
+        }
+        kubelet.wait_for("all resources", all).await;
+        kubelet.readmit("pod").unwrap();
+        assert_eq!(kubelet.admit("pod", "container", &held, 1).await.unwrap(), admitted, "from the checkpoint");
+        assert_eq!(shelves[7].requests().len(), 1, "nothing is allocated twice");
+        node.registered(20).await;
+        assert_eq!(node.sockets().len(), 20);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_whose_devices_are_gone_is_not_admitted_anew() {
+    let node = Node::new();
+    let mut kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("unsteady", 3);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("three devices", |view| view.resource(&shelf.name).allocatable() == 3).await;
+    for pod in ["hasty", "late", "early"] {
+        kubelet.admit(pod, "container", &shelf.name, 1).await.unwrap();
+    }
+    kubelet.refuse_registrations(true);
+    kubelet.restart();
+    let name = shelf.name.clone();
+    assert_eq!(kubelet.readmit("hasty"), Err(AdmissionError::NoHealthy(name.clone())));
+    shelf.set_health(1, false);
+    kubelet.refuse_registrations(false);
+    kubelet.wait_for("two healthy devices", |view| view.resource(&name).allocatable() == 2).await;
+    assert_eq!(kubelet.readmit("late"), Err(AdmissionError::NoLongerHealthy(name.clone())));
+    assert_eq!(kubelet.readmit("early"), Ok(()));
+    let unknown = kubelet.admit("other", "container", "akri.sh/unknown", 1).await;
+    assert_eq!(unknown, Err(AdmissionError::Unregistered("akri.sh/unknown".into())));
+}
+
+#[tokio::test]
+async fn a_lost_socket_is_bound_anew() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("lost", 1);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+    let first = kubelet.view(|view| view.resource(&shelf.name).endpoint);
+    fs::remove_file(node.path().join("device-plugins").join(&first)).unwrap();
+    kubelet
+        .wait_for("another socket with one device", |view| {
+            let resource = view.resource(&shelf.name);
+            resource.endpoint != first && resource.connected && resource.allocatable() == 1
+        })
+        .await;
+    assert_eq!(node.sockets().len(), 1);
+}
+
+#[tokio::test]
+async fn a_late_disconnect_does_not_leave_a_new_registration_unhealthy() {
+    let node = Node::new();
+    let options = Options { late_disconnect: true, ..Options::default() };
+    let kubelet = Kubelet::start_with(node.path(), options);
+    let shelf = Shelf::new("late", 1);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+    for socket in node.sockets() {
+        fs::remove_file(socket).unwrap();
+    }
+    kubelet
+        .wait_for("a list after the late disconnect", |view| {
+            let resource = view.resource(&shelf.name);
+            resource.late_disconnects > 0 && resource.allocatable() == 1
+        })
+        .await;
+    assert_eq!(kubelet.view(|view| view.resource(&shelf.name).registrations), 2);
+}
+
+#[tokio::test]
+async fn a_kubelet_and_a_directory_that_come_late_are_waited_for() {
+    let node = Node::fresh(tempfile::tempdir().unwrap());
+    let shelf = Shelf::new("patient", 1);
+    let plugin = node.serve(&shelf);
+    let mut counts = node.plugins.registered();
+    counts.wait_for(|counts| *counts == Registered { wanted: 1, registered: 0 }).await.unwrap();
+    assert!(!node.path().join("device-plugins").exists(), "the kubelet makes its directory itself");
+    let mut kubelet = Kubelet::start(node.path());
+    kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+    kubelet.stop();
+    node.registered(0).await;
+    kubelet.start_again();
+    kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+    plugin.close().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_refuses_is_asked_again() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    kubelet.refuse_registrations(true);
+    let shelf = Shelf::new("refused", 1);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("two attempts", |view| view.refused >= 2).await;
+    assert_eq!(*node.plugins.registered().borrow(), Registered { wanted: 1, registered: 0 });
+    assert!(node.sockets().len() <= 1, "an attempt cleans up after itself");
+    kubelet.refuse_registrations(false);
+    kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+}
+
+#[tokio::test]
+async fn an_app_container_is_offered_what_its_init_container_had() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("reused", 3);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("three devices", |view| view.resource(&shelf.name).allocatable() == 3).await;
+    let init = kubelet.admit_init("pod", "init", &shelf.name, 1).await.unwrap();
+    assert_eq!(pod_resources::list(node.path()).await.unwrap(), [], "init containers are left out");
+    let app = kubelet.admit("pod", "app", &shelf.name, 2).await.unwrap();
+    assert_eq!(init.ids, ["reused-2"]);
+    assert_eq!(app.ids, ["reused-1", "reused-2"]);
+    kubelet.admit("other", "app", &shelf.name, 1).await.unwrap();
+    let none = AdmissionError::TooFew { resource: shelf.name.clone(), requested: 1, available: 0 };
+    assert_eq!(kubelet.admit("third", "app", &shelf.name, 1).await, Err(none));
+    kubelet.remove_pod("pod");
+    assert_eq!(pod_resources::list(node.path()).await.unwrap().len(), 1);
+    kubelet.admit("fourth", "app", &shelf.name, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_no_kubelet_makes_are_answered_too() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("odd", 2);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("two devices", |view| view.resource(&shelf.name).allocatable() == 2).await;
+    let admitted = kubelet.admit("pod", "container", &shelf.name, 1).await.unwrap();
+    let mut plugin = kubelet.plugin(&shelf.name);
+
+    let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+    plugin.pre_start_container(PreStartContainerRequest { devices_ids: admitted.ids }).await.unwrap();
+    let unclaimed = PreStartContainerRequest { devices_ids: ids(&["odd-0"]) };
+    assert_eq!(plugin.pre_start_container(unclaimed).await.unwrap_err().code(), Code::NotFound);
+
+    let allocate = |containers: Vec<Vec<String>>| AllocateRequest {
+        container_requests: containers
+            .into_iter()
+            .map(|devices_ids| ContainerAllocateRequest { devices_ids })
+            .collect(),
+    };
+    let two = plugin.allocate(allocate(vec![ids(&["odd-0"]), ids(&["odd-1"])])).await.unwrap().into_inner();
+    let envs: Vec<_> = two.container_responses.iter().map(|response| response.envs["IDS"].as_str()).collect();
+    assert_eq!(envs, ["odd-0", "odd-1"], "one response per container");
+    let too_many = plugin.allocate(allocate(vec![vec!["odd-0".into(); 5000]])).await.unwrap_err();
+    assert_eq!(too_many.code(), Code::InvalidArgument);
+    let too_long = plugin.allocate(allocate(vec![vec!["x".repeat(3 << 20)]])).await.unwrap_err();
+    assert_eq!(too_long.code(), Code::OutOfRange);
+    assert_eq!(shelf.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_peer_that_speaks_no_http2_bothers_nobody() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let shelf = Shelf::new("sturdy", 1);
+    let _plugin = node.serve(&shelf);
+    kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
+    for garbage in
+        [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff", b""]
+    {
+        let mut peer = UnixStream::connect(&node.sockets()[0]).await.unwrap();
+        peer.write_all(garbage).await.unwrap();
+        peer.shutdown().await.unwrap();
+        // It is hung up on, with or without a word.
+        let _ = peer.read_to_end(&mut Vec::new()).await;
+    }
+    kubelet.admit("pod", "container", &shelf.name, 1).await.unwrap();
+}
+
+/// Registers many and prints how long it took, for people: nothing depends on the time.
+async fn many(count: usize) {
+    let node = Node::new();
+    let mut kubelet = Kubelet::start(node.path());
+    let shelves: Vec<_> = (0..count).map(|i| Shelf::new(&format!("device-{i:06}"), 2)).collect();
+    let start = Instant::now();
+    let plugins: Vec<_> = shelves.iter().map(|shelf| node.serve(shelf)).collect();
+    node.registered(count).await;
+    let registered = start.elapsed();
+    let all = |view: &View| {
+        view.resources.len() == count && view.resources.values().all(|resource| resource.allocatable() == 2)
+    };
+    kubelet.wait_for("all devices of all resources", all).await;
+    let listed = start.elapsed();
+    let start = Instant::now();
+    kubelet.restart();
+    kubelet.wait_for("all devices again", all).await;
+    let again = start.elapsed();
+    println!("{count} resources: registered {registered:?}, listed {listed:?}, back after a restart {again:?}");
+    node.registered(count).await;
+    assert_eq!(node.sockets().len(), count);
+    let start = Instant::now();
+    node.plugins.shutdown().await;
+    println!("{count} resources: closed {:?}", start.elapsed());
+    drop(plugins);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_resources_are_served() {
+    many(200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_resources_are_served() {
+    many(1000).await;
+}

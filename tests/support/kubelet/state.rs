@@ -1,0 +1,150 @@
+//! The device manager's state, shared by its servers and by the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use akri_grpc::deviceplugin::device_plugin_client::DevicePluginClient;
+use akri_grpc::deviceplugin::{DevicePluginOptions, ListAndWatchResponse};
+use tokio::sync::Notify;
+use tonic::transport::Channel;
+
+use super::checkpoint;
+use super::view::{List, ResourceView, View};
+
+/// A plugin the kubelet is connected to.
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    pub(super) client: DevicePluginClient<Channel>,
+    pub(super) offers_preferred: bool,
+    /// Tells registrations of one resource apart.
+    socket: String,
+}
+
+/// Devices of the pod under admission that later containers of it are offered again, by resource.
+#[derive(Default)]
+pub(super) struct Reuse {
+    pub(super) pod: String,
+    pub(super) devices: BTreeMap<String, BTreeSet<String>>,
+}
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub(super) view: View,
+    pub(super) endpoints: BTreeMap<String, Endpoint>,
+    pub(super) reuse: Reuse,
+    /// Pods whose admission failed.
+    pub(super) failed: BTreeSet<String>,
+    pub(super) refuse: bool,
+}
+
+pub(super) struct State {
+    inner: Mutex<Inner>,
+    pub(super) changed: Notify,
+    /// One pod at a time.
+    pub(super) admission: tokio::sync::Mutex<()>,
+    checkpoint: PathBuf,
+}
+
+impl State {
+    /// What the checkpoint in this root directory holds.
+    pub(super) fn new(dir: &Path, refuse: bool) -> Arc<Self> {
+        let checkpoint = dir.join("device-plugins").join(checkpoint::FILE);
+        let inner = Inner { view: checkpoint::read(&checkpoint), refuse, ..Inner::default() };
+        let changed = Notify::new();
+        let admission = tokio::sync::Mutex::default();
+        Arc::new(Self { inner: Mutex::new(inner), changed, admission, checkpoint })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.changed.notify_waiters();
+        changed
+    }
+
+    /// Writes the checkpoint. A real kubelet does so after each admission and list; here the lists are left out, since
+    /// they are not read back.
+    pub(super) fn save(&self) {
+        checkpoint::write(&self.checkpoint, &self.lock().view);
+    }
+}
+
+impl Inner {
+    /// Whether to refuse a registration; counts it if so.
+    pub(super) fn refuses(&mut self) -> bool {
+        self.view.refused += usize::from(self.refuse);
+        self.refuse
+    }
+
+    pub(super) fn connected(
+        &mut self,
+        resource: &str,
+        socket: &str,
+        client: DevicePluginClient<Channel>,
+        options: DevicePluginOptions,
+    ) {
+        let offers_preferred = options.get_preferred_allocation_available;
+        let endpoint = Endpoint { client, offers_preferred, socket: socket.to_owned() };
+        self.endpoints.insert(resource.to_owned(), endpoint);
+        let view = self.view.resources.entry(resource.to_owned()).or_default();
+        view.connected = true;
+        view.registrations += 1;
+        view.endpoint = socket.to_owned();
+        view.options = (offers_preferred, options.pre_start_required);
+    }
+
+    /// Takes a list. Like the real one it goes by the resource's name and does not ask which registration it came from.
+    pub(super) fn listed(&mut self, resource: &str, list: ListAndWatchResponse) {
+        let view = self.view.resources.entry(resource.to_owned()).or_default();
+        let list: List = list.devices.into_iter().map(|device| (device.id, device.health == "Healthy")).collect();
+        let of =
+            |wanted: bool| list.iter().filter(|(_, healthy)| *healthy == wanted).map(|(id, _)| id.clone()).collect();
+        (view.healthy, view.unhealthy) = (of(true), of(false));
+        view.lists.push(list);
+    }
+
+    /// A connection has ended. `late`: marks the resource unhealthy even if it was registered anew meanwhile.
+    pub(super) fn disconnected(&mut self, resource: &str, socket: &str, late: bool) {
+        let current = self.endpoints.get(resource).is_some_and(|endpoint| endpoint.socket == socket);
+        let view = self.view.resources.entry(resource.to_owned()).or_default();
+        if current {
+            view.connected = false;
+        }
+        view.late_disconnects += usize::from(late && !current);
+        if current || late {
+            view.unhealthy.append(&mut view.healthy);
+        }
+    }
+
+    /// The resource as it is after a start: known, but without a plugin.
+    pub(super) fn is_known(&self, resource: &str) -> bool {
+        self.view.resources.contains_key(resource)
+    }
+
+    pub(super) fn resource(&self, name: &str) -> ResourceView {
+        self.view.resource(name)
+    }
+
+    /// The pod is not tried again, and what its containers got is free.
+    pub(super) fn pod_failed(&mut self, pod: &str) {
+        self.failed.insert(pod.to_owned());
+        self.remove_pod(pod);
+    }
+
+    pub(super) fn remove_pod(&mut self, pod: &str) {
+        self.view.pods.retain(|(of, _, _), _| of != pod);
+        if self.reuse.pod == pod {
+            self.reuse = Reuse::default();
+        }
+    }
+
+    /// Ids of a resource that containers hold.
+    pub(super) fn in_use(&self, resource: &str) -> BTreeSet<String> {
+        let uses = self.view.pods.iter().filter(|((_, _, of), _)| of == resource);
+        uses.flat_map(|(_, admitted)| admitted.ids.clone()).collect()
+    }
+}

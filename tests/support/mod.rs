@@ -1,0 +1,4 @@
+//! What stories are made with.
+
+pub mod kubelet;
+pub mod node;

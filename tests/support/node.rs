@@ -1,0 +1,238 @@
+//! A node for stories: directories of its own and, when wanted, the real agent as a process.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use akri_agent::cluster::local::{read_configurations, read_instances};
+use akri_api::condition::{self, Condition};
+use akri_api::{Configuration, Instance};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a story waits for something. Long, because only a test that fails waits that long.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Where the built components are, with their DiscoveryHandler manifests.
+pub fn built_components() -> PathBuf {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/components");
+    assert!(directory.join("udev.wasm").exists(), "no components in {}: run 'make components'", directory.display());
+    directory
+}
+
+/// The component that misbehaves as its details say.
+pub fn guest() -> PathBuf {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/target/wasm32-wasip2/release/akri_guest.wasm");
+    assert!(file.exists(), "no test guest at {}: run 'make guests'", file.display());
+    file
+}
+
+/// The program, as `cargo build` made it for the profile these tests were built with.
+fn akri() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().unwrap().parent().unwrap().join("akri");
+    assert!(program.exists(), "no program at {}: run 'make build'", program.display());
+    program
+}
+
+/// A node: `manifests/`, `components/`, `state/`, `kubelet/` in a directory that goes when this does.
+pub struct Node {
+    directory: tempfile::TempDir,
+}
+
+impl Node {
+    /// With the built-in handlers, but rounds every 200 ms.
+    pub fn new() -> Self {
+        let node = Self { directory: tempfile::tempdir().unwrap() };
+        for name in ["manifests", "components", "kubelet"] {
+            fs::create_dir(node.path(name)).unwrap();
+        }
+        for handler in ["udev", "debug-echo"] {
+            let manifest = fs::read_to_string(built_components().join(format!("{handler}.yaml"))).unwrap();
+            node.write(&format!("components/{handler}.yaml"), &format!("{manifest}  interval: 200ms\n"));
+        }
+        for file in ["udev.wasm", "debug_echo.wasm"] {
+            fs::copy(built_components().join(file), node.path("components").join(file)).unwrap();
+        }
+        node
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a file as a careful editor does: beside it first, then renamed.
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        let beside = path.with_extension("new");
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, path).unwrap();
+    }
+
+    pub fn remove(&self, name: &str) {
+        fs::remove_file(self.path(name)).unwrap();
+    }
+
+    /// A Configuration named `name` for debugEcho with these devices.
+    pub fn write_echo(&self, name: &str, capacity: u32, devices: &[&str]) {
+        let descriptions: String = devices.iter().map(|device| format!("      - \"{device}\"\n")).collect();
+        let details = if devices.is_empty() {
+            "      descriptions: []\n".to_owned()
+        } else {
+            format!("      descriptions:\n{descriptions}")
+        };
+        let spec = format!("  capacity: {capacity}\n  offlineGracePeriod: 0s\n");
+        self.write_configuration(name, "debugEcho", &details, &spec);
+    }
+
+    /// A Configuration; `details` and `spec` are lines of YAML with their indentation.
+    pub fn write_configuration(&self, name: &str, handler: &str, details: &str, spec: &str) {
+        let text = format!(
+            "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata:\n  name: {name}\nspec:\n  discoveryHandler:\n    \
+             name: {handler}\n    discoveryDetails: |\n{details}{spec}"
+        );
+        self.write(&format!("manifests/{name}.yaml"), &text);
+    }
+
+    /// Starts the agent.
+    pub fn start(&self) -> Agent {
+        self.start_with(&[])
+    }
+
+    /// Starts the agent with more flags.
+    pub fn start_with(&self, flags: &[&str]) -> Agent {
+        let mut command = Command::new(akri());
+        command.arg("agent");
+        for (flag, name) in [
+            ("--local", "manifests"),
+            ("--components", "components"),
+            ("--state-dir", "state"),
+            ("--kubelet-dir", "kubelet"),
+        ] {
+            command.arg(flag).arg(self.path(name));
+        }
+        Agent::spawn(command.args(["--node-name", "node-a", "--settle-seconds", "0", "-v"]).args(flags))
+    }
+
+    /// Runs another subcommand to its end.
+    pub fn akri(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(akri());
+        command.env("XDG_CACHE_HOME", self.path("cache")).args(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    pub fn instances(&self) -> Vec<Instance> {
+        read_instances(&self.path("state")).unwrap()
+    }
+
+    pub fn configurations(&self) -> Vec<Configuration> {
+        read_configurations(&self.path("state")).unwrap()
+    }
+
+    /// A condition of a Configuration in the namespace `default`.
+    pub fn condition(&self, configuration: &str, kind: &str) -> Option<Condition> {
+        let configurations = self.configurations();
+        let found = configurations.iter().find(|c| c.metadata.name.as_deref() == Some(configuration))?;
+        condition::find(&found.status.as_ref()?.conditions, kind).cloned()
+    }
+
+    /// Waits until the published Instances are as wanted, and returns them.
+    pub async fn wait_for_instances(&self, what: &str, wanted: impl Fn(&[Instance]) -> bool) -> Vec<Instance> {
+        wait_for(what, || self.instances(), |instances| wanted(instances)).await
+    }
+
+    /// Waits until a Configuration's condition is as wanted.
+    pub async fn wait_for_condition(&self, configuration: &str, kind: &str, status: &str, reason: &str) -> Condition {
+        let what = format!("{kind}={status} ({reason}) of {configuration}");
+        let wanted =
+            |found: &Option<Condition>| found.as_ref().is_some_and(|c| c.status == status && c.reason == reason);
+        wait_for(&what, || self.condition(configuration, kind), wanted).await.unwrap()
+    }
+}
+
+/// Looks until what is seen is as wanted.
+///
+/// # Panics
+/// With what was seen last, if that takes more than 30 s.
+pub async fn wait_for<T: std::fmt::Debug>(what: &str, look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let seen = look();
+        if wanted(&seen) {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "never saw {what}, but: {seen:#?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The agent as a process; killed when this goes.
+pub struct Agent {
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl Agent {
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (stderr, copy) = (child.stderr.take().unwrap(), Arc::clone(&log));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut log = copy.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Self { child, log }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until it logs something.
+    pub async fn wait_for_log(&self, text: &str) {
+        wait_for(&format!("'{text}' in the log"), || self.log(), |log| log.contains(text)).await;
+    }
+
+    /// `kill -9`.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM; says whether it ended well.
+    pub fn stop(mut self) -> bool {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.child.wait().unwrap().success()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended already
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
+    }
+}
+
+/// The Instance's slots and who uses them.
+pub fn usage(instance: &Instance) -> Vec<(&str, &str)> {
+    instance.spec.device_usage.iter().map(|(slot, usage)| (slot.as_str(), usage.as_str())).collect()
+}
+
+/// Whether the Instance's device is there.
+pub fn is_online(instance: &Instance) -> bool {
+    let conditions = instance.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    condition::find(conditions, "Online").is_some_and(|condition| condition.status == "True")
+}
