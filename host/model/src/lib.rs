@@ -5,6 +5,7 @@
 
 pub mod claim;
 pub mod configuration;
+pub mod configuration_level;
 pub mod device;
 pub mod discovery;
 pub mod edits;

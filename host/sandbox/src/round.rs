@@ -85,7 +85,7 @@ impl Round {
         // a caller that could not.
         store.epoch_deadline_callback(move |_| {
             let over = Instant::now() >= deadline;
-            Ok(if over && false { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
         store
     }

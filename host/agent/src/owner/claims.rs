@@ -1,11 +1,11 @@
-//! Claims on the slots of one Instance through its own resource.
+//! Claims: what an Allocate of either kind of resource does to the slots of Instances.
 
 use std::collections::BTreeMap;
 
 use akri_model::claim::Claim;
 use akri_model::configuration::Configuration;
 use akri_model::edits::{ContainerEdits, SlotRef, merge};
-use akri_model::names::{Usage, parse_slot_name, slot_name};
+use akri_model::names::{Identity, Usage, parse_slot_name, slot_name};
 use akri_model::reclaim::Sightings;
 use akri_model::slots::{ClaimError, SlotTable};
 use tracing::warn;
@@ -15,149 +15,213 @@ use super::published::Published;
 use crate::cluster::Swapped;
 use crate::plugin::resource::{Preference, Refused};
 
-/// An Instance before a claim, to go back to.
-pub(super) struct Before {
+/// Who has which slots of the Configuration's Instances.
+pub(super) type AllPublished = BTreeMap<Identity, Published>;
+
+/// A slot that one container is to get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) identity: Identity,
+    pub(super) slot: u32,
+    pub(super) usage: Usage,
+    /// A slot the same virtual device gives up for it.
+    pub(super) moved_from: Option<(Identity, u32)>,
+}
+
+/// Instances before a claim, to go back to.
+#[derive(Default)]
+pub(super) struct Undo {
+    before: BTreeMap<Identity, Before>,
+}
+
+struct Before {
     slots: SlotTable,
     claims: BTreeMap<u32, Claim>,
     recent: Vec<u32>,
 }
 
-/// Claims slots for containers, all or nothing. The claim is decided in memory, accepted by the API server if the device
-/// is shared, and on disk, before the kubelet hears of it.
-pub(super) async fn allocate(
+impl Undo {
+    /// The Instances a claim touched.
+    pub(super) fn touched(&self) -> impl Iterator<Item = &Identity> {
+        self.before.keys()
+    }
+}
+
+/// Gives containers the slots they are to get, all or nothing. A claim is decided in memory, accepted by the API server if
+/// the device is shared, and on disk, before the kubelet hears of it.
+pub(super) async fn claim(
     context: &Context,
     configuration: &Configuration,
-    published: &mut Published,
-    containers: &[Vec<String>],
-) -> Result<(Vec<ContainerEdits>, Before), Refused> {
-    let before = Before::of(published);
-    let result = claim(context, configuration, published, containers, &before).await;
-    match result {
-        Ok(edits) => Ok((edits, before)),
+    all: &mut AllPublished,
+    containers: &[Vec<Wish>],
+) -> Result<(Vec<ContainerEdits>, Undo), Refused> {
+    let mut undo = Undo::default();
+    let answers = decide(context, configuration, all, containers, &mut undo);
+    let done = match answers {
+        Ok(answers) => settle(context, all, &undo).await.map(|()| answers),
+        Err(refused) => Err(refused),
+    };
+    match done {
+        Ok(answers) => Ok((answers, undo)),
         Err(refused) => {
-            undo(context, published, before).await;
+            go_back(context, all, undo).await;
             Err(refused)
         }
     }
 }
 
 /// Goes back to how things were before a claim.
-pub(super) async fn undo(context: &Context, published: &mut Published, before: Before) {
-    let fresh: Vec<u32> = published.entry.claims.keys().filter(|s| !before.claims.contains_key(s)).copied().collect();
-    let written = published.entry.claims != before.claims;
-    published.slots = before.slots;
-    published.entry.claims = before.claims;
-    published.recent = before.recent;
-    if published.entry.shared {
-        give_back(context, published, &fresh).await;
-    }
-    if written && let Err(error) = context.journal.put(published.entry.clone()).await {
-        warn!(instance = %published.entry.key, "{error}");
+pub(super) async fn go_back(context: &Context, all: &mut AllPublished, undo: Undo) {
+    for (identity, before) in undo.before {
+        let Some(published) = all.get_mut(&identity) else { continue };
+        let claimed = std::mem::replace(&mut published.entry.claims, before.claims);
+        published.slots = before.slots;
+        published.recent = before.recent;
+        if published.entry.shared {
+            swap_all(context, published, &claimed).await.unwrap_or_else(|refused| {
+                warn!(instance = %published.entry.key, "not released yet: {refused}");
+            });
+        }
+        if claimed != published.entry.claims
+            && let Err(error) = context.journal.put(published.entry.clone()).await
+        {
+            warn!(instance = %published.entry.key, "{error}");
+        }
     }
 }
 
-async fn claim(
+/// Decides in memory.
+fn decide(
     context: &Context,
     configuration: &Configuration,
-    published: &mut Published,
-    containers: &[Vec<String>],
-    before: &Before,
+    all: &mut AllPublished,
+    containers: &[Vec<Wish>],
+    undo: &mut Undo,
 ) -> Result<Vec<ContainerEdits>, Refused> {
-    let requested = slots_of(published, containers)?;
-    let mut answers = Vec::with_capacity(requested.len());
-    for slots in &requested {
-        answers.push(claim_slots(context, configuration, published, slots)?);
-    }
-    if published.entry.shared {
-        let fresh = published.entry.claims.keys().filter(|slot| !before.claims.contains_key(slot));
-        let fresh: Vec<u32> = fresh.copied().collect();
-        take(context, published, &fresh).await?;
-    }
-    let journaled = context.journal.put(published.entry.clone()).await;
-    journaled.map(|()| answers).map_err(|error| Refused::Internal(error.to_string()))
-}
-
-/// The slots each container asks for.
-fn slots_of(published: &Published, containers: &[Vec<String>]) -> Result<Vec<Vec<u32>>, Refused> {
-    let name = &published.entry.key.name;
-    let slot = |id: &String| {
-        parse_slot_name(name, id).ok_or_else(|| Refused::InvalidArgument(format!("'{id}' is no slot of '{name}'")))
+    let container = |wishes: &Vec<Wish>| {
+        let mut edits = BTreeMap::new();
+        for wish in wishes {
+            if let Some((identity, slot)) = &wish.moved_from {
+                leave(all, identity, *slot, undo);
+            }
+            let published = touch(all, &wish.identity, undo)?;
+            let claim = claim_slot(context, configuration, published, wish)?;
+            edits.insert(slot_name(&published.entry.key.name, wish.slot), claim.edits);
+        }
+        merge(&edits).map_err(|conflict| Refused::FailedPrecondition(conflict.to_string()))
     };
-    if containers.is_empty() || containers.iter().any(Vec::is_empty) {
-        return Err(Refused::InvalidArgument("a container asks for no device".to_owned()));
-    }
-    containers.iter().map(|ids| ids.iter().map(slot).collect()).collect()
+    containers.iter().map(container).collect()
 }
 
-/// Claims the slots of one container and merges what they give it.
-fn claim_slots(
-    context: &Context,
-    configuration: &Configuration,
-    published: &mut Published,
-    slots: &[u32],
-) -> Result<ContainerEdits, Refused> {
-    let mut edits = BTreeMap::new();
-    for slot in slots {
-        let claim = claim_slot(context, configuration, published, *slot)?;
-        edits.insert(slot_name(&published.entry.key.name, *slot), claim.edits);
+/// An Instance that is about to change; how it was is remembered.
+fn touch<'a>(all: &'a mut AllPublished, identity: &Identity, undo: &mut Undo) -> Result<&'a mut Published, Refused> {
+    let published = all.get_mut(identity).ok_or_else(|| Refused::NotFound("the device is gone".to_owned()))?;
+    undo.before.entry(identity.clone()).or_insert_with(|| Before {
+        slots: published.slots.clone(),
+        claims: published.entry.claims.clone(),
+        recent: published.recent.clone(),
+    });
+    Ok(published)
+}
+
+fn leave(all: &mut AllPublished, identity: &Identity, slot: u32, undo: &mut Undo) {
+    let Ok(published) = touch(all, identity, undo) else { return };
+    if let Some(claim) = published.entry.claims.remove(&slot) {
+        published.slots.release(slot, &claim.usage.parse().unwrap_or_default());
+        published.sightings.remove(&slot);
     }
-    merge(&edits).map_err(|conflict| Refused::FailedPrecondition(conflict.to_string()))
 }
 
 fn claim_slot(
     context: &Context,
     configuration: &Configuration,
     published: &mut Published,
-    slot: u32,
+    wish: &Wish,
 ) -> Result<Claim, Refused> {
-    let usage = Usage::Instance { node: context.node.clone() };
     let entry = &published.entry;
-    if !entry.online && published.slots.usage(slot) != &usage {
+    if !entry.online && *published.slots.usage(wish.slot) != wish.usage {
         return Err(Refused::Unavailable(format!("the device of '{}' is offline", entry.key.name)));
     }
-    published.slots.claim(slot, usage.clone()).map_err(|error| match error {
+    published.slots.claim(wish.slot, wish.usage.clone()).map_err(|error| match error {
         ClaimError::NoSuchSlot { .. } => Refused::NotFound(error.to_string()),
         ClaimError::InUse { .. } => Refused::Unavailable(error.to_string()),
     })?;
+    let vdev = match &wish.usage {
+        Usage::Configuration { vdev, .. } => Some(vdev.as_str()),
+        _ => None,
+    };
     let properties = configuration.broker_view(&entry.device.properties);
-    let named = SlotRef { instance: &entry.key.name, hash: published.hash(), slot };
+    let named = SlotRef { instance: &entry.key.name, hash: published.hash(), slot: wish.slot };
     let claim = Claim {
-        usage: usage.to_string(),
-        edits: ContainerEdits::of_slot(&entry.device, &properties, named, None),
+        usage: wish.usage.to_string(),
+        edits: ContainerEdits::of_slot(&entry.device, &properties, named, vdev),
         generation: context.claims.next_generation(),
         doubtful: false,
     };
-    published.entry.claims.insert(slot, claim.clone());
-    published.touch(slot);
+    published.entry.claims.insert(wish.slot, claim.clone());
+    published.touch(wish.slot);
     let sightings = Sightings::new(claim.generation, context.claims.epoch(), context.claims.now());
-    published.sightings.insert(slot, sightings);
+    published.sightings.insert(wish.slot, sightings);
     Ok(claim)
 }
 
-/// Makes claims on a shared device true for all nodes (RULES 10).
-async fn take(context: &Context, published: &mut Published, slots: &[u32]) -> Result<(), Refused> {
+/// Makes what was decided true: for other nodes where they see the device, and for this node after a crash.
+async fn settle(context: &Context, all: &AllPublished, undo: &Undo) -> Result<(), Refused> {
+    for (identity, before) in &undo.before {
+        let Some(published) = all.get(identity) else { continue };
+        if published.entry.shared {
+            swap_all(context, published, &before.claims).await?;
+        }
+        let journaled = context.journal.put(published.entry.clone()).await;
+        journaled.map_err(|error| Refused::Internal(error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Makes this node's claims on a shared device true for all nodes, where they differ from what they were (RULES 10).
+pub(super) async fn swap_all(
+    context: &Context,
+    published: &Published,
+    before: &BTreeMap<u32, Claim>,
+) -> Result<(), Refused> {
+    let now = &published.entry.claims;
+    let slots: std::collections::BTreeSet<u32> = before.keys().chain(now.keys()).copied().collect();
     for slot in slots {
-        let name = slot_name(&published.entry.key.name, *slot);
-        match context.cluster.swap_usage(&published.entry.key, &name, "", &context.node).await {
-            Ok(Swapped::Done) => {}
-            Ok(Swapped::Differs(usage)) if usage == context.node => {}
-            Ok(Swapped::Differs(usage)) => {
-                return Err(Refused::Unavailable(format!("slot {slot} is in use by '{usage}'")));
-            }
-            Err(error) => return Err(Refused::Unavailable(format!("the claim could not be published: {error}"))),
+        let usage = |claims: &BTreeMap<u32, Claim>| claims.get(&slot).map(|c| c.usage.clone()).unwrap_or_default();
+        let (from, to) = (usage(before), usage(now));
+        if from != to {
+            swap(context, published, slot, &from, &to).await?;
         }
     }
     Ok(())
 }
 
-/// Makes slots of a shared device free for all nodes again, where they are ours.
-pub(super) async fn give_back(context: &Context, published: &Published, slots: &[u32]) {
-    for slot in slots {
-        let name = slot_name(&published.entry.key.name, *slot);
-        if let Err(error) = context.cluster.swap_usage(&published.entry.key, &name, &context.node, "").await {
-            warn!(instance = %published.entry.key, slot, "not released yet: {error}");
-        }
+async fn swap(context: &Context, published: &Published, slot: u32, from: &str, to: &str) -> Result<(), Refused> {
+    let name = slot_name(&published.entry.key.name, slot);
+    match context.cluster.swap_usage(&published.entry.key, &name, from, to).await {
+        Ok(Swapped::Done) => Ok(()),
+        Ok(Swapped::Differs(usage)) if usage == to => Ok(()),
+        // What we give back and no longer have is given back.
+        Ok(Swapped::Differs(_)) if to.is_empty() => Ok(()),
+        Ok(Swapped::Differs(usage)) => Err(Refused::Unavailable(format!("slot {slot} is in use by '{usage}'"))),
+        Err(error) => Err(Refused::Unavailable(format!("the claim could not be published: {error}"))),
     }
+}
+
+/// The slots a request for an Instance's own resource names.
+pub(super) fn instance_wishes(
+    published: &Published,
+    containers: &[Vec<String>],
+    node: &str,
+) -> Result<Vec<Vec<Wish>>, Refused> {
+    let name = &published.entry.key.name;
+    let wish = |id: &String| {
+        let slot = parse_slot_name(name, id);
+        let slot = slot.ok_or_else(|| Refused::InvalidArgument(format!("'{id}' is no slot of '{name}'")))?;
+        let usage = Usage::Instance { node: node.to_owned() };
+        Ok(Wish { identity: published.entry.identity.clone(), slot, usage, moved_from: None })
+    };
+    containers.iter().map(|ids| ids.iter().map(wish).collect()).collect()
 }
 
 /// The ids the kubelet had better take: what it must, then the slots last used here, then the lowest.
@@ -181,14 +245,4 @@ pub(super) fn holds(published: &Published, ids: &[String], node: &str) -> bool {
         parse_slot_name(&published.entry.key.name, id).is_some_and(|slot| *published.slots.usage(slot) == ours)
     };
     !ids.is_empty() && ids.iter().all(held)
-}
-
-impl Before {
-    fn of(published: &Published) -> Self {
-        Self {
-            slots: published.slots.clone(),
-            claims: published.entry.claims.clone(),
-            recent: published.recent.clone(),
-        }
-    }
 }

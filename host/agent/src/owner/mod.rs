@@ -6,6 +6,7 @@ mod health;
 mod naming;
 mod published;
 mod resource;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use akri_model::claim::Entry;
 use akri_model::configuration::{Configuration, Resources};
 use akri_model::device::{Device, DeviceSet};
+use akri_model::edits::ContainerEdits;
 use akri_model::names::{Identity, Usage, resource_name};
 use akri_model::plan::{Known, plan};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -26,13 +28,16 @@ use crate::discovery::Outcome;
 use crate::discovery::registry::Handlers;
 use crate::discovery::rounds::Rounds;
 use crate::journal::Journal;
-use crate::plugin::Plugins;
+use crate::plugin::resource::{Advertised, Preference, Refused};
+use crate::plugin::{Plugin, Plugins};
 use crate::publisher::Publisher;
 use crate::reclaim::{Claims, Sighting};
+use claims::{AllPublished, Undo};
 use health::Health;
 use naming::{Named, Nameless, NamingError};
 use published::Published;
-use resource::{Command, InstanceResource};
+use resource::{Allocated, Command, OwnedResource, Target};
+use whole::Whole;
 
 /// Requests of the kubelet that wait for an owner.
 const COMMANDS: usize = 64;
@@ -128,7 +133,8 @@ type NamingResult = (Identity, Device, Result<Named, NamingError>);
 struct State {
     context: Arc<Context>,
     configuration: Arc<Configuration>,
-    published: BTreeMap<Identity, Published>,
+    published: AllPublished,
+    whole: Whole,
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
     nameless: BTreeMap<Identity, Device>,
@@ -145,7 +151,8 @@ impl State {
         let mut state = Self {
             context,
             configuration: inbox.configuration.borrow().clone(),
-            published: BTreeMap::new(),
+            published: AllPublished::new(),
+            whole: Whole::new(),
             naming: JoinSet::new(),
             nameless: BTreeMap::new(),
             health: Health::default(),
@@ -158,6 +165,7 @@ impl State {
             let published = Published::new(entry, &BTreeMap::new(), &state.context.claims);
             state.insert(published);
         }
+        state.serve_whole();
         state
     }
 
@@ -187,8 +195,10 @@ impl State {
         self.finish(end).await;
     }
 
-    /// What is so after every step: claims are counted and the status says how things are.
+    /// What is so after every step: claims are counted, the Configuration's resource shows what its Instances have, and
+    /// the status says how things are.
     fn settle(&mut self) {
+        self.whole.advertise(&self.published, &self.context.node, false);
         let claims = self.published.values().map(|published| published.entry.claims.len()).sum();
         self.context.claims.count(self.counted, claims);
         self.counted = claims;
@@ -262,15 +272,24 @@ impl State {
     fn insert(&mut self, mut published: Published) {
         published.advertise(&self.context.node, false);
         if self.configuration.resources != Resources::Configuration {
-            published.plugin = Some(self.context.plugins.serve(Arc::new(InstanceResource::new(
-                &published.entry.key.name,
-                published.entry.identity.clone(),
-                published.advertised.subscribe(),
-                self.asks.clone(),
-            ))));
+            let target = Target::Instance(published.entry.identity.clone());
+            published.plugin = Some(self.plugin(&published.entry.key.name, target, &published.advertised));
         }
         self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
         self.published.insert(published.entry.identity.clone(), published);
+    }
+
+    /// The Configuration's own resource is there from the start, with no devices (RULES 5).
+    fn serve_whole(&mut self) {
+        if self.configuration.resources != Resources::Instance {
+            let name = &self.configuration.key.name;
+            self.whole.plugin = Some(self.plugin(name, Target::Configuration, &self.whole.advertised));
+        }
+    }
+
+    fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<Advertised>) -> Plugin {
+        let resource = OwnedResource::new(name, target, advertised.subscribe(), self.asks.clone());
+        self.context.plugins.serve(Arc::new(resource))
     }
 
     async fn change(&mut self, identity: &Identity, device: Device) {
@@ -348,89 +367,134 @@ impl State {
         for identity in identities {
             self.remove(&identity).await;
         }
+        if let Some(plugin) = self.whole.plugin.take() {
+            plugin.close().await;
+        }
         self.context.publisher.forget(self.configuration.key.clone());
     }
 
     // ── edits of the Configuration ──
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {
-        let served = |configuration: &Configuration| configuration.resources != Resources::Configuration;
-        let plugins_change = served(&self.configuration) != served(&configuration);
+        let plugins_change = self.configuration.resources != configuration.resources;
         self.configuration = configuration;
+        if plugins_change {
+            self.restart_plugins().await;
+        }
         let identities: Vec<Identity> = self.published.keys().cloned().collect();
         for identity in identities {
-            if plugins_change {
-                self.restart_plugin(&identity).await;
-            }
             let Some(published) = self.published.get_mut(&identity) else { continue };
             published.resize(self.configuration.capacity);
             self.changed(&identity).await;
         }
     }
 
-    async fn restart_plugin(&mut self, identity: &Identity) {
-        let Some(mut published) = self.published.remove(identity) else { return };
-        if let Some(plugin) = published.plugin.take() {
-            plugin.close().await;
+    /// Plugins come and go with `resources`; what containers hold through a resource that goes stays theirs.
+    async fn restart_plugins(&mut self) {
+        let plugins = self.published.values_mut().filter_map(|published| published.plugin.take());
+        let closing: Vec<_> = plugins.chain(self.whole.plugin.take()).map(Plugin::close).collect();
+        futures::future::join_all(closing).await;
+        for published in std::mem::take(&mut self.published).into_values() {
+            self.insert(published);
         }
-        self.insert(published);
+        self.serve_whole();
     }
 
     // ── the kubelet ──
 
     async fn serve(&mut self, command: Command) {
         match command {
-            Command::Allocate { identity, containers, reply } => self.allocate(&identity, &containers, reply).await,
-            Command::Prefer { identity, containers, reply } => {
-                let published = self.published.get(&identity);
-                let answer = published.map(|p| containers.iter().map(|wish| claims::prefer(p, wish)).collect());
-                let _ = reply.send(answer.unwrap_or_default());
+            Command::Allocate { target, containers, reply } => self.allocate(&target, &containers, reply).await,
+            Command::Prefer { target, containers, reply } => {
+                let _ = reply.send(self.prefer(&target, &containers)); // the kubelet may have given up
             }
-            Command::Holds { identity, ids, reply } => {
-                let published = self.published.get(&identity);
-                let _ = reply.send(published.is_some_and(|p| claims::holds(p, &ids, &self.context.node)));
+            Command::Holds { target, ids, reply } => {
+                let _ = reply.send(self.holds(&target, &ids));
             }
         }
     }
 
-    async fn allocate(
-        &mut self,
-        identity: &Identity,
-        containers: &[Vec<String>],
-        reply: oneshot::Sender<resource::Allocated>,
-    ) {
+    fn prefer(&self, target: &Target, containers: &[Preference]) -> Vec<Vec<String>> {
+        match target {
+            Target::Configuration => whole::prefer(&self.published, containers, &self.context.node),
+            Target::Instance(identity) => {
+                let published = self.published.get(identity);
+                let prefer = |p: &Published| containers.iter().map(|wish| claims::prefer(p, wish)).collect();
+                published.map(prefer).unwrap_or_default()
+            }
+        }
+    }
+
+    fn holds(&self, target: &Target, ids: &[String]) -> bool {
+        match target {
+            Target::Configuration => whole::holds(&self.published, ids, &self.context.node),
+            Target::Instance(identity) => {
+                self.published.get(identity).is_some_and(|p| claims::holds(p, ids, &self.context.node))
+            }
+        }
+    }
+
+    async fn allocate(&mut self, target: &Target, containers: &[Vec<String>], reply: oneshot::Sender<Allocated>) {
         let context = Arc::clone(&self.context);
         let _answering = context.claims.answering();
-        let Some(published) = self.published.get_mut(identity) else {
-            let _ = reply.send(Err(crate::plugin::resource::Refused::NotFound("the device is gone".to_owned())));
-            return;
-        };
-        let result = claims::allocate(&context, &self.configuration, published, containers).await;
-        let failed = match result {
-            Ok((edits, before)) => {
-                let unheard = reply.send(Ok(edits)).is_err();
-                if unheard {
-                    claims::undo(&context, published, before).await;
+        match self.claim(target, containers).await {
+            Ok((edits, undo)) => {
+                let touched: Vec<Identity> = undo.touched().cloned().collect();
+                let heard = reply.send(Ok(edits)).is_ok();
+                if !heard {
+                    claims::go_back(&context, &mut self.published, undo).await;
                 }
-                unheard
+                self.after_claim(target, &touched, !heard);
             }
             Err(refused) => {
-                warn!(instance = %published.entry.key, "Allocate refused: {refused}");
-                let _ = reply.send(Err(refused));
-                true
+                warn!(configuration = %self.configuration.key, ?target, "Allocate refused: {refused}");
+                let _ = reply.send(Err(refused)); // the kubelet may have given up
+                self.after_claim(target, &[], true);
+            }
+        }
+    }
+
+    async fn claim(&mut self, target: &Target, containers: &[Vec<String>]) -> Result<(Vec<ContainerEdits>, Undo), Refused> {
+        if containers.is_empty() || containers.iter().any(Vec::is_empty) {
+            return Err(Refused::InvalidArgument("a container asks for no device".to_owned()));
+        }
+        let node = &self.context.node;
+        let wishes = match target {
+            Target::Configuration => whole::wishes(&self.published, containers, node)?,
+            Target::Instance(identity) => {
+                let published = self.published.get(identity);
+                let published = published.ok_or_else(|| Refused::NotFound("the device is gone".to_owned()))?;
+                claims::instance_wishes(published, containers, node)?
             }
         };
-        published.advertise(&context.node, failed);
-        context.publisher.publish(published.instance(&self.configuration, &context.node));
+        claims::claim(&self.context, &self.configuration, &mut self.published, &wishes).await
+    }
+
+    /// The kubelet hears of every change, and of how things are after a refusal, which may come from an older list.
+    fn after_claim(&self, target: &Target, touched: &[Identity], refused: bool) {
+        let node = &self.context.node;
+        for identity in touched {
+            let Some(published) = self.published.get(identity) else { continue };
+            published.advertise(node, false);
+            self.context.publisher.publish(published.instance(&self.configuration, node));
+        }
+        match target {
+            Target::Instance(identity) if refused => {
+                self.published.get(identity).into_iter().for_each(|published| published.advertise(node, true));
+            }
+            Target::Configuration if refused => self.whole.advertise(&self.published, node, true),
+            _ => {}
+        }
     }
 
     // ── looks at pods ──
 
     async fn look(&mut self, sighting: &Sighting) {
         let Some(look) = sighting.look else { return };
+        let whole = sighting.in_use.get(&resource_name(&self.configuration.key.name));
         let judged = self.published.iter_mut().map(|(identity, published)| {
-            let used = sighting.in_use.get(&resource_name(&published.entry.key.name));
-            (identity.clone(), published.judge(used, &look))
+            let own = sighting.in_use.get(&resource_name(&published.entry.key.name));
+            (identity.clone(), published.judge(own, whole, &look))
         });
         let ended: Vec<(Identity, Vec<u32>)> = judged.filter(|(_, slots)| !slots.is_empty()).collect();
         for (identity, slots) in ended {
@@ -440,6 +504,7 @@ impl State {
 
     async fn release(&mut self, identity: &Identity, slots: &[u32]) {
         let Some(published) = self.published.get_mut(identity) else { return };
+        let before = published.entry.claims.clone();
         for slot in slots {
             let Some(claim) = published.entry.claims.remove(slot) else { continue };
             let usage: Usage = claim.usage.parse().unwrap_or_default();
@@ -447,8 +512,12 @@ impl State {
             published.sightings.remove(slot);
             info!(instance = %published.entry.key, slot, "released: no container uses it");
         }
-        if published.entry.shared {
-            claims::give_back(&self.context, published, slots).await;
+        if published.entry.shared
+            && let Err(refused) = claims::swap_all(&self.context, published, &before).await
+        {
+            warn!(instance = %published.entry.key, "not released yet: {refused}");
+            published.entry.claims = before; // it stays ours until the API server says otherwise
+            return;
         }
         self.changed(identity).await;
     }

@@ -17,6 +17,9 @@ use crate::plugin::Plugin;
 use crate::plugin::resource::{Advertised, VirtualDevice};
 use crate::reclaim::Claims;
 
+/// Device plugin ids.
+type Ids = BTreeSet<String>;
+
 /// One Instance and everything this node keeps about it.
 pub(super) struct Published {
     /// What the journal says of it.
@@ -98,13 +101,18 @@ impl Published {
         }
     }
 
-    /// Takes a look at what containers use into account; returns the slots whose claims have ended.
-    pub(super) fn judge(&mut self, used: Option<&BTreeSet<String>>, look: &Look) -> Vec<u32> {
+    /// Takes a look at what containers use into account, through its own resource or the Configuration's; returns the
+    /// slots whose claims have ended.
+    pub(super) fn judge(&mut self, own: Option<&Ids>, whole: Option<&Ids>, look: &Look) -> Vec<u32> {
         let mut ended = Vec::new();
-        for slot in self.entry.claims.keys() {
+        for (slot, claim) in &self.entry.claims {
             let Some(sightings) = self.sightings.get_mut(slot) else { continue };
+            let in_use = match claim.usage.parse() {
+                Ok(Usage::Configuration { vdev, .. }) => whole.is_some_and(|ids| ids.contains(&vdev)),
+                _ => own.is_some_and(|ids| ids.contains(&slot_name(&self.entry.key.name, *slot))),
+            };
             let before = sightings.is_seen();
-            if sightings.judge(used.is_some_and(|ids| ids.contains(&slot_name(&self.entry.key.name, *slot))), look) {
+            if sightings.judge(in_use, look) {
                 ended.push(*slot);
             } else if sightings.is_seen() && !before {
                 debug!(instance = %self.entry.key, slot, "a container uses it");

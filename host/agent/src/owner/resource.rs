@@ -1,4 +1,5 @@
-//! An Instance's own resource, as the device plugin server sees it: every question goes to the owner of the Instance.
+//! A resource of an Instance or of the whole Configuration, as the device plugin server sees it: every question goes to
+//! the owner.
 
 use std::time::Duration;
 
@@ -16,32 +17,41 @@ const ALLOCATE: Duration = Duration::from_secs(2);
 /// Answer to an Allocate.
 pub(super) type Allocated = Result<Vec<ContainerEdits>, Refused>;
 
-/// What a device plugin asks the owner of its Instance.
-pub(super) enum Command {
-    /// Claim slots for containers. If nobody waits for the answer any more, the claim is undone.
-    Allocate { identity: Identity, containers: Vec<Vec<String>>, reply: oneshot::Sender<Allocated> },
-    /// Which ids to take.
-    Prefer { identity: Identity, containers: Vec<Preference>, reply: oneshot::Sender<Vec<Vec<String>>> },
-    /// Whether all of these are claimed here.
-    Holds { identity: Identity, ids: Vec<String>, reply: oneshot::Sender<bool> },
+/// Whose resource it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    /// An Instance's.
+    Instance(Identity),
+    /// The Configuration's.
+    Configuration,
 }
 
-/// The resource of one Instance.
-pub(super) struct InstanceResource {
+/// What a device plugin asks the owner.
+pub(super) enum Command {
+    /// Claim slots for containers. If nobody waits for the answer any more, the claim is undone.
+    Allocate { target: Target, containers: Vec<Vec<String>>, reply: oneshot::Sender<Allocated> },
+    /// Which ids to take.
+    Prefer { target: Target, containers: Vec<Preference>, reply: oneshot::Sender<Vec<Vec<String>>> },
+    /// Whether all of these are claimed here.
+    Holds { target: Target, ids: Vec<String>, reply: oneshot::Sender<bool> },
+}
+
+/// A resource of the owner.
+pub(super) struct OwnedResource {
     name: String,
-    identity: Identity,
+    target: Target,
     advertised: watch::Receiver<Advertised>,
     owner: mpsc::Sender<Command>,
 }
 
-impl InstanceResource {
+impl OwnedResource {
     pub(super) fn new(
-        instance: &str,
-        identity: Identity,
+        name: &str,
+        target: Target,
         advertised: watch::Receiver<Advertised>,
         owner: mpsc::Sender<Command>,
     ) -> Self {
-        Self { name: resource_name(instance), identity, advertised, owner }
+        Self { name: resource_name(name), target, advertised, owner }
     }
 
     async fn ask<T>(&self, command: Command, answer: oneshot::Receiver<T>) -> Option<T> {
@@ -51,7 +61,7 @@ impl InstanceResource {
 }
 
 #[async_trait]
-impl Resource for InstanceResource {
+impl Resource for OwnedResource {
     fn name(&self) -> &str {
         &self.name
     }
@@ -62,7 +72,7 @@ impl Resource for InstanceResource {
 
     async fn allocate(&self, containers: Vec<Vec<String>>) -> Allocated {
         let (reply, answer) = oneshot::channel();
-        let command = Command::Allocate { identity: self.identity.clone(), containers, reply };
+        let command = Command::Allocate { target: self.target.clone(), containers, reply };
         match timeout(ALLOCATE, self.ask(command, answer)).await {
             Ok(Some(allocated)) => allocated,
             Ok(None) => Err(Refused::Unavailable(format!("{} is being removed", self.name))),
@@ -72,12 +82,12 @@ impl Resource for InstanceResource {
 
     async fn preferred(&self, containers: Vec<Preference>) -> Vec<Vec<String>> {
         let (reply, answer) = oneshot::channel();
-        let command = Command::Prefer { identity: self.identity.clone(), containers, reply };
+        let command = Command::Prefer { target: self.target.clone(), containers, reply };
         self.ask(command, answer).await.unwrap_or_default()
     }
 
     async fn holds(&self, ids: Vec<String>) -> bool {
         let (reply, answer) = oneshot::channel();
-        self.ask(Command::Holds { identity: self.identity.clone(), ids, reply }, answer).await.unwrap_or(false)
+        self.ask(Command::Holds { target: self.target.clone(), ids, reply }, answer).await.unwrap_or(false)
     }
 }

@@ -1,0 +1,361 @@
+//! The resource of a whole Configuration: virtual devices that stand for "some device of it" (RULES 13-15, after the
+//! published Akri design "configuration-level resources").
+//!
+//! A virtual device that is held stands for one slot of one Instance and keeps its number. One that is free stands for
+//! none: which Instance it becomes is decided when it is allocated. There are as many free ones as Instances with a free
+//! slot, so that a container can ask for as many devices as it can get distinct ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::names::Usage;
+use crate::slots::SlotTable;
+
+/// The Instances of a Configuration as this node sees them, by name.
+#[derive(Debug, Clone)]
+pub struct Pool<'a> {
+    node: &'a str,
+    instances: BTreeMap<&'a str, Member>,
+    /// Slots this node holds through the Configuration's resource, by virtual device.
+    held: BTreeMap<String, Place>,
+}
+
+#[derive(Debug, Clone)]
+struct Member {
+    slots: SlotTable,
+    online: bool,
+}
+
+/// A slot of an Instance.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The Instance's name.
+    pub instance: String,
+    /// The slot's number.
+    pub slot: u32,
+}
+
+/// What a virtual device of an Allocate stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// The virtual device.
+    pub vdev: String,
+    /// The slot it stands for now.
+    pub place: Place,
+    /// The slot it stood for before and gave up.
+    pub moved_from: Option<Place>,
+}
+
+/// Why an Allocate is denied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Not a number, nor held.
+    #[error("'{0}' is no virtual device of this Configuration")]
+    Unknown(String),
+    /// Too few devices.
+    #[error("the container asks for {wanted} distinct devices and only {possible} have a free slot or one it holds")]
+    TooFew {
+        /// Virtual devices in the request.
+        wanted: usize,
+        /// How many of them could be given.
+        possible: usize,
+    },
+}
+
+impl<'a> Pool<'a> {
+    /// Of the Instances that this node sees.
+    pub fn new(node: &'a str, instances: impl Iterator<Item = (&'a str, SlotTable, bool)>) -> Self {
+        let mut pool = Self { node, instances: BTreeMap::new(), held: BTreeMap::new() };
+        for (name, slots, online) in instances {
+            for (slot, usage) in slots.used() {
+                if let Usage::Configuration { vdev, node: holder } = usage
+                    && holder == node
+                {
+                    pool.held.insert(vdev.clone(), Place { instance: name.to_owned(), slot });
+                }
+            }
+            pool.instances.insert(name, Member { slots, online });
+        }
+        pool
+    }
+
+    /// The virtual devices the kubelet is offered, in ascending order: those held here, and the smallest other numbers, one
+    /// for each Instance that is online with a free slot. All are healthy: a held one may be in use by a running pod.
+    pub fn ids(&self) -> Vec<String> {
+        let free = self.instances.values().filter(|member| member.has_room()).count();
+        let numbers = (0u32..).map(|number| number.to_string()).filter(|id| !self.held.contains_key(id));
+        let mut ids: Vec<String> = numbers.take(free).chain(self.held.keys().cloned()).collect();
+        ids.sort_by_key(|id| (id.parse::<u32>().unwrap_or(u32::MAX), id.clone()));
+        ids
+    }
+
+    /// What a held virtual device stands for.
+    pub fn place(&self, vdev: &str) -> Option<&Place> {
+        self.held.get(vdev)
+    }
+
+    /// Gives one container distinct Instances for its virtual devices: held ones keep theirs where that is possible, then
+    /// the others get those with most free slots. Changes nothing if it is denied.
+    pub fn allocate(&mut self, vdevs: &[String]) -> Result<Vec<Assignment>, Denied> {
+        let vdevs: BTreeSet<&String> = vdevs.iter().collect();
+        let mut after = self.clone();
+        let mut taken = BTreeSet::new();
+        let mut assignments = Vec::new();
+        let (held, new): (Vec<&String>, Vec<&String>) = vdevs.iter().partition(|id| self.held.contains_key(**id));
+        let mut homeless = Vec::new();
+        for vdev in held {
+            match after.keep(vdev, &mut taken) {
+                Some(assignment) => assignments.push(assignment),
+                None => homeless.push(vdev),
+            }
+        }
+        for vdev in homeless.into_iter().chain(ascending(new)?) {
+            let Some(assignment) = after.settle(vdev, &mut taken) else {
+                return Err(Denied::TooFew { wanted: vdevs.len(), possible: assignments.len() });
+            };
+            assignments.push(assignment);
+        }
+        *self = after;
+        Ok(assignments)
+    }
+
+    /// A held virtual device keeps its slot unless its Instance is offline or already in the container.
+    fn keep(&self, vdev: &str, taken: &mut BTreeSet<String>) -> Option<Assignment> {
+        let place = self.held.get(vdev)?;
+        let online = self.instances.get(place.instance.as_str()).is_some_and(|member| member.online);
+        let kept = online && taken.insert(place.instance.clone());
+        kept.then(|| Assignment { vdev: vdev.to_owned(), place: place.clone(), moved_from: None })
+    }
+
+    /// A slot of the Instance with most free slots, of those not in the container yet; ties go by name.
+    fn settle(&mut self, vdev: &str, taken: &mut BTreeSet<String>) -> Option<Assignment> {
+        let free = |(name, member): (&&'a str, &Member)| {
+            (member.has_room() && !taken.contains(*name)).then(|| (member.slots.free().count(), *name))
+        };
+        let most = self.instances.iter().filter_map(free).max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(a.1)));
+        let (_, instance) = most?;
+        let slot = self.instances.get(instance)?.slots.free().next()?;
+        let usage = Usage::Configuration { vdev: vdev.to_owned(), node: self.node.to_owned() };
+        let moved_from = self.held.remove(vdev);
+        if let Some(place) = &moved_from
+            && let Some(member) = self.instances.get_mut(place.instance.as_str())
+        {
+            member.slots.release(place.slot, &usage);
+        }
+        self.instances.get_mut(instance)?.slots.claim(slot, usage).ok()?;
+        taken.insert(instance.to_owned());
+        let place = Place { instance: instance.to_owned(), slot };
+        self.held.insert(vdev.to_owned(), place.clone());
+        Some(Assignment { vdev: vdev.to_owned(), place, moved_from })
+    }
+
+    /// The `size` virtual devices the kubelet had better take of the `available` ones: what it must, then free ones, which
+    /// become the Instances with most free slots, then held ones of distinct Instances.
+    pub fn preferred(&self, available: &[String], required: &[String], size: usize) -> Vec<String> {
+        let mut instances: BTreeSet<&str> = BTreeSet::new();
+        let mut ranked: Vec<(bool, bool, bool, u32, &String)> = Vec::new();
+        for id in available {
+            let place = self.held.get(id);
+            let repeated = place.is_some_and(|place| !instances.insert(&place.instance));
+            let number = id.parse().unwrap_or(u32::MAX);
+            ranked.push((!required.contains(id), place.is_some(), repeated, number, id));
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().take(size).map(|(.., id)| id.clone()).collect()
+    }
+}
+
+impl Member {
+    fn has_room(&self) -> bool {
+        self.online && self.slots.free().next().is_some()
+    }
+}
+
+/// Virtual devices that are not held have to be numbers, and are served in that order. One that is not in the current list
+/// is fine: the kubelet may know an older list.
+fn ascending(vdevs: Vec<&String>) -> Result<impl Iterator<Item = &String>, Denied> {
+    let number = |vdev: &String| {
+        let number: Option<u32> = vdev.parse().ok().filter(|number: &u32| number.to_string() == *vdev);
+        number.ok_or_else(|| Denied::Unknown(vdev.clone()))
+    };
+    let numbered: Result<BTreeMap<u32, &String>, Denied> =
+        vdevs.into_iter().map(|vdev| Ok((number(vdev)?, vdev))).collect();
+    numbered.map(BTreeMap::into_values)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HERE: &str = "node-a";
+
+    fn vdev(vdev: &str, node: &str) -> Usage {
+        Usage::Configuration { vdev: vdev.into(), node: node.into() }
+    }
+
+    /// Cameras with their slots in use, as `camera` → `(slot, usage)`.
+    fn pool(capacity: u32, cameras: &[(&'static str, &[(u32, Usage)])]) -> Pool<'static> {
+        let table = |used: &[(u32, Usage)]| {
+            let mut slots = SlotTable::new(capacity);
+            used.iter().for_each(|(slot, usage)| slots.claim(*slot, usage.clone()).unwrap());
+            slots
+        };
+        Pool::new(HERE, cameras.iter().map(|(name, used)| (*name, table(used), true)))
+    }
+
+    fn ask(pool: &mut Pool<'_>, ids: &[&str]) -> Result<Vec<(String, String)>, Denied> {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let assignments = pool.allocate(&ids)?;
+        let mut places: Vec<_> = assignments.into_iter().map(|a| (a.vdev, a.place.instance)).collect();
+        places.sort();
+        Ok(places)
+    }
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect()
+    }
+
+    // The worked examples of the published design: two cameras with two slots each.
+
+    #[test]
+    fn all_free_is_one_id_for_each_camera() {
+        // The design's first listing shows four ids for this node; its own later text, which we follow, gives two.
+        assert_eq!(pool(2, &[("cam1", &[]), ("cam2", &[])]).ids(), ["0", "1"]);
+    }
+
+    #[test]
+    fn a_held_id_keeps_its_number_beside_the_free_ones() {
+        assert_eq!(pool(2, &[("cam1", &[(0, vdev("4", HERE))]), ("cam2", &[])]).ids(), ["0", "1", "4"]);
+    }
+
+    #[test]
+    fn ids_beside_a_held_one_get_the_other_camera() {
+        let start = pool(2, &[("cam1", &[]), ("cam2", &[(0, vdev("3", HERE))])]);
+        assert_eq!(ask(&mut start.clone(), &["0", "3"]), Ok(pairs(&[("0", "cam1"), ("3", "cam2")])));
+        let mut two_containers = start.clone();
+        assert_eq!(ask(&mut two_containers, &["0", "1"]), Ok(pairs(&[("0", "cam1"), ("1", "cam2")])));
+        assert_eq!(ask(&mut two_containers, &["3"]), Ok(pairs(&[("3", "cam2")])));
+        let denied = ask(&mut start.clone(), &["0", "1", "3"]);
+        assert_eq!(denied, Err(Denied::TooFew { wanted: 3, possible: 2 }));
+    }
+
+    #[test]
+    fn all_claimed_are_all_advertised_and_one_camera_is_not_two() {
+        let cam1 = [(0, vdev("0", HERE)), (1, vdev("1", HERE))];
+        let cam2 = [(0, vdev("2", HERE)), (1, vdev("3", HERE))];
+        let mut full = pool(2, &[("cam1", &cam1), ("cam2", &cam2)]);
+        assert_eq!(full.ids(), ["0", "1", "2", "3"]);
+        assert!(ask(&mut full, &["0", "1"]).is_err(), "both are on one camera and there is no room on the other");
+        assert_eq!(ask(&mut full, &["0", "2"]), Ok(pairs(&[("0", "cam1"), ("2", "cam2")])));
+        let mut after_reclaim = pool(2, &[("cam1", &[]), ("cam2", &[(1, vdev("3", HERE))])]);
+        assert_eq!(after_reclaim.ids(), ["0", "1", "3"]);
+        assert!(ask(&mut after_reclaim, &["0", "1"]).is_ok());
+    }
+
+    #[test]
+    fn three_of_two_cameras_are_never_admitted() {
+        let mut pool = pool(4, &[("cam1", &[]), ("cam2", &[])]);
+        assert!(ask(&mut pool, &["0", "1", "2"]).is_err());
+        assert_eq!(pool.ids(), ["0", "1"], "a denied request changes nothing");
+    }
+
+    #[test]
+    fn a_held_id_moves_only_if_it_has_to() {
+        let twins = [(0, vdev("0", HERE)), (1, vdev("1", HERE))];
+        let mut both = pool(2, &[("cam1", &twins), ("cam2", &[])]);
+        let ids = ["0".to_owned(), "1".to_owned()];
+        let moved = both.allocate(&ids).unwrap().pop().unwrap();
+        let place = |instance: &str, slot| Place { instance: instance.into(), slot };
+        assert_eq!(moved.place, place("cam2", 0));
+        assert_eq!(moved.moved_from, Some(place("cam1", 1)));
+        assert_eq!(both.ids(), ["0", "1", "2", "3"], "both cameras have room again");
+    }
+
+    #[test]
+    fn an_offline_camera_is_neither_counted_nor_given() {
+        let slots = |usage: Option<Usage>| {
+            let mut slots = SlotTable::new(2);
+            usage.into_iter().for_each(|usage| slots.claim(0, usage).unwrap());
+            slots
+        };
+        let members = [("cam1", slots(Some(vdev("0", HERE))), false), ("cam2", slots(None), true)];
+        let mut pool = Pool::new(HERE, members.into_iter());
+        assert_eq!(pool.ids(), ["0", "1"], "what is held stays, for the pod that may run");
+        assert_eq!(ask(&mut pool, &["0"]), Ok(pairs(&[("0", "cam2")])), "a new user gets one that works");
+    }
+
+    #[test]
+    fn the_camera_with_most_free_slots_comes_first() {
+        let busy = [(0, vdev("0", "node-b"))];
+        let mut pool = pool(2, &[("cam1", &busy), ("cam2", &[]), ("cam3", &[])]);
+        assert_eq!(ask(&mut pool, &["0"]), Ok(pairs(&[("0", "cam2")])));
+        assert_eq!(ask(&mut pool, &["1"]), Ok(pairs(&[("1", "cam3")])));
+    }
+
+    #[test]
+    fn an_id_of_an_older_list_is_served_and_nonsense_is_not() {
+        let mut cameras = pool(1, &[("cam1", &[])]);
+        assert_eq!(ask(&mut cameras, &["17"]), Ok(pairs(&[("17", "cam1")])));
+        for id in ["", "x", "01", "-1", "+1", "99999999999"] {
+            assert_eq!(ask(&mut cameras, &[id]), Err(Denied::Unknown(id.into())));
+        }
+    }
+
+    #[test]
+    fn akris_longer_ids_are_kept_as_they_are() {
+        let mut cameras = pool(2, &[("cam1", &[(0, vdev("akri-onvif-0", HERE))])]);
+        assert_eq!(cameras.ids(), ["0", "akri-onvif-0"]);
+        assert_eq!(ask(&mut cameras, &["akri-onvif-0"]), Ok(pairs(&[("akri-onvif-0", "cam1")])));
+    }
+
+    #[test]
+    fn the_kubelet_is_steered_to_distinct_cameras() {
+        let twins = [(0, vdev("7", HERE)), (1, vdev("8", HERE))];
+        let pool = pool(2, &[("cam1", &twins), ("cam2", &[(0, vdev("9", HERE))])]);
+        let available = ["7", "8", "9", "0"].map(str::to_owned);
+        assert_eq!(pool.preferred(&available, &[], 3), ["0", "7", "9"]);
+        assert_eq!(pool.preferred(&available, &["8".to_owned()], 2), ["8", "0"]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_container_gets_distinct_cameras_and_is_denied_only_without_choice(
+            used in prop::collection::vec((0usize..3, 0u32..2, 0u32..5, any::<bool>()), 0..6),
+            online in prop::collection::vec(any::<bool>(), 3),
+            wanted in prop::collection::btree_set(0u32..6, 1..4),
+        ) {
+            let names = ["cam1", "cam2", "cam3"];
+            let mut tables = vec![SlotTable::new(2); 3];
+            let mut held = BTreeSet::new();
+            for (camera, slot, id, here) in used {
+                if here && !held.insert(id) { continue; }
+                let node = if here { HERE } else { "node-b" };
+                if tables[camera].claim(slot, vdev(&id.to_string(), node)).is_err() && here { held.remove(&id); }
+            }
+            let members = names.iter().zip(&tables).zip(&online).map(|((name, table), online)| (*name, table.clone(), *online));
+            let mut pool = Pool::new(HERE, members);
+            let before = pool.clone();
+            let ids: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+            // A camera is possible if it is online and has room, or is held by one of the ids.
+            let possible = names.iter().filter(|name| {
+                let member = &before.instances[*name];
+                let ours = ids.iter().any(|id| before.place(id).is_some_and(|place| place.instance == **name));
+                member.online && (member.has_room() || ours)
+            }).count();
+            match pool.allocate(&ids) {
+                Ok(assignments) => {
+                    let places: BTreeSet<&str> = assignments.iter().map(|a| a.place.instance.as_str()).collect();
+                    prop_assert_eq!(places.len(), ids.len());
+                    for id in before.held.keys().filter(|id| !ids.contains(id)) {
+                        prop_assert_eq!(before.place(id), pool.place(id), "others keep theirs");
+                    }
+                }
+                Err(_) => {
+                    prop_assert!(possible < ids.len());
+                    prop_assert_eq!(pool.ids(), before.ids());
+                }
+            }
+        }
+    }
+}
