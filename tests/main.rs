@@ -1,5 +1,12 @@
 //! One story per file: the real program with real components, real devices and a kubelet that is as strict as the real one.
 
+mod architecture;
+mod configuration_level;
 mod local_devices;
+mod lost_state;
+mod misbehaving_handlers;
 mod plugin;
-mod support;
+mod restarts;
+mod storm;
+
+use akri_tests as support;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use akri_agent::cluster::local::{read_configurations, read_instances};
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, Instance};
+use akri_model::names::resource_name;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a story waits for something. Long, because only a test that fails waits that long.
@@ -75,6 +76,26 @@ impl Node {
         fs::remove_file(self.path(name)).unwrap();
     }
 
+    /// A DiscoveryHandler for a file of `components/`; `spec` is lines of YAML with their indentation.
+    pub fn write_handler(&self, name: &str, file: &str, spec: &str) {
+        let text = format!(
+            "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {name}\nspec:\n  component:\n    \
+             file: {file}\n{spec}"
+        );
+        self.write(&format!("components/{name}.yaml"), &text);
+    }
+
+    /// debugEcho's devices belong to this node alone, like real ones; by default they are shared by all nodes.
+    pub fn make_echo_local(&self) {
+        self.write_handler("debug-echo", "debug_echo.wasm", "  shared: false\n  interval: 200ms\n");
+    }
+
+    /// Adds the component that misbehaves as its details say; `spec` as for [`Node::write_handler`].
+    pub fn add_guest(&self, spec: &str) {
+        fs::copy(guest(), self.path("components/guest.wasm")).unwrap();
+        self.write_handler("guest", "guest.wasm", &format!("  interval: 200ms\n{spec}"));
+    }
+
     /// A Configuration named `name` for debugEcho with these devices.
     pub fn write_echo(&self, name: &str, capacity: u32, devices: &[&str]) {
         let descriptions: String = devices.iter().map(|device| format!("      - \"{device}\"\n")).collect();
@@ -91,7 +112,7 @@ impl Node {
     pub fn write_configuration(&self, name: &str, handler: &str, details: &str, spec: &str) {
         let text = format!(
             "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata:\n  name: {name}\nspec:\n  discoveryHandler:\n    \
-             name: {handler}\n    discoveryDetails: |\n{details}{spec}"
+             name: {handler}\n    discoveryDetails: |-\n{details}{spec}"
         );
         self.write(&format!("manifests/{name}.yaml"), &text);
     }
@@ -126,6 +147,11 @@ impl Node {
         read_instances(&self.path("state")).unwrap()
     }
 
+    /// The published Instance of a name in the namespace `default`.
+    pub fn instance(&self, name: &str) -> Option<Instance> {
+        self.instances().into_iter().find(|instance| name_of(instance) == name)
+    }
+
     pub fn configurations(&self) -> Vec<Configuration> {
         read_configurations(&self.path("state")).unwrap()
     }
@@ -140,6 +166,19 @@ impl Node {
     /// Waits until the published Instances are as wanted, and returns them.
     pub async fn wait_for_instances(&self, what: &str, wanted: impl Fn(&[Instance]) -> bool) -> Vec<Instance> {
         wait_for(what, || self.instances(), |instances| wanted(instances)).await
+    }
+
+    /// Waits until the published Instance of a name is as wanted, and returns it.
+    pub async fn wait_for_instance(&self, name: &str, what: &str, wanted: impl Fn(&Instance) -> bool) -> Instance {
+        let is_wanted = |found: &Option<Instance>| found.as_ref().is_some_and(&wanted);
+        wait_for(what, || self.instance(name), is_wanted).await.unwrap()
+    }
+
+    /// The agents' sockets in the kubelet's directory, those of killed ones too.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("kubelet/device-plugins")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().path());
+        names.filter(|path| path.extension().is_some_and(|e| e == "sock") && !path.ends_with("kubelet.sock")).collect()
     }
 
     /// Waits until a Configuration's condition is as wanted.
@@ -188,6 +227,10 @@ impl Agent {
         Self { child, log }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has logged so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
@@ -224,6 +267,25 @@ impl Drop for Agent {
             eprintln!("the agent's log:\n{}", self.log());
         }
     }
+}
+
+pub fn name_of(instance: &Instance) -> &str {
+    instance.metadata.name.as_deref().unwrap()
+}
+
+/// The resource a pod asks for to get the Instance's device.
+pub fn resource_of(instance: &Instance) -> String {
+    resource_name(name_of(instance))
+}
+
+/// Names and UIDs: what must be the same for as long as the devices are.
+pub fn identities(instances: &[Instance]) -> Vec<(String, String)> {
+    instances.iter().map(|i| (name_of(i).to_owned(), i.metadata.uid.clone().unwrap())).collect()
+}
+
+/// The slots in use.
+pub fn used(instance: &Instance) -> Vec<&str> {
+    usage(instance).into_iter().filter(|(_, usage)| !usage.is_empty()).map(|(slot, _)| slot).collect()
 }
 
 /// The Instance's slots and who uses them.

@@ -106,7 +106,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     supervisor.stop().await;
     context.publisher.flush().await;
     drop(registry);
-    shutdown(context).await;
+    context.plugins.shutdown().await;
+    info!("agent stopped");
     Ok(())
 }
 
@@ -128,15 +129,6 @@ fn start_host(settings: &Settings) -> Result<Host, AgentError> {
 fn last_generation(entries: &BTreeMap<Key, Entry>) -> u64 {
     let claims = entries.values().flat_map(|entry| entry.claims.values());
     claims.map(|claim| claim.generation).max().unwrap_or_default()
-}
-
-async fn shutdown(context: Arc<Context>) {
-    let plugins = Arc::into_inner(context).and_then(|context| Arc::into_inner(context.plugins));
-    match plugins {
-        Some(plugins) => plugins.shutdown().await,
-        None => warn!("plugins are still in use; their sockets are removed all the same"),
-    }
-    info!("agent stopped");
 }
 
 /// Keeps an owner for each Configuration.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use akri_agent::agent::{self, Settings};
 use anyhow::{Context as _, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::cli::{AgentArgs, node_name};
 use crate::get::instances_of;
@@ -18,6 +19,7 @@ const SHOW: Duration = Duration::from_millis(250);
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    raise_file_limit();
     ensure!(args.local.is_dir(), "--local '{}' is not a directory", args.local.display());
     let shown = args.show.then(|| tokio::spawn(show(args.state_dir.clone())));
     let settings = Settings {
@@ -25,7 +27,7 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         manifests: args.local,
         components: args.components,
         kubelet_dir: args.kubelet_dir,
-        state_dir: args.state_dir,
+        state_dir: std::path::absolute(&args.state_dir).context("--state-dir")?, // compiled code is only run from a fixed place
         sysfs: args.host.sysfs,
         udev_data: args.host.udev_data,
         settle: Duration::from_secs(args.settle_seconds),
@@ -35,6 +37,14 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         shown.abort();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Each resource takes two descriptors, and the usual limit of 1,024 is for programs that still use `select`.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        warn!("the limit of open files stays at {:?}: {error}", limit.current);
+    }
 }
 
 fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {

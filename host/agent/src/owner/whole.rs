@@ -44,7 +44,9 @@ pub(super) fn wishes(all: &AllPublished, containers: &[Vec<String>], node: &str)
         all.iter().map(|(identity, published)| (published.entry.key.name.as_str(), identity)).collect();
     let find = |place: &Place| {
         let identity = identities.get(place.instance.as_str()).copied().cloned();
-        identity.map(|identity| (identity, place.slot)).ok_or_else(|| Refused::NotFound("the device is gone".to_owned()))
+        identity
+            .map(|identity| (identity, place.slot))
+            .ok_or_else(|| Refused::NotFound("the device is gone".to_owned()))
     };
     let mut requested = Vec::with_capacity(containers.len());
     for ids in containers {

@@ -1,0 +1,38 @@
+//! The numbers of the README, as the Markdown tables that are there. `make bench` measures all of them; words after `--`
+//! choose some: `cargo bench --bench numbers -- round`.
+
+mod allocate;
+mod enumerate;
+mod measure;
+mod node;
+mod register;
+mod round;
+
+use measure::Table;
+use tokio::runtime::Runtime;
+
+const NAMES: [&str; 4] = ["round", "enumerate", "register", "allocate"];
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let Some(unknown) = wanted.iter().find(|word| !NAMES.contains(&word.as_str())) {
+        eprintln!("error: nothing to measure is called '{unknown}', only {}", NAMES.join(", "));
+        std::process::exit(2);
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("warning: this is a development build; its numbers say nothing about the released program");
+    }
+    let runtime = Runtime::new().unwrap();
+    for name in NAMES.into_iter().filter(|name| wanted.is_empty() || wanted.iter().any(|word| word == name)) {
+        println!("{}", runtime.block_on(measured(name)));
+    }
+}
+
+async fn measured(name: &str) -> Table {
+    match name {
+        "round" => round::measure().await,
+        "enumerate" => enumerate::measure().await,
+        "register" => register::measure().await,
+        _ => allocate::measure().await,
+    }
+}

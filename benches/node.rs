@@ -1,0 +1,55 @@
+//! A node with a kubelet, the agent as a process and as many devices as wanted.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use akri_tests::kubelet::{Kubelet, View};
+use akri_tests::node::{Agent, Node, built_components};
+
+/// Whether the devices are those of one node or seen by all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Local,
+    Shared,
+}
+
+/// A node whose agent waits for Configurations.
+pub(crate) struct Idle {
+    pub(crate) node: Node,
+    pub(crate) kubelet: Kubelet,
+    _agent: Agent,
+}
+
+impl Idle {
+    pub(crate) async fn start(scope: Scope) -> Self {
+        let node = Node::new();
+        let object = fs::read_to_string(built_components().join("debug-echo.yaml")).unwrap();
+        let shared = scope == Scope::Shared;
+        // Rounds as seldom as by default: they would be measured, too.
+        node.write("components/debug-echo.yaml", &format!("{object}  shared: {shared}\n  interval: 10s\n"));
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        let agent = node.start();
+        agent.wait_for_log(r#"handler="debugEcho""#).await;
+        Self { node, kubelet, _agent: agent }
+    }
+
+    /// Writes a Configuration with that many devices and waits until the kubelet can hand out each. How long that took.
+    pub(crate) async fn register(&self, devices: usize) -> Duration {
+        let names: Vec<String> = (0..devices).map(|number| format!("device-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let start = Instant::now();
+        self.node.write_echo("echo", 1, &names);
+        self.kubelet.wait_for("all resources", |view| ready(view).count() == devices).await;
+        start.elapsed()
+    }
+
+    /// The resources of the devices that [`Idle::register`] made.
+    pub(crate) fn resources(&self) -> Vec<String> {
+        self.kubelet.view(|view| ready(view).cloned().collect())
+    }
+}
+
+fn ready(view: &View) -> impl Iterator<Item = &String> {
+    let of_devices = view.resources.iter().filter(|(name, _)| name.starts_with("akri.sh/echo-"));
+    of_devices.filter(|(_, resource)| resource.connected && resource.allocatable() == 1).map(|(name, _)| name)
+}

@@ -1,0 +1,170 @@
+//! From rounds to Instances: devices come, change, go missing and end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::configuration::Resources;
+use akri_model::device::{Device, DeviceSet};
+use akri_model::names::Identity;
+use akri_model::plan::{Known, Plan, plan};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::naming::{self, Nameless};
+use super::published::Published;
+use super::resource::{OwnedResource, Target};
+use super::{NamingResult, State};
+use crate::discovery::Outcome;
+use crate::plugin::Plugin;
+use crate::plugin::resource::Advertised;
+
+impl State {
+    pub(super) async fn take(&mut self, outcome: Outcome) {
+        self.health.outcome(&outcome);
+        let Outcome::Found { set, shared } = outcome else { return };
+        let plan = self.plan(&set, shared);
+        for (identity, device) in plan.publish {
+            self.create(identity, device, shared);
+        }
+        for (identity, device) in plan.change {
+            self.change(&identity, device).await;
+        }
+        for identity in plan.online {
+            self.set_online(&identity, true).await;
+        }
+        for identity in plan.offline {
+            self.set_online(&identity, false).await;
+        }
+    }
+
+    pub(super) fn plan(&self, set: &DeviceSet, shared: bool) -> Plan {
+        let known: BTreeMap<Identity, Known<'_>> =
+            self.published.iter().map(|(identity, published)| (identity.clone(), published.known())).collect();
+        let mut plan = plan(set, &known, shared, &self.context.node);
+        plan.publish.retain(|(identity, _)| !self.nameless.contains_key(identity));
+        plan
+    }
+
+    pub(super) fn create(&mut self, identity: Identity, device: Device, shared: bool) {
+        self.nameless.insert(identity.clone(), device.clone());
+        let context = Arc::clone(&self.context);
+        let nameless = Nameless { configuration: Arc::clone(&self.configuration), device, identity, shared };
+        self.naming.spawn(async move {
+            let _permit = context.naming.acquire().await;
+            let named = naming::name(&context, &nameless).await;
+            (nameless.identity, nameless.device, named)
+        });
+    }
+
+    /// A device got its Instance. If that failed, the next round tries again.
+    pub(super) async fn named(&mut self, result: Option<NamingResult>) {
+        let Some((identity, device, named)) = result else { return };
+        self.nameless.remove(&identity);
+        let named = match named {
+            Ok(named) => named,
+            Err(error) => {
+                warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+                self.health.unpublished(&device.id, &error.to_string());
+                return;
+            }
+        };
+        info!(instance = %named.entry.key, device = device.id, "published");
+        let mut published = Published::new(named.entry, &named.usage, &self.context.claims);
+        if published.entry.capacity != self.configuration.capacity {
+            published.resize(self.configuration.capacity);
+            self.remember(&published).await;
+        }
+        self.insert(published);
+    }
+
+    /// Takes an Instance into service.
+    pub(super) fn insert(&mut self, mut published: Published) {
+        published.advertise(&self.context.node, false);
+        if self.configuration.resources != Resources::Configuration {
+            let target = Target::Instance(published.entry.identity.clone());
+            published.plugin = Some(self.plugin(&published.entry.key.name, target, &published.advertised));
+        }
+        self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+        self.published.insert(published.entry.identity.clone(), published);
+    }
+
+    /// The Configuration's own resource is there from the start, with no devices (RULES 5).
+    pub(super) fn serve_whole(&mut self) {
+        if self.configuration.resources != Resources::Instance {
+            let name = &self.configuration.key.name;
+            self.whole.plugin = Some(self.plugin(name, Target::Configuration, &self.whole.advertised));
+        }
+    }
+
+    pub(super) fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<Advertised>) -> Plugin {
+        let resource = OwnedResource::new(name, target, advertised.subscribe(), self.asks.clone());
+        self.context.plugins.serve(Arc::new(resource))
+    }
+
+    pub(super) async fn change(&mut self, identity: &Identity, device: Device) {
+        let Some(published) = self.published.get_mut(identity) else { return };
+        published.entry.device = device;
+        self.changed(identity).await;
+    }
+
+    pub(super) async fn set_online(&mut self, identity: &Identity, online: bool) {
+        let Some(published) = self.published.get_mut(identity) else { return };
+        published.entry.online = online;
+        published.missing_since = (!online).then(Instant::now);
+        info!(instance = %published.entry.key, online, "device {}", if online { "is back" } else { "is missing" });
+        self.changed(identity).await;
+    }
+
+    /// Remembers, advertises and publishes an Instance that is not what it was.
+    pub(super) async fn changed(&self, identity: &Identity) {
+        let Some(published) = self.published.get(identity) else { return };
+        self.remember(published).await;
+        published.advertise(&self.context.node, false);
+        self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+    }
+
+    pub(super) async fn remember(&self, published: &Published) {
+        if let Err(error) = self.context.journal.put(published.entry.clone()).await {
+            warn!(instance = %published.entry.key, "{error}");
+        }
+    }
+
+    pub(super) fn grace(&self, published: &Published) -> Duration {
+        self.configuration.grace(published.entry.shared)
+    }
+
+    /// When the next missing device has been missing for long enough. One whose slots are in use waits for its release.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        let idle = self.published.values().filter(|published| published.entry.claims.is_empty());
+        idle.filter_map(|published| Some(published.missing_since? + self.grace(published))).min()
+    }
+
+    pub(super) async fn expire(&mut self) {
+        let now = Instant::now();
+        let expired = self.published.iter().filter(|(_, published)| {
+            let due = published.missing_since.is_some_and(|since| since + self.grace(published) <= now);
+            due && published.entry.claims.is_empty()
+        });
+        let expired: Vec<Identity> = expired.map(|(identity, _)| identity.clone()).collect();
+        self.remove(expired).await;
+    }
+
+    /// Takes Instances out of service: first the kubelet forgets them, then the cluster, then the journal.
+    pub(super) async fn remove(&mut self, identities: Vec<Identity>) {
+        let gone = identities.iter().filter_map(|identity| self.published.remove(identity));
+        let mut gone: Vec<Published> = gone.collect();
+        // What is advertised has to outlive the plugin, or the kubelet gets no empty list.
+        let plugins: Vec<Plugin> = gone.iter_mut().filter_map(|published| published.plugin.take()).collect();
+        futures::future::join_all(plugins.into_iter().map(Plugin::close)).await;
+        for published in &gone {
+            self.context.publisher.delete(published.entry.key.clone(), published.entry.uid.clone());
+            info!(instance = %published.entry.key, "removed");
+        }
+        let forgotten = gone.into_iter().map(|published| self.context.journal.remove(published.entry.key));
+        for error in futures::future::join_all(forgotten).await.into_iter().filter_map(Result::err) {
+            warn!(configuration = %self.configuration.key, "{error}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `akri.sh/<configuration>`: pods that ask for some device of a Configuration, and never are refused one that is there.
+
+use std::time::Duration;
+
+use akri_api::Instance;
+
+use crate::support::kubelet::{AdmissionError, Kubelet, View};
+use crate::support::node::{Agent, Node, usage};
+
+const CAMERAS: &str = "akri.sh/cam";
+
+/// A node with as many debugEcho cameras, registered.
+async fn cameras(capacity: u32, names: &[&str]) -> (Node, Kubelet, Agent) {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo("cam", capacity, names);
+    let agent = node.start();
+    let count = names.len();
+    kubelet.wait_for("an id for each camera", |view| ids(view).len() == count).await;
+    (node, kubelet, agent)
+}
+
+fn ids(view: &View) -> Vec<String> {
+    view.resource(CAMERAS).healthy.into_iter().collect()
+}
+
+fn used(instances: &[Instance]) -> Vec<String> {
+    let usages = instances.iter().flat_map(|i| usage(i).into_iter().map(|(_, usage)| usage.to_owned()).collect::<Vec<_>>());
+    let mut used: Vec<String> = usages.filter(|usage| !usage.is_empty()).collect();
+    used.sort();
+    used
+}
+
+fn resource_of(instances: &[Instance], device: &str) -> String {
+    let is_it = |i: &&Instance| i.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"] == device;
+    format!("akri.sh/{}", instances.iter().find(is_it).unwrap().metadata.name.as_ref().unwrap())
+}
+
+#[tokio::test]
+async fn the_resource_is_there_before_any_device() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo("cam", 2, &[]);
+    let _agent = node.start();
+    kubelet.wait_for("an empty list", |view| view.resource(CAMERAS).lists.last().is_some_and(Vec::is_empty)).await;
+    node.write_echo("cam", 2, &["one", "two"]);
+    kubelet.wait_for("two ids", |view| ids(view) == ["0", "1"]).await;
+    node.remove("manifests/cam.yaml");
+    kubelet.wait_for("an empty list and the end", |view| {
+        let resource = view.resource(CAMERAS);
+        resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_container_gets_two_distinct_cameras_in_one_answer() {
+    let (node, kubelet, _agent) = cameras(2, &["one", "two"]).await;
+    let admitted = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
+    let envs = &admitted.response.envs;
+    let mut suffixed: Vec<&str> =
+        envs.iter().filter(|(key, _)| key.starts_with("DEBUG_ECHO_DESCRIPTION_")).map(|(_, v)| v.as_str()).collect();
+    suffixed.sort_unstable();
+    assert_eq!(suffixed, ["one", "two"]);
+    let mut annotations: Vec<&String> = admitted.response.annotations.values().collect();
+    annotations.sort();
+    assert!(annotations[0].starts_with("C:0:cam-") && annotations[1].starts_with("C:1:cam-"), "{annotations:?}");
+    node.wait_for_instances("both claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
+    assert!(matches!(kubelet.admit("big", "container", CAMERAS, 5).await, Err(AdmissionError::TooFew { .. })));
+}
+
+#[tokio::test]
+async fn a_pod_made_anew_fifty_times_is_never_refused() {
+    let (_node, kubelet, _agent) = cameras(1, &["one", "two"]).await;
+    for round in 0..50 {
+        let pod = format!("pod-{round}");
+        kubelet.wait_for("an id to give", |view| view.resource(CAMERAS).allocatable() > 0).await;
+        let admitted = kubelet.admit(&pod, "container", CAMERAS, 1).await;
+        assert!(admitted.is_ok(), "round {round}: {admitted:?}");
+        kubelet.remove_pod(&pod);
+    }
+}
+
+#[tokio::test]
+async fn an_app_container_gets_what_its_init_container_had() {
+    let (node, kubelet, _agent) = cameras(1, &["one"]).await;
+    let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap();
+    let app = kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
+    assert_eq!((init.ids.as_slice(), app.ids.as_slice()), (["0".to_owned()].as_slice(), ["0".to_owned()].as_slice()));
+    assert_eq!(app.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
+    node.wait_for_instances("one claim", |list| used(list) == ["C:0:node-a"]).await;
+}
+
+#[tokio::test]
+async fn both_kinds_of_resource_see_each_others_claims() {
+    let (node, kubelet, agent) = cameras(1, &["one", "two"]).await;
+    let instances = node.wait_for_instances("two", |list| list.len() == 2).await;
+    let one = resource_of(&instances, "one");
+    kubelet.wait_for("its slot", |view| view.resource(&one).allocatable() == 1).await;
+
+    kubelet.admit("direct", "container", &one, 1).await.unwrap();
+    kubelet.wait_for("one camera left", |view| ids(view).len() == 1).await;
+    let some = kubelet.admit("some", "container", CAMERAS, 1).await.unwrap();
+    assert_eq!(some.response.envs["DEBUG_ECHO_DESCRIPTION"], "two");
+    let two = resource_of(&instances, "two");
+    kubelet.wait_for("its slot taken", |view| view.resource(&two).allocatable() == 0).await;
+    assert_eq!(kubelet.view(ids), ["0"], "what is held stays healthy");
+
+    agent.wait_for_log("a container uses it").await;
+    tokio::time::sleep(Duration::from_secs(3)).await; // a look later both are known to be in use
+    kubelet.remove_pod("direct");
+    kubelet.remove_pod("some");
+    node.wait_for_instances("no claims", |list| used(list).is_empty()).await;
+    kubelet.wait_for("everything free", |view| {
+        ids(view) == ["0", "1"] && view.resource(&one).allocatable() == 1 && view.resource(&two).allocatable() == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refused_request_changes_nothing_and_the_list_is_sent_again() {
+    let (node, kubelet, _agent) = cameras(1, &["one"]).await;
+    let before = kubelet.view(|view| view.resource(CAMERAS).lists.len());
+    for wrong in [vec!["x"], vec!["01"], vec!["0", "1"], vec![""], vec![]] {
+        let request = akri_grpc::deviceplugin::AllocateRequest {
+            container_requests: vec![akri_grpc::deviceplugin::ContainerAllocateRequest {
+                devices_ids: wrong.iter().map(ToString::to_string).collect(),
+            }],
+        };
+        let refused = kubelet.plugin(CAMERAS).allocate(request).await.unwrap_err();
+        assert!(!refused.message().is_empty(), "{wrong:?}");
+    }
+    kubelet.wait_for("the list again", |view| view.resource(CAMERAS).lists.len() > before).await;
+    assert_eq!(used(&node.instances()), Vec::<String>::new());
+    kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reboot_with_the_devices_attached_keeps_pods_and_claims() {
+    let (node, mut kubelet, agent) = cameras(1, &["one", "two"]).await;
+    let before = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
+    agent.kill();
+    kubelet.stop();
+    kubelet.start_again();
+    let _agent = node.start();
+    kubelet.wait_for("the held ids", |view| ids(view) == before.ids).await;
+    kubelet.readmit("pod").unwrap();
+    node.wait_for_instances("the claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
+}
+
+#[tokio::test]
+async fn only_the_wanted_resources_are_offered() {
+    let (node, kubelet, _agent) = cameras(1, &["one"]).await;
+    let one = resource_of(&node.instances(), "one");
+    let edit = |resources: &str| {
+        let details = "      descriptions:\n      - one\n";
+        node.write_configuration("cam", "debugEcho", details, &format!("  resources: {resources}\n"));
+    };
+    edit("instance");
+    kubelet.wait_for("only the Instance's", |view| !view.resource(CAMERAS).connected && view.resource(&one).connected).await;
+    edit("configuration");
+    kubelet.wait_for("only the Configuration's", |view| {
+        view.resource(CAMERAS).connected && ids(view) == ["0"] && !view.resource(&one).connected
+    })
+    .await;
+    edit("both");
+    kubelet.wait_for("both", |view| view.resource(CAMERAS).connected && view.resource(&one).connected).await;
+}

@@ -1,0 +1,130 @@
+//! State that was damaged or lost while no agent ran: what is left of it is enough.
+
+use std::fs;
+
+use akri_api::Instance;
+
+use crate::support::kubelet::{Admitted, Kubelet};
+use crate::support::node::{Agent, Node, identities, name_of, resource_of, used};
+
+/// Two devices of two slots, and a pod that uses one slot of the first.
+struct Scene {
+    node: Node,
+    kubelet: Kubelet,
+    found: Vec<Instance>,
+    resource: String,
+    admitted: Admitted,
+}
+
+impl Scene {
+    /// Up to the death of the agent.
+    async fn play(shared: bool) -> Self {
+        let node = Node::new();
+        if !shared {
+            node.make_echo_local();
+        }
+        node.write_echo("echo", 2, &["foo0", "foo1"]);
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        let agent = node.start();
+        let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+        let resource = resource_of(&found[0]);
+        kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+        let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+        node.wait_for_instance(name_of(&found[0]), "the claim", |i| used(i) == admitted.ids).await;
+        agent.kill();
+        Self { node, kubelet, found, resource, admitted }
+    }
+
+    /// Agent and kubelet start anew; everything is as it was, and only the free slot can be had.
+    async fn is_restored(&mut self) -> Agent {
+        let Self { node, kubelet, found, resource, admitted } = self;
+        kubelet.restart();
+        let agent = node.start();
+        kubelet.wait_for("two slots again", |view| view.resource(resource).allocatable() == 2).await;
+        kubelet.readmit("pod").unwrap();
+        node.wait_for_instance(name_of(&found[0]), "the claim again", |i| used(i) == admitted.ids).await;
+        node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
+        assert_eq!(identities(&node.instances()), identities(found), "the same objects");
+        assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()), admitted.ids, "a round changes no claim");
+        let other = kubelet.admit("other", "container", resource, 1).await.unwrap();
+        assert_ne!(other.ids, admitted.ids);
+        node.wait_for_instance(name_of(&found[0]), "both claims", |i| used(i).len() == 2).await;
+        agent
+    }
+
+    fn journal(&self) -> String {
+        fs::read_to_string(self.node.path("state/journal.jsonl")).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_lost_journal_is_made_of_the_published_instances() {
+    for shared in [true, false] {
+        let mut scene = Scene::play(shared).await;
+        scene.node.remove("state/journal.jsonl");
+        scene.is_restored().await;
+        let claims = scene.journal().matches(&format!("akri.agent.slot-{}", scene.admitted.ids[0])).count();
+        assert!(claims > 0, "the claim is in the new journal");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_journal_is_set_aside_and_nothing_is_lost() {
+    for shared in [true, false] {
+        for line_to_damage in ["last", "all"] {
+            let mut scene = Scene::play(shared).await;
+            let journal = scene.journal();
+            let mut lines: Vec<String> = journal.lines().map(str::to_owned).collect();
+            let first = if line_to_damage == "all" { 0 } else { lines.len() - 1 };
+            lines[first..].iter_mut().for_each(|line| *line = line.replacen("\"online\":true", "\"online\":frue", 1));
+            lines.insert(1, "\u{0}\u{1}garbage \u{fffd}".to_owned());
+            let damaged = lines.join("\n") + "\n";
+            fs::write(scene.node.path("state/journal.jsonl"), &damaged).unwrap();
+
+            let agent = scene.is_restored().await;
+
+            let path = scene.node.path("state/journal.jsonl.damaged");
+            assert_eq!(fs::read_to_string(path).unwrap(), damaged, "kept for a person to look at");
+            let count = lines.len() - first;
+            let told = format!("has {count} damaged lines: kept as '");
+            assert!(agent.log().contains(&told), "{told}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_torn_last_line_is_no_damage() {
+    let mut scene = Scene::play(false).await;
+    let torn = scene.journal() + "0123456789ab {\"put\":{\"key\":{\"namesp";
+    fs::write(scene.node.path("state/journal.jsonl"), torn).unwrap();
+    scene.is_restored().await;
+    assert!(!scene.node.path("state/journal.jsonl.damaged").exists());
+}
+
+#[tokio::test]
+async fn lost_and_damaged_instances_are_made_again_with_their_claims() {
+    for shared in [true, false] {
+        let mut scene = Scene::play(shared).await;
+        let path = |index: usize| format!("state/instances/default/{}.json", name_of(&scene.found[index]));
+        let (lost, damaged) = (path(0), path(1));
+        scene.node.remove(&lost);
+        scene.node.write(&damaged, "{\"apiVersion\": \"akri");
+        let aside = scene.node.path(&damaged).with_extension("damaged");
+        let agent = scene.is_restored().await;
+        assert_eq!(fs::read_to_string(aside).unwrap(), "{\"apiVersion\": \"akri", "kept for a person to look at");
+        assert!(agent.log().contains("is not a valid object"));
+    }
+}
+
+#[tokio::test]
+async fn everything_lost_is_found_again_as_new_objects() {
+    let scene = Scene::play(false).await;
+    let Scene { node, mut kubelet, found, resource, .. } = scene;
+    fs::remove_dir_all(node.path("state")).unwrap();
+    kubelet.restart();
+    let _agent = node.start();
+    kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
+    kubelet.readmit("pod").unwrap();
+    let names = |list: &[Instance]| identities(list).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(&node.instances()), names(&found), "names are made of the devices alone");
+}

@@ -1,0 +1,206 @@
+//! Handlers that hang, trap and lie: their devices stay, and nobody else notices.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use akri_api::Instance;
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Node, guest, identities, is_online, resource_of, wait_for};
+
+const LIMITS: &str = "  limits:\n    round: 300ms\n    memory: 8Mi\n    devices: 3\n";
+
+/// What a guest does when it is told so, and what users are told then.
+const BEHAVIOURS: [(&str, &str, &str); 8] = [
+    ("loop", "DeadlineExceeded", "did not finish within 300ms"),
+    ("sleep", "DeadlineExceeded", "did not finish within 300ms"),
+    ("panic", "Trapped", "the guest panics on purpose"),
+    ("exit", "Trapped", "exited"),
+    ("stack", "Trapped", "the handler trapped"),
+    ("memory", "LimitExceeded", "memory: more than 8388608 bytes"),
+    ("devices:4", "LimitExceeded", "devices: 4"),
+    ("unavailable", "Unavailable", "the camera does not answer"),
+];
+
+fn write_guest(node: &Node, name: &str, behaviour: &str) {
+    node.write_configuration(name, "guest", &format!("      {behaviour}\n"), "");
+}
+
+fn of<'i>(instances: &'i [Instance], configuration: &str) -> Vec<&'i Instance> {
+    instances.iter().filter(|instance| instance.spec.configuration_name == configuration).collect()
+}
+
+#[tokio::test]
+async fn bad_rounds_change_nothing_and_disturb_nobody() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.add_guest(LIMITS);
+    node.write_echo("echo", 1, &["foo0"]);
+    for index in 0..BEHAVIOURS.len() {
+        write_guest(&node, &format!("guest-{index}"), "devices:2");
+    }
+    let agent = node.start();
+    let all = 2 * BEHAVIOURS.len() + 1;
+    let found = node.wait_for_instances("every device", |list| list.len() == all).await;
+
+    for (index, (behaviour, ..)) in BEHAVIOURS.iter().enumerate() {
+        write_guest(&node, &format!("guest-{index}"), behaviour);
+    }
+    for (index, (behaviour, reason, message)) in BEHAVIOURS.iter().enumerate() {
+        let ready = node.wait_for_condition(&format!("guest-{index}"), "Ready", "False", reason).await;
+        assert!(ready.message.contains(message), "{behaviour}: {}", ready.message);
+        assert!(ready.message.ends_with("; known devices stay as they are"), "{}", ready.message);
+    }
+    let during = node.instances();
+    assert_eq!(identities(&during), identities(&found));
+    assert!(during.iter().all(is_online), "a failed round says nothing about devices");
+    let resource = resource_of(of(&during, "guest-0")[0]);
+    kubelet.wait_for("a device of the handler that hangs", |view| view.resource(&resource).allocatable() == 1).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+
+    // Meanwhile another handler finds and loses devices.
+    node.write_echo("echo", 1, &["foo1", "foo2"]);
+    node.wait_for_instances("the other handler's devices", |list| {
+        let descriptions =
+            of(list, "echo").into_iter().map(|i| i.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"].clone());
+        let mut descriptions: Vec<String> = descriptions.collect();
+        descriptions.sort();
+        descriptions == ["foo1", "foo2"]
+    })
+    .await;
+
+    for index in 0..BEHAVIOURS.len() {
+        write_guest(&node, &format!("guest-{index}"), "devices:2");
+    }
+    for index in 0..BEHAVIOURS.len() {
+        node.wait_for_condition(&format!("guest-{index}"), "Ready", "True", "Discovered").await;
+    }
+    let guests = |list: &[Instance]| {
+        identities(list).into_iter().filter(|(name, _)| name.starts_with("guest")).collect::<Vec<_>>()
+    };
+    assert_eq!(guests(&node.instances()), guests(&found), "the same objects after it all");
+    assert!(!agent.log().contains("panicked"));
+}
+
+/// The same details all the time: it is the world that becomes too much for the handler, and later is not.
+#[tokio::test]
+async fn a_handler_that_fails_by_itself_recovers_by_itself() {
+    let node = Node::new();
+    let sysfs = Sysfs(node.path("sys"));
+    sysfs.show(&[0, 1]);
+    node.add_guest(&format!("{LIMITS}  grants:\n    udev:\n      subsystems: [tty]\n"));
+    write_guest(&node, "guest", "udev:tty");
+    let _agent = node.start_with(&["--sysfs", sysfs.0.to_str().unwrap()]);
+    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+
+    sysfs.show(&[1, 2, 3, 4]);
+    node.wait_for_condition("guest", "Ready", "False", "LimitExceeded").await;
+    assert_eq!(identities(&node.instances()), identities(&found), "not one device more or less");
+
+    sysfs.show(&[1, 2]);
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+    let stayed = |list: &[Instance]| {
+        list.iter().filter(|i| identities(&found).contains(&identities(&[(*i).clone()])[0])).count()
+    };
+    node.wait_for_instances("device 1 as it was, and device 2", |list| list.len() == 2 && stayed(list) == 1).await;
+}
+
+#[tokio::test]
+async fn a_broken_component_does_not_replace_the_one_that_runs() {
+    let node = Node::new();
+    node.add_guest(LIMITS);
+    write_guest(&node, "guest", "devices:1");
+    let agent = node.start();
+    let found = node.wait_for_instances("a device", |list| list.len() == 1).await;
+    let file = node.path("components/guest.wasm").display().to_string();
+    let original = fs::read(guest()).unwrap();
+    let other = fs::read(node.path("components/debug_echo.wasm")).unwrap();
+    let half = original[..original.len() / 2].to_vec();
+    for (bytes, told) in [
+        (b"#!/bin/sh\nexit 0\n".to_vec(), format!("component '{file}': not a WebAssembly component: ")),
+        (half, format!("component '{file}': not a WebAssembly component: ")),
+        (b"\0asm\x01\0\0\0".to_vec(), format!("component '{file}': not a WebAssembly component: ")),
+        (b"\0asm\x0d\0\x01\0".to_vec(), format!("component '{file}': not a discovery handler for this host: ")),
+        (
+            other,
+            "the new component says name 'debugEcho' and shared true, the running one 'guest' and false".to_owned(),
+        ),
+    ] {
+        replace(&node, &bytes);
+        let refused = |log: &String| log.lines().any(|l| l.contains("DiscoveryHandler refused") && l.contains(&told));
+        wait_for(&told, || agent.log(), refused).await;
+        node.remove("components/guest.wasm");
+        agent.wait_for_log(&format!("cannot read component '{file}': No such file")).await;
+    }
+    // The one that runs still finds what it is told to find.
+    write_guest(&node, "guest", "devices:2");
+    let found_more = node.wait_for_instances("another device", |list| list.len() == 2).await;
+    assert!(identities(&found_more).contains(&identities(&found)[0]));
+    assert_eq!(agent.log().matches("handler ready handler=\"guest\"").count(), 1);
+
+    // Another version: the same component with a custom section.
+    replace(&node, &[original.as_slice(), b"\0\x05\x04test"].concat());
+    let swapped = |log: &String| log.matches("handler ready handler=\"guest\"").count() == 2;
+    wait_for("the new version", || agent.log(), swapped).await;
+    write_guest(&node, "guest", "devices:3");
+    let found_all = node.wait_for_instances("a third device", |list| list.len() == 3).await;
+    assert!(identities(&found_more).iter().all(|known| identities(&found_all).contains(known)));
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+}
+
+#[tokio::test]
+async fn a_device_outside_of_its_grant_is_withheld() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    // It names the node /dev/node and the mount /dev/mount.
+    node.add_guest("  grants:\n    devicePaths: [/dev/bus/**]\n");
+    write_guest(&node, "guest", "everything");
+    write_guest(&node, "plain", "devices:1");
+    let agent = node.start();
+    let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
+    let refusal = "device 'full': path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler";
+    assert_eq!(incomplete.message, format!("somewhere: {refusal}"));
+    let plain = node.wait_for_instances("the other Configuration's device", |list| list.len() == 1).await;
+    kubelet.wait_for("it", |view| view.resource(&resource_of(&plain[0])).allocatable() == 1).await;
+    assert_eq!(of(&plain, "guest").len(), 0);
+    assert!(kubelet.view(|view| view.resources.keys().all(|name| !name.starts_with("akri.sh/guest-"))));
+
+    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    mountPaths: [/dev/mount]\n");
+    let granted = node.wait_for_instances("the device", |list| list.len() == 2).await;
+    node.wait_for_condition("guest", "DiscoveryComplete", "True", "Complete").await;
+    let resource = resource_of(of(&granted, "guest")[0]);
+    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+    let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    assert_eq!(admitted.response.devices[0].host_path, "/dev/node");
+    assert_eq!(admitted.response.mounts[0].host_path, "/dev/mount");
+    assert!(!agent.log().contains("panicked"));
+}
+
+fn replace(node: &Node, bytes: &[u8]) {
+    fs::write(node.path("components/guest.wasm.new"), bytes).unwrap();
+    fs::rename(node.path("components/guest.wasm.new"), node.path("components/guest.wasm")).unwrap();
+}
+
+/// A link to a tree of files that looks like sysfs, and that can become another one at once.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    /// A machine with these terminals and nothing else.
+    fn show(&self, numbers: &[u32]) {
+        let names: Vec<String> = numbers.iter().map(u32::to_string).collect();
+        let tree = self.0.with_extension(names.join("-"));
+        fs::create_dir_all(tree.join("class/tty")).unwrap();
+        for number in numbers {
+            let device = format!("devices/virtual/tty/tty{number}");
+            fs::create_dir_all(tree.join(&device)).unwrap();
+            let uevent = format!("MAJOR=4\nMINOR={number}\nDEVNAME=tty{number}\n");
+            fs::write(tree.join(&device).join("uevent"), uevent).unwrap();
+            symlink("../../../../class/tty", tree.join(&device).join("subsystem")).unwrap();
+            symlink(Path::new("../..").join(&device), tree.join(format!("class/tty/tty{number}"))).unwrap();
+        }
+        let beside = self.0.with_extension("new");
+        symlink(&tree, &beside).unwrap();
+        fs::rename(beside, &self.0).unwrap();
+    }
+}

@@ -1,0 +1,156 @@
+//! Agents and kubelets that end, in whatever way, and start again.
+
+use std::fs;
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Node, identities, is_online, name_of, resource_of, usage, used, wait_for};
+
+/// A node with two devices of two slots each, made by a handler whose devices are shared by nodes or not.
+fn node_with_echo(shared: bool) -> Node {
+    let node = Node::new();
+    if !shared {
+        node.make_echo_local();
+    }
+    node.write_echo("echo", 2, &["foo0", "foo1"]);
+    node
+}
+
+#[tokio::test]
+async fn a_killed_agent_comes_back_with_the_same_instances_and_claims() {
+    for shared in [true, false] {
+        let node = node_with_echo(shared);
+        let mut kubelet = Kubelet::start(&node.path("kubelet"));
+        let agent = node.start();
+        let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+        let resource = resource_of(&found[0]);
+        kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+        let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+        let slot = admitted.ids[0].as_str();
+        let claimed = node.wait_for_instance(name_of(&found[0]), "a claim", |i| used(i) == [slot]).await;
+        assert_eq!(claimed.spec.shared, shared);
+        agent.kill();
+
+        // Alone first, then together with the kubelet, which has to find its pod's device before it admits the pod anew.
+        let agent = node.start();
+        kubelet.wait_for("another registration", |view| view.resource(&resource).registrations == 2).await;
+        kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
+        kubelet.stop();
+        agent.kill();
+        kubelet.start_again();
+        let _agent = node.start();
+        kubelet.wait_for("two slots once more", |view| view.resource(&resource).allocatable() == 2).await;
+        kubelet.readmit("pod").unwrap();
+        assert_eq!(kubelet.admit("pod", "container", &resource, 1).await.unwrap(), admitted, "from the checkpoint");
+        let other = kubelet.admit("other", "container", &resource, 1).await.unwrap();
+        assert_ne!(other.ids, admitted.ids, "a slot in use is not given away");
+        node.wait_for_instance(name_of(&found[0]), "both claims", |i| used(i).len() == 2).await;
+        assert_eq!(identities(&node.instances()), identities(&found), "the same objects");
+        assert_eq!(usage(&node.instance(name_of(&found[1])).unwrap()), usage(&found[1]), "the other device is free");
+    }
+}
+
+#[tokio::test]
+async fn devices_are_served_before_and_without_a_handler() {
+    let node = Node::new();
+    let mut kubelet = Kubelet::start(&node.path("kubelet"));
+    let details = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"null\"\n      permissions: rw\n";
+    node.write_configuration("mem", "udev", details, "  capacity: 2\n");
+    let agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+    let first = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    node.wait_for_instance(name_of(&found[0]), "the claim", |i| used(i) == first.ids).await;
+    kubelet.stop();
+    agent.kill();
+
+    // No component, no DiscoveryHandler: nothing that could run a round.
+    fs::rename(node.path("components"), node.path("elsewhere")).unwrap();
+    kubelet.start_again();
+    let agent = node.start();
+    kubelet.wait_for("two slots without a handler", |view| view.resource(&resource).allocatable() == 2).await;
+    kubelet.readmit("pod").unwrap();
+    let second = kubelet.admit("second", "container", &resource, 1).await.unwrap();
+    assert_eq!(second.response.devices, first.response.devices, "with its device node, from the journal");
+    assert_eq!(second.response.envs["UDEV_DEVNODE"], "/dev/null");
+    let ready = node.wait_for_condition("mem", "Ready", "False", "NoHandler").await;
+    assert_eq!(ready.message, "no discovery handler 'udev' (none is ready)");
+    assert!(!agent.log().contains("round done"), "no handler has run");
+    assert_eq!(identities(&node.instances()), identities(&found));
+
+    fs::rename(node.path("elsewhere"), node.path("components")).unwrap();
+    drop(agent);
+    let _agent = node.start();
+    node.wait_for_condition("mem", "Ready", "True", "Discovered").await;
+    let after = node.wait_for_instance(name_of(&found[0]), "both claims", |i| used(i).len() == 2).await;
+    assert!(is_online(&after) && identities(&[after]) == identities(&found));
+}
+
+#[tokio::test]
+async fn sigterm_removes_the_sockets_and_leaves_instances_and_claims() {
+    let node = node_with_echo(true);
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let agent = node.start();
+    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    let resource = resource_of(&found[1]);
+    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+    let admitted = kubelet.admit("pod", "container", &resource, 2).await.unwrap();
+    assert_eq!(node.sockets().len(), kubelet.view(|view| view.resources.len()));
+
+    assert!(agent.stop(), "it ends well");
+
+    assert!(node.sockets().is_empty());
+    assert_eq!(identities(&node.instances()), identities(&found));
+    assert_eq!(used(&node.instance(name_of(&found[1])).unwrap()), admitted.ids, "published before the end");
+    kubelet.wait_for("the end of the connection", |view| !view.resource(&resource).connected).await;
+    assert!(kubelet.view(|view| view.resource(&resource).lists.iter().all(|list| !list.is_empty())), "nothing is gone");
+    let _agent = node.start();
+    kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
+    assert_eq!(identities(&node.instances()), identities(&found));
+}
+
+#[tokio::test]
+async fn a_kubelet_that_restarts_finds_every_resource_again() {
+    let node = node_with_echo(false);
+    let mut kubelet = Kubelet::start(&node.path("kubelet"));
+    let _agent = node.start();
+    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    let resources = [resource_of(&found[0]), resource_of(&found[1])];
+    kubelet.wait_for("the first", |view| view.resource(&resources[0]).allocatable() == 2).await;
+    kubelet.admit("pod", "container", &resources[0], 2).await.unwrap();
+    for _ in 0..3 {
+        kubelet.restart();
+        let all = |resource: &String| kubelet.view(|view| view.resource(resource).allocatable() == 2);
+        wait_for("all resources", || resources.iter().all(all), |all| *all).await;
+        kubelet.readmit("pod").unwrap();
+    }
+    assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()).len(), 2, "the claims are not reclaimed");
+    assert_eq!(identities(&node.instances()), identities(&found));
+}
+
+#[tokio::test]
+async fn a_second_agent_waits_unregistered_and_takes_over() {
+    let node = node_with_echo(true);
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let first = node.start();
+    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+
+    let mut second = node.start();
+    let third = node.start();
+    let told = format!("is in use by the agent with pid {}: waiting for it to end", first.pid());
+    second.wait_for_log(&told).await;
+    third.wait_for_log(&told).await;
+    assert!(third.stop(), "one that waits ends when told to");
+    assert!(second.is_running() && !second.log().contains("agent started"));
+    assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);
+
+    first.kill();
+    second.wait_for_log("agent started").await;
+    kubelet.wait_for("the second's registration", |view| view.resource(&resource).registrations == 2).await;
+    kubelet.wait_for("two slots again", |view| view.resource(&resource).allocatable() == 2).await;
+    assert_eq!(identities(&node.instances()), identities(&found));
+    assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()).len(), 1, "with the first's claim");
+}

@@ -1,0 +1,148 @@
+//! An agent that is killed again and again while pods come and go: no claim is lost and none is made twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::support::kubelet::{Kubelet, View};
+use crate::support::node::{Agent, Node, identities, resource_of, used};
+
+const KILLS: usize = 15;
+const SLOTS: usize = 4;
+
+#[tokio::test]
+async fn no_claim_on_a_local_device_is_lost_or_made_twice() {
+    let node = Node::new();
+    node.make_echo_local();
+    weather(&node).await;
+}
+
+#[tokio::test]
+async fn no_claim_on_a_shared_device_is_lost_or_made_twice() {
+    weather(&Node::new()).await;
+}
+
+async fn weather(node: &Node) {
+    node.write_echo("echo", SLOTS as u32, &["foo0", "foo1"]);
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let agent = node.start();
+    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    let resources = [resource_of(&found[0]), resource_of(&found[1])];
+    let mut pods = Pods { kubelet: &kubelet, resources: &resources, next: 0, admitted: 0 };
+    pods.all_registered().await;
+    pods.storm_until_killed(agent).await;
+    for _ in 1..KILLS {
+        let agent = node.start();
+        pods.all_registered().await;
+        pods.storm_until_killed(agent).await;
+    }
+    assert!(pods.admitted >= KILLS, "the agent was killed while pods were admitted, not before: {}", pods.admitted);
+
+    let agent = node.start();
+    pods.all_registered().await;
+    let held = kubelet.view(ids_in_use);
+    node.wait_for_instances("every claim of a pod", |list| held.is_subset(&claimed(list))).await;
+    // A claim that no pod of the checkpoint holds is one that the kubelet had no answer for, or whose pod ended unseen. It
+    // is kept for a while, and the kubelet may have it again at once: every free slot can be handed out.
+    pods.fill().await;
+    let all = kubelet.view(ids_in_use);
+    assert_eq!(all.len(), 2 * SLOTS, "no slot is held by two pods, and none is lost");
+    node.wait_for_instances("the claims of the checkpoint and no other", |list| claimed(list) == all).await;
+    assert_eq!(identities(&node.instances()), identities(&found), "the same objects after it all");
+    agent.wait_for_log("a container uses it").await;
+    kubelet.view(pods_of).into_iter().for_each(|pod| kubelet.remove_pod(&pod));
+    node.wait_for_instances("no claim", |list| claimed(list).is_empty()).await;
+}
+
+/// Pods that are admitted one after the other and removed in no order.
+struct Pods<'k> {
+    kubelet: &'k Kubelet,
+    resources: &'k [String; 2],
+    next: usize,
+    admitted: usize,
+}
+
+impl Pods<'_> {
+    async fn all_registered(&self) {
+        let served =
+            |view: &View, resource| view.resource(resource).connected && view.resource(resource).capacity() > 0;
+        self.kubelet.wait_for("every resource", |view| self.resources.iter().all(|name| served(view, name))).await;
+    }
+
+    /// Admits and removes pods until the agent was killed, which happens some admissions later and in the middle of one.
+    async fn storm_until_killed(&mut self, agent: Agent) {
+        let pause = Duration::from_micros(random() % 60_000);
+        let killer = tokio::task::spawn_blocking(move || {
+            std::thread::sleep(pause);
+            agent.kill();
+        });
+        while !killer.is_finished() {
+            self.admit().await;
+            if random() % 3 == 0 {
+                self.remove_one();
+            }
+        }
+        killer.await.unwrap();
+    }
+
+    /// What is refused is refused: the agent may be gone, or all slots in use.
+    async fn admit(&mut self) -> bool {
+        let pod = format!("pod-{}", self.next);
+        let resource = &self.resources[self.next % 2];
+        self.next += 1;
+        let admitted = self.kubelet.admit(&pod, "container", resource, 1).await.is_ok();
+        self.admitted += usize::from(admitted);
+        if !admitted {
+            self.remove_one();
+        }
+        admitted
+    }
+
+    fn remove_one(&self) {
+        let pods: Vec<String> = self.kubelet.view(pods_of).into_iter().collect();
+        if !pods.is_empty() {
+            self.kubelet.remove_pod(&pods[random() as usize % pods.len()]);
+        }
+    }
+
+    /// Admits pods until every slot is in use.
+    async fn fill(&mut self) {
+        for resource in self.resources {
+            let free = SLOTS - self.kubelet.view(|view| ids(view, Some(resource)).len());
+            for _ in 0..free {
+                let pod = format!("last-{}", self.next);
+                self.next += 1;
+                self.kubelet.admit(&pod, "container", resource, 1).await.unwrap();
+            }
+        }
+    }
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+fn pods_of(view: &View) -> BTreeSet<String> {
+    view.pods.keys().map(|(pod, _, _)| pod.clone()).collect()
+}
+
+fn ids_in_use(view: &View) -> BTreeSet<String> {
+    ids(view, None)
+}
+
+/// Ids that pods hold, of one resource or of all. An id that two pods hold is the end of the story.
+fn ids(view: &View, resource: Option<&String>) -> BTreeSet<String> {
+    let mut holders = BTreeMap::new();
+    for ((pod, _, of), admitted) in view.pods.iter().filter(|((_, _, of), _)| resource.is_none_or(|name| name == of)) {
+        for id in &admitted.ids {
+            let other = holders.insert(id.clone(), pod);
+            assert_eq!(other, None, "{id} of {of} is held by {pod}, too");
+        }
+    }
+    holders.into_keys().collect()
+}
+
+/// Slots that are published as used.
+fn claimed(instances: &[akri_api::Instance]) -> BTreeSet<String> {
+    instances.iter().flat_map(used).map(str::to_owned).collect()
+}
