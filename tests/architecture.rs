@@ -1,4 +1,4 @@
-//! The shape of the workspace as the README's table has it: which crate may know which, and what never comes in.
+//! The shape of the workspace as the README has it: which crate may know which, what never comes in, what shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,24 @@ fn nothing_banned_is_in_the_tree() {
     }
 }
 
+/// The README shows what misbehaviour meets by the names of tests: they had better be there.
+#[test]
+fn the_readme_names_tests_that_exist() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, table) = readme.split_once("| a handler that |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let names: Vec<&str> = table.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let mut sources = Vec::new();
+    for directory in ["host", "tests"] {
+        read_sources(&root().join(directory), &mut sources);
+    }
+    for name in names {
+        let test = format!("fn {name}()");
+        assert!(sources.iter().any(|source| source.contains(&test)), "the README names '{name}', which is no test");
+    }
+}
+
 struct Dependency {
     name: String,
     /// `normal`, `dev` or `build`.
@@ -155,6 +173,17 @@ fn locked(workspace: &str) -> Vec<String> {
     let lock = fs::read_to_string(root().join(workspace).join("Cargo.lock")).unwrap();
     let name = |line: &str| Some(line.strip_prefix("name = \"")?.strip_suffix('"')?.to_owned());
     lock.lines().filter_map(name).collect()
+}
+
+/// All Rust files below a directory but those that cargo made.
+fn read_sources(directory: &Path, sources: &mut Vec<String>) {
+    for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() && !path.ends_with("target") {
+            read_sources(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(fs::read_to_string(&path).unwrap());
+        }
+    }
 }
 
 fn root() -> PathBuf {

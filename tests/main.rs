@@ -2,9 +2,12 @@
 
 mod architecture;
 mod configuration_level;
+mod edits;
 mod local_devices;
+mod lost_api;
 mod lost_state;
 mod misbehaving_handlers;
+mod names;
 mod plugin;
 mod restarts;
 mod storm;

@@ -28,7 +28,7 @@ async fn weather(node: &Node) {
     let agent = node.start();
     let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
     let resources = [resource_of(&found[0]), resource_of(&found[1])];
-    let mut pods = Pods { kubelet: &kubelet, resources: &resources, next: 0, admitted: 0 };
+    let mut pods = Pods { kubelet: &kubelet, resources: &resources, next: 0, admitted: 0, agents: 0 };
     pods.all_registered().await;
     pods.storm_until_killed(agent).await;
     for _ in 1..KILLS {
@@ -60,13 +60,19 @@ struct Pods<'k> {
     resources: &'k [String; 2],
     next: usize,
     admitted: usize,
+    /// How many agents there were.
+    agents: usize,
 }
 
 impl Pods<'_> {
-    async fn all_registered(&self) {
-        let served =
-            |view: &View, resource| view.resource(resource).connected && view.resource(resource).capacity() > 0;
-        self.kubelet.wait_for("every resource", |view| self.resources.iter().all(|name| served(view, name))).await;
+    /// Waits for the registrations of the next agent.
+    async fn all_registered(&mut self) {
+        self.agents += 1;
+        let is_served = |view: &View, name: &String| {
+            let resource = view.resource(name);
+            resource.registrations == self.agents && resource.allocatable() == SLOTS
+        };
+        self.kubelet.wait_for("every slot", |view| self.resources.iter().all(|name| is_served(view, name))).await;
     }
 
     /// Admits and removes pods until the agent was killed, which happens some admissions later and in the middle of one.

@@ -24,6 +24,7 @@ use crate::owner::{Context, Owner};
 use crate::plugin::Plugins;
 use crate::publisher::Publisher;
 use crate::reclaim::{Claims, Reclaimer};
+use crate::uevent::Listener;
 
 /// Instances created at once.
 const NAMING: usize = 32;
@@ -99,7 +100,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         naming: Semaphore::new(NAMING),
     });
     let components = vec![settings.components.clone(), settings.manifests.clone()];
-    let registry = Registry::start(host, components, cluster.manifests());
+    let listener = Listener::start(&settings.udev_data);
+    let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
     let supervisor = Supervisor { context: Arc::clone(&context), owners: BTreeMap::new(), entries };
     let supervisor = supervisor.run(cluster.manifests(), registry.handlers(), stop).await;

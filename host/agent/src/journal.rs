@@ -50,19 +50,25 @@ enum Record {
 #[derive(Debug, Clone)]
 pub struct Journal {
     writes: mpsc::Sender<(Record, oneshot::Sender<Result<(), String>>)>,
+    damaged: bool,
 }
 
 impl Journal {
     /// Opens the journal of a state directory and returns what it remembers.
     pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), JournalError> {
         let path = state.join("journal.jsonl");
-        let entries = read(&path)?;
+        let (entries, damaged) = read(&path)?;
         let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
         let mut file = LogFile { path, file: None, size: 0, live };
         file.rewrite()?;
         let (writes, requests) = mpsc::channel(QUEUE);
         tokio::spawn(write_all(file, requests));
-        Ok((Self { writes }, entries))
+        Ok((Self { writes, damaged }, entries))
+    }
+
+    /// Whether lines could not be read when it was opened, so that what it remembers may be too old.
+    pub fn was_damaged(&self) -> bool {
+        self.damaged
     }
 
     /// Remembers an Instance as it is now. It is on disk when this returns. A write that failed may still take effect
@@ -191,17 +197,17 @@ fn parse_line(line: &str) -> Option<Record> {
     (sum == checksum(json)).then(|| serde_json::from_str(json).ok()).flatten()
 }
 
-fn read(path: &Path) -> Result<BTreeMap<Key, Entry>, JournalError> {
+fn read(path: &Path) -> Result<(BTreeMap<Key, Entry>, bool), JournalError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
         Err(source) => return Err(JournalError::Io { action: "read", path: path.to_owned(), source }),
     };
     let (entries, damaged) = replay(&String::from_utf8_lossy(&bytes));
     if damaged > 0 {
         set_aside(path, damaged)?;
     }
-    Ok(entries)
+    Ok((entries, damaged > 0))
 }
 
 /// The entries a journal's text amounts to, and how many of its lines can't be read.
@@ -253,7 +259,7 @@ mod tests {
     }
 
     fn reopened(state: &Path) -> Vec<String> {
-        read(&state.join("journal.jsonl")).unwrap().into_keys().map(|key| key.name).collect()
+        read(&state.join("journal.jsonl")).unwrap().0.into_keys().map(|key| key.name).collect()
     }
 
     #[tokio::test]

@@ -10,4 +10,5 @@ pub mod owner;
 pub mod plugin;
 pub mod publisher;
 pub mod reclaim;
+pub mod uevent;
 mod watch_dir;

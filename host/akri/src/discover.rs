@@ -10,6 +10,7 @@ use akri_agent::cluster::{HandlerObject, Manifests};
 use akri_agent::discovery::admission::admit;
 use akri_agent::discovery::registry::{Handler, Handlers, Registry};
 use akri_agent::discovery::rounds::call;
+use akri_agent::uevent::Uevents;
 use akri_api::manifest::{self, Manifest, Object};
 use akri_api::{HandlerRules, configuration_to_model};
 use akri_model::configuration::Configuration;
@@ -112,7 +113,7 @@ async fn settled(
         HostConfig { cache_dir: cache_dir(), sysfs: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
     let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     let (_sender, manifests) = watch::channel(Arc::new(Manifests { handlers, complete: true, ..Manifests::default() }));
-    let registry = Registry::start(host, vec![directory], manifests);
+    let registry = Registry::start(host, vec![directory], manifests, Uevents::default());
     let mut handlers = registry.handlers();
     let settled = handlers.wait_for(|handlers| handlers.settled).await.context("no handler was loaded")?;
     Ok(Arc::clone(&settled))

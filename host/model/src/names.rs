@@ -182,6 +182,14 @@ impl Usage {
         }
     }
 
+    /// The configuration-level id it was claimed as, if it was.
+    pub fn vdev(&self) -> Option<&str> {
+        match self {
+            Self::Configuration { vdev, .. } => Some(vdev),
+            _ => None,
+        }
+    }
+
     /// Whether the slot is free.
     pub fn is_free(&self) -> bool {
         *self == Self::Free

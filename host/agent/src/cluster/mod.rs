@@ -107,8 +107,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// The current manifests, and every change of them.
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
 
-    /// The Instance of a namespace that stands for a device, whatever its name (RULES 22).
-    async fn find(&self, namespace: &str, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
+    /// The Instance of a Configuration that stands for a device, whatever its name (RULES 22). Another Configuration may
+    /// have one for the same device.
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
 
     /// Creates an Instance. The name is taken atomically: of two who try, one gets it.
     async fn create(&self, instance: &Instance) -> Result<Created, ClusterError>;

@@ -1,6 +1,7 @@
 //! From Configurations to device sets: the registry of handlers, and the rounds that are run with them.
 
 pub mod admission;
+mod pace;
 pub mod registry;
 pub mod rounds;
 

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tracing::{error, info};
 
 use crate::cluster::{HandlerObject, Manifests};
+use crate::uevent::Uevents;
 use crate::watch_dir::{WatchDir, any_changed};
 
 /// Largest component file.
@@ -57,6 +58,8 @@ pub struct Handlers {
     pub refused: BTreeMap<String, String>,
     /// All objects of the manifests have been looked at; before that an absent handler may only be slow to load.
     pub settled: bool,
+    /// What starts rounds before their time.
+    pub uevents: Uevents,
 }
 
 /// Why a component is not used.
@@ -87,9 +90,14 @@ pub struct Registry {
 impl Registry {
     /// Starts loading what the manifests name from the component directories; of two files of one name the one in the
     /// earlier directory counts.
-    pub fn start(host: Host, directories: Vec<PathBuf>, manifests: watch::Receiver<Arc<Manifests>>) -> Self {
+    pub fn start(
+        host: Host,
+        directories: Vec<PathBuf>,
+        manifests: watch::Receiver<Arc<Manifests>>,
+        uevents: Uevents,
+    ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
-        let loader = Loader { host, directories, loaded: BTreeMap::new(), told: BTreeMap::new() };
+        let loader = Loader { host, directories, uevents, loaded: BTreeMap::new(), told: BTreeMap::new() };
         Self { handlers, task: tokio::spawn(loader.run(manifests, sender)) }
     }
 
@@ -108,6 +116,7 @@ impl Drop for Registry {
 struct Loader {
     host: Host,
     directories: Vec<PathBuf>,
+    uevents: Uevents,
     /// What runs for each object.
     loaded: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
@@ -137,7 +146,7 @@ impl Loader {
         if manifests.complete {
             self.loaded.retain(|object, _| manifests.handlers.contains_key(object));
         }
-        let mut handlers = Handlers { settled: true, ..Handlers::default() };
+        let mut handlers = Handlers { settled: true, uevents: self.uevents.clone(), ..Handlers::default() };
         let mut holders: BTreeMap<String, String> = BTreeMap::new();
         for (name, object) in &manifests.handlers {
             if let Err(refusal) = self.load(name, object).await {

@@ -1,6 +1,7 @@
-//! Runs the rounds of one Configuration with a component handler: one at a time, at the handler's pace, with backoff after
-//! a failure.
+//! Runs the rounds of one Configuration with a component handler: one at a time, when something happened to devices it
+//! looks for, and at the handler's interval as a safety net; with backoff after a failure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use akri_sandbox::Call;
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use super::Outcome;
 use super::admission::admit;
+use super::pace::Pace;
 use super::registry::{Handler, Handlers};
+use crate::uevent::{Mark, Uevents};
 
 /// First pause after a failed round; it doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -40,7 +43,7 @@ impl Rounds {
         handlers: watch::Receiver<Arc<Handlers>>,
         outcomes: mpsc::Sender<Outcome>,
     ) -> Self {
-        let runner = Runner { configuration, handlers, outcomes, failures: 0 };
+        let runner = Runner { configuration, handlers, outcomes, failures: 0, pace: Pace::new(Instant::now()) };
         Self { task: tokio::spawn(runner.run()) }
     }
 }
@@ -57,6 +60,7 @@ struct Runner {
     outcomes: mpsc::Sender<Outcome>,
     /// Failed rounds in a row.
     failures: u32,
+    pace: Pace,
 }
 
 /// What one turn came to.
@@ -65,6 +69,8 @@ enum Turn {
     Wait,
     /// Again after a while.
     After(Duration),
+    /// Again after the interval, or when something happens in one of the subsystems.
+    Rest { interval: Duration, wake: BTreeSet<String> },
 }
 
 impl Runner {
@@ -72,14 +78,17 @@ impl Runner {
         loop {
             let configuration = self.configuration.borrow_and_update().clone();
             let handlers = self.handlers.borrow_and_update().clone();
+            let mark = handlers.uevents.mark();
             let (outcome, turn) = self.turn(&configuration, &handlers).await;
             if let Some(outcome) = outcome
                 && self.outcomes.send(outcome).await.is_err()
             {
                 return;
             }
+            self.pace.round_ended(Instant::now());
             let used = handlers.ready.get(&configuration.handler).cloned();
-            if self.pause(turn, &configuration.handler, used).await.is_err() {
+            let uevents = handlers.uevents.clone();
+            if self.pause(turn, (uevents, mark), &configuration.handler, used).await.is_err() {
                 return;
             }
         }
@@ -91,9 +100,10 @@ impl Runner {
             return (missing, Turn::Wait);
         };
         match round(configuration, handler).await {
-            Ok((outcome, interval)) => {
+            Ok((outcome, triggers)) => {
                 self.failures = 0;
-                (Some(outcome), Turn::After(interval))
+                let (interval, wake) = (interval(handler, &triggers), wake(handler, triggers));
+                (Some(outcome), Turn::Rest { interval, wake })
             }
             Err(error) => {
                 warn!(configuration = %configuration.key, handler = configuration.handler, "round failed: {error}");
@@ -112,12 +122,24 @@ impl Runner {
         Turn::After(backoff)
     }
 
-    /// Waits for the next turn; a change of the Configuration or of its handler starts it at once.
-    async fn pause(&mut self, turn: Turn, name: &str, used: Option<Arc<Handler>>) -> Result<(), RecvError> {
+    /// Waits for the next turn; a change of the Configuration or of its handler starts it at once. What happened since
+    /// the mark, while the last round ran, is not in it for sure.
+    async fn pause(
+        &mut self,
+        turn: Turn,
+        (mut uevents, mark): (Uevents, Mark),
+        name: &str,
+        used: Option<Arc<Handler>>,
+    ) -> Result<(), RecvError> {
+        let pace = &mut self.pace;
         let due = async {
             match turn {
                 Turn::Wait => std::future::pending().await,
                 Turn::After(pause) => sleep(pause).await,
+                Turn::Rest { interval, wake } => tokio::select! {
+                    () = sleep(interval) => {}
+                    () = woken(&mut uevents, mark, &wake, pace) => {}
+                },
             }
         };
         let handlers = &mut self.handlers;
@@ -137,8 +159,14 @@ impl Runner {
     }
 }
 
-/// Checks the details and runs one round.
-async fn round(configuration: &Configuration, handler: &Handler) -> Result<(Outcome, Duration), RoundError> {
+/// Waits until an event is to start a round.
+async fn woken(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, pace: &mut Pace) {
+    uevents.after(mark, wake).await;
+    sleep_until(pace.start(Instant::now())).await;
+}
+
+/// Checks the details and runs one round; also says what should start the next.
+async fn round(configuration: &Configuration, handler: &Handler) -> Result<(Outcome, Vec<Trigger>), RoundError> {
     let call = call(configuration, handler);
     let triggers = handler.component.validate(call.clone()).await?;
     let set = handler.component.discover(call).await?;
@@ -146,7 +174,7 @@ async fn round(configuration: &Configuration, handler: &Handler) -> Result<(Outc
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
     let set = admitted.map_err(|error| RoundError::Unavailable(error.to_string()))?;
-    Ok((Outcome::Found { set, shared: handler.shared }, interval(handler, &triggers)))
+    Ok((Outcome::Found { set, shared: handler.shared }, triggers))
 }
 
 /// What a component is called with for a Configuration.
@@ -178,6 +206,13 @@ fn interval(handler: &Handler, triggers: &[Trigger]) -> Duration {
         _ => None,
     });
     handler.rules.interval.or(from_details).unwrap_or(handler.interval).max(MIN_INTERVAL)
+}
+
+/// The subsystems whose events start a round. Who may not see devices at all is not told that something happens to them.
+fn wake(handler: &Handler, triggers: Vec<Trigger>) -> BTreeSet<String> {
+    let may_look = !handler.rules.grants.udev_subsystems.is_empty();
+    let subsystem = |trigger| if let Trigger::Uevent(subsystem) = trigger { Some(subsystem) } else { None };
+    triggers.into_iter().filter_map(subsystem).filter(|_| may_look).collect()
 }
 
 fn describe_missing(configuration: &Configuration, handlers: &Handlers) -> String {

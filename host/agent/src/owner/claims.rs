@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use akri_model::claim::Claim;
 use akri_model::configuration::Configuration;
-use akri_model::edits::{ContainerEdits, SlotRef, merge};
+use akri_model::edits::{ContainerEdits, merge};
 use akri_model::names::{Identity, Usage, parse_slot_name, slot_name};
-use akri_model::reclaim::Sightings;
 use akri_model::slots::{ClaimError, SlotTable};
 use tracing::warn;
 
@@ -78,14 +77,23 @@ pub(super) async fn go_back(context: &Context, all: &mut AllPublished, undo: Und
         published.slots = before.slots;
         published.recent = before.recent;
         if published.entry.shared {
-            swap_all(context, published, &claimed).await.unwrap_or_else(|refused| {
-                warn!(instance = %published.entry.key, "not released yet: {refused}");
-            });
+            give_back(context, published, claimed.clone()).await;
         }
         if claimed != published.entry.claims
             && let Err(error) = context.journal.put(published.entry.clone()).await
         {
             warn!(instance = %published.entry.key, "{error}");
+        }
+    }
+}
+
+/// Ends claims on a shared device that came to nothing. Where the API does not answer, their fate is unknown.
+async fn give_back(context: &Context, published: &mut Published, claimed: BTreeMap<u32, Claim>) {
+    for (slot, claim) in claimed {
+        let kept = published.entry.claims.get(&slot).map(|kept| kept.usage.clone()).unwrap_or_default();
+        if claim.usage != kept && swap(context, published, slot, &claim.usage, &kept).await.is_err() {
+            warn!(instance = %published.entry.key, slot, "nobody knows whether the claim was accepted");
+            published.doubt(slot, claim);
         }
     }
 }
@@ -126,10 +134,7 @@ fn touch<'a>(all: &'a mut AllPublished, identity: &Identity, undo: &mut Undo) ->
 
 fn leave(all: &mut AllPublished, identity: &Identity, slot: u32, undo: &mut Undo) {
     let Ok(published) = touch(all, identity, undo) else { return };
-    if let Some(claim) = published.entry.claims.remove(&slot) {
-        published.slots.release(slot, &claim.usage.parse().unwrap_or_default());
-        published.sightings.remove(&slot);
-    }
+    published.forget_claim(slot);
 }
 
 fn claim_slot(
@@ -139,29 +144,16 @@ fn claim_slot(
     wish: &Wish,
 ) -> Result<Claim, Refused> {
     let entry = &published.entry;
-    if !entry.online && *published.slots.usage(wish.slot) != wish.usage {
-        return Err(Refused::Unavailable(format!("the device of '{}' is offline", entry.key.name)));
+    if !(entry.online && published.agreed) && *published.slots.usage(wish.slot) != wish.usage {
+        let why = if entry.online { "waits for the API's word on its slots" } else { "is offline" };
+        return Err(Refused::Unavailable(format!("the device of '{}' {why}", entry.key.name)));
     }
     published.slots.claim(wish.slot, wish.usage.clone()).map_err(|error| match error {
         ClaimError::NoSuchSlot { .. } => Refused::NotFound(error.to_string()),
         ClaimError::InUse { .. } => Refused::Unavailable(error.to_string()),
     })?;
-    let vdev = match &wish.usage {
-        Usage::Configuration { vdev, .. } => Some(vdev.as_str()),
-        _ => None,
-    };
-    let properties = configuration.broker_view(&entry.device.properties);
-    let named = SlotRef { instance: &entry.key.name, hash: published.hash(), slot: wish.slot };
-    let claim = Claim {
-        usage: wish.usage.to_string(),
-        edits: ContainerEdits::of_slot(&entry.device, &properties, named, vdev),
-        generation: context.claims.next_generation(),
-        doubtful: false,
-    };
-    published.entry.claims.insert(wish.slot, claim.clone());
-    published.touch(wish.slot);
-    let sightings = Sightings::new(claim.generation, context.claims.epoch(), context.claims.now());
-    published.sightings.insert(wish.slot, sightings);
+    let claim = published.new_claim(configuration, wish.slot, &wish.usage, context.claims.next_generation());
+    published.hold(wish.slot, claim.clone(), &context.claims);
     Ok(claim)
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::agreement;
 use super::naming::{self, Nameless};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
@@ -71,9 +72,12 @@ impl State {
             }
         };
         info!(instance = %named.entry.key, device = device.id, "published");
-        let mut published = Published::new(named.entry, &named.usage, &self.context.claims);
-        if published.entry.capacity != self.configuration.capacity {
-            published.resize(self.configuration.capacity);
+        let mut published = Published::new(named.entry, &self.context.claims);
+        agreement::learn(&self.context, &self.configuration, &mut published, &named.instance);
+        published.agreed = true;
+        let differs = published.entry.capacity != self.configuration.capacity;
+        published.resize(self.configuration.capacity);
+        if differs || !published.entry.claims.is_empty() {
             self.remember(&published).await;
         }
         self.insert(published);

@@ -1,6 +1,7 @@
 //! The owner of a Configuration's Instances on this node: one task that alone changes them. Rounds, the kubelet's requests
 //! and looks at pods come to it as messages; the journal, the kubelet and the cluster hear of what it decides.
 
+mod agreement;
 mod claims;
 mod devices;
 mod health;
@@ -140,6 +141,8 @@ struct State {
     /// For the plugins.
     asks: mpsc::Sender<Command>,
     counted: usize,
+    /// When the API was last asked about shared Instances.
+    last_agreement: Instant,
 }
 
 impl State {
@@ -156,21 +159,22 @@ impl State {
             commands,
             asks,
             counted: 0,
+            last_agreement: Instant::now(),
         };
         for mut entry in entries {
             entry.capacity = state.configuration.capacity;
-            let published = Published::new(entry, &BTreeMap::new(), &state.context.claims);
-            state.insert(published);
+            state.published.insert(entry.identity.clone(), Published::new(entry, &state.context.claims));
         }
-        state.serve_whole();
         state
     }
 
     async fn run(mut self, mut inbox: Inbox) {
+        self.agree_at_start().await;
+        self.restart_plugins().await;
         self.settle();
         let mut sightings = self.context.sightings.clone();
         let end = loop {
-            let next_expiry = self.next_expiry();
+            let (next_expiry, next_agreement) = (self.next_expiry(), self.next_agreement());
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command).await,
@@ -184,7 +188,8 @@ impl State {
                     let sighting = sightings.borrow_and_update().clone();
                     self.look(&sighting).await;
                 }
-                () = expiry(next_expiry) => self.expire().await,
+                () = moment(next_expiry) => self.expire().await,
+                () = moment(next_agreement) => self.agree().await,
             }
             self.settle();
         };
@@ -245,7 +250,7 @@ impl State {
 }
 
 /// Waits for a moment, or for ever.
-async fn expiry(at: Option<Instant>) {
+async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use akri_model::claim::{Claim, Entry};
+use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online};
-use akri_model::names::{
-    HashInput, HashLength, Identity, Key, Usage, cdi_name, hash_of_instance, instance_name, parse_slot_name,
-};
+use akri_model::names::{HashInput, HashLength, Identity, Key, cdi_name, instance_name};
 use akri_model::slots::SlotTable;
 
 use super::Context;
@@ -41,22 +38,22 @@ pub(super) struct Nameless {
     pub(super) shared: bool,
 }
 
-/// A device with its Instance: what the journal now says, and the usage it was found with.
+/// A device with its Instance: what the journal now says, and the Instance as it was found.
 pub(super) struct Named {
     pub(super) entry: Entry,
-    pub(super) usage: std::collections::BTreeMap<String, String>,
+    pub(super) instance: Instance,
 }
 
 /// Takes the Instance that already stands for the device, else the shortest name that is free. What comes of it is in the
 /// journal before anybody uses it.
 pub(super) async fn name(context: &Context, nameless: &Nameless) -> Result<Named, NamingError> {
-    let instance = match context.cluster.find(&nameless.configuration.key.namespace, &nameless.identity).await? {
+    let instance = match context.cluster.find(&nameless.configuration.key, &nameless.identity).await? {
         Some(known) => known,
         None => create(context, nameless).await?,
     };
-    let entry = entry(context, nameless, &instance);
+    let entry = entry(nameless, &instance);
     context.journal.put(entry.clone()).await?;
-    Ok(Named { entry, usage: instance.device_usage })
+    Ok(Named { entry, instance })
 }
 
 async fn create(context: &Context, nameless: &Nameless) -> Result<Instance, NamingError> {
@@ -97,11 +94,10 @@ fn wanted(context: &Context, nameless: &Nameless, hash: String) -> Result<Instan
     })
 }
 
-/// What the journal shall say. Claims of this node that the Instance knows of and the journal did not are claims nobody
-/// has seen in use yet (RULES 28).
-fn entry(context: &Context, nameless: &Nameless, instance: &Instance) -> Entry {
+/// What the journal shall say; claims of this node are adopted when the Instance is taken into service.
+fn entry(nameless: &Nameless, instance: &Instance) -> Entry {
     let configuration = &nameless.configuration;
-    let mut entry = Entry {
+    Entry {
         key: instance.key.clone(),
         uid: instance.uid.clone(),
         identity: nameless.identity.clone(),
@@ -112,29 +108,5 @@ fn entry(context: &Context, nameless: &Nameless, instance: &Instance) -> Entry {
         device: nameless.device.clone(),
         online: true,
         claims: Default::default(),
-    };
-    for (slot, text) in &instance.device_usage {
-        let number = parse_slot_name(&instance.key.name, slot);
-        let usage = text.parse::<Usage>().unwrap_or_default();
-        if let Some(number) = number.filter(|_| usage.node() == Some(&context.node)) {
-            entry.claims.insert(number, adopted(context, nameless, instance, number, &usage));
-        }
-    }
-    entry
-}
-
-fn adopted(context: &Context, nameless: &Nameless, instance: &Instance, slot: u32, usage: &Usage) -> Claim {
-    let hash = hash_of_instance(&instance.configuration, &instance.key.name).unwrap_or_default();
-    let slot = SlotRef { instance: &instance.key.name, hash, slot };
-    let vdev = match usage {
-        Usage::Configuration { vdev, .. } => Some(vdev.as_str()),
-        _ => None,
-    };
-    let properties = nameless.configuration.broker_view(&nameless.device.properties);
-    Claim {
-        usage: usage.to_string(),
-        edits: ContainerEdits::of_slot(&nameless.device, &properties, slot, vdev),
-        generation: context.claims.next_generation(),
-        doubtful: false,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::claim::{Claim, Entry};
 use akri_model::configuration::Configuration;
+use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::{Usage, cdi_name, hash_of_instance, slot_name};
 use akri_model::plan::Known;
@@ -36,20 +37,80 @@ pub(super) struct Published {
     pub(super) advertised: watch::Sender<Advertised>,
     /// The device plugin, unless the Configuration wants none.
     pub(super) plugin: Option<Plugin>,
+    /// Whether the API has said who uses the slots, since the start; it has the truth for shared devices.
+    pub(super) agreed: bool,
 }
 
 impl Published {
-    /// An Instance as the journal remembers it, with the slots other nodes use.
-    pub(super) fn new(entry: Entry, others: &BTreeMap<String, String>, claims: &Claims) -> Self {
-        let (mut slots, _) = SlotTable::parse(&entry.key.name, entry.capacity, others);
+    /// An Instance as the journal remembers it.
+    pub(super) fn new(entry: Entry, claims: &Claims) -> Self {
+        let mut slots = SlotTable::new(entry.capacity);
         let mut sightings = BTreeMap::new();
         for (slot, claim) in &entry.claims {
-            restore(&mut slots, *slot, claim);
+            take(&mut slots, *slot, claim.usage.parse().unwrap_or_default());
             sightings.insert(*slot, Sightings::new(claim.generation, claims.epoch(), claims.now()));
         }
         let missing_since = (!entry.online).then(Instant::now);
         let advertised = watch::Sender::new(Advertised::default());
-        Self { entry, slots, missing_since, recent: Vec::new(), sightings, advertised, plugin: None }
+        let agreed = !entry.shared;
+        Self { entry, slots, missing_since, recent: Vec::new(), sightings, advertised, plugin: None, agreed }
+    }
+
+    /// A claim on a slot, with what a container gets for it from the device as it is now (RULES 17).
+    pub(super) fn new_claim(&self, configuration: &Configuration, slot: u32, usage: &Usage, generation: u64) -> Claim {
+        let device = &self.entry.device;
+        let named = SlotRef { instance: &self.entry.key.name, hash: self.hash(), slot };
+        let edits =
+            ContainerEdits::of_slot(device, &configuration.broker_view(&device.properties), named, usage.vdev());
+        Claim { usage: usage.to_string(), edits, generation, doubtful: false }
+    }
+
+    /// Keeps a claim that no look has judged yet.
+    pub(super) fn hold(&mut self, slot: u32, claim: Claim, claims: &Claims) {
+        self.sightings.insert(slot, Sightings::new(claim.generation, claims.epoch(), claims.now()));
+        self.entry.claims.insert(slot, claim);
+        self.recent.retain(|known| *known != slot);
+        self.recent.push(slot);
+    }
+
+    /// Ends a claim of this node here; what other nodes are told is for the caller to do.
+    pub(super) fn forget_claim(&mut self, slot: u32) {
+        if let Some(claim) = self.entry.claims.remove(&slot) {
+            self.slots.release(slot, &claim.usage.parse().unwrap_or_default());
+            self.sightings.remove(&slot);
+        }
+    }
+
+    /// Keeps a claim whose fate nobody knows: the kubelet was told that it failed, and no one gets the slot until the API
+    /// has answered (RULES 11).
+    pub(super) fn doubt(&mut self, slot: u32, mut claim: Claim) {
+        claim.doubtful = true;
+        self.take_slot(slot, claim.usage.parse().unwrap_or_default());
+        self.entry.claims.insert(slot, claim);
+    }
+
+    /// Whether the fate of a claim is unknown.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.entry.claims.values().any(|claim| claim.doubtful)
+    }
+
+    /// Marks a slot as used whatever the capacity is now: somebody may be using it.
+    pub(super) fn take_slot(&mut self, slot: u32, usage: Usage) {
+        take(&mut self.slots, slot, usage);
+    }
+
+    /// The slots as the Configuration's resource may use them: none are free before the API has said so, and a doubtful
+    /// one belongs to no virtual device.
+    pub(super) fn slots_for_whole(&self, node: &str) -> SlotTable {
+        let mut slots = self.slots.clone();
+        for (slot, claim) in self.entry.claims.iter().filter(|(_, claim)| claim.doubtful) {
+            slots.release(*slot, &claim.usage.parse().unwrap_or_default());
+            take(&mut slots, *slot, Usage::Instance { node: node.to_owned() });
+        }
+        if !self.agreed {
+            slots.resize(0);
+        }
+        slots
     }
 
     /// Another capacity; slots in use above it stay.
@@ -71,9 +132,10 @@ impl Published {
     /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (RULES 4).
     pub(super) fn advertise(&self, node: &str, again: bool) {
         let id = |slot| slot_name(&self.entry.key.name, slot);
-        let list = self.slots.instance_level(node, self.entry.online);
-        let devices: Vec<VirtualDevice> =
-            list.into_iter().map(|(slot, healthy)| VirtualDevice { id: id(slot), healthy }).collect();
+        let list = self.slots.instance_level(node, self.entry.online && self.agreed);
+        let doubtful = |slot: u32| self.entry.claims.get(&slot).is_some_and(|claim| claim.doubtful);
+        let device = |(slot, healthy)| VirtualDevice { id: id(slot), healthy: healthy && !doubtful(slot) };
+        let devices: Vec<VirtualDevice> = list.into_iter().map(device).collect();
         self.advertised.send_if_modified(|current| {
             let changed = again || current.devices != devices;
             current.devices = devices;
@@ -120,19 +182,13 @@ impl Published {
         }
         ended
     }
-
-    /// Remembers that a slot was used, for the kubelet's next choice.
-    pub(super) fn touch(&mut self, slot: u32) {
-        self.recent.retain(|known| *known != slot);
-        self.recent.push(slot);
-    }
 }
 
-/// A claim of the journal takes its slot whatever the capacity is now: a container may be using it.
-fn restore(slots: &mut SlotTable, slot: u32, claim: &Claim) {
-    let Ok(usage) = claim.usage.parse::<Usage>() else { return };
+/// A claim takes its slot whatever the capacity is now. If somebody else has it, their container keeps what it got and
+/// nothing is killed.
+fn take(slots: &mut SlotTable, slot: u32, usage: Usage) {
     let capacity = slots.capacity();
     slots.resize(capacity.max(slot.saturating_add(1)));
-    let _ = slots.claim(slot, usage); // if another node has it, its container keeps what it got and nothing is killed
+    let _ = slots.claim(slot, usage);
     slots.resize(capacity);
 }

@@ -60,11 +60,12 @@ impl Cluster for Local {
         self.manifests.clone()
     }
 
-    async fn find(&self, namespace: &str, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
         let stands_for = |object: &&akri_api::Instance| {
             let annotations = object.metadata.annotations.as_ref();
-            object.metadata.namespace.as_deref() == Some(namespace)
+            object.metadata.namespace.as_ref() == Some(&configuration.namespace)
+                && object.spec.configuration_name == configuration.name
                 && annotations.and_then(|a| a.get(IDENTITY_ANNOTATION)).is_some_and(|id| id == identity.as_str())
         };
         Ok(objects.instances().find(stands_for).map(instance_to_model))

@@ -1,0 +1,94 @@
+//! How soon events start the next round of a Configuration.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Pause after a round before an event starts another one.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// The same in a burst that does not end.
+const LONGEST: Duration = Duration::from_millis(160);
+
+/// The first event starts a round at once. While rounds are not through before more has happened, the pause after each
+/// doubles: the 600 events of a hub that is plugged in lead to two rounds if they come at once, to some fifteen if udevd
+/// hands them on over two seconds, and each device is looked for at most 160 ms after its event.
+#[derive(Debug)]
+pub(super) struct Pace {
+    ended: Instant,
+    pause: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { ended: now, pause: SHORTEST }
+    }
+
+    /// A round has ended, whatever started it.
+    pub(super) fn round_ended(&mut self, now: Instant) {
+        self.ended = now;
+    }
+
+    /// When the round for an event that is known `now` may start.
+    pub(super) fn start(&mut self, now: Instant) -> Instant {
+        let earliest = self.ended + self.pause;
+        if earliest <= now {
+            self.pause = SHORTEST;
+            return now;
+        }
+        self.pause = (self.pause * 2).min(LONGEST);
+        earliest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When rounds that take `round` start, for events at these times, all in milliseconds.
+    fn starts(round: u64, events: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let origin = Instant::now();
+        let at = |ms| origin + Duration::from_millis(ms);
+        let mut pace = Pace::new(origin);
+        let mut starts: Vec<u64> = Vec::new();
+        for event in events {
+            let in_the_last_round = starts.last().is_some_and(|start| event < *start);
+            if in_the_last_round {
+                continue;
+            }
+            let free = starts.last().map_or(0, |start| start + round);
+            let start = pace.start(at(event.max(free))).duration_since(origin);
+            starts.push(u64::try_from(start.as_millis()).unwrap());
+            pace.round_ended(origin + start + Duration::from_millis(round));
+        }
+        starts
+    }
+
+    #[test]
+    fn an_event_at_rest_starts_a_round_at_once() {
+        assert_eq!(starts(5, [1000, 1100, 1200, 5000]), [1000, 1100, 1200, 5000]);
+    }
+
+    #[test]
+    fn events_that_come_together_share_a_second_round() {
+        assert_eq!(starts(5, (0..600).map(|_| 1000)), [1000, 1015]);
+        assert_eq!(starts(5, [1000, 1001, 1002, 1014]), [1000, 1015]);
+    }
+
+    #[test]
+    fn a_long_burst_leads_to_few_rounds_and_no_event_waits_long() {
+        let burst = 1000..3000;
+        let starts = starts(5, burst.clone());
+        assert!(starts.len() < 20, "{starts:?}");
+        for event in burst {
+            let seen = starts.iter().find(|start| **start >= event).copied().unwrap_or_else(|| panic!("{event}"));
+            assert!(seen - event <= 165, "{event} {seen}");
+        }
+    }
+
+    #[test]
+    fn after_a_burst_the_next_event_is_served_at_once() {
+        let starts = starts(5, (1000..3000).chain([4000, 4100]));
+        assert_eq!(starts[starts.len() - 2..], [4000, 4100]);
+    }
+}

@@ -1,0 +1,117 @@
+//! Agreeing with the API about the slots of shared devices: after a start, and after a claim nobody knows the fate of
+//! (RULES 6, 11, 28). Of a shared device the API server has the truth; of a local one the journal.
+
+use std::time::Duration;
+
+use akri_model::configuration::Configuration;
+use akri_model::instance::Instance;
+use akri_model::names::{Identity, Usage, parse_slot_name, slot_name};
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use super::published::Published;
+use super::{Context, State};
+use crate::cluster::{ClusterError, Swapped};
+
+/// How long a start waits for the API before Instances are served without its word.
+const START: Duration = Duration::from_secs(2);
+
+/// Pause before the API is asked again.
+const RETRY: Duration = Duration::from_secs(2);
+
+impl State {
+    /// Asks the API about all shared Instances at the start.
+    pub(super) async fn agree_at_start(&mut self) {
+        let agreed = timeout(START, self.agree()).await.is_ok();
+        if !agreed {
+            warn!(configuration = %self.configuration.key, "the API does not answer: free slots of shared devices wait");
+        }
+    }
+
+    /// When the API is to be asked again.
+    pub(super) fn next_agreement(&self) -> Option<Instant> {
+        let waits = |published: &Published| published.entry.shared && (!published.agreed || published.is_doubtful());
+        self.published.values().any(waits).then(|| self.last_agreement + RETRY)
+    }
+
+    /// Asks the API about every shared Instance that waits for its word.
+    pub(super) async fn agree(&mut self) {
+        self.last_agreement = Instant::now();
+        let waits = |(_, p): &(&Identity, &Published)| p.entry.shared && (!p.agreed || p.is_doubtful());
+        let waiting: Vec<Identity> =
+            self.published.iter().filter(waits).map(|(identity, _)| identity.clone()).collect();
+        for identity in waiting {
+            let Some(published) = self.published.get_mut(&identity) else { continue };
+            match agree(&self.context, &self.configuration, published).await {
+                Ok(()) => self.changed(&identity).await,
+                Err(error) => warn!(instance = %published.entry.key, "not agreed with the API yet: {error}"),
+            }
+        }
+    }
+}
+
+async fn agree(
+    context: &Context,
+    configuration: &Configuration,
+    published: &mut Published,
+) -> Result<(), ClusterError> {
+    give_up_doubtful(context, published).await?;
+    if let Some(instance) = context.cluster.find(&configuration.key, &published.entry.identity).await? {
+        claim_again(context, published, &instance).await?;
+        learn(context, configuration, published, &instance);
+    }
+    published.agreed = true;
+    Ok(())
+}
+
+/// The kubelet was told that these claims failed: wherever the API has them, they end.
+async fn give_up_doubtful(context: &Context, published: &mut Published) -> Result<(), ClusterError> {
+    let doubtful = published.entry.claims.iter().filter(|(_, claim)| claim.doubtful);
+    let doubtful: Vec<(u32, String)> = doubtful.map(|(slot, claim)| (*slot, claim.usage.clone())).collect();
+    for (slot, usage) in doubtful {
+        let name = slot_name(&published.entry.key.name, slot);
+        context.cluster.swap_usage(&published.entry.key, &name, &usage, "").await?;
+        published.forget_claim(slot);
+    }
+    Ok(())
+}
+
+/// Claims of the journal that the API does not know are made again; one that another node has is an accident that kills
+/// nobody: both containers keep what they got.
+async fn claim_again(context: &Context, published: &Published, instance: &Instance) -> Result<(), ClusterError> {
+    for (slot, claim) in &published.entry.claims {
+        let name = slot_name(&published.entry.key.name, *slot);
+        let there = instance.device_usage.get(&name).map(String::as_str).unwrap_or_default();
+        if there == claim.usage {
+            continue;
+        }
+        let swapped = context.cluster.swap_usage(&published.entry.key, &name, "", &claim.usage).await?;
+        if let Swapped::Differs(other) = swapped {
+            warn!(instance = %published.entry.key, slot, other, "SlotOvercommitted: in use here and claimed elsewhere");
+        } else {
+            info!(instance = %published.entry.key, slot, "claimed again: it is in use here");
+        }
+    }
+    Ok(())
+}
+
+/// Takes over what the API says of slots that are not ours, or that the journal lost.
+pub(super) fn learn(context: &Context, configuration: &Configuration, published: &mut Published, instance: &Instance) {
+    for (name, text) in &instance.device_usage {
+        let Some(slot) = parse_slot_name(&published.entry.key.name, name) else { continue };
+        let Ok(usage) = text.parse::<Usage>() else { continue };
+        if usage.is_free() || published.entry.claims.contains_key(&slot) {
+            continue;
+        }
+        published.take_slot(slot, usage.clone());
+        if usage.node() == Some(&context.node) {
+            adopt(context, configuration, published, slot, &usage);
+        }
+    }
+}
+
+/// A claim of this node that the journal does not know: it may be in use, and nobody has seen it yet.
+fn adopt(context: &Context, configuration: &Configuration, published: &mut Published, slot: u32, usage: &Usage) {
+    let claim = published.new_claim(configuration, slot, usage, context.claims.next_generation());
+    published.hold(slot, claim, &context.claims);
+}

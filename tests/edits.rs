@@ -1,0 +1,228 @@
+//! Edits of a Configuration: they take effect, and nothing is made anew for it (RULES 32).
+
+use std::fs;
+
+use akri_api::Instance;
+
+use crate::support::kubelet::{Kubelet, View};
+use crate::support::node::{Agent, Node, identities, name_of, resource_of, usage, used, wait_for};
+
+const FOO0: &str = "      descriptions: [foo0]\n";
+
+/// A node, its kubelet, its agent and the Instance of its one device, which belongs to the node alone.
+async fn scene(spec: &str) -> (Node, Kubelet, Agent, Instance) {
+    let node = Node::new();
+    node.make_echo_local();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_configuration("echo", "debugEcho", FOO0, spec);
+    let agent = node.start();
+    let instance = node.wait_for_instances("the device", |list| list.len() == 1).await.remove(0);
+    let resource = resource_of(&instance);
+    let slots = usage(&instance).len();
+    kubelet.wait_for("its slots", |view| view.resource(&resource).allocatable() == slots).await;
+    (node, kubelet, agent, instance)
+}
+
+/// The ids the kubelet knows, and whether each is healthy.
+fn ids(view: &View, resource: &str) -> Vec<(String, bool)> {
+    let resource = view.resource(resource);
+    let healthy = resource.healthy.iter().map(|id| (id.clone(), true));
+    let mut ids: Vec<_> = healthy.chain(resource.unhealthy.iter().map(|id| (id.clone(), false))).collect();
+    ids.sort();
+    ids
+}
+
+fn slots(instance: &Instance, list: &[(u32, bool)]) -> Vec<(String, bool)> {
+    list.iter().map(|(slot, healthy)| (format!("{}-{slot}", name_of(instance)), *healthy)).collect()
+}
+
+#[tokio::test]
+async fn broker_properties_reach_the_instance_and_new_containers() {
+    let (node, kubelet, _agent, instance) = scene("  capacity: 2\n  brokerProperties: {COLOUR: black}\n").await;
+    let (name, resource) = (name_of(&instance), resource_of(&instance));
+    let first = kubelet.admit("first", "container", &resource, 1).await.unwrap();
+    assert_eq!(first.response.envs["COLOUR"], "black");
+
+    let spec = "  capacity: 2\n  brokerProperties: {COLOUR: red, SIZE: large, DEBUG_ECHO_DESCRIPTION: mine}\n";
+    node.write_configuration("echo", "debugEcho", FOO0, spec);
+    let edited = node.wait_for_instance(name, "the edit", |i| i.spec.broker_properties["COLOUR"] == "red").await;
+    assert_eq!(edited.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"], "mine", "the Configuration's word wins");
+    assert_eq!(edited.metadata.uid, instance.metadata.uid);
+    assert_eq!(used(&edited), first.ids);
+    let second = kubelet.admit("second", "container", &resource, 1).await.unwrap();
+    assert_eq!((second.response.envs["COLOUR"].as_str(), second.response.envs["SIZE"].as_str()), ("red", "large"));
+    let again = kubelet.admit("first", "container", &resource, 1).await.unwrap();
+    assert_eq!(again, first, "a running container keeps what it got");
+
+    node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n");
+    let bare = node.wait_for_instance(name, "no edit", |i| i.spec.broker_properties.len() == 1).await;
+    assert_eq!(bare.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"], "foo0");
+}
+
+#[tokio::test]
+async fn capacity_changes_slots_and_leaves_those_in_use() {
+    let (node, kubelet, agent, instance) = scene("  capacity: 1\n").await;
+    let (name, resource) = (name_of(&instance), resource_of(&instance));
+    let capacity = |slots: u32| node.write_configuration("echo", "debugEcho", FOO0, &format!("  capacity: {slots}\n"));
+    capacity(3);
+    let three = slots(&instance, &[(0, true), (1, true), (2, true)]);
+    kubelet.wait_for("three slots", |view| ids(view, &resource) == three).await;
+    for pod in ["pod-0", "pod-1", "pod-2"] {
+        kubelet.admit(pod, "container", &resource, 1).await.unwrap();
+    }
+    let full = node.wait_for_instance(name, "three claims", |i| used(i).len() == 3).await;
+    assert_eq!((full.spec.capacity, &full.metadata.uid), (3, &instance.metadata.uid));
+    agent.wait_for_log("a container uses it").await;
+    let last = kubelet.view(|view| view.pods.iter().find(|(_, held)| held.ids[0].ends_with("-2")).unwrap().0.0.clone());
+    for pod in ["pod-0", "pod-1", "pod-2"].into_iter().filter(|pod| *pod != last) {
+        kubelet.remove_pod(pod);
+    }
+    node.wait_for_instance(name, "one claim", |i| used(i).len() == 1).await;
+
+    capacity(1);
+    let held_above = slots(&instance, &[(0, true), (2, true)]);
+    kubelet.wait_for("the slot in use and those below one", |view| ids(view, &resource) == held_above).await;
+    let lowered = node.wait_for_instance(name, "a lowered capacity", |i| i.spec.capacity == 1).await;
+    let (zero, two) = (format!("{name}-0"), format!("{name}-2"));
+    assert_eq!(usage(&lowered), [(zero.as_str(), ""), (two.as_str(), "node-a")]);
+    agent.kill();
+    let _agent = node.start();
+    kubelet.wait_for("the same after a restart", |view| view.resource(&resource).registrations == 2).await;
+    kubelet.wait_for("the same slots", |view| ids(view, &resource) == held_above).await;
+    kubelet.readmit(&last).unwrap();
+    kubelet.admit("below", "container", &resource, 1).await.unwrap();
+
+    capacity(2);
+    let more = slots(&instance, &[(0, true), (1, true), (2, true)]);
+    kubelet.wait_for("one more", |view| ids(view, &resource) == more).await;
+    _agent.wait_for_log("a container uses it").await;
+    kubelet.remove_pod(&last);
+    let without = slots(&instance, &[(0, true), (1, true)]);
+    kubelet.wait_for("no slot above the capacity", |view| ids(view, &resource) == without).await;
+    let end = node.wait_for_instance(name, "its key gone", |i| !i.spec.device_usage.contains_key(&two)).await;
+    assert_eq!(end.metadata.uid, instance.metadata.uid);
+}
+
+#[tokio::test]
+async fn edited_details_keep_the_devices_that_are_in_both() {
+    let (node, kubelet, _agent, foo0) = scene("").await;
+    node.write_configuration("echo", "debugEcho", "      descriptions: [foo0, foo1]\n", "");
+    let both = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    assert!(identities(&both).contains(&identities(&[foo0.clone()])[0]));
+    // Details the handler refuses, then such as give no device at all.
+    node.write_configuration("echo", "debugEcho", "      descriptions: 7\n", "");
+    let refused = node.wait_for_condition("echo", "DetailsValid", "False", "InvalidDetails").await;
+    assert!(refused.message.contains("/descriptions: invalid type: integer `7`"), "{}", refused.message);
+    assert_eq!(identities(&node.instances()), identities(&both), "old devices stay until the first good round");
+    node.write_configuration("echo", "debugEcho", "      descriptions: [foo1, foo2]\n", "");
+    let is_foo0 = |i: &Instance| name_of(i) == name_of(&foo0);
+    let after = node.wait_for_instances("others", |list| list.len() == 2 && !list.iter().any(is_foo0)).await;
+    let kept = identities(&after).into_iter().filter(|known| identities(&both).contains(known)).count();
+    assert_eq!(kept, 1, "foo1 is the same object");
+    node.wait_for_condition("echo", "DetailsValid", "True", "Accepted").await;
+    let gone = resource_of(&foo0);
+    kubelet.wait_for("the end of foo0", |view| !view.resource(&gone).connected).await;
+}
+
+#[tokio::test]
+async fn another_handler_takes_over_with_its_first_good_round() {
+    let (node, kubelet, _agent, instance) = scene("").await;
+    let resource = resource_of(&instance);
+    node.add_guest("");
+    for (handler, details, reason) in
+        [("nobody", "      x\n", "NoHandler"), ("guest", "      unavailable\n", "Unavailable")]
+    {
+        node.write_configuration("echo", handler, details, "");
+        node.wait_for_condition("echo", "Ready", "False", reason).await;
+        assert_eq!(identities(&node.instances()), identities(&[instance.clone()]), "{handler} has found nothing yet");
+        assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 1);
+    }
+    node.write_configuration("echo", "guest", "      devices:2\n", "");
+    node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
+    let properties = |i: &Instance| i.spec.broker_properties.contains_key("PROPERTY_0");
+    node.wait_for_instances("its devices alone", |list| list.len() == 2 && list.iter().all(properties)).await;
+    kubelet.wait_for("the end of the other", |view| !view.resource(&resource).connected).await;
+}
+
+#[tokio::test]
+async fn resources_come_and_go_and_held_ids_stay() {
+    let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
+    let (name, resource) = (name_of(&instance), resource_of(&instance));
+    let held = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    agent.wait_for_log("a container uses it").await;
+    node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n  resources: configuration\n");
+    kubelet
+        .wait_for("an empty list and the end", |view| {
+            let resource = view.resource(&resource);
+            resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
+        })
+        .await;
+    let without = node.wait_for_instance(name, "the claim", |i| used(i) == held.ids).await;
+    assert_eq!(without.metadata.uid, instance.metadata.uid, "the device is there as before");
+    node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n  resources: instance\n");
+    kubelet.wait_for("both slots", |view| view.resource(&resource).allocatable() == 2).await;
+    kubelet.readmit("pod").unwrap();
+    assert_eq!(used(&node.instance(name).unwrap()), held.ids);
+    let other = kubelet.admit("other", "container", &resource, 1).await.unwrap();
+    assert_ne!(other.ids, held.ids);
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_removed_takes_everything_with_it() {
+    let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
+    let resource = resource_of(&instance);
+    node.write_echo("other", 1, &["bar"]);
+    let other = node.wait_for_instances("the other's device", |list| list.len() == 2).await;
+    let other = other.into_iter().find(|i| i.spec.configuration_name == "other").unwrap();
+    kubelet.wait_for("its slot", |view| view.resource(&resource_of(&other)).allocatable() == 1).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    node.remove("manifests/echo.yaml");
+    node.wait_for_instances("the other's device alone", |list| identities(list) == identities(&[other.clone()])).await;
+    kubelet.wait_for("the end of its plugin", |view| !view.resource(&resource).connected).await;
+    kubelet.wait_for("an empty list", |view| view.resource(&resource).lists.last().is_some_and(Vec::is_empty)).await;
+    let live = || kubelet.view(|view| view.resources.values().filter(|resource| resource.connected).count());
+    wait_for("its sockets gone", || node.sockets().len(), |count| *count == live()).await;
+    wait_for("no status", || node.condition("echo", "Ready"), Option::is_none).await;
+    assert!(agent.stop());
+    let agent = node.start();
+    agent.wait_for_log("round done").await;
+    let journal = fs::read_to_string(node.path("state/journal.jsonl")).unwrap();
+    assert!(journal.contains(name_of(&other)) && !journal.contains(name_of(&instance)), "{journal}");
+
+    // The same file again is another Configuration's worth of objects.
+    node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n");
+    let again = node.wait_for_instance(name_of(&instance), "the device again", |i| used(i).is_empty()).await;
+    assert_ne!(again.metadata.uid, instance.metadata.uid);
+}
+
+#[tokio::test]
+async fn a_directory_that_is_renamed_away_deletes_nothing() {
+    let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
+    let resource = resource_of(&instance);
+    fs::rename(node.path("manifests"), node.path("elsewhere")).unwrap();
+    agent.wait_for_log(&format!("{}: cannot list the directory", node.path("manifests").display())).await;
+    let rounds = || agent.log().matches("round done").count();
+    let before = rounds();
+    wait_for("more rounds", rounds, |now| *now > before + 2).await;
+    assert_eq!(identities(&node.instances()), identities(&[instance.clone()]));
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    agent.kill();
+
+    // An agent that starts without the directory does not start: it would have no wishes to serve.
+    let agent = node.start();
+    agent.wait_for_log(&format!("--local '{}' is not a directory", node.path("manifests").display())).await;
+    drop(agent);
+    fs::rename(node.path("elsewhere"), node.path("manifests")).unwrap();
+    let agent = node.start();
+    node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
+    let after = node.wait_for_instance(name_of(&instance), "the claim", |i| used(i).len() == 1).await;
+    assert_eq!(identities(&[after]), identities(&[instance.clone()]));
+
+    // A directory that comes back is found, and edits in it count again.
+    fs::rename(node.path("manifests"), node.path("elsewhere")).unwrap();
+    agent.wait_for_log("cannot list the directory").await;
+    fs::rename(node.path("elsewhere"), node.path("manifests")).unwrap();
+    agent.wait_for_log("all manifests can be read again").await;
+    node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 3\n");
+    node.wait_for_instance(name_of(&instance), "the edit", |i| i.spec.capacity == 3).await;
+}

@@ -1,0 +1,248 @@
+//! Shared devices while the API does not answer, or has other ideas (RULES 6, 11, 28).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use akri_agent::cluster::local::Local;
+use akri_agent::cluster::{Cluster, ClusterError, Created, Manifests, Report, Swapped};
+use akri_agent::discovery::registry::Registry;
+use akri_agent::journal::Journal;
+use akri_agent::owner::{Context, Owner};
+use akri_agent::plugin::Plugins;
+use akri_agent::publisher::Publisher;
+use akri_agent::reclaim::Claims;
+use akri_agent::uevent::Uevents;
+use akri_model::claim::Entry;
+use akri_model::instance::Instance;
+use akri_model::names::{Identity, Key};
+use akri_sandbox::{Host, HostConfig};
+use async_trait::async_trait;
+use tokio::sync::{Semaphore, watch};
+
+use crate::support::kubelet::{AdmissionError, Kubelet};
+use crate::support::node::{Node, wait_for};
+
+/// The local cluster behind a line that can be cut.
+struct Line {
+    to: Local,
+    /// Nothing gets through.
+    cut: AtomicBool,
+    /// Requests get through and answers do not.
+    deaf: AtomicBool,
+}
+
+impl Line {
+    fn through<T>(&self, answer: Result<T, ClusterError>) -> Result<T, ClusterError> {
+        self.check().and(answer).and_then(|answer| match self.deaf.load(Ordering::SeqCst) {
+            true => Err(ClusterError::Unavailable("no answer".into())),
+            false => Ok(answer),
+        })
+    }
+
+    fn check(&self) -> Result<(), ClusterError> {
+        match self.cut.load(Ordering::SeqCst) {
+            true => Err(ClusterError::Unavailable("no connection".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Cluster for Line {
+    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
+        self.to.manifests()
+    }
+
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+        self.check()?;
+        self.through(self.to.find(configuration, identity).await)
+    }
+
+    async fn create(&self, instance: &Instance) -> Result<Created, ClusterError> {
+        self.check()?;
+        self.through(self.to.create(instance).await)
+    }
+
+    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
+        self.check()?;
+        self.through(self.to.publish(instance).await)
+    }
+
+    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
+        self.check()?;
+        self.through(self.to.delete(key, uid).await)
+    }
+
+    async fn swap_usage(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError> {
+        self.check()?;
+        self.through(self.to.swap_usage(key, slot, from, to).await)
+    }
+
+    async fn report(&self, report: &Report) -> Result<(), ClusterError> {
+        self.through(self.to.report(report).await)
+    }
+
+    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
+        self.through(self.to.forget(key).await)
+    }
+}
+
+/// A node with one shared camera of two slots, and the API behind a line.
+struct Site {
+    node: Node,
+    kubelet: Kubelet,
+    line: Arc<Line>,
+    owner: Option<Owner>,
+    context: Option<Arc<Context>>,
+    resource: String,
+    instance: Key,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let node = Node::new();
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        node.write_echo("cam", 2, &["one"]);
+        let local = Local::open(vec![node.path("components"), node.path("manifests")], &node.path("state")).await.unwrap();
+        let line = Arc::new(Line { to: local, cut: AtomicBool::new(false), deaf: AtomicBool::new(false) });
+        let mut site = Self {
+            node,
+            kubelet,
+            line,
+            owner: None,
+            context: None,
+            resource: String::new(),
+            instance: Key::new("default", ""),
+        };
+        site.start(&[]).await;
+        let instances = site.node.wait_for_instances("the camera", |list| list.len() == 1).await;
+        site.instance.name = instances[0].metadata.name.clone().unwrap();
+        site.resource = format!("akri.sh/{}", site.instance.name);
+        site.wait_for_slots(&[true, true]).await;
+        site
+    }
+
+    /// Starts an owner with what the journal remembers, but for claims on the `forgotten` slots.
+    async fn start(&mut self, forgotten: &[u32]) {
+        let (journal, mut entries) = Journal::open(&self.node.path("state")).unwrap();
+        entries.values_mut().for_each(|entry: &mut Entry| entry.claims.retain(|slot, _| !forgotten.contains(slot)));
+        let cluster = Arc::clone(&self.line) as Arc<dyn Cluster>;
+        let (_, sightings) = watch::channel(Default::default());
+        let context = Arc::new(Context {
+            node: "node-a".into(),
+            publisher: Publisher::start(Arc::clone(&cluster)),
+            cluster,
+            journal,
+            plugins: Arc::new(Plugins::start(&self.node.path("kubelet"))),
+            claims: Arc::new(Claims::new(100)),
+            sightings,
+            naming: Semaphore::new(8),
+        });
+        let config =
+            HostConfig { cache_dir: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
+        let manifests = self.line.manifests();
+        let registry = Registry::start(Host::new(config).unwrap(), vec![self.node.path("components")], manifests.clone(), Uevents::default());
+        let configuration = manifests.borrow().configurations[&Key::new("default", "cam")].clone();
+        let mut handlers = registry.handlers();
+        handlers.wait_for(|handlers| handlers.settled).await.unwrap();
+        let handlers = handlers.borrow().clone();
+        let (_, handlers) = watch::channel(handlers);
+        self.owner = Some(Owner::start(
+            Arc::clone(&context),
+            configuration,
+            entries.into_values().collect(),
+            handlers,
+        ));
+        self.context = Some(context);
+    }
+
+    async fn stop(&mut self) {
+        self.owner.take().unwrap().stop().await;
+        let context = self.context.take().unwrap();
+        context.publisher.flush().await;
+        context.plugins.shutdown().await;
+    }
+
+    async fn wait_for_slots(&self, healthy: &[bool]) {
+        let expected: Vec<(String, bool)> =
+            healthy.iter().enumerate().map(|(n, healthy)| (format!("{}-{n}", self.instance.name), *healthy)).collect();
+        let resource = &self.resource;
+        self.kubelet
+            .wait_for("the slots", |view| {
+                view.resource(resource).connected && view.resource(resource).lists.last() == Some(&expected)
+            })
+            .await;
+    }
+
+    fn usage(&self, slot: u32) -> String {
+        let instances = self.node.instances();
+        instances[0].spec.device_usage[&format!("{}-{slot}", self.instance.name)].clone()
+    }
+
+    /// Changes a slot behind the agent's back.
+    async fn meddle(&self, slot: u32, from: &str, to: &str) {
+        let name = format!("{}-{slot}", self.instance.name);
+        assert_eq!(self.line.to.swap_usage(&self.instance, &name, from, to).await, Ok(Swapped::Done));
+    }
+}
+
+#[tokio::test]
+async fn a_claim_without_an_answer_is_refused_and_settled_later() {
+    let site = Site::new().await;
+    site.line.deaf.store(true, Ordering::SeqCst);
+    let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
+    assert!(matches!(refused, Err(AdmissionError::Refused(..))), "{refused:?}");
+    site.wait_for_slots(&[false, true]).await;
+
+    site.line.deaf.store(false, Ordering::SeqCst);
+    site.wait_for_slots(&[true, true]).await;
+    wait_for("a free slot", || site.usage(0), String::is_empty).await;
+    site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_start_held_slots_are_served_and_free_ones_wait_for_the_api() {
+    let mut site = Site::new().await;
+    let held = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    assert_eq!(held.ids, [format!("{}-0", site.instance.name)]);
+    site.stop().await;
+    site.line.cut.store(true, Ordering::SeqCst);
+    site.start(&[]).await;
+    site.wait_for_slots(&[true, false]).await;
+    site.line.cut.store(false, Ordering::SeqCst);
+    site.wait_for_slots(&[true, true]).await;
+}
+
+#[tokio::test]
+async fn what_the_api_forgot_is_claimed_again() {
+    let mut site = Site::new().await;
+    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    site.stop().await;
+    site.meddle(0, "node-a", "").await;
+    site.start(&[]).await;
+    wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
+}
+
+#[tokio::test]
+async fn a_slot_that_another_node_took_stays_healthy_for_the_container_that_has_it() {
+    let mut site = Site::new().await;
+    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    site.stop().await;
+    site.meddle(0, "node-a", "node-b").await;
+    site.start(&[]).await;
+    site.wait_for_slots(&[true, true]).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(site.usage(0), "node-b", "nobody is robbed");
+}
+
+#[tokio::test]
+async fn a_claim_the_journal_lost_is_still_ours_and_one_of_another_node_is_not() {
+    let mut site = Site::new().await;
+    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    site.stop().await;
+    site.meddle(1, "", "node-b").await;
+    site.start(&[0]).await;
+    site.wait_for_slots(&[true, false]).await;
+    assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-a", "node-b"));
+}

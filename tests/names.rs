@@ -1,0 +1,150 @@
+//! Names that are hard to give: two devices with one hash, and Configurations with long names.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use akri_api::Instance;
+use akri_model::names::{HashInput, HashLength, Identity};
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Agent, Node, identities, name_of, resource_of, usage};
+
+/// Two devices whose short hashes are the same. A few thousand are enough to find them: there are 2^24.
+fn twins() -> [String; 2] {
+    let mut seen = HashMap::new();
+    for number in 0.. {
+        let device = format!("twin-{number}");
+        if let Some(other) = seen.insert(hash(&device, HashLength::Short), device.clone()) {
+            return [other, device];
+        }
+    }
+    unreachable!("there are more devices than hashes")
+}
+
+/// Of a device that is shared by nodes, as debugEcho's are.
+fn hash(device: &str, length: HashLength) -> String {
+    HashInput::new(device, true, "").hash(length)
+}
+
+fn identity(device: &str) -> Identity {
+    HashInput::new(device, true, "").identity()
+}
+
+fn description(instance: &Instance) -> &str {
+    &instance.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"]
+}
+
+fn of<'i>(instances: &'i [Instance], device: &str) -> &'i Instance {
+    instances.iter().find(|instance| description(instance) == device).unwrap()
+}
+
+#[tokio::test]
+async fn two_devices_with_one_hash_are_two_instances_for_good() {
+    let [one, other] = twins();
+    let (short, medium) = (format!("echo-{}", hash(&one, HashLength::Short)), |d: &str| hash(d, HashLength::Medium));
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let write = |devices: &[&str]| node.write_echo("echo", 1, devices);
+    write(&[&one, &other, "plain"]);
+    let agent = node.start();
+    let found = node.wait_for_instances("three devices", |list| list.len() == 3).await;
+    // Who is named first has the short name.
+    let (first, second) = if name_of(of(&found, &one)) == short { (&one, &other) } else { (&other, &one) };
+    assert_eq!(name_of(of(&found, first)), short);
+    assert_eq!(name_of(of(&found, second)), format!("echo-{}", medium(second)));
+    for device in [first, second] {
+        let instance = of(&found, device);
+        let annotation = &instance.metadata.annotations.as_ref().unwrap()["akri.sh/identity"];
+        assert_eq!(annotation, identity(device).as_str());
+        let resource = resource_of(instance);
+        kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+        let admitted = kubelet.admit(device, "container", &resource, 1).await.unwrap();
+        assert_eq!(&admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], device, "each name stands for its device");
+        let suffix = name_of(instance).strip_prefix("echo-").unwrap().to_uppercase();
+        assert_eq!(&admitted.response.envs[&format!("DEBUG_ECHO_DESCRIPTION_{suffix}")], device);
+        let slot = format!("{}-0", name_of(instance));
+        node.wait_for_instance(name_of(instance), "the claim", |i| usage(i) == [(slot.as_str(), "node-a")]).await;
+    }
+
+    // Over restarts, with the journal and without it, in whatever order the handler tells them.
+    let agent = restart(&node, agent, &found).await;
+    write(&[second, "plain", first]);
+    node.remove("state/journal.jsonl");
+    let agent = restart(&node, agent, &found).await;
+
+    // The one with the short name goes: the other keeps its own, and so it does when the first is back.
+    first_goes_and_returns(&node, &kubelet, &found, [first, second]).await;
+    drop(agent);
+}
+
+async fn restart(node: &Node, agent: Agent, found: &[Instance]) -> Agent {
+    agent.kill();
+    let agent = node.start();
+    agent.wait_for_log("round done").await;
+    node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
+    assert_eq!(identities(&node.instances()), identities(found));
+    agent
+}
+
+async fn first_goes_and_returns(node: &Node, kubelet: &Kubelet, found: &[Instance], [first, second]: [&String; 2]) {
+    kubelet.remove_pod(first);
+    node.write_echo("echo", 1, &[second, "plain"]);
+    let left = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    let kept = |list: &[Instance]| identities(&[of(list, "plain").clone(), of(list, second).clone()]);
+    assert_eq!(kept(&left), kept(found));
+    node.write_echo("echo", 1, &[first, second, "plain"]);
+    let again = node.wait_for_instances("three devices again", |list| list.len() == 3).await;
+    assert_eq!(name_of(of(&again, first)), name_of(of(found, first)), "the short name was free");
+    assert_eq!(kept(&again), kept(found));
+}
+
+#[tokio::test]
+async fn a_name_of_56_characters_is_the_longest() {
+    let (longest, too_long) = ("c".repeat(56), "c".repeat(57));
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo(&longest, 1, &["foo0"]);
+    node.write_echo(&too_long, 1, &["foo0"]);
+    let agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    assert_eq!(name_of(&found[0]), format!("{longest}-{}", hash("foo0", HashLength::Short)));
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    let file = node.path(&format!("manifests/{too_long}.yaml"));
+    let told = "metadata.name: has 57 characters; with at most 56 its resources fit into Kubernetes names";
+    agent.wait_for_log(&format!("{}:4: {told}", file.display())).await;
+    assert!(node.configurations().iter().all(|c| c.metadata.name.as_deref() != Some(&too_long)));
+}
+
+#[tokio::test]
+async fn a_device_whose_longer_name_does_not_fit_is_reported() {
+    let [one, other] = twins();
+    let configuration = "c".repeat(56);
+    let node = Node::new();
+    node.write_echo(&configuration, 1, &[&one, &other, "plain"]);
+    let agent = node.start();
+    let ready = node.wait_for_condition(&configuration, "Ready", "False", "NotPublished").await;
+    let found = node.wait_for_instances("two of three devices", |list| list.len() == 2).await;
+    let missing = if found.iter().any(|i| description(i) == one) { &other } else { &one };
+    let hash = hash(missing, HashLength::Medium);
+    let told = format!(
+        "1 devices have no Instance, such as '{missing}': '{configuration}-{hash}' is too long for a resource name; \
+         give the Configuration a shorter name"
+    );
+    assert_eq!(ready.message, told);
+
+    // It stays so, round after round.
+    let rounds = || agent.log().matches("round done").count();
+    let (before, mut states) = (rounds(), Vec::new());
+    while rounds() <= before + 5 {
+        states.extend(node.condition(&configuration, "Ready"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(states.iter().all(|state| *state == ready), "{states:?}");
+
+    node.write_echo(&configuration, 1, &[missing, "plain"]);
+    node.wait_for_condition(&configuration, "Ready", "True", "Discovered").await;
+    node.wait_for_instances("the one that has the name now", |list| list.iter().any(|i| description(i) == missing))
+        .await;
+}
