@@ -23,7 +23,7 @@ pub(crate) async fn measure() -> Table {
         samples.push(allocate(&node, resource).await);
     }
     let mut table = Table::new("Allocate");
-    table.row("of a local device", &Samples::new(samples), "target: p99 ≤ 2 ms");
+    table.row(format!("of a local device, one of {DEVICES}"), &Samples::new(samples), "target: p99 ≤ 2 ms");
     let disk = disk(&node.node.path("disk"));
     table.row(format!("of that the disk: {CLAIM} bytes appended and synced"), &disk, "");
     table

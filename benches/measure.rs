@@ -1,7 +1,6 @@
 //! Samples, and tables of them.
 
 use std::fmt;
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// Durations of one thing done again and again, in ascending order.

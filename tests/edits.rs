@@ -72,7 +72,7 @@ async fn capacity_changes_slots_and_leaves_those_in_use() {
     }
     let full = node.wait_for_instance(name, "three claims", |i| used(i).len() == 3).await;
     assert_eq!((full.spec.capacity, &full.metadata.uid), (3, &instance.metadata.uid));
-    agent.wait_for_log("a container uses it").await;
+    agent.sees_in_use(&used(&full).into_iter().map(str::to_owned).collect::<Vec<_>>()).await;
     let last = kubelet.view(|view| view.pods.iter().find(|(_, held)| held.ids[0].ends_with("-2")).unwrap().0.0.clone());
     for pod in ["pod-0", "pod-1", "pod-2"].into_iter().filter(|pod| *pod != last) {
         kubelet.remove_pod(pod);
@@ -86,7 +86,7 @@ async fn capacity_changes_slots_and_leaves_those_in_use() {
     let (zero, two) = (format!("{name}-0"), format!("{name}-2"));
     assert_eq!(usage(&lowered), [(zero.as_str(), ""), (two.as_str(), "node-a")]);
     agent.kill();
-    let _agent = node.start();
+    let agent = node.start();
     kubelet.wait_for("the same after a restart", |view| view.resource(&resource).registrations == 2).await;
     kubelet.wait_for("the same slots", |view| ids(view, &resource) == held_above).await;
     kubelet.readmit(&last).unwrap();
@@ -95,7 +95,7 @@ async fn capacity_changes_slots_and_leaves_those_in_use() {
     capacity(2);
     let more = slots(&instance, &[(0, true), (1, true), (2, true)]);
     kubelet.wait_for("one more", |view| ids(view, &resource) == more).await;
-    _agent.wait_for_log("a container uses it").await;
+    agent.sees_in_use(&[two.clone()]).await;
     kubelet.remove_pod(&last);
     let without = slots(&instance, &[(0, true), (1, true)]);
     kubelet.wait_for("no slot above the capacity", |view| ids(view, &resource) == without).await;
@@ -149,7 +149,7 @@ async fn resources_come_and_go_and_held_ids_stay() {
     let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
     let held = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    agent.wait_for_log("a container uses it").await;
+    agent.sees_in_use(&held.ids).await;
     node.write_configuration("echo", "debugEcho", FOO0, "  capacity: 2\n  resources: configuration\n");
     kubelet
         .wait_for("an empty list and the end", |view| {
@@ -214,7 +214,7 @@ async fn a_directory_that_is_renamed_away_deletes_nothing() {
     drop(agent);
     fs::rename(node.path("elsewhere"), node.path("manifests")).unwrap();
     let agent = node.start();
-    node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
+    agent.wait_for_log("round done").await;
     let after = node.wait_for_instance(name_of(&instance), "the claim", |i| used(i).len() == 1).await;
     assert_eq!(identities(&[after]), identities(&[instance.clone()]));
 

@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, is_online, usage, wait_for};
+use crate::support::zram::Zrams;
 
 const MEMORY: &str = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"null|zero\"\n      permissions: rw\n";
 
@@ -45,7 +46,8 @@ async fn a_container_gets_a_real_device_and_gives_it_back() {
 
 #[tokio::test]
 async fn a_device_comes_goes_and_returns() {
-    let Some(zram) = Zram::plug() else { return };
+    let Some(zrams) = Zrams::claim().await else { return };
+    let zram = zrams.plug();
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let name = zram.name();
@@ -61,7 +63,7 @@ async fn a_device_comes_goes_and_returns() {
     kubelet.wait_for("no slot to hand out", |view| view.resource(&resource).allocatable() == 0).await;
     assert_eq!(kubelet.view(|view| view.resource(&resource).unhealthy.len()), 1, "free and offline is Unhealthy");
 
-    let again = Zram::plug().unwrap();
+    let again = zrams.plug();
     assert_eq!(again.name(), name, "the kernel gives the lowest number");
     let back =
         node.wait_for_instances("the device again", |list| list.len() == 1 && is_online(&list[0])).await.remove(0);
@@ -78,41 +80,6 @@ async fn a_device_comes_goes_and_returns() {
             resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
         })
         .await;
-    wait_for("no socket", || fs::read_dir(node.path("kubelet/device-plugins")).unwrap().count(), |count| *count <= 2)
+    wait_for("no socket but the kubelet's and the Configuration's", || fs::read_dir(node.path("kubelet/device-plugins")).unwrap().count(), |count| *count <= 3)
         .await;
-}
-
-/// A block device that the kernel makes and removes on demand, with all its uevents.
-struct Zram {
-    number: String,
-}
-
-const CONTROL: &str = "/sys/class/zram-control";
-
-impl Zram {
-    /// None where the kernel has no zram or we are not root; CI has both.
-    fn plug() -> Option<Self> {
-        match fs::read_to_string(format!("{CONTROL}/hot_add")) {
-            Ok(number) => Some(Self { number: number.trim().to_owned() }),
-            Err(error) => {
-                assert!(std::env::var_os("CI").is_none(), "CI must be able to add a zram device: {error}");
-                eprintln!("skipped: cannot add a zram device: {error}");
-                None
-            }
-        }
-    }
-
-    fn name(&self) -> String {
-        format!("zram{}", self.number)
-    }
-
-    fn unplug(self) {
-        fs::write(format!("{CONTROL}/hot_remove"), &self.number).unwrap();
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        let _ = fs::write(format!("{CONTROL}/hot_remove"), &self.number); // it may be unplugged already
-    }
 }

@@ -137,6 +137,7 @@ impl Site {
             plugins: Arc::new(Plugins::start(&self.node.path("kubelet"))),
             claims: Arc::new(Claims::new(100)),
             sightings,
+            cdi: None,
             naming: Semaphore::new(8),
         });
         let config =

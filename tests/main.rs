@@ -1,6 +1,7 @@
 //! One story per file: the real program with real components, real devices and a kubelet that is as strict as the real one.
 
 mod architecture;
+mod cdi;
 mod configuration_level;
 mod edits;
 mod local_devices;
@@ -11,5 +12,6 @@ mod names;
 mod plugin;
 mod restarts;
 mod storm;
+mod uevents;
 
 use akri_tests as support;

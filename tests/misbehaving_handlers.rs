@@ -40,7 +40,7 @@ async fn bad_rounds_change_nothing_and_disturb_nobody() {
     for index in 0..BEHAVIOURS.len() {
         write_guest(&node, &format!("guest-{index}"), "devices:2");
     }
-    let agent = node.start();
+    let mut agent = node.start();
     let all = 2 * BEHAVIOURS.len() + 1;
     let found = node.wait_for_instances("every device", |list| list.len() == all).await;
 
@@ -80,7 +80,7 @@ async fn bad_rounds_change_nothing_and_disturb_nobody() {
         identities(list).into_iter().filter(|(name, _)| name.starts_with("guest")).collect::<Vec<_>>()
     };
     assert_eq!(guests(&node.instances()), guests(&found), "the same objects after it all");
-    assert!(!agent.log().contains("panicked"));
+    assert!(agent.is_running());
 }
 
 /// The same details all the time: it is the world that becomes too much for the handler, and later is not.
@@ -157,7 +157,7 @@ async fn a_device_outside_of_its_grant_is_withheld() {
     node.add_guest("  grants:\n    devicePaths: [/dev/bus/**]\n");
     write_guest(&node, "guest", "everything");
     write_guest(&node, "plain", "devices:1");
-    let agent = node.start();
+    let mut agent = node.start();
     let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
     let refusal = "device 'full': path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler";
     assert_eq!(incomplete.message, format!("somewhere: {refusal}"));
@@ -174,7 +174,7 @@ async fn a_device_outside_of_its_grant_is_withheld() {
     let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(admitted.response.devices[0].host_path, "/dev/node");
     assert_eq!(admitted.response.mounts[0].host_path, "/dev/mount");
-    assert!(!agent.log().contains("panicked"));
+    assert!(agent.is_running());
 }
 
 fn replace(node: &Node, bytes: &[u8]) {

@@ -71,6 +71,7 @@ async fn two_devices_with_one_hash_are_two_instances_for_good() {
     write(&[second, "plain", first]);
     node.remove("state/journal.jsonl");
     let agent = restart(&node, agent, &found).await;
+    agent.sees_in_use(&[format!("{short}-0")]).await;
 
     // The one with the short name goes: the other keeps its own, and so it does when the first is back.
     first_goes_and_returns(&node, &kubelet, &found, [first, second]).await;

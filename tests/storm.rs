@@ -49,7 +49,7 @@ async fn weather(node: &Node) {
     assert_eq!(all.len(), 2 * SLOTS, "no slot is held by two pods, and none is lost");
     node.wait_for_instances("the claims of the checkpoint and no other", |list| claimed(list) == all).await;
     assert_eq!(identities(&node.instances()), identities(&found), "the same objects after it all");
-    agent.wait_for_log("a container uses it").await;
+    agent.sees_in_use(&all.iter().cloned().collect::<Vec<_>>()).await;
     kubelet.view(pods_of).into_iter().for_each(|pod| kubelet.remove_pod(&pod));
     node.wait_for_instances("no claim", |list| claimed(list).is_empty()).await;
 }

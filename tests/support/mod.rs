@@ -2,3 +2,6 @@
 
 pub mod kubelet;
 pub mod node;
+pub mod skip;
+pub mod udev;
+pub mod zram;

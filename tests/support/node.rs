@@ -31,7 +31,7 @@ pub fn guest() -> PathBuf {
 }
 
 /// The program, as `cargo build` made it for the profile these tests were built with.
-fn akri() -> PathBuf {
+pub fn akri() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().parent().unwrap().join("akri");
     assert!(program.exists(), "no program at {}: run 'make build'", program.display());
@@ -124,7 +124,11 @@ impl Node {
 
     /// Starts the agent with more flags.
     pub fn start_with(&self, flags: &[&str]) -> Agent {
-        let mut command = Command::new(akri());
+        self.start_by(Command::new(akri()), flags)
+    }
+
+    /// The same by a command that runs the program, maybe elsewhere.
+    pub fn start_by(&self, mut command: Command, flags: &[&str]) -> Agent {
         command.arg("agent");
         for (flag, name) in [
             ("--local", "manifests"),
@@ -239,6 +243,14 @@ impl Agent {
     /// Waits until it logs something.
     pub async fn wait_for_log(&self, text: &str) {
         wait_for(&format!("'{text}' in the log"), || self.log(), |log| log.contains(text)).await;
+    }
+
+    /// Waits until it has seen these ids of Instances in use: only then does it notice the end of their pods at once.
+    pub async fn sees_in_use(&self, ids: &[String]) {
+        for id in ids {
+            let (instance, slot) = id.rsplit_once('-').unwrap();
+            self.wait_for_log(&format!("a container uses it instance=default/{instance} slot={slot}\n")).await;
+        }
     }
 
     /// `kill -9`.

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::claim::Entry;
-use akri_model::names::Key;
+use akri_model::names::{Key, hash_of_instance};
 use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
 use tracing::{error, info, warn};
 
+use crate::cdi::Cdi;
 use crate::cluster::local::{Local, StoreError};
 use crate::cluster::{Cluster, Manifests};
 use crate::discovery::registry::{Handlers, Registry};
@@ -42,6 +43,8 @@ pub struct Settings {
     pub kubelet_dir: PathBuf,
     /// Journal, Instances, compiled components. Made if need be, for this user alone.
     pub state_dir: PathBuf,
+    /// Where CDI specifications go, if anywhere.
+    pub cdi: Option<Cdi>,
     /// Where sysfs is mounted.
     pub sysfs: PathBuf,
     /// udev's database.
@@ -97,6 +100,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         plugins: Arc::new(Plugins::start(&settings.kubelet_dir)),
         claims,
         sightings: reclaimer.sightings(),
+        cdi: settings.cdi.clone(),
         naming: Semaphore::new(NAMING),
     });
     let components = vec![settings.components.clone(), settings.manifests.clone()];
@@ -200,6 +204,9 @@ impl Supervisor {
         };
         for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
             info!(instance = %key, "its Configuration went while the agent was away");
+            if let (Some(cdi), Some(hash)) = (&self.context.cdi, hash_of_instance(&entry.configuration, &key.name)) {
+                cdi.remove(&entry.configuration, hash).await;
+            }
             self.context.publisher.delete(key.clone(), entry.uid);
             if let Err(error) = self.context.journal.remove(key).await {
                 warn!("{error}");

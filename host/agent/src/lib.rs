@@ -2,6 +2,7 @@
 //! hand the devices to containers.
 
 pub mod agent;
+pub mod cdi;
 pub mod cluster;
 pub mod discovery;
 pub mod journal;

@@ -15,8 +15,11 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 /// A directory that never comes to rest is read this often all the same.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// A look without an event: a net under missed ones, and how a directory that appears later is found.
+/// A look without an event: a net under missed ones.
 const RESCAN: Duration = Duration::from_secs(30);
+
+/// The same while the directory can't be watched: so is one found that appears later.
+const SEARCH: Duration = Duration::from_secs(1);
 
 /// A watched directory.
 #[derive(Debug)]
@@ -39,7 +42,7 @@ impl WatchDir {
     /// Waits until it is time to read the directory again.
     pub(crate) async fn changed(&mut self) {
         self.ensure_watcher();
-        let deadline = Instant::now() + RESCAN;
+        let deadline = Instant::now() + if self.watcher.is_some() { RESCAN } else { SEARCH };
         if timeout_at(deadline, self.dirty.changed()).await.is_err() {
             return;
         }

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use akri_agent::agent::{self, Settings};
+use akri_agent::cdi::Cdi;
 use anyhow::{Context as _, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::cli::{AgentArgs, node_name};
+use crate::cli::{AgentArgs, CdiFor, node_name};
 use crate::get::instances_of;
 
 /// How often `--show` looks for changes.
@@ -22,7 +23,9 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     ensure!(args.local.is_dir(), "--local '{}' is not a directory", args.local.display());
     let shown = args.show.then(|| tokio::spawn(show(args.state_dir.clone())));
+    let kubelet = args.cdi == CdiFor::Kubelet;
     let settings = Settings {
+        cdi: args.cdi_dir.map(|directory| Cdi { directory, kubelet }),
         node: node_name(args.node_name)?,
         manifests: args.local,
         components: args.components,

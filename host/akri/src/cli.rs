@@ -65,6 +65,14 @@ pub(crate) struct AgentArgs {
     /// Where the agent keeps its journal, its Instances and its compiled components.
     #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri/state")]
     pub(crate) state_dir: PathBuf,
+    /// Write a CDI specification for each Instance into this directory, for Podman, Docker, containerd and CRI-O; they
+    /// read /etc/cdi and /var/run/cdi.
+    #[arg(long, value_name = "DIR", env = "AKRI_CDI_DIR")]
+    pub(crate) cdi_dir: Option<PathBuf>,
+    /// Whom to tell the CDI names: the kubelet can pass them to the container runtime instead of device nodes and mounts
+    /// (Kubernetes 1.29 and later, with CDI enabled in the runtime).
+    #[arg(long, value_enum, default_value = "none", env = "AKRI_CDI", requires = "cdi_dir")]
+    pub(crate) cdi: CdiFor,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     /// Seconds after a restart of the kubelet or the agent in which no slot is given back: the kubelet's list of pods is
@@ -74,6 +82,15 @@ pub(crate) struct AgentArgs {
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
     pub(crate) show: bool,
+}
+
+/// Who is told CDI names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CdiFor {
+    /// Nobody: the files are for engines that are asked by a person.
+    None,
+    /// The kubelet, in its Allocate answers.
+    Kubelet,
 }
 
 /// Where the node's devices are described.

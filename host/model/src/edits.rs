@@ -23,6 +23,9 @@ pub struct ContainerEdits {
     /// Annotations the container runtime gets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// Fully qualified CDI device names, which then stand for the mounts and device nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cdi_devices: Vec<String>,
 }
 
 /// A slot of an Instance, as a container's edits name it.
@@ -37,27 +40,39 @@ pub struct SlotRef<'a> {
 }
 
 impl ContainerEdits {
-    /// What a container gets for one slot: each property as `KEY` and as `KEY_<HASH>`, so that devices of one container
-    /// can be told apart, the mounts, the device nodes, and the annotation of the published Akri design, whose value is
-    /// the slot, or `C:<virtual device>:<slot>` for a claim at the configuration level.
+    /// What any container gets for a device: each property as `KEY` and as `KEY_<HASH>`, so that devices of one container
+    /// can be told apart, the mounts and the device nodes.
+    pub fn of_device(device: &Device, properties: &BTreeMap<String, String>, hash: &str) -> Self {
+        let suffix = hash.to_uppercase();
+        let env = properties
+            .iter()
+            .flat_map(|(key, value)| [(key.clone(), value.clone()), (format!("{key}_{suffix}"), value.clone())]);
+        Self {
+            env: env.collect(),
+            mounts: device.mounts.clone(),
+            device_specs: device.device_specs.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// What a container gets for one slot: what it gets for the device, and the annotation of the published Akri design,
+    /// whose value is the slot, or `C:<virtual device>:<slot>` for a claim at the configuration level.
     pub fn of_slot(
         device: &Device,
         properties: &BTreeMap<String, String>,
         slot: SlotRef<'_>,
         vdev: Option<&str>,
     ) -> Self {
-        let suffix = slot.hash.to_uppercase();
-        let env = properties
-            .iter()
-            .flat_map(|(key, value)| [(key.clone(), value.clone()), (format!("{key}_{suffix}"), value.clone())]);
         let name = slot_name(slot.instance, slot.slot);
         let value = vdev.map_or_else(|| name.clone(), |vdev| format!("C:{vdev}:{name}"));
-        Self {
-            env: env.collect(),
-            mounts: device.mounts.clone(),
-            device_specs: device.device_specs.clone(),
-            annotations: [(slot_annotation(&name), value)].into(),
-        }
+        let annotations = [(slot_annotation(&name), value)].into();
+        Self { annotations, ..Self::of_device(device, properties, slot.hash) }
+    }
+
+    /// The same by CDI name: mounts and device nodes are then in the CDI specification and nowhere else (RULES 8).
+    #[must_use]
+    pub fn by_cdi(self, name: String) -> Self {
+        Self { mounts: Vec::new(), device_specs: Vec::new(), cdi_devices: vec![name], ..self }
     }
 }
 
@@ -90,6 +105,8 @@ pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits,
     check_paths(mounted.chain(nodes))?;
     merged.mounts = mounts.into_iter().cloned().collect();
     merged.device_specs = specs.into_iter().cloned().collect();
+    let names: BTreeSet<&String> = slots.values().flat_map(|edits| &edits.cdi_devices).collect();
+    merged.cdi_devices = names.into_iter().cloned().collect();
     Ok(merged)
 }
 
@@ -140,6 +157,14 @@ mod tests {
         let key = "akri.agent.slot-cam-8120fe-1".to_owned();
         assert_eq!(annotation(None), [(key.clone(), "cam-8120fe-1".to_owned())].into());
         assert_eq!(annotation(Some("0")), [(key, "C:0:cam-8120fe-1".to_owned())].into());
+    }
+
+    #[test]
+    fn by_cdi_name_there_are_no_nodes_and_each_name_counts_once() {
+        let edits = with_node("/dev/v", "/dev/v0").by_cdi("akri.sh/cam=8120fe".into());
+        assert!(edits.device_specs.is_empty());
+        let slots = [("a".to_owned(), edits.clone()), ("b".to_owned(), edits)].into();
+        assert_eq!(merge(&slots).unwrap().cdi_devices, ["akri.sh/cam=8120fe"]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl State {
         for identity in waiting {
             let Some(published) = self.published.get_mut(&identity) else { continue };
             match agree(&self.context, &self.configuration, published).await {
-                Ok(()) => self.changed(&identity).await,
+                Ok(()) => self.changed(vec![identity]).await,
                 Err(error) => warn!(instance = %published.entry.key, "not agreed with the API yet: {error}"),
             }
         }

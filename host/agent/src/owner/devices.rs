@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use akri_model::configuration::Resources;
 use akri_model::device::{Device, DeviceSet};
+use akri_model::edits::ContainerEdits;
 use akri_model::names::Identity;
 use akri_model::plan::{Known, Plan, plan};
 use tokio::sync::watch;
@@ -29,15 +30,21 @@ impl State {
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);
         }
+        let mut touched = Vec::new();
         for (identity, device) in plan.change {
-            self.change(&identity, device).await;
+            if let Some(published) = self.published.get_mut(&identity) {
+                published.entry.device = device;
+                touched.push(identity);
+            }
         }
-        for identity in plan.online {
-            self.set_online(&identity, true).await;
+        let returned = plan.online.into_iter().map(|identity| (identity, true));
+        for (identity, online) in returned.chain(plan.offline.into_iter().map(|identity| (identity, false))) {
+            if let Some(published) = self.published.get_mut(&identity) {
+                published.set_online(online);
+                touched.push(identity);
+            }
         }
-        for identity in plan.offline {
-            self.set_online(&identity, false).await;
-        }
+        self.changed(touched).await;
     }
 
     pub(super) fn plan(&self, set: &DeviceSet, shared: bool) -> Plan {
@@ -72,6 +79,7 @@ impl State {
             }
         };
         info!(instance = %named.entry.key, device = device.id, "published");
+        self.health.published(&device.id);
         let mut published = Published::new(named.entry, &self.context.claims);
         agreement::learn(&self.context, &self.configuration, &mut published, &named.instance);
         published.agreed = true;
@@ -80,7 +88,9 @@ impl State {
         if differs || !published.entry.claims.is_empty() {
             self.remember(&published).await;
         }
+        let identity = published.entry.identity.clone();
         self.insert(published);
+        self.write_cdi(vec![identity]).await;
     }
 
     /// Takes an Instance into service.
@@ -107,26 +117,29 @@ impl State {
         self.context.plugins.serve(Arc::new(resource))
     }
 
-    pub(super) async fn change(&mut self, identity: &Identity, device: Device) {
-        let Some(published) = self.published.get_mut(identity) else { return };
-        published.entry.device = device;
-        self.changed(identity).await;
+    /// Advertises, publishes and remembers Instances that are not what they were. The kubelet hears of all of them before
+    /// the disk has written any.
+    pub(super) async fn changed(&mut self, identities: Vec<Identity>) {
+        for published in identities.iter().filter_map(|identity| self.published.get(identity)) {
+            published.advertise(&self.context.node, false);
+            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+        }
+        let changed = identities.iter().filter_map(|identity| self.published.get(identity));
+        futures::future::join_all(changed.map(|published| self.remember(published))).await;
+        self.write_cdi(identities).await;
     }
 
-    pub(super) async fn set_online(&mut self, identity: &Identity, online: bool) {
-        let Some(published) = self.published.get_mut(identity) else { return };
-        published.entry.online = online;
-        published.missing_since = (!online).then(Instant::now);
-        info!(instance = %published.entry.key, online, "device {}", if online { "is back" } else { "is missing" });
-        self.changed(identity).await;
-    }
-
-    /// Remembers, advertises and publishes an Instance that is not what it was.
-    pub(super) async fn changed(&self, identity: &Identity) {
-        let Some(published) = self.published.get(identity) else { return };
-        self.remember(published).await;
-        published.advertise(&self.context.node, false);
-        self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+    /// Writes the CDI specifications of Instances, if that is wanted.
+    pub(super) async fn write_cdi(&mut self, identities: Vec<Identity>) {
+        let Some(cdi) = &self.context.cdi else { return };
+        let write = async |published: &mut Published| {
+            let properties = self.configuration.broker_view(&published.entry.device.properties);
+            let edits = ContainerEdits::of_device(&published.entry.device, &properties, published.hash());
+            let written = cdi.put(&published.entry.configuration, published.hash(), &edits).await;
+            published.by_cdi = written && cdi.kubelet;
+        };
+        let wanted = self.published.iter_mut().filter(|(identity, _)| identities.contains(identity));
+        futures::future::join_all(wanted.map(|(_, published)| write(published))).await;
     }
 
     pub(super) async fn remember(&self, published: &Published) {
@@ -163,6 +176,9 @@ impl State {
         let plugins: Vec<Plugin> = gone.iter_mut().filter_map(|published| published.plugin.take()).collect();
         futures::future::join_all(plugins.into_iter().map(Plugin::close)).await;
         for published in &gone {
+            if let Some(cdi) = &self.context.cdi {
+                cdi.remove(&published.entry.configuration, published.hash()).await;
+            }
             self.context.publisher.delete(published.entry.key.clone(), published.entry.uid.clone());
             info!(instance = %published.entry.key, "removed");
         }

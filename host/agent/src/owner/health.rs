@@ -1,6 +1,6 @@
 //! What users are told about a Configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
@@ -36,7 +36,9 @@ impl Health {
             Outcome::NoHandler(message) => Last::NoHandler(message.clone()),
             Outcome::Failed(error) => Last::Failed { error: (**error).clone(), ever_found },
             Outcome::Found { set, .. } => {
-                self.unpublished.clear(); // each round tries again
+                // What is still there is tried again, and stays unpublished until that works.
+                let there: BTreeSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
+                self.unpublished.retain(|device, _| there.contains(device.as_str()));
                 found(set)
             }
         });
@@ -45,6 +47,11 @@ impl Health {
     /// A device could not be published.
     pub(super) fn unpublished(&mut self, device: &str, error: &str) {
         self.unpublished.insert(device.to_owned(), error.to_owned());
+    }
+
+    /// A device has its Instance.
+    pub(super) fn published(&mut self, device: &str) {
+        self.unpublished.remove(device);
     }
 
     /// The status, if it says something new.
@@ -135,6 +142,8 @@ fn condition(kind: &'static str, holds: Option<bool>, reason: &str, message: &st
 mod tests {
     use std::sync::Arc;
 
+    use akri_model::device::Device;
+
     use super::*;
 
     fn conditions(health: &Health) -> Vec<(&'static str, Option<bool>, String)> {
@@ -163,6 +172,25 @@ mod tests {
         assert_eq!(conditions[0].holds, Some(true));
         assert_eq!((conditions[3].holds, conditions[3].reason.as_str()), (Some(false), "Dead"));
         assert_eq!(conditions[3].message, "opc.tcp://a: no answer; no answer");
+    }
+
+    #[test]
+    fn a_device_stays_unpublished_until_it_is_published_or_gone() {
+        let mut health = Health::default();
+        let there = |ids: &[&str]| {
+            let device = |id: &&str| Device { id: (*id).to_owned(), ..Device::default() };
+            let set = DeviceSet { devices: ids.iter().map(device).collect(), ..DeviceSet::default() };
+            Outcome::Found { set, shared: false }
+        };
+        health.outcome(&there(&["a", "b"]));
+        health.unpublished("a", "no name is free");
+        health.unpublished("b", "no name is free");
+        health.outcome(&there(&["a", "b"]));
+        assert_eq!(conditions(&health)[0], ("Ready", Some(false), "NotPublished".into()), "the next try has not ended");
+        health.published("a");
+        assert_eq!(conditions(&health)[0].2, "NotPublished");
+        health.outcome(&there(&["a"]));
+        assert_eq!(conditions(&health)[0].2, "Discovered");
     }
 
     #[test]

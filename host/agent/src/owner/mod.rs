@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
+use crate::cdi::Cdi;
 use crate::cluster::Cluster;
 use crate::discovery::Outcome;
 use crate::discovery::registry::Handlers;
@@ -56,6 +57,8 @@ pub struct Context {
     pub claims: Arc<Claims>,
     /// What pods use.
     pub sightings: watch::Receiver<Sighting>,
+    /// Where CDI specifications go, if anywhere.
+    pub cdi: Option<Cdi>,
     /// How many Instances are being created at once.
     pub naming: Semaphore,
 }
@@ -170,6 +173,7 @@ impl State {
 
     async fn run(mut self, mut inbox: Inbox) {
         self.agree_at_start().await;
+        self.write_cdi(self.published.keys().cloned().collect()).await;
         self.restart_plugins().await;
         self.settle();
         let mut sightings = self.context.sightings.clone();
@@ -229,12 +233,10 @@ impl State {
         if plugins_change {
             self.restart_plugins().await;
         }
-        let identities: Vec<Identity> = self.published.keys().cloned().collect();
-        for identity in identities {
-            let Some(published) = self.published.get_mut(&identity) else { continue };
+        for published in self.published.values_mut() {
             published.resize(self.configuration.capacity);
-            self.changed(&identity).await;
         }
+        self.changed(self.published.keys().cloned().collect()).await;
     }
 
     /// Plugins come and go with `resources`; what containers hold through a resource that goes stays theirs.

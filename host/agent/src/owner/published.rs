@@ -12,7 +12,7 @@ use akri_model::reclaim::{Look, Sightings};
 use akri_model::slots::SlotTable;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::plugin::Plugin;
 use crate::plugin::resource::{Advertised, VirtualDevice};
@@ -39,6 +39,8 @@ pub(super) struct Published {
     pub(super) plugin: Option<Plugin>,
     /// Whether the API has said who uses the slots, since the start; it has the truth for shared devices.
     pub(super) agreed: bool,
+    /// Whether containers get the device by its CDI name.
+    pub(super) by_cdi: bool,
 }
 
 impl Published {
@@ -53,7 +55,17 @@ impl Published {
         let missing_since = (!entry.online).then(Instant::now);
         let advertised = watch::Sender::new(Advertised::default());
         let agreed = !entry.shared;
-        Self { entry, slots, missing_since, recent: Vec::new(), sightings, advertised, plugin: None, agreed }
+        Self {
+            entry,
+            slots,
+            missing_since,
+            recent: Vec::new(),
+            sightings,
+            advertised,
+            plugin: None,
+            agreed,
+            by_cdi: false,
+        }
     }
 
     /// A claim on a slot, with what a container gets for it from the device as it is now (RULES 17).
@@ -62,6 +74,7 @@ impl Published {
         let named = SlotRef { instance: &self.entry.key.name, hash: self.hash(), slot };
         let edits =
             ContainerEdits::of_slot(device, &configuration.broker_view(&device.properties), named, usage.vdev());
+        let edits = if self.by_cdi { edits.by_cdi(self.cdi_name()) } else { edits };
         Claim { usage: usage.to_string(), edits, generation, doubtful: false }
     }
 
@@ -129,6 +142,17 @@ impl Published {
         hash_of_instance(&self.entry.configuration, &self.entry.key.name).unwrap_or_default()
     }
 
+    fn cdi_name(&self) -> String {
+        cdi_name(&self.entry.configuration, self.hash())
+    }
+
+    /// The last round saw the device, or did not.
+    pub(super) fn set_online(&mut self, online: bool) {
+        self.entry.online = online;
+        self.missing_since = (!online).then(Instant::now);
+        info!(instance = %self.entry.key, online, "device {}", if online { "is back" } else { "is missing" });
+    }
+
     /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (RULES 4).
     pub(super) fn advertise(&self, node: &str, again: bool) {
         let id = |slot| slot_name(&self.entry.key.name, slot);
@@ -153,7 +177,7 @@ impl Published {
             identity: Some(entry.identity.clone()),
             configuration: entry.configuration.clone(),
             configuration_uid: entry.configuration_uid.clone(),
-            cdi_name: cdi_name(&entry.configuration, self.hash()),
+            cdi_name: self.cdi_name(),
             capacity: entry.capacity,
             properties: configuration.broker_view(&entry.device.properties),
             shared: entry.shared,

@@ -139,6 +139,6 @@ impl State {
             published.entry.claims = before; // it stays ours until the API server says otherwise
             return;
         }
-        self.changed(identity).await;
+        self.changed(vec![identity.clone()]).await;
     }
 }

@@ -113,7 +113,7 @@ fn container(edits: ContainerEdits) -> proto::ContainerAllocateResponse {
         mounts: edits.mounts.into_iter().map(mount).collect(),
         devices: edits.device_specs.into_iter().map(device_spec).collect(),
         annotations: edits.annotations.into_iter().collect(),
-        cdi_devices: Vec::new(),
+        cdi_devices: edits.cdi_devices.into_iter().map(|name| proto::CdiDevice { name }).collect(),
     }
 }
 

@@ -1,0 +1,144 @@
+//! CDI specification files, for Podman, Docker, containerd and CRI-O: one file for each Instance, so that each is made,
+//! changed and removed on its own (Container Device Interface 0.5.0: the first version whose device nodes have a host path
+//! and whose device names may begin with a digit).
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use akri_model::edits::ContainerEdits;
+use akri_model::names::{RESOURCE_PREFIX, cdi_class};
+use serde_json::{Value, json};
+use tracing::warn;
+
+/// Where specification files go.
+#[derive(Debug, Clone)]
+pub struct Cdi {
+    /// A directory that container engines read, such as `/var/run/cdi`.
+    pub directory: PathBuf,
+    /// Whether the kubelet is told CDI names instead of device nodes and mounts (RULES 8).
+    pub kubelet: bool,
+}
+
+impl Cdi {
+    /// Writes the file of an Instance; says whether it is there now. It is on disk if the kubelet is told its name, since a
+    /// name that can't be resolved stops the container.
+    pub async fn put(&self, configuration: &str, hash: &str, edits: &ContainerEdits) -> bool {
+        let path = self.path(configuration, hash);
+        let text = format!("{:#}\n", spec(configuration, hash, edits));
+        let sync = self.kubelet;
+        self.run(path, move |path| replace(path, text.as_bytes(), sync)).await
+    }
+
+    /// Removes the file of an Instance; one that is not there is fine.
+    pub async fn remove(&self, configuration: &str, hash: &str) {
+        self.run(self.path(configuration, hash), |path| match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
+        .await;
+    }
+
+    async fn run(&self, path: PathBuf, step: impl FnOnce(&Path) -> io::Result<()> + Send + 'static) -> bool {
+        let shown = path.display().to_string();
+        match tokio::task::spawn_blocking(move || step(&path)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
+                warn!("CDI specification '{shown}': {error}");
+                false
+            }
+            Err(error) => {
+                warn!("CDI specification '{shown}': {error}");
+                false
+            }
+        }
+    }
+
+    fn path(&self, configuration: &str, hash: &str) -> PathBuf {
+        self.directory.join(format!("akri.sh-{}-{hash}.json", cdi_class(configuration)))
+    }
+}
+
+fn spec(configuration: &str, hash: &str, edits: &ContainerEdits) -> Value {
+    let env: Vec<String> = edits.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let node = |spec: &akri_model::device::DeviceSpec| json!({"path": spec.container_path, "hostPath": spec.host_path, "permissions": spec.permissions});
+    let mount = |mount: &akri_model::device::Mount| {
+        let access = if mount.read_only { "ro" } else { "rw" };
+        json!({"hostPath": mount.host_path, "containerPath": mount.container_path,
+            "options": [access, "nosuid", "nodev", "bind"]})
+    };
+    let nodes: Vec<Value> = edits.device_specs.iter().map(node).collect();
+    let mounts: Vec<Value> = edits.mounts.iter().map(mount).collect();
+    json!({
+        "cdiVersion": "0.5.0",
+        "kind": format!("{RESOURCE_PREFIX}{}", cdi_class(configuration)),
+        "devices": [{"name": hash, "containerEdits": {"env": env, "deviceNodes": nodes, "mounts": mounts}}],
+    })
+}
+
+/// Engines read the directory at any time: a file appears there as a whole.
+fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|before| before == bytes) {
+        return Ok(());
+    }
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let beside = path.with_extension("new"); // engines read only .json and .yaml
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    if sync {
+        file.sync_data()?;
+    }
+    fs::rename(&beside, path)?;
+    if sync { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::device::{DeviceSpec, Mount};
+
+    use super::*;
+
+    fn edits() -> ContainerEdits {
+        ContainerEdits {
+            env: [("K".into(), "v=1".into())].into(),
+            device_specs: vec![DeviceSpec {
+                container_path: "/dev/cam".into(),
+                host_path: "/dev/video0".into(),
+                permissions: "rw".into(),
+            }],
+            mounts: vec![Mount { container_path: "/m".into(), host_path: "/dev/m".into(), read_only: true }],
+            ..ContainerEdits::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_what_the_specification_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let cdi = Cdi { directory: directory.path().join("cdi"), kubelet: true };
+        assert!(cdi.put("my.cam", "8120fe", &edits()).await);
+        let class = cdi_class("my.cam");
+        let text = fs::read_to_string(cdi.directory.join(format!("akri.sh-{class}-8120fe.json"))).unwrap();
+        let expected = json!({
+            "cdiVersion": "0.5.0",
+            "kind": format!("akri.sh/{class}"),
+            "devices": [{"name": "8120fe", "containerEdits": {
+                "env": ["K=v=1"],
+                "deviceNodes": [{"path": "/dev/cam", "hostPath": "/dev/video0", "permissions": "rw"}],
+                "mounts": [{"hostPath": "/dev/m", "containerPath": "/m", "options": ["ro", "nosuid", "nodev", "bind"]}],
+            }}],
+        });
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+        cdi.remove("my.cam", "8120fe").await;
+        cdi.remove("my.cam", "8120fe").await;
+        assert_eq!(fs::read_dir(&cdi.directory).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_made_is_a_warning() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(!Cdi { directory: file.join("cdi"), kubelet: false }.put("cam", "8120fe", &edits()).await);
+    }
+}

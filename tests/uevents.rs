@@ -1,0 +1,248 @@
+//! Devices that come and go are noticed by the kernel's word, not by looking every now and then. All handlers here have an
+//! interval of an hour.
+
+use akri_agent::journal::Journal;
+use akri_api::Instance;
+
+use crate::support::kubelet::{Admitted, Kubelet};
+use crate::support::node::{Agent, Node, akri, is_online, resource_of};
+use crate::support::udev::Machine;
+use crate::support::udev::camera::Camera;
+use crate::support::zram::Zrams;
+
+/// The rule that knows the nodes which capture. On real cameras a program of udev's asks the driver, which made-up ones
+/// don't have.
+const CAPTURE: &str = "SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\", ENV{ID_V4L_CAPABILITIES}=\":capture:\"\n";
+
+/// What only udevd knows of a camera.
+const CAMERAS: &str = r#"      udevRules:
+      - SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*", ENV{ID_SERIAL}=="Acme_HD_Pro_Webcam_C920_CAM*"
+"#;
+
+/// A camera as a whole: its USB node and the one that captures.
+const WHOLE_CAMERAS: &str = r#"      udevRules:
+      - SUBSYSTEM=="usb", ENV{DEVTYPE}=="usb_device", ATTR{idVendor}=="046d"
+      - SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*"
+      groupRecursive: true
+"#;
+
+fn patient_node() -> Node {
+    let node = Node::new();
+    let grants = "  grants:\n    udev:\n      subsystems: [\"*\"]\n    devicePaths: [\"/dev/**\"]\n";
+    node.write_handler("udev", "udev.wasm", &format!("{grants}  interval: 1h\n"));
+    node
+}
+
+/// How many rounds there were for all Configurations.
+fn rounds(agent: &Agent) -> usize {
+    agent.log().matches("round done").count()
+}
+
+fn property<'a>(instance: &'a Instance, name: &str) -> &'a str {
+    instance.spec.broker_properties.get(name).map(String::as_str).unwrap_or_default()
+}
+
+fn online(instances: &[Instance]) -> usize {
+    instances.iter().filter(|instance| is_online(instance)).count()
+}
+
+#[tokio::test]
+async fn a_real_device_is_noticed_without_udevd() {
+    let Some(zrams) = Zrams::claim().await else { return };
+    let node = patient_node();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let name = zrams.next_name();
+    let rule = format!("      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"{name}\"\n");
+    node.write_configuration("disk", "udev", &rule, "  offlineGracePeriod: 1h\n");
+    let agent = node.start();
+    agent.wait_for_log("round done").await;
+    for uid in [None, node.instances().pop()] {
+        let zram = zrams.plug();
+        let plugged = node.wait_for_instances("the device", |list| online(list) == 1).await.remove(0);
+        assert_eq!(property(&plugged, "UDEV_DEVNODE"), format!("/dev/{name}"));
+        assert!(uid.is_none_or(|uid: Instance| uid.metadata.uid == plugged.metadata.uid), "the same Instance");
+        let resource = resource_of(&plugged);
+        kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+        zram.unplug();
+        kubelet.wait_for("no slot to hand out", |view| view.resource(&resource).allocatable() == 0).await;
+        node.wait_for_instances("Online=False", |list| list.len() == 1 && online(list) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn cameras_are_published_when_udevd_is_through_with_them() {
+    let Some(mut machine) = Machine::new() else { return };
+    machine.start_udevd(CAPTURE).await;
+    let cameras = [Camera::in_port(1), Camera::in_port(2)];
+    machine.plug(&cameras[..1]);
+    machine.settle().await;
+    let node = patient_node();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_configuration("camera", "udev", CAMERAS, "");
+    let _agent = node.start_by(machine.command(&akri()), &[]);
+    let first = node.wait_for_instances("the camera that was there", |list| list.len() == 1).await.remove(0);
+
+    machine.plug(&cameras[1..]);
+    let both = node.wait_for_instances("the camera that came", |list| list.len() == 2).await;
+    let mut found: Vec<&str> = both.iter().map(|instance| property(instance, "UDEV_DEVNODE")).collect();
+    found.sort_unstable();
+    assert_eq!(found, cameras.map(|camera| camera.video_node()));
+    let second = both.iter().find(|instance| instance.metadata.uid != first.metadata.uid).unwrap();
+    for instance in &both {
+        kubelet.wait_for("a slot of each", |view| view.resource(&resource_of(instance)).allocatable() == 1).await;
+    }
+
+    machine.unplug(&cameras[1..]);
+    node.wait_for_instances("the camera that stayed", |list| {
+        list.len() == 1 && list[0].metadata.uid == first.metadata.uid
+    })
+    .await;
+    kubelet.wait_for("the end of its resource", |view| !view.resource(&resource_of(second)).connected).await;
+}
+
+#[tokio::test]
+async fn a_burst_of_600_uevents_leads_to_few_rounds() {
+    let Some(mut machine) = Machine::new() else { return };
+    machine.start_udevd(CAPTURE).await;
+    let node = patient_node();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_configuration("camera", "udev", CAMERAS, "  offlineGracePeriod: 1h\n");
+    let agent = node.start_by(machine.command(&akri()), &[]);
+    agent.wait_for_log("round done").await;
+    let cameras: Vec<Camera> = (1..=126).map(Camera::in_port).collect();
+
+    let before = rounds(&agent);
+    machine.plug(&cameras);
+    let instances = node.wait_for_instances("every camera", |list| list.len() == cameras.len()).await;
+    let mut nodes: Vec<String> = instances.iter().map(|i| property(i, "UDEV_DEVNODE").to_owned()).collect();
+    let mut expected: Vec<String> = cameras.iter().map(Camera::video_node).collect();
+    nodes.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(nodes, expected);
+    kubelet
+        .wait_for("every slot", |view| instances.iter().all(|i| view.resource(&resource_of(i)).allocatable() == 1))
+        .await;
+    let plugged = rounds(&agent) - before;
+    eprintln!("{plugged} rounds for {} uevents", cameras.len() * 5);
+    assert!(plugged < cameras.len(), "{plugged} rounds");
+
+    machine.unplug(&cameras[..63]);
+    machine.plug(&cameras[..20]);
+    node.wait_for_instances("half of them and some", |list| list.len() == 126 && online(list) == 83).await;
+}
+
+#[tokio::test]
+async fn a_camera_that_comes_back_under_other_numbers_is_the_same_instance() {
+    let Some(mut machine) = Machine::new() else { return };
+    machine.start_udevd(CAPTURE).await;
+    let (before, other) = (Camera::in_port(1), Camera::in_port(2));
+    let after = Camera { number: 77, video: 40, ..before };
+    machine.plug(&[before, other]);
+    machine.settle().await;
+    let node = patient_node();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_configuration("camera", "udev", WHOLE_CAMERAS, "  capacity: 2\n");
+    let agent = node.start_by(machine.command(&akri()), &[]);
+    let list = node.wait_for_instances("both", |list| list.len() == 2).await;
+    let camera = list.iter().find(|instance| property(instance, "UDEV_DEVPATH") == before.devpath()).unwrap();
+    let (name, resource) = (camera.metadata.name.clone().unwrap(), resource_of(camera));
+    kubelet.wait_for("its slots", |view| view.resource(&resource).allocatable() == 2).await;
+    let paths = |admitted: &Admitted| -> Vec<String> {
+        admitted.response.devices.iter().map(|device| device.host_path.clone()).collect()
+    };
+    let first = kubelet.admit("first", "container", &resource, 1).await.unwrap();
+    assert_eq!(paths(&first), [before.usb_node(), before.video_node()]);
+    agent.wait_for_log("a container uses it").await;
+
+    machine.unplug(&[before]);
+    node.wait_for_instance(&name, "Online=False", |instance| !is_online(instance)).await;
+    machine.plug(&[after]);
+    let back = node.wait_for_instance(&name, "the camera again", is_online).await;
+    assert_eq!(back.metadata.uid, camera.metadata.uid, "the same Instance");
+
+    node.wait_for_instance(&name, "its new node", |i| property(i, "UDEV_DEVNODE_1") == after.video_node()).await;
+    kubelet.wait_for("both slots again", |view| view.resource(&resource).allocatable() == 2).await;
+    let second = kubelet.admit("second", "container", &resource, 1).await.unwrap();
+    assert_eq!(paths(&second), [after.usb_node(), after.video_node()]);
+    assert!(agent.stop(), "the agent stops");
+    let (_, journaled) = Journal::open(&node.path("state")).unwrap();
+    let entry = journaled.into_values().find(|entry| entry.key.name == name).unwrap();
+    let kept = entry.claims.into_values().map(|claim| claim.edits.device_specs);
+    let kept: Vec<Vec<String>> = kept.map(|specs| specs.into_iter().map(|spec| spec.host_path).collect()).collect();
+    assert_eq!(kept, [paths(&first), paths(&second)], "the first container keeps what it got");
+}
+
+#[tokio::test]
+async fn udevd_that_can_not_be_heard_is_waited_for() {
+    let Some(zrams) = Zrams::claim().await else { return };
+    let Some(mut machine) = Machine::with_real_devices() else { return };
+    machine.start_udevd("SUBSYSTEM==\"block\", KERNEL==\"zram*\", ENV{STORY}=\"told\"\n").await;
+    let node = patient_node();
+    let rule = "      udevRules:\n      - SUBSYSTEM==\"block\", ENV{STORY}==\"told\"\n";
+    node.write_configuration("disk", "udev", rule, "");
+    let agent = node.start_by(machine.command_in_pod(&akri()), &[]);
+    agent.wait_for_log("round done").await;
+    let zram = zrams.plug();
+    let device = node.wait_for_instances("the device as udevd sees it", |list| list.len() == 1).await.remove(0);
+    assert_eq!(property(&device, "UDEV_DEVNODE"), format!("/dev/{}", zram.name()));
+    zram.unplug();
+    node.wait_for_instances("no device", <[_]>::is_empty).await;
+}
+
+fn report(what: &str, mut times: Vec<std::time::Duration>) {
+    times.sort_unstable();
+    eprintln!("{what}: n={} min={:?} p50={:?} p99={:?}", times.len(), times[0], times[times.len() / 2], times[times.len() * 99 / 100]);
+}
+
+#[tokio::test]
+async fn tmp_latency() {
+    use std::time::Instant;
+    let Some(mut machine) = Machine::new() else { return };
+    let udevd = std::env::var_os("NO_UDEVD").is_none();
+    let rule = if udevd { machine.start_udevd(CAPTURE).await; CAMERAS } else { "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n" };
+    let node = patient_node();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_configuration("camera", "udev", rule, "  offlineGracePeriod: 1h\n");
+    let pod = std::env::var_os("POD").is_some();
+    let command = if pod { machine.command_in_pod(&akri()) } else { machine.command(&akri()) };
+    let agent = node.start_by(command, &[]);
+    agent.wait_for_log("round done").await;
+    let (mut news, mut plugs, mut unplugs) = (vec![], vec![], vec![]);
+    for port in 1..=20 {
+        let camera = Camera::in_port(port);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let t = Instant::now();
+        machine.plug(&[camera]);
+        let n = port as usize;
+        kubelet.wait_for("new", |view| view.resources.values().filter(|r| r.allocatable() == 1).count() == n).await;
+        news.push(t.elapsed());
+    }
+    for _ in 0..50 {
+        let camera = Camera::in_port(3);
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let t = Instant::now();
+        machine.unplug(&[camera]);
+        kubelet.wait_for("gone", |view| view.resources.values().filter(|r| r.allocatable() == 1).count() == 19).await;
+        unplugs.push(t.elapsed());
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let t = Instant::now();
+        machine.plug(&[camera]);
+        kubelet.wait_for("back", |view| view.resources.values().filter(|r| r.allocatable() == 1).count() == 20).await;
+        plugs.push(t.elapsed());
+    }
+    report("new device", news);
+    report("back", plugs);
+    report("gone", unplugs);
+    let cameras: Vec<Camera> = (21..=126).map(Camera::in_port).collect();
+    let r = rounds(&agent);
+    let t = Instant::now();
+    machine.plug(&cameras);
+    eprintln!("injected after {:?}", t.elapsed());
+    for n in [21, 30, 60, 100, 126] {
+        kubelet.wait_for("all", |view| view.resources.values().filter(|r| r.allocatable() == 1).count() >= n).await;
+        eprintln!("{n} after {:?}, {} rounds", t.elapsed(), rounds(&agent) - r);
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    eprintln!("{} rounds", rounds(&agent) - r);
+    std::fs::write("/tmp/agent.log", agent.log()).unwrap();
+}
