@@ -80,6 +80,10 @@ async fn a_device_comes_goes_and_returns() {
             resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
         })
         .await;
-    wait_for("no socket but the kubelet's and the Configuration's", || fs::read_dir(node.path("kubelet/device-plugins")).unwrap().count(), |count| *count <= 3)
-        .await;
+    wait_for(
+        "no socket but the kubelet's and the Configuration's",
+        || fs::read_dir(node.path("kubelet/device-plugins")).unwrap().count(),
+        |count| *count <= 3,
+    )
+    .await;
 }

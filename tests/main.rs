@@ -1,9 +1,11 @@
 //! One story per file: the real program with real components, real devices and a kubelet that is as strict as the real one.
 
 mod architecture;
+mod bad_input;
 mod cdi;
 mod configuration_level;
 mod edits;
+mod lists;
 mod local_devices;
 mod lost_api;
 mod lost_state;
@@ -12,6 +14,7 @@ mod names;
 mod plugin;
 mod restarts;
 mod storm;
+mod udev_rules;
 mod uevents;
 
 use akri_tests as support;

@@ -247,9 +247,15 @@ impl Agent {
 
     /// Waits until it has seen these ids of Instances in use: only then does it notice the end of their pods at once.
     pub async fn sees_in_use(&self, ids: &[String]) {
+        self.sees_in_use_since(0, ids).await;
+    }
+
+    /// The same for ids that were in use before: `since` is how long the log was when they were claimed anew.
+    pub async fn sees_in_use_since(&self, since: usize, ids: &[String]) {
         for id in ids {
             let (instance, slot) = id.rsplit_once('-').unwrap();
-            self.wait_for_log(&format!("a container uses it instance=default/{instance} slot={slot}\n")).await;
+            let line = format!("a container uses it instance=default/{instance} slot={slot}\n");
+            wait_for(&line, || self.log(), |log| log[since..].contains(&line)).await;
         }
     }
 

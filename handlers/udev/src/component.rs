@@ -1,6 +1,7 @@
 //! The component: the world's exports and the calls to the host, over the plain functions of this crate.
 
-use crate::{INTERVAL_MS, NAME, details, details::Details, device, query, query::Query, record};
+use crate::device::{self, Extras};
+use crate::{INTERVAL_MS, NAME, details, details::Details, query, query::Query, record};
 use crate::{record::Snapshot, resource::ResourceName};
 use bindings::akri::discovery::types::{AccessError, Device, DeviceSpec, DiscoveryError, Problem};
 use bindings::akri::discovery::{properties, round, udev};
@@ -42,13 +43,17 @@ impl Guest for Udev {
 
     fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
         let details = details().map_err(DiscoveryError::InvalidDetails)?;
-        note_unsupported();
         if details.rules.is_empty() {
             return Ok(Vec::new());
         }
-        let snapshot = look(&Query::covering(&details.rules)).map_err(refused)?;
         let resource = properties::get("devicePluginResourceName").and_then(|value| ResourceName::parse(&value));
-        let found = device::devices(&details, &snapshot, resource.as_ref());
+        let extras = Extras { resource, vfio: vfio_wanted() };
+        let mut query = Query::covering(&details.rules);
+        if extras.vfio {
+            query.attributes.insert(device::IOMMU_GROUP.to_owned());
+        }
+        let snapshot = look(&query).map_err(refused)?;
+        let found = device::devices(&details, &snapshot, &extras);
         Ok(found.into_iter().map(|device| reported(device, details.permissions.as_str())).collect())
     }
 }
@@ -61,12 +66,9 @@ fn problem(problem: details::Problem) -> Problem {
     Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
 }
 
-fn note_unsupported() {
-    let wanted = properties::get("vfioPassthrough");
-    if wanted.is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"true")) {
-        let message = "vfioPassthrough is not supported: devices are reported without their /dev/vfio nodes";
-        round::note("", "NotSupported", message);
-    }
+/// Whether the `/dev/vfio` nodes of PCI devices are wanted, for a virtual machine.
+fn vfio_wanted() -> bool {
+    properties::get("vfioPassthrough").is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"true"))
 }
 
 /// One look of the host, every page of it.
@@ -80,9 +82,13 @@ fn look(query: &Query) -> Result<Snapshot, AccessError> {
         }
         snapshot.extend(page.into_iter().map(record));
     }
+    for devpath in pages.unreadable() {
+        round::note(&devpath, "DeviceUnreadable", "the device is there and could not be read");
+        round::keep(&devpath);
+    }
     let skipped = pages.skipped();
     if skipped > 0 {
-        round::note("", "DevicesSkipped", &format!("{skipped} devices could not be read"));
+        round::note("", "DevicesSkipped", &format!("{skipped} entries of sysfs lead to no device or are too many"));
     }
     Ok(snapshot)
 }
@@ -121,17 +127,19 @@ fn refused(error: AccessError) -> DiscoveryError {
 }
 
 fn reported(device: device::Device, permissions: &str) -> Device {
-    let spec = |node: String| DeviceSpec {
+    let spec = |(node, permissions): (String, &str)| DeviceSpec {
         container_path: node.clone(),
         host_path: node,
         permissions: permissions.to_owned(),
     };
+    let nodes = device.nodes.into_iter().map(|node| (node, permissions));
+    let vfio_nodes = device.vfio_nodes.into_iter().map(|node| (node, "rwm"));
     Device {
+        origin: device.id.clone(), // one that can't be read is kept by its path
         id: device.id,
-        origin: String::new(),
         properties: device.properties,
         mounts: Vec::new(),
-        device_specs: device.nodes.into_iter().map(spec).collect(),
+        device_specs: nodes.chain(vfio_nodes).map(spec).collect(),
         hints: Vec::new(),
     }
 }

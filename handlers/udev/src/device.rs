@@ -1,6 +1,7 @@
 //! From the records some rule holds for to devices.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::{details::Details, record::Snapshot, resource::ResourceName};
 
@@ -9,6 +10,9 @@ pub const DEVPATH: &str = "UDEV_DEVPATH";
 
 /// The property that holds a device's node; with `groupRecursive` it is followed by `_` and a number from 0.
 pub const DEVNODE: &str = "UDEV_DEVNODE";
+
+/// The attribute (a link, for the host) that names a PCI device's IOMMU group.
+pub const IOMMU_GROUP: &str = "iommu_group";
 
 /// A device to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,46 +23,78 @@ pub struct Device {
     pub properties: Vec<(String, String)>,
     /// The device nodes, in ascending order of sysfs path.
     pub nodes: Vec<String>,
+    /// The nodes that a virtual machine needs to be given the device itself.
+    pub vfio_nodes: Vec<String>,
+}
+
+/// What is wanted of a device besides its nodes.
+#[derive(Debug, Clone, Default)]
+pub struct Extras {
+    /// KubeVirt's variables, under this name.
+    pub resource: Option<ResourceName>,
+    /// The nodes of VFIO.
+    pub vfio: bool,
+}
+
+/// What a path is found with.
+#[derive(Debug, Clone, Copy)]
+struct Found<'a> {
+    node: Option<&'a str>,
+    /// Of the device or its nearest ancestor that has one.
+    iommu_group: Option<&'a str>,
 }
 
 /// The devices these details find in a snapshot, in ascending order of id.
-pub fn devices(details: &Details, snapshot: &Snapshot, resource: Option<&ResourceName>) -> Vec<Device> {
-    let found: BTreeMap<&str, Option<&str>> = snapshot
+pub fn devices(details: &Details, snapshot: &Snapshot, extras: &Extras) -> Vec<Device> {
+    let found: BTreeMap<&str, Found<'_>> = snapshot
         .matched()
         .filter(|index| details.rules.iter().any(|rule| rule.holds(snapshot, *index)))
         .filter_map(|index| usable(snapshot, index))
         .collect();
-    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (path, node) in &found {
+    let mut groups: BTreeMap<&str, Vec<Found<'_>>> = BTreeMap::new();
+    for (path, with) in &found {
         let id = if details.group_recursive { topmost(path, &found) } else { path };
-        groups.entry(id).or_default().extend(node);
+        groups.entry(id).or_default().push(*with);
     }
-    groups.into_iter().map(|(id, nodes)| device(id, &nodes, details.group_recursive, resource)).collect()
+    groups.into_iter().map(|(id, members)| device(id, &members, details.group_recursive, extras)).collect()
 }
 
 /// Path and node of the device or, if it has no node, of its nearest ancestor that has one. If there is none either,
 /// the device's own path.
-fn usable(snapshot: &Snapshot, index: usize) -> Option<(&str, Option<&str>)> {
+fn usable(snapshot: &Snapshot, index: usize) -> Option<(&str, Found<'_>)> {
     let with_node = snapshot.lineage(index).find(|record| record.devnode.is_some());
-    with_node.or_else(|| snapshot.get(index)).map(|record| (record.devpath.as_str(), record.devnode.as_deref()))
+    let record = with_node.or_else(|| snapshot.get(index))?;
+    let iommu_group = snapshot.lineage(index).find_map(|record| record.attribute(IOMMU_GROUP));
+    Some((record.devpath.as_str(), Found { node: record.devnode.as_deref(), iommu_group }))
 }
 
 /// The path of the uppermost device found that `path` is, or lies below. Whole components count: `usb1` is not above
 /// `usb10`.
-fn topmost<'a>(path: &'a str, found: &BTreeMap<&'a str, Option<&str>>) -> &'a str {
+fn topmost<'a>(path: &'a str, found: &BTreeMap<&'a str, Found<'_>>) -> &'a str {
     let ancestors = Path::new(path).ancestors().filter_map(Path::to_str);
     ancestors.filter(|ancestor| found.contains_key(ancestor)).last().unwrap_or(path)
 }
 
-fn device(id: &str, nodes: &[&str], is_group: bool, resource: Option<&ResourceName>) -> Device {
+fn device(id: &str, members: &[Found<'_>], is_group: bool, extras: &Extras) -> Device {
     let mut properties = vec![(DEVPATH.to_owned(), id.to_owned())];
+    let nodes: Vec<String> = members.iter().filter_map(|member| member.node).map(str::to_owned).collect();
     for (index, node) in nodes.iter().enumerate() {
         let suffix = if is_group { format!("_{index}") } else { String::new() };
-        properties.push((format!("{DEVNODE}{suffix}"), (*node).to_owned()));
-        properties.extend(resource.and_then(|name| name.usb(node, &suffix)));
+        properties.push((format!("{DEVNODE}{suffix}"), node.clone()));
+        properties.extend(extras.resource.as_ref().and_then(|name| name.usb(node, &suffix)));
     }
-    properties.extend(resource.and_then(|name| name.pci(id)));
-    Device { id: id.to_owned(), properties, nodes: nodes.iter().map(|node| (*node).to_owned()).collect() }
+    properties.extend(extras.resource.as_ref().and_then(|name| name.pci(id)));
+    let vfio_nodes = if extras.vfio { vfio_nodes(members) } else { Vec::new() };
+    Device { id: id.to_owned(), properties, nodes, vfio_nodes }
+}
+
+/// The node of each IOMMU group, and the one of VFIO itself.
+fn vfio_nodes(members: &[Found<'_>]) -> Vec<String> {
+    let is_number = |group: &&str| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit());
+    let groups: BTreeSet<&str> = members.iter().filter_map(|member| member.iommu_group).filter(is_number).collect();
+    let all = groups.into_iter().chain(["vfio"]).map(|name| format!("/dev/vfio/{name}"));
+    let nodes: Vec<String> = all.collect();
+    if nodes.len() > 1 { nodes } else { Vec::new() }
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use crate::{fixture::*, record::Record};
 fn look(rules: &[&str], group_recursive: bool, resource: Option<&str>) -> Vec<Device> {
     let json = serde_json::json!({ "udevRules": rules, "groupRecursive": group_recursive }).to_string();
     let resource = resource.and_then(|name| ResourceName::parse(name.as_bytes()));
-    devices(&Details::parse(Some(&json)).unwrap(), &snapshot(), resource.as_ref())
+    devices(&Details::parse(Some(&json)).unwrap(), &snapshot(), &Extras { resource, vfio: false })
 }
 
 fn device(id: &str, properties: &[(&str, &str)], nodes: &[&str]) -> Device {
     let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let properties = [pair(&("UDEV_DEVPATH", id))].into_iter().chain(properties.iter().map(pair)).collect();
-    Device { id: id.into(), properties, nodes: nodes.iter().map(|node| (*node).into()).collect() }
+    let nodes = nodes.iter().map(|node| (*node).into()).collect();
+    Device { id: id.into(), properties, nodes, vfio_nodes: Vec::new() }
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn only_what_meets_the_query_is_found() {
     let ancestors_only: Snapshot =
         snapshot().lineage(6).cloned().map(|record| Record { matched: false, parent: None, ..record }).collect();
     let details = Details::parse(Some(r#"{"udevRules": ["SUBSYSTEM==\"usb\""]}"#)).unwrap();
-    assert_eq!(devices(&details, &ancestors_only, None), []);
+    assert_eq!(devices(&details, &ancestors_only, &Extras::default()), []);
 }
 
 #[test]
@@ -105,4 +106,28 @@ fn a_resource_name_adds_the_usb_or_pci_address() {
     assert_eq!(names, ["UDEV_DEVPATH", "UDEV_DEVNODE_0", "USB_RESOURCE_AKRI_SH_CAM_0", "UDEV_DEVNODE_1"]);
     let controller = [("PCI_RESOURCE_AKRI_SH_CARD", "0000:00:14.0")];
     assert_eq!(look(&[r#"SUBSYSTEM=="pci""#], false, Some("akri.sh/card")), [device(CONTROLLER, &controller, &[])]);
+}
+
+#[test]
+fn vfio_nodes_are_those_of_the_nearest_iommu_group() {
+    let grouped = |group: &str| -> Snapshot {
+        let with_group = |record: &Record| {
+            let mut record = record.clone();
+            if record.devpath == CONTROLLER {
+                record.attributes.push((IOMMU_GROUP.into(), group.into()));
+            }
+            record
+        };
+        (0..).map_while(|index| snapshot().get(index).map(with_group)).collect()
+    };
+    let nodes = |rule: &str, group: &str, vfio: bool| {
+        let details = Details::parse(Some(&serde_json::json!({ "udevRules": [rule] }).to_string())).unwrap();
+        let extras = Extras { resource: None, vfio };
+        devices(&details, &grouped(group), &extras).into_iter().flat_map(|device| device.vfio_nodes).collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(r#"SUBSYSTEM=="pci""#, "7", true), ["/dev/vfio/7", "/dev/vfio/vfio"]);
+    assert_eq!(nodes(r#"KERNEL=="video0""#, "7", true), ["/dev/vfio/7", "/dev/vfio/vfio"], "its controller's group");
+    assert_eq!(nodes(r#"SUBSYSTEM=="pci""#, "7", false), [""; 0]);
+    assert_eq!(nodes(r#"KERNEL=="null""#, "7", true), [""; 0], "it has no group");
+    assert_eq!(nodes(r#"SUBSYSTEM=="pci""#, "../mem", true), [""; 0]);
 }

@@ -45,7 +45,8 @@
 //!
 //! The `discoveryProperties` entry `devicePluginResourceName` adds the variables that KubeVirt reads:
 //! `USB_RESOURCE_<NAME>` (bus and device number, for nodes below `/dev/bus/usb`) or `PCI_RESOURCE_<NAME>` (PCI address,
-//! for other devices). `vfioPassthrough` is not supported and says so in the status.
+//! for other devices). `vfioPassthrough: "true"` adds the nodes a virtual machine needs to be given a PCI device itself:
+//! `/dev/vfio/<IOMMU group>` and `/dev/vfio/vfio`, with permissions `rwm`.
 //!
 //! # Differences from Akri's handler
 //!

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_model::device::DeviceSet;
@@ -16,6 +16,7 @@ use wasmtime::Store;
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::convert;
 use crate::host::Shared;
+use crate::log::LogLine;
 use crate::round::Round;
 use crate::text::clean;
 
@@ -41,6 +42,9 @@ pub struct Call {
     pub grants: Grants,
     /// What the guest may use.
     pub limits: Limits,
+    /// Who gets a copy of what the guest writes by the `logging` interface, besides the log. All of it is there when the
+    /// call has ended.
+    pub log: Option<mpsc::Sender<LogLine>>,
 }
 
 /// Why bytes did not become a component.

@@ -8,7 +8,7 @@ use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 
 use crate::bindings::{handler, types};
-use crate::text::clean;
+use crate::text::{clean, clean_lines};
 
 /// Problems shown of one answer; whoever has more has enough to do.
 const PROBLEMS: usize = 32;
@@ -108,8 +108,11 @@ pub(crate) fn discovery_error(error: types::DiscoveryError, limits: &Limits) -> 
 /// What is wrong with the details: at least one thing.
 pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Problem> {
     let text = |text: &str| clean(text, limits.string_bytes);
-    let problem =
-        |p: types::Problem| Problem { path: text(&p.path), reason: text(&p.reason), message: text(&p.message) };
+    let problem = |p: types::Problem| Problem {
+        path: text(&p.path),
+        reason: text(&p.reason),
+        message: clean_lines(&p.message, limits.string_bytes),
+    };
     let mut problems: Vec<Problem> = problems.into_iter().take(PROBLEMS).map(problem).collect();
     if problems.is_empty() {
         let message = "the handler refuses the details without saying why".to_owned();
@@ -205,9 +208,10 @@ mod tests {
 
     #[test]
     fn problems_are_bounded() {
-        let problem = types::Problem { path: "x".repeat(9000), reason: "R".to_owned(), message: "a\nb".to_owned() };
+        let problem =
+            types::Problem { path: "x".repeat(9000), reason: "R".to_owned(), message: "a\n\x1b b".to_owned() };
         let shown = problems(vec![problem; 100], &Limits::default());
-        assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a b"));
+        assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a\n   b"));
     }
 
     fn described(name: &str, hints: &[(&str, &str)]) -> Result<Description, String> {

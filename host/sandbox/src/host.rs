@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use akri_model::grant::Grants;
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, CacheConfig, Config, Engine};
@@ -14,10 +16,14 @@ use crate::capabilities;
 use crate::component::{Component, LoadError};
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
-use crate::sysfs::Sysfs;
+use crate::sysfs::{self, Bounds, Sysfs, is_granted};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
 const ROUNDS: usize = 4;
+/// How long [`Host::find`] may look.
+const FIND: Duration = Duration::from_secs(10);
+/// Bytes of the devices it looks at.
+const FOUND: usize = 32 << 20;
 
 /// How to set up a [`Host`].
 #[derive(Debug, Clone)]
@@ -49,6 +55,22 @@ pub enum SandboxError {
     #[error("the threads for guests could not be started: {0}")]
     Threads(#[source] io::Error),
 }
+
+/// A device of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The sysfs path without its mount point.
+    pub devpath: String,
+    /// Such as `tty`.
+    pub subsystem: Option<String>,
+    /// Whether a handler with the grants that were given may see it.
+    pub granted: bool,
+}
+
+/// Sysfs could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FindError(String);
 
 /// Loads components and runs them. Clones share everything.
 ///
@@ -96,6 +118,24 @@ impl Host {
     /// If they are no component (at most 64 MiB), if it is no discovery handler, or if `describe` fails.
     pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
         Component::load(self.shared.clone(), bytes).await
+    }
+
+    /// The devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a
+    /// name in the kernel, which more than one subsystem may have given. Empty if there is none.
+    ///
+    /// # Errors
+    /// If sysfs can't be read, or not within ten seconds.
+    pub async fn find(&self, name: &str, grants: &Grants) -> Result<Vec<Found>, FindError> {
+        let (sysfs, name) = (self.shared.sysfs.clone(), name.to_owned());
+        let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
+        let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
+        let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;
+        let device = |entry: sysfs::Entry| Found {
+            granted: is_granted(&grants.udev_subsystems, entry.subsystem.as_deref()),
+            devpath: entry.devpath,
+            subsystem: entry.subsystem,
+        };
+        Ok(found.into_iter().map(device).collect())
     }
 }
 

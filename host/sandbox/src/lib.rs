@@ -26,4 +26,5 @@ mod text;
 mod hostile;
 
 pub use self::component::{Call, Component, LoadError};
-pub use self::host::{Host, HostConfig, SandboxError};
+pub use self::host::{FindError, Found, Host, HostConfig, SandboxError};
+pub use self::log::LogLine;

@@ -1,8 +1,7 @@
 //! What a guest writes: its log lines, standard output and standard error, bounded and in the agent's log.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use akri_model::grant::Limits;
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 use tracing::Level;
@@ -10,6 +9,7 @@ use wasmtime_wasi::async_trait;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
+use crate::Call;
 use crate::text::clean;
 
 /// Bytes of standard error kept for the message of a trap: a panic's text is its end.
@@ -17,12 +17,24 @@ const TAIL: usize = 1024;
 /// Bytes a guest may write at once; it comes back for more.
 const CHUNK: usize = 4096;
 
+/// A line that a guest wrote by the `logging` interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// How bad it is.
+    pub level: Level,
+    /// What it belongs to, in the guest's words.
+    pub context: String,
+    /// One line without control characters, at most as long as the limits allow.
+    pub message: String,
+}
+
 /// The log of one round.
 #[derive(Debug)]
 pub(crate) struct RoundLog {
     handler: String,
     configuration: String,
     text_bytes: usize,
+    copy: Option<mpsc::Sender<LogLine>>,
     state: Mutex<State>,
 }
 
@@ -43,17 +55,28 @@ pub(crate) enum Stream {
 }
 
 impl RoundLog {
-    /// A log of at most `limits.log_lines` lines; `handler` and `configuration` are fields of each.
-    pub(crate) fn new(handler: String, configuration: String, limits: &Limits) -> Arc<Self> {
-        let state =
-            State { lines_left: limits.log_lines, dropped: 0, partial: [Vec::new(), Vec::new()], tail: Vec::new() };
-        Arc::new(Self { handler, configuration, text_bytes: limits.string_bytes, state: Mutex::new(state) })
+    /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
+    pub(crate) fn new(handler: String, call: &Call) -> Arc<Self> {
+        let lines_left = call.limits.log_lines;
+        let state = State { lines_left, dropped: 0, partial: [Vec::new(), Vec::new()], tail: Vec::new() };
+        Arc::new(Self {
+            handler,
+            configuration: call.subject.clone(),
+            text_bytes: call.limits.string_bytes,
+            copy: call.log.clone(),
+            state: Mutex::new(state),
+        })
     }
 
     /// One line, or one more that is only counted.
     pub(crate) fn line(&self, level: Level, context: &str, message: &str) {
-        if self.state().take_line() {
-            self.emit(level, &clean(context, self.text_bytes), &clean(message, self.text_bytes));
+        if !self.state().take_line() {
+            return;
+        }
+        let (context, message) = (clean(context, self.text_bytes), clean(message, self.text_bytes));
+        self.emit(level, &context, &message);
+        if let Some(copy) = &self.copy {
+            let _ = copy.send(LogLine { level, context, message }); // nobody may be interested any more
         }
     }
 
@@ -199,6 +222,8 @@ impl OutputStream for Console {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::grant::Limits;
+
     use super::*;
 
     fn state(lines: usize) -> State {
@@ -236,8 +261,21 @@ mod tests {
     }
 
     #[test]
+    fn whoever_asks_gets_a_copy_of_the_lines_within_the_bound() {
+        let (copy, lines) = mpsc::channel();
+        let limits = Limits { log_lines: 2, string_bytes: 8, ..Limits::default() };
+        let log = RoundLog::new(String::new(), &Call { limits, log: Some(copy), ..Call::default() });
+        for message in ["one\ntwo", "longer than that", "three"] {
+            log.line(Level::INFO, "context", message);
+        }
+        let lines: Vec<LogLine> = lines.try_iter().collect();
+        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["one two", "longer t"]);
+        assert_eq!((lines[0].level, lines[0].context.as_str()), (Level::INFO, "context"));
+    }
+
+    #[test]
     fn the_tail_is_the_end_of_standard_error() {
-        let log = RoundLog::new(String::new(), String::new(), &Limits::default());
+        let log = RoundLog::new(String::new(), &Call::default());
         log.write(Stream::Error, &[b'.'; 5000]);
         log.write(Stream::Error, b"\nthe end\n");
         log.write(Stream::Output, b"not this\n");

@@ -53,7 +53,7 @@ pub(crate) struct OverLimit(pub(crate) String);
 impl Round {
     /// A round for `call` that has to end at `deadline`.
     pub(crate) fn new(call: Call, handler: &str, deadline: Instant, sysfs: Sysfs, udev_runs: Arc<Semaphore>) -> Self {
-        let log = RoundLog::new(handler.to_owned(), call.subject.clone(), &call.limits);
+        let log = RoundLog::new(handler.to_owned(), &call);
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
         Self {

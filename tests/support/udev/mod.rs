@@ -103,12 +103,14 @@ impl Machine {
     /// Starts udevd with Debian's rules and these.
     pub async fn start_udevd(&mut self, rules: &str) {
         fs::write(self.path("/run/udev/rules.d/99-story.rules"), rules).unwrap();
-        let udevd = self.command(Path::new(UDEVD)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let udevd =
+            self.command(Path::new(UDEVD)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.udevd = Some(udevd.unwrap());
         let control = self.path("/run/udev/control");
         wait_for("udevd", || control.exists(), |there| *there).await;
-        let coldplug = controller();
-        self.tell(coldplug.iter(), "add");
+        if self.sysfs.is_some() {
+            controller().iter().for_each(|device| self.inject(&device.uevent("add")));
+        }
     }
 
     /// Waits until udevd is through with everything.
@@ -117,18 +119,21 @@ impl Machine {
         assert!(settle("30").unwrap().success(), "udevd did not come to rest");
     }
 
-    /// Cameras are plugged in, all at once.
+    /// Cameras are plugged in, one right after the other.
     pub fn plug(&self, cameras: &[Camera]) {
-        let devices: Vec<Device> = cameras.iter().flat_map(Camera::devices).collect();
-        devices.iter().for_each(|device| self.add(device));
-        self.tell(devices.iter(), "add");
+        for device in cameras.iter().flat_map(Camera::devices) {
+            self.add(&device);
+            self.inject(&device.uevent("add"));
+        }
     }
 
     /// Cameras are pulled out.
     pub fn unplug(&self, cameras: &[Camera]) {
         let devices: Vec<Device> = cameras.iter().flat_map(Camera::devices).collect();
-        devices.iter().rev().for_each(|device| self.remove(device));
-        self.tell(devices.iter().rev(), "remove");
+        for device in devices.iter().rev() {
+            self.remove(device);
+            self.inject(&device.uevent("remove"));
+        }
     }
 
     /// As the kernel does before it tells: the device is in sysfs and, by devtmpfs, has its node.
@@ -147,10 +152,6 @@ impl Machine {
         if let Some((name, _, _)) = device.node() {
             fs::remove_file(self.path(&format!("/dev/{name}"))).unwrap();
         }
-    }
-
-    fn tell<'a>(&self, devices: impl Iterator<Item = &'a Device>, action: &str) {
-        devices.for_each(|device| self.inject(&device.uevent(action)));
     }
 
     /// The kernel says this to everyone who listens here.

@@ -79,6 +79,9 @@ impl Sysfs {
         let subsystem = format!("/{}/{}", if device.class { "class" } else { "bus" }, device.subsystem);
         fs::create_dir_all(self.path(&subsystem)).unwrap();
         self.link(&at("subsystem"), &subsystem);
+        if let Some((parent, _)) = device.devpath.split_once("/video4linux/") {
+            self.link(&at("device"), parent);
+        }
         if let Some(driver) = device.driver {
             let driver = format!("{subsystem}/drivers/{driver}");
             fs::create_dir_all(self.path(&driver)).unwrap();

@@ -186,6 +186,7 @@ pub fn call(configuration: &Configuration, handler: &Handler) -> Call {
         properties: configuration.properties.clone(),
         grants: handler.rules.grants.clone(),
         limits: handler.rules.limits.clone(),
+        log: None,
     }
 }
 

@@ -19,6 +19,7 @@ const PAGE_BYTES: usize = 1 << 20;
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub struct Pages {
     entries: vec::IntoIter<sysfs::Entry>,
+    unreadable: Vec<String>,
     skipped: u32,
     bytes: usize,
 }
@@ -26,7 +27,8 @@ pub struct Pages {
 impl Pages {
     fn new(snapshot: sysfs::Snapshot) -> Self {
         let bytes = snapshot.entries.iter().map(sysfs::Entry::bytes).sum();
-        Self { entries: snapshot.entries.into_iter(), skipped: snapshot.skipped, bytes }
+        let sysfs::Snapshot { entries, unreadable, skipped } = snapshot;
+        Self { entries: entries.into_iter(), unreadable, skipped, bytes }
     }
 
     /// At least one entry, if there is one and it is asked for.
@@ -139,6 +141,10 @@ impl HostSnapshot for Round {
         Ok(self.table.get_mut(&snapshot)?.next(max))
     }
 
+    fn unreadable(&mut self, snapshot: Resource<Pages>) -> wasmtime::Result<Vec<String>> {
+        Ok(self.table.get(&snapshot)?.unreadable.clone())
+    }
+
     fn skipped(&mut self, snapshot: Resource<Pages>) -> wasmtime::Result<u32> {
         Ok(self.table.get(&snapshot)?.skipped)
     }
@@ -179,7 +185,7 @@ mod tests {
 
     fn pages(count: usize, bytes: usize) -> Pages {
         let entry = sysfs::Entry { devpath: "x".repeat(bytes), ..Default::default() };
-        Pages::new(sysfs::Snapshot { entries: vec![entry; count], skipped: 0 })
+        Pages::new(sysfs::Snapshot { entries: vec![entry; count], ..Default::default() })
     }
 
     #[test]

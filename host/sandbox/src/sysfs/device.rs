@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::dir::{Dir, resolve};
-use super::{Entry, Query, Stop, Sysfs, database, glob};
+use super::{Entry, Query, Stop, Sysfs, database, is_granted};
 
 /// Bytes of an attribute's value.
 const ATTRIBUTE: usize = 4096;
@@ -14,6 +14,9 @@ const UEVENT: usize = 4096;
 const DATABASE: usize = 64 << 10;
 /// Properties of one device.
 const PROPERTIES: usize = 512;
+/// Unreadable devices that are named; the rest is counted as skipped.
+const UNREADABLE: usize = 1000;
+
 /// Devices one run looks at; the rest is counted as skipped.
 const DEVICES: usize = 65_536;
 
@@ -26,6 +29,7 @@ pub(super) struct Reader<'a> {
     buffer: Vec<u8>,
     looked_at: usize,
     until: Instant,
+    pub(super) unreadable: Vec<String>,
     pub(super) skipped: u32,
 }
 
@@ -39,13 +43,14 @@ impl<'a> Reader<'a> {
             buffer: vec![0; DATABASE],
             looked_at: 0,
             until,
+            unreadable: Vec::new(),
             skipped: 0,
         })
     }
 
-    /// Whether devices of this subsystem may be shown; those without one only if everything may.
+    /// Whether devices of this subsystem may be shown.
     pub(super) fn granted(&self, subsystem: Option<&str>) -> bool {
-        glob::any(self.granted, subsystem.unwrap_or_default())
+        is_granted(self.granted, subsystem)
     }
 
     /// Counts one more device: whether it may still be looked at.
@@ -63,7 +68,17 @@ impl<'a> Reader<'a> {
         Err(Stop::Unavailable("sysfs was not read before the end of the round".to_owned()))
     }
 
-    /// Counts a device that could not be read.
+    /// Remembers a device that could not be read. One that has gone meanwhile is simply gone.
+    pub(super) fn unread(&mut self, devpath: String) {
+        let is_there = self.device_dir(&devpath).is_some_and(|dir| dir.has("uevent"));
+        if is_there && self.unreadable.len() < UNREADABLE {
+            self.unreadable.push(devpath);
+        } else if is_there {
+            self.skip();
+        }
+    }
+
+    /// Counts something that is left out.
     pub(super) fn skip(&mut self) -> bool {
         self.skipped = self.skipped.saturating_add(1);
         false
@@ -114,9 +129,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An attribute's text; of `driver`, `subsystem` and `module` what their link is called, as udev has it.
+    /// An attribute's text; of `driver`, `subsystem` and `module` what their link is called, as udev has it, and of
+    /// `iommu_group` likewise: the group's number is what its `/dev/vfio` node is called.
     fn value(&mut self, dir: &Dir, name: &str) -> Option<String> {
-        if let "driver" | "subsystem" | "module" = name {
+        if let "driver" | "subsystem" | "module" | "iommu_group" = name {
             return dir.link_name(name);
         }
         let bytes = dir.read(name, self.buffer.get_mut(..ATTRIBUTE)?).ok()?;

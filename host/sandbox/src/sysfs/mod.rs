@@ -7,6 +7,7 @@ mod database;
 mod device;
 mod dir;
 mod enumerate;
+mod find;
 mod glob;
 mod query;
 mod run;
@@ -52,7 +53,9 @@ pub(crate) enum Stop {
 pub(crate) struct Snapshot {
     /// In ascending order of path.
     pub(crate) entries: Vec<Entry>,
-    /// Devices that could not be read.
+    /// Paths of devices that are there and could not be read.
+    pub(crate) unreadable: Vec<String>,
+    /// What else was left out: links that lead nowhere a device could be, and whatever is beyond a bound.
     pub(crate) skipped: u32,
 }
 
@@ -94,6 +97,11 @@ impl Sysfs {
         }
         run::run(Reader::new(self, granted, bounds.until)?, query, bounds.bytes)
     }
+}
+
+/// Whether devices of this subsystem may be shown; those without one only if everything may.
+pub(crate) fn is_granted(granted: &[String], subsystem: Option<&str>) -> bool {
+    glob::any(granted, subsystem.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl Run<'_> {
             let dir = self.reader.device_dir(&devpath);
             let entry = dir.as_ref().and_then(|dir| self.reader.entry(dir, &devpath, Some(&subsystem)));
             let (Some(dir), Some(mut entry)) = (dir, entry) else {
-                self.reader.skip();
+                self.reader.unread(devpath);
                 continue;
             };
             if self.query.meets(&entry) {
@@ -114,7 +114,7 @@ impl Run<'_> {
         if self.query.ancestors {
             link_parents(&mut entries);
         }
-        Snapshot { entries, skipped: self.reader.skipped }
+        Snapshot { entries, unreadable: self.reader.unreadable, skipped: self.reader.skipped }
     }
 }
 

@@ -243,6 +243,29 @@ fn a_device_node_outside_of_dev_is_none() {
 }
 
 #[test]
+fn a_device_that_is_there_and_cannot_be_read_is_named() {
+    let tree = Tree::machine();
+    let uevent = tree.path("devices/virtual/tty/ttyS0/uevent");
+    fs::remove_file(&uevent).unwrap();
+    fs::create_dir(&uevent).unwrap(); // opens, and does not read
+    let snapshot = tree.run(&["*"], |q| q.match_subsystem("tty".to_owned()));
+    assert_eq!(names(&snapshot), ["tty-x"]);
+    assert_eq!((snapshot.unreadable, snapshot.skipped), (vec!["/devices/virtual/tty/ttyS0".to_owned()], 0));
+}
+
+#[test]
+fn an_iommu_group_is_what_its_link_is_called() {
+    let tree = Tree::machine();
+    fs::create_dir_all(tree.path("kernel/iommu_groups/7")).unwrap();
+    symlink("../../../../kernel/iommu_groups/7", tree.path("devices/virtual/tty/ttyS0/iommu_group")).unwrap();
+    let snapshot = tree.run(&["tty"], |q| {
+        q.match_sysname("ttyS0".to_owned());
+        read(q, &["iommu_group"]);
+    });
+    assert_eq!(snapshot.entries[0].attributes, [("iommu_group".to_owned(), "7".to_owned())]);
+}
+
+#[test]
 fn links_out_of_the_tree_are_skipped_and_counted() {
     let tree = Tree::machine();
     let outside = tempfile::tempdir().unwrap();
@@ -260,7 +283,7 @@ fn links_out_of_the_tree_are_skipped_and_counted() {
         read(q, &["leak", "subsystem/ttyS0/dev"]);
     });
     assert_eq!(names(&snapshot), ["tty-x", "ttyS0"]);
-    assert_eq!(snapshot.skipped, 6);
+    assert_eq!(snapshot.skipped, 5, "one that has gone is gone");
     assert!(snapshot.entries.iter().all(|entry| entry.attributes.is_empty()));
 }
 
@@ -314,6 +337,38 @@ fn block_devices_are_found_without_the_class() {
     tree.link("block/loop0", "devices/virtual/block/loop0");
     let snapshot = tree.run(&["block"], |_| {});
     assert_eq!(snapshot.entries[0].devnode.as_deref(), Some("/dev/loop0"));
+}
+
+#[test]
+fn a_person_finds_a_device_by_node_path_or_name() {
+    let tree = Tree::machine();
+    let video = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
+    tree.device("devices/virtual/net/ttyS0", Some("class/net"), "");
+    let root = tree.sysfs().root.display().to_string();
+    for (name, paths) in [
+        ("/dev/video0", &[video][..]),
+        ("/dev/cciss/c0", &["/devices/virtual/block/cciss!c0"]),
+        (video, &[video]),
+        (&format!("/sys{video}"), &[video]),
+        ("/sys/class/video4linux/video0", &[video]),
+        (&format!("{root}/class/video4linux/video0/device"), &[video.rsplit_once("/video4linux").unwrap().0]),
+        ("video0", &[video]),
+        ("cciss/c0", &["/devices/virtual/block/cciss!c0"]),
+        ("ttyS0", &["/devices/virtual/net/ttyS0", "/devices/virtual/tty/ttyS0"]),
+        ("video", &[]),
+        ("video?", &[]),
+        ("*", &[]),
+        ("a|video0", &[]),
+        ("", &[]),
+        ("/dev/nothing", &[]),
+        ("/sys/class/tty", &[]),
+        ("/sys/../data", &[]),
+        ("/etc/passwd", &[]),
+    ] {
+        let bounds = Bounds { bytes: 1 << 20, until: Instant::now() + Duration::from_secs(60) };
+        let found = tree.sysfs().find(name, &bounds).unwrap();
+        assert_eq!(found.iter().map(|entry| entry.devpath.as_str()).collect::<Vec<_>>(), paths, "{name}");
+    }
 }
 
 #[test]

@@ -1,0 +1,316 @@
+//! Bad input: an error that names file and field, and everything else goes on.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Output;
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Node, guest, identities, resource_of};
+
+/// A Configuration, with what a table wants to break.
+const GOOD: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: NAME
+spec:
+  discoveryHandler:
+    name: debugEcho
+    discoveryDetails: |
+      descriptions: [foo0]
+  capacity: 1
+";
+
+/// A piece of [`GOOD`], what stands there instead, and what is said of it after the file's name.
+const BROKEN: [(&str, &str, &str); 9] = [
+    ("name: NAME", "name: [NAME", ":4: "),
+    ("  capacity: 1", "\tcapacity: 1", ":10: "),
+    ("capacity:", "capacty:", ":10: spec.capacty: unknown field"),
+    ("capacity: 1", "capacity: 0", ":10: spec.capacity: 0 is not between 1 and 1000"),
+    ("capacity: 1", "capacity: one", ":10: spec.capacity: invalid type: string \"one\", expected i64"),
+    ("kind: Configuration", "kind: Pod", ":2: kind: 'Pod' is not Configuration or DiscoveryHandler"),
+    ("akri.sh/v0", "v1", ":1: apiVersion: 'v1' is not akri.sh/v0"),
+    ("    name: debugEcho", "    nam: debugEcho", ":7: spec.discoveryHandler.nam: unknown field"),
+    ("capacity: 1", "protocol: {}", ":10: spec.protocol: unknown field; today it is spec.discoveryHandler"),
+];
+
+fn good(name: &str) -> String {
+    GOOD.replace("NAME", name)
+}
+
+fn broken(name: &str, from: &str, to: &str) -> String {
+    let text = GOOD.replace(from, to);
+    assert_ne!(text, GOOD, "{from}");
+    text.replace("NAME", name)
+}
+
+#[tokio::test]
+async fn each_bad_manifest_is_named_and_the_good_ones_are_served() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    for (index, (from, to, _)) in BROKEN.iter().enumerate() {
+        node.write(&format!("manifests/bad-{index}.yaml"), &broken(&format!("bad-{index}"), from, to));
+    }
+    fs::write(node.path("manifests/bytes.yaml"), [0xff, 0xfe, 0]).unwrap();
+    fs::write(node.path("manifests/large.yaml"), vec![b'#'; (4 << 20) + 1]).unwrap();
+    fs::create_dir(node.path("manifests/directory.yaml")).unwrap();
+    symlink("nowhere", node.path("manifests/link.yaml")).unwrap();
+    node.write("manifests/two.yaml", &format!("kind: Pod\n---\n{}", good("second")));
+    node.write("manifests/good.yaml", &good("good"));
+    let agent = node.start();
+    let found = node.wait_for_instances("the good ones' devices", |list| list.len() == 2).await;
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("a slot", |view| view.resource(&resource).allocatable() == 1).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    let told = |name: &str, what: &str| format!("{}{what}", node.path(&format!("manifests/{name}.yaml")).display());
+    for (index, (.., what)) in BROKEN.iter().enumerate() {
+        agent.wait_for_log(&told(&format!("bad-{index}"), what)).await;
+    }
+    for (name, what) in [
+        ("bytes", ": cannot read the file: stream did not contain valid UTF-8"),
+        ("large", ": cannot read the file: larger than 4194304 bytes"),
+        ("directory", ": cannot read the file: Is a directory"),
+        ("link", ": cannot read the file: No such file or directory"),
+        ("two", ":1: kind: 'Pod' is not Configuration or DiscoveryHandler"),
+    ] {
+        agent.wait_for_log(&told(name, what)).await;
+    }
+
+    for index in 0..BROKEN.len() {
+        node.write(&format!("manifests/bad-{index}.yaml"), &good(&format!("bad-{index}")));
+    }
+    node.wait_for_instances("every device", |list| list.len() == 2 + BROKEN.len()).await;
+    for name in ["bytes", "large", "link"] {
+        node.remove(&format!("manifests/{name}.yaml"));
+    }
+    fs::remove_dir(node.path("manifests/directory.yaml")).unwrap();
+    node.write("manifests/two.yaml", &good("second"));
+    agent.wait_for_log("all manifests can be read again").await;
+    let error = &told("bad-0", BROKEN[0].2);
+    assert_eq!(agent.log().matches(error).count(), 1, "an error is told once");
+}
+
+#[tokio::test]
+async fn a_broken_edit_deletes_nothing() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write("manifests/cam.yaml", &good("cam").replace("capacity: 1", "capacity: 2"));
+    let agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+    for (from, to, what) in BROKEN {
+        node.write("manifests/cam.yaml", &broken("cam", from, to));
+        agent.wait_for_log(&format!("{}{what}", node.path("manifests/cam.yaml").display())).await;
+    }
+    kubelet.admit("pod", "container", &resource, 2).await.unwrap();
+    assert_eq!(identities(&node.instances()), identities(&found));
+    let lists = kubelet.view(|view| view.resource(&resource).lists);
+    assert!(lists.iter().all(|list| list.len() == 2), "nothing ever changed: {lists:?}");
+    node.write("manifests/cam.yaml", &good("cam").replace("capacity: 1", "capacity: 3"));
+    let edited = node.wait_for_instances("the good edit", |list| list.iter().all(|i| i.spec.capacity == 3)).await;
+    assert_eq!(identities(&edited), identities(&found));
+}
+
+#[tokio::test]
+async fn what_a_handler_can_not_do_is_in_the_status() {
+    let node = Node::new();
+    node.write_configuration("nobody", "onvif", "      {}\n", "");
+    let rule = "      udevRules:\n      - 'SUBSYSTEM==\"mem\"'\n      - 'KERNAL==\"null\", SUBSYSTEM==\"mem\"'\n";
+    node.write_configuration("rules", "udev", rule, "");
+    node.write_configuration("details", "udev", "      udevRule: []\n", "");
+    node.write_configuration("yaml", "udev", "      udevRules: [\n", "");
+    node.write_echo("good", 1, &["foo0"]);
+    let _agent = node.start();
+    let nobody = node.wait_for_condition("nobody", "Ready", "False", "NoHandler").await;
+    assert_eq!(nobody.message, "no discovery handler 'onvif' (ready: debugEcho, udev)");
+    node.wait_for_condition("nobody", "HandlerAvailable", "False", "NoHandler").await;
+    for (name, message) in [
+        (
+            "rules",
+            "/udevRules/1: unknown field 'KERNAL', did you mean 'KERNEL'?\n  KERNAL==\"null\", SUBSYSTEM==\"mem\"\n  ^^^^^^",
+        ),
+        (
+            "details",
+            "/udevRule: unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`",
+        ),
+        ("yaml", "the details are neither YAML nor JSON"),
+    ] {
+        let valid = node.wait_for_condition(name, "DetailsValid", "False", "InvalidDetails").await;
+        assert_eq!(valid.message, format!("invalid discoveryDetails: {message}"));
+        node.wait_for_condition(name, "Ready", "False", "InvalidDetails").await;
+    }
+    node.wait_for_condition("good", "Ready", "True", "Discovered").await;
+    let shown = node.akri(&["get", "configurations", "--state-dir", node.path("state").to_str().unwrap()]);
+    let table = text(&shown.stdout);
+    let line = |name: &str| table.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap();
+    assert!(line("good").contains("True") && line("good").contains("Discovered"), "{table}");
+    assert!(line("nobody").contains("False") && line("nobody").ends_with("(ready: debugEcho, udev)"), "{table}");
+    assert!(line("rules").contains("did you mean 'KERNEL'?\\n"), "one line each: {table}");
+}
+
+#[tokio::test]
+async fn components_that_are_none_are_refused_by_name() {
+    let node = Node::new();
+    let digest = "0".repeat(64);
+    for (name, file, spec) in [
+        ("script", "script.wasm", String::new()),
+        ("absent", "absent.wasm", String::new()),
+        ("pinned", "guest.wasm", format!("    digest: sha256:{digest}\n")),
+        ("twin", "debug_echo.wasm", String::new()),
+    ] {
+        node.write_handler(name, file, &spec);
+    }
+    node.write("components/script.wasm", "#!/bin/sh\nexit 0\n");
+    fs::copy(guest(), node.path("components/guest.wasm")).unwrap();
+    node.write_handler("path", "../manifests/x.wasm", "");
+    node.write_configuration("script", "script", "      {}\n", "");
+    node.write_echo("good", 1, &["foo0"]);
+    let agent = node.start();
+    let component = |file: &str| format!("component '{}'", node.path("components").join(file).display());
+    let refusals = [
+        ("script", format!("{}: not a WebAssembly component: ", component("script.wasm"))),
+        ("absent", format!("cannot read {}: No such file or directory", component("absent.wasm"))),
+        ("pinned", format!("{} has digest sha256:", component("guest.wasm"))),
+        ("pinned", format!(", the object wants sha256:{digest}")),
+        ("twin", "handler 'debugEcho' is already served by DiscoveryHandler 'debug-echo'".to_owned()),
+    ];
+    let missing = node.wait_for_condition("script", "Ready", "False", "NoHandler").await;
+    for (object, refusal) in &refusals {
+        let is_told = |line: &str| line.contains(refusal.as_str()) && line.contains(&format!("object=\"{object}\""));
+        assert!(agent.log().lines().any(is_told), "{refusal}: {}", agent.log());
+    }
+    let told = format!("(ready: debugEcho, udev; absent: {}", refusals[1].1);
+    assert!(missing.message.starts_with("no discovery handler 'script' ("), "{}", missing.message);
+    assert!(missing.message.contains(&told), "{}", missing.message);
+    let path = node.path("components/path.yaml");
+    let named = ":7: spec.component.file: '../manifests/x.wasm' is not the name of a file in the component directory";
+    agent.wait_for_log(&format!("{}{named}", path.display())).await;
+    node.wait_for_condition("good", "Ready", "True", "Discovered").await;
+}
+
+#[tokio::test]
+async fn a_state_directory_that_can_not_be_used_is_named() {
+    let node = Node::new();
+    fs::write(node.path("file"), "").unwrap();
+    for name in ["lock", "journal.jsonl"] {
+        fs::create_dir_all(node.path(&format!("with-{name}")).join(name)).unwrap();
+    }
+    for (name, file) in [("with-instances", "instances"), ("with-compiled", "compiled")] {
+        fs::create_dir_all(node.path(name)).unwrap();
+        fs::write(node.path(name).join(file), "").unwrap();
+    }
+    for (state, told) in [
+        (
+            "file/x",
+            "cannot create state directory 'PATH': Not a directory (os error 20); name another one with --state-dir",
+        ),
+        ("file", "cannot create state directory 'PATH': File exists"),
+        ("with-lock", "cannot lock 'PATH/lock': Is a directory"),
+        ("with-journal.jsonl", "cannot read journal 'PATH/journal.jsonl': Is a directory"),
+        ("with-instances", "cannot create directory 'PATH/instances': "),
+        ("with-compiled", "cannot start the component host: the cache directory PATH/compiled: "),
+    ] {
+        let path = node.path(state).display().to_string();
+        let (manifests, components) = (node.path("manifests"), node.path("components"));
+        let output = node.akri(&[
+            "agent",
+            "--local",
+            manifests.to_str().unwrap(),
+            "--components",
+            components.to_str().unwrap(),
+            "--state-dir",
+            &path,
+            "--kubelet-dir",
+            node.path("kubelet").to_str().unwrap(),
+        ]);
+        let told = format!("error: {}", told.replace("PATH", &path));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(&told), "{told}: {}", text(&output.stderr));
+    }
+    assert_eq!(fs::read_dir(node.path("kubelet")).unwrap().count(), 0, "nothing was registered");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// `akri discover` with this file's text.
+fn discover(node: &Node, text: &str, flags: &[&str]) -> Output {
+    node.write("try.yaml", text);
+    let (file, components) = (node.path("try.yaml"), node.path("components"));
+    let arguments = ["discover", file.to_str().unwrap(), "--components", components.to_str().unwrap()];
+    node.akri(&[&arguments[..], flags].concat())
+}
+
+#[tokio::test]
+async fn discover_names_file_line_and_field_and_fails() {
+    let node = Node::new();
+    let file = node.path("try.yaml").display().to_string();
+    let said = |output: &Output| text(&output.stderr);
+    for (from, to, what) in BROKEN {
+        let output = discover(&node, &broken("cam", from, to), &[]);
+        assert_eq!(output.status.code(), Some(1), "{to}");
+        assert!(said(&output).contains(&format!("error: {file}{what}")), "{what}: {}", said(&output));
+        assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    }
+    let rules = "udevRules:\n      - 'KERNEL==\"null\"'\n      - 'KERNEL==\"a\",, ATTR==\"b\"'\n      - 'NAME=\"x\"'";
+    let bad = good("cam").replace("debugEcho", "udev").replace("descriptions: [foo0]", rules);
+    let output = discover(&node, &format!("{bad}---\n{}", good("other")), &["--output", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let details = "spec.discoveryHandler.discoveryDetails";
+    for told in [
+        format!("error: {file}:11: {details}.udevRules[1]: expected a field such as KERNEL or ATTRS{{idVendor}}\n"),
+        "\n  KERNEL==\"a\",, ATTR==\"b\"\n             ^\n".to_owned(),
+        format!("error: {file}:12: {details}.udevRules[2]: 'NAME' is a udev key that can't be used to match devices\n"),
+        "\n  NAME=\"x\"\n  ^^^^\n".to_owned(),
+    ] {
+        assert!(said(&output).contains(&told), "{told}\n{}", said(&output));
+    }
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found[0]["configuration"], "default/other", "the other Configuration's round is run all the same");
+
+    let nobody = discover(&node, &good("cam").replace("debugEcho", "onvif"), &[]);
+    assert_eq!(nobody.status.code(), Some(1));
+    let told = "error: default/cam: no discovery handler 'onvif' among those of --components: debugEcho, udev";
+    assert!(said(&nobody).contains(told), "{}", said(&nobody));
+    let file_as_handler = discover(&node, &good("cam"), &["--handler", &file]);
+    assert_eq!(file_as_handler.status.code(), Some(1));
+    assert!(said(&file_as_handler).contains("not a WebAssembly component"), "{}", said(&file_as_handler));
+    let empty = discover(&node, "# nothing\n", &[]);
+    assert!(empty.status.code() == Some(1) && said(&empty).contains("holds no Configuration"), "{}", said(&empty));
+    let absent = node.akri(&["discover", "/nowhere/x.yaml"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert_eq!(said(&absent), "error: cannot read '/nowhere/x.yaml': No such file or directory (os error 2)\n");
+    assert_eq!(node.akri(&["discover"]).status.code(), Some(2), "wrong usage");
+}
+
+#[tokio::test]
+async fn good_answers_are_for_programs_too() {
+    let node = Node::new();
+    for form in ["json", "yaml"] {
+        let output = discover(&node, &good("cam"), &["-o", form]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let found: serde_json::Value = serde_saphyr::from_str(&text(&output.stdout)).unwrap();
+        assert_eq!(found[0]["resource"], "akri.sh/cam-8120fe");
+        assert_eq!(found[0]["device"]["properties"]["DEBUG_ECHO_DESCRIPTION"], "foo0");
+    }
+    let none = discover(&node, &good("cam").replace("[foo0]", "[]"), &["-o", "json"]);
+    assert_eq!((none.status.code(), text(&none.stdout).trim()), (Some(0), "[]"), "no device is no failure");
+
+    let get = |state: &str, flags: &[&str]| {
+        let state = node.path(state);
+        node.akri(&[&["get", "instances", "--state-dir", state.to_str().unwrap()], flags].concat())
+    };
+    let missing = get("state", &[]);
+    assert_eq!(missing.status.code(), Some(1));
+    let told = "error: no agent keeps its state in 'PATH'; name its directory with --state-dir\n";
+    assert_eq!(text(&missing.stderr), told.replace("PATH", node.path("state").to_str().unwrap()));
+    node.write("manifests/cam.yaml", &good("cam"));
+    let _agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let shown: Vec<akri_api::Instance> = serde_json::from_slice(&get("state", &["-o", "json"]).stdout).unwrap();
+    assert_eq!(identities(&shown), identities(&found));
+    let table = text(&get("state", &[]).stdout);
+    assert!(table.lines().nth(1).unwrap().starts_with("default     akri.sh/cam-8120fe   cam"), "{table}");
+}

@@ -1,0 +1,178 @@
+//! When the kubelet is told about an Instance's slots, and what it is told (RULES 4 and 12).
+
+use akri_api::Instance;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
+use tonic::Code;
+
+use crate::support::kubelet::{AdmissionError, Kubelet, View};
+use crate::support::node::{Agent, Node, identities, is_online, name_of, resource_of, usage, used, wait_for};
+
+/// A device that belongs to its node, with three slots, and time before a missing device is gone.
+struct Scene {
+    node: Node,
+    kubelet: Kubelet,
+    agent: Agent,
+    instance: Instance,
+    resource: String,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let node = Node::new();
+        node.make_echo_local();
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        write(&node, 3, "[foo0]");
+        let agent = node.start();
+        let instance = node.wait_for_instances("the device", |list| list.len() == 1).await.remove(0);
+        let resource = resource_of(&instance);
+        kubelet.wait_for("three slots", |view| view.resource(&resource).allocatable() == 3).await;
+        Self { node, kubelet, agent, instance, resource }
+    }
+
+    /// Waits until the kubelet knows these slots and no other: number and whether it is healthy.
+    async fn shows(&self, what: &str, slots: &[(u32, bool)]) {
+        let id = |slot: &u32| format!("{}-{slot}", name_of(&self.instance));
+        let wanted: Vec<(String, bool)> = slots.iter().map(|(slot, healthy)| (id(slot), *healthy)).collect();
+        self.kubelet.wait_for(what, |view| view.resource(&self.resource).lists.last() == Some(&wanted)).await;
+    }
+
+    fn lists(&self) -> usize {
+        self.kubelet.view(|view| view.resource(&self.resource).lists.len())
+    }
+
+    async fn allocate(&self, ids: &[&str]) -> Result<(), Code> {
+        let devices_ids = ids.iter().map(|id| format!("{}-{id}", name_of(&self.instance))).collect();
+        let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
+        self.kubelet.plugin(&self.resource).allocate(request).await.map(drop).map_err(|status| status.code())
+    }
+}
+
+fn write(node: &Node, capacity: u32, devices: &str) {
+    let details = format!("      descriptions: {devices}\n");
+    let spec = format!("  capacity: {capacity}\n  offlineGracePeriod: 1h\n");
+    node.write_configuration("echo", "debugEcho", &details, &spec);
+}
+
+#[tokio::test]
+async fn a_deleted_instance_sends_an_empty_list_and_ends() {
+    let Scene { node, kubelet, instance, resource, agent: _agent } = Scene::new().await;
+    node.write_configuration("echo", "debugEcho", "      descriptions: []\n", "  capacity: 3\n");
+    node.wait_for_instances("no Instance", <[_]>::is_empty).await;
+    let ended = |view: &View| {
+        let resource = view.resource(&resource);
+        resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected && resource.capacity() == 0
+    };
+    kubelet.wait_for("an empty list, then the end", ended).await;
+    let lists = kubelet.view(|view| view.resource(&resource).lists);
+    assert_eq!(lists.iter().filter(|list| list.is_empty()).count(), 1, "once: {lists:?}");
+    assert_eq!(lists[0].len(), 3, "{}", name_of(&instance));
+}
+
+#[tokio::test]
+async fn a_failed_allocate_sends_the_list_again() {
+    let scene = Scene::new().await;
+    scene.kubelet.admit("pod", "container", &scene.resource, 1).await.unwrap();
+    for (ids, code) in [
+        (&["3"][..], Code::NotFound),
+        (&["0", "x"], Code::InvalidArgument),
+        (&[], Code::InvalidArgument),
+        (&["0", "1", "7"], Code::NotFound),
+    ] {
+        // It is repeated by itself as well, but not that often.
+        let before = scene.lists();
+        assert_eq!(scene.allocate(ids).await, Err(code), "{ids:?}");
+        scene.kubelet.wait_for("one more list", |view| view.resource(&scene.resource).lists.len() > before).await;
+    }
+    scene.shows("the same as ever", &[(0, true), (1, true), (2, true)]).await;
+    let instance = scene.node.instance(name_of(&scene.instance)).unwrap();
+    assert_eq!(used(&instance).len(), 1, "a failed Allocate claims nothing, not even the slots that were free");
+    let rest = scene.kubelet.admit("other", "container", &scene.resource, 2).await;
+    assert_eq!(rest.unwrap().ids.len(), 2);
+}
+
+#[tokio::test]
+async fn each_state_of_a_slot_has_its_health() {
+    let scene = Scene::new().await;
+    let Scene { node, kubelet, agent, instance, resource } = &scene;
+    let first = kubelet.admit("first", "container", resource, 1).await.unwrap();
+    kubelet.admit("second", "container", resource, 2).await.unwrap();
+    scene.shows("held here is Healthy", &[(0, true), (1, true), (2, true)]).await;
+    let all = node.wait_for_instance(name_of(instance), "three claims", |i| used(i).len() == 3).await;
+    agent.sees_in_use(&used(&all).into_iter().map(str::to_owned).collect::<Vec<_>>()).await;
+    assert_eq!(first.ids, [format!("{}-0", name_of(instance))], "the lowest first");
+
+    // Offline: what is held stays Healthy, or its pod could not be admitted again; what is free is not to be had.
+    write(node, 3, "[]");
+    node.wait_for_instance(name_of(instance), "Online=False", |i| !is_online(i)).await;
+    scene.shows("offline and all held", &[(0, true), (1, true), (2, true)]).await;
+    kubelet.remove_pod("second");
+    scene.shows("offline, two slots released", &[(0, true), (1, false), (2, false)]).await;
+    assert_eq!(kubelet.view(|view| view.resource(resource).allocatable()), 1);
+    let none = AdmissionError::TooFew { resource: resource.clone(), requested: 1, available: 0 };
+    assert_eq!(kubelet.admit("late", "container", resource, 1).await, Err(none));
+    assert_eq!(scene.allocate(&["1"]).await, Err(Code::Unavailable), "should the kubelet ask all the same");
+    kubelet.readmit("first").unwrap();
+
+    // Above a lowered capacity: Absent if free, Healthy if held, until it is released.
+    write(node, 3, "[foo0]");
+    scene.shows("online again", &[(0, true), (1, true), (2, true)]).await;
+    let since = agent.log().len();
+    let two = kubelet.admit("third", "container", resource, 2).await.unwrap();
+    agent.sees_in_use_since(since, &two.ids).await;
+    write(node, 1, "[foo0]");
+    scene.shows("held above the capacity", &[(0, true), (1, true), (2, true)]).await;
+    kubelet.remove_pod("first");
+    kubelet.remove_pod("third");
+    scene.shows("released above the capacity", &[(0, true)]).await;
+    let left = node.wait_for_instance(name_of(instance), "no claim", |i| used(i).is_empty()).await;
+    assert_eq!(usage(&left).len(), 1);
+}
+
+#[tokio::test]
+async fn a_slot_that_another_node_uses_is_unhealthy() {
+    let node = Node::new();
+    node.write_echo("echo", 3, &["foo0"]);
+    let agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let name = name_of(&found[0]);
+    agent.kill();
+    // As if it had been shared with another node all the time. Local mode knows one node only, so it is written here.
+    let file = format!("state/instances/default/{name}.json");
+    let mut other = found[0].clone();
+    other.spec.device_usage.insert(format!("{name}-1"), "node-b".to_owned());
+    node.write(&file, &serde_json::to_string(&other).unwrap());
+
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let _agent = node.start();
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+    assert_eq!(kubelet.view(|view| view.resource(&resource).unhealthy), [format!("{name}-1")].into());
+    kubelet.admit("pod", "container", &resource, 2).await.unwrap();
+    let all = node.wait_for_instance(name, "three claims", |i| used(i).len() == 3).await;
+    assert_eq!(all.spec.device_usage[&format!("{name}-1")], "node-b");
+}
+
+#[tokio::test]
+async fn a_hundred_devices_are_served_and_found_again() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let devices: Vec<String> = (0..100).map(|number| format!("foo{number}")).collect();
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    node.write_echo("echo", 2, &devices);
+    let agent = node.start();
+    let found = node.wait_for_instances("a hundred", |list| list.len() == 100).await;
+    let resources: Vec<String> = found.iter().map(resource_of).collect();
+    let all = |view: &View| resources.iter().all(|name| view.resource(name).allocatable() == 2);
+    kubelet.wait_for("two slots of each", all).await;
+    for resource in resources.iter().step_by(10) {
+        kubelet.admit(resource, "container", resource, 1).await.unwrap();
+    }
+    agent.kill();
+    let _agent = node.start();
+    let again = |view: &View| resources.iter().all(|name| view.resource(name).registrations == 2) && all(view);
+    kubelet.wait_for("each of them again", again).await;
+    resources.iter().step_by(10).for_each(|resource| kubelet.readmit(resource).unwrap());
+    let claims = || node.instances().iter().map(|i| used(i).len()).sum::<usize>();
+    wait_for("ten claims", claims, |count| *count == 10).await;
+    assert_eq!(identities(&node.instances()), identities(&found));
+}
