@@ -28,11 +28,11 @@ lint: toolchain
 	cd handlers && cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 
 release: components ## The optimised program. Takes several minutes.
-	cargo build --release --locked -p akri
+	cargo build --release --locked --workspace
 	@echo "built target/release/akri"
 
-bench: components guests ## What the README's numbers were made with.
-	cargo bench --locked -p akri-benches
+bench: release guests ## What the README's numbers were made with. NUMBERS chooses: round, enumerate, register, allocate.
+	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
 
 components: toolchain
 	cd handlers && cargo build --workspace --release --locked --target $(GUEST) --quiet

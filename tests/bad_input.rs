@@ -23,7 +23,7 @@ spec:
 
 /// A piece of [`GOOD`], what stands there instead, and what is said of it after the file's name.
 const BROKEN: [(&str, &str, &str); 9] = [
-    ("name: NAME", "name: [NAME", ":4: "),
+    ("name: NAME", "name: [NAME", ":5: "),
     ("  capacity: 1", "\tcapacity: 1", ":10: "),
     ("capacity:", "capacty:", ":10: spec.capacty: unknown field"),
     ("capacity: 1", "capacity: 0", ":10: spec.capacity: 0 is not between 1 and 1000"),

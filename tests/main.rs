@@ -12,6 +12,7 @@ mod lost_state;
 mod misbehaving_handlers;
 mod names;
 mod plugin;
+mod reclaim;
 mod restarts;
 mod storm;
 mod udev_rules;

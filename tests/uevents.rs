@@ -3,6 +3,7 @@
 
 use akri_agent::journal::Journal;
 use akri_api::Instance;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::kubelet::{Admitted, Kubelet};
 use crate::support::node::{Agent, Node, akri, is_online, resource_of};
@@ -187,4 +188,50 @@ async fn udevd_that_can_not_be_heard_is_waited_for() {
     assert_eq!(property(&device, "UDEV_DEVNODE"), format!("/dev/{}", zram.name()));
     zram.unplug();
     node.wait_for_instances("no device", <[_]>::is_empty).await;
+}
+
+#[tokio::test]
+async fn lost_uevents_lead_to_a_full_round() {
+    let Some(machine) = Machine::new() else { return };
+    let node = patient_node();
+    let rule = "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n";
+    node.write_configuration("camera", "udev", rule, "");
+    let agent = node.start_by(machine.command(&akri()), &[]);
+    agent.wait_for_log("round done").await;
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    machine.plug_silently(&Camera::in_port(1));
+    let filler = "x".repeat(1500);
+    let uevent = format!("add@/devices/x\0ACTION=add\0DEVPATH=/devices/x\0SUBSYSTEM=net\0FILLER={filler}\0");
+    for _ in 0..20_000 {
+        machine.inject(uevent.as_bytes());
+    }
+    assert!(node.instances().is_empty());
+    kill_process(pid, Signal::CONT).unwrap();
+    agent.wait_for_log("uevents were lost").await;
+    node.wait_for_instances("the camera nobody told of", |list| list.len() == 1).await;
+}
+
+#[tokio::test]
+async fn uevents_of_other_subsystems_and_such_that_make_no_sense_start_no_round() {
+    let Some(machine) = Machine::new() else { return };
+    let node = patient_node();
+    let rule = "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n";
+    node.write_configuration("camera", "udev", rule, "");
+    let agent = node.start_by(machine.command(&akri()), &[]);
+    agent.wait_for_log("round done").await;
+    let before = rounds(&agent);
+    for uevent in [
+        &b"add@/devices/x\0ACTION=add\0DEVPATH=/devices/x\0SUBSYSTEM=net\0"[..],
+        b"add@/devices/x\0ACTION=add\0DEVPATH=/devices/x\0SUBSYSTEM=\0",
+        b"add@/devices/x\0ACTION=add\0DEVPATH=/devices/x\0SUBSYSTEM=video4\xfflinux\0",
+        b"\0\0\0",
+        b"x",
+        b"libudev\0\xfe\xed\xca\xfe\0\0\0\0",
+    ] {
+        machine.inject(uevent);
+    }
+    machine.plug(&[Camera::in_port(1)]);
+    node.wait_for_instances("the camera that came after them", |list| list.len() == 1).await;
+    assert!((1..=2).contains(&(rounds(&agent) - before)), "its two video nodes may take a round each: {}", agent.log());
 }

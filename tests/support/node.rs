@@ -138,7 +138,8 @@ impl Node {
         ] {
             command.arg(flag).arg(self.path(name));
         }
-        Agent::spawn(command.args(["--node-name", "node-a", "--settle-seconds", "0", "-v"]).args(flags))
+        command.env("AKRI_SETTLE_SECONDS", "0"); // a flag of the story wins over it
+        Agent::spawn(command.args(["--node-name", "node-a", "-v"]).args(flags))
     }
 
     /// Runs another subcommand to its end.

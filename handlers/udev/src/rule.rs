@@ -77,18 +77,11 @@ impl Filter {
     /// Whether the filter holds for this record alone. Without a driver, a subsystem or a property the empty string is
     /// compared. Without the attribute the filter does not hold, whatever the operator.
     pub fn holds(&self, record: &Record) -> bool {
-        let value = match &self.key {
-            Key::Attr(name) => match record.attribute(name) {
-                Some(value) if self.pattern.minds_trailing_space() => value,
-                Some(value) => value.trim_end(),
-                None => return false,
-            },
-            Key::Tag => return self.compare(record.tags.iter().any(|tag| self.pattern.matches(tag))),
-            Key::Devpath => &record.devpath,
-            Key::Kernel => &record.sysname,
-            Key::Driver => record.driver.as_deref().unwrap_or_default(),
-            Key::Subsystem => record.subsystem.as_deref().unwrap_or_default(),
-            Key::Env(name) => record.property(name).unwrap_or_default(),
+        let value = match (&self.key, self.key.value(record)) {
+            (Key::Tag, _) => return self.compare(record.tags.iter().any(|tag| self.pattern.matches(tag))),
+            (Key::Attr(_), None) => return false,
+            (Key::Attr(_), Some(value)) if !self.pattern.minds_trailing_space() => value.trim_end(),
+            (_, value) => value.unwrap_or_default(),
         };
         self.compare(self.pattern.matches(value))
     }
@@ -121,6 +114,19 @@ impl fmt::Display for Filter {
 }
 
 impl Key {
+    /// What this record has of it. None of tags, of which there may be many.
+    pub fn value<'a>(&self, record: &'a Record) -> Option<&'a str> {
+        match self {
+            Self::Attr(name) => record.attribute(name),
+            Self::Devpath => Some(&record.devpath),
+            Self::Driver => record.driver.as_deref(),
+            Self::Env(name) => record.property(name),
+            Self::Kernel => Some(&record.sysname),
+            Self::Subsystem => record.subsystem.as_deref(),
+            Self::Tag => None,
+        }
+    }
+
     /// The singular field name without its braces.
     fn name(&self) -> &'static str {
         match self {

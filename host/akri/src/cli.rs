@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     max_term_width = 120,
     after_help = "\
 Try it without a cluster:
-  akri discover examples/local/null.yaml --components target/components
+  akri discover examples/local/memory.yaml --components target/components
   akri agent --local examples/local --components target/components --state-dir /tmp/akri --show"
 )]
 pub(crate) struct Cli {

@@ -127,6 +127,11 @@ impl Machine {
         }
     }
 
+    /// A camera is plugged in, but nobody is told.
+    pub fn plug_silently(&self, camera: &Camera) {
+        camera.devices().iter().for_each(|device| self.add(device));
+    }
+
     /// Cameras are pulled out.
     pub fn unplug(&self, cameras: &[Camera]) {
         let devices: Vec<Device> = cameras.iter().flat_map(Camera::devices).collect();
