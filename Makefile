@@ -31,7 +31,7 @@ release: components ## The optimised program. Takes several minutes.
 	cargo build --release --locked --workspace
 	@echo "built target/release/akri"
 
-bench: release guests ## What the README's numbers were made with. NUMBERS chooses: round, enumerate, register, allocate.
+bench: release guests ## What the README's numbers were made with. NUMBERS chooses, such as NUMBERS=round.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
 
 components: toolchain

@@ -5,13 +5,16 @@ mod allocate;
 mod enumerate;
 mod measure;
 mod node;
+mod reclaim;
 mod register;
+mod restart;
 mod round;
+mod uevent;
 
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 4] = ["round", "enumerate", "register", "allocate"];
+const NAMES: [&str; 7] = ["round", "enumerate", "uevent", "register", "allocate", "reclaim", "restart"];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -32,7 +35,10 @@ async fn measured(name: &str) -> Table {
     match name {
         "round" => round::measure().await,
         "enumerate" => enumerate::measure().await,
+        "uevent" => uevent::measure().await,
         "register" => register::measure().await,
-        _ => allocate::measure().await,
+        "allocate" => allocate::measure().await,
+        "reclaim" => reclaim::measure().await,
+        _ => restart::measure().await,
     }
 }

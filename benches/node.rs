@@ -39,8 +39,13 @@ impl Idle {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let start = Instant::now();
         self.node.write_echo("echo", 1, &names);
-        self.kubelet.wait_for("all resources", |view| ready(view).count() == devices).await;
+        self.wait_for(devices).await;
         start.elapsed()
+    }
+
+    /// Waits until the kubelet can hand out so many devices.
+    pub(crate) async fn wait_for(&self, devices: usize) {
+        self.kubelet.wait_for("all resources", |view| ready(view).count() == devices).await;
     }
 
     /// The resources of the devices that [`Idle::register`] made.

@@ -100,7 +100,8 @@ impl Element {
 }
 
 impl Glob {
-    fn plain(text: &str) -> Self {
+    /// The text itself, without wildcards.
+    pub(crate) fn plain(text: &str) -> Self {
         Self(text.chars().map(Element::Char).collect())
     }
 

@@ -80,6 +80,7 @@
 mod component;
 pub mod details;
 pub mod device;
+pub mod explain;
 #[cfg(test)]
 mod fixture;
 pub mod glob;

@@ -36,9 +36,19 @@ impl Query {
             subsystems: narrowing(rules, &Key::Subsystem),
             sysnames: narrowing(rules, &Key::Kernel),
             devpaths: narrowing(rules, &Key::Devpath),
-            attributes: rules.iter().flat_map(|rule| &rule.filters).filter_map(attribute).collect(),
+            attributes: attributes(rules),
         }
     }
+
+    /// The query that finds one device, whether any of these rules holds for it or not.
+    pub fn device(devpath: &str, rules: &[Rule]) -> Self {
+        let devpaths = BTreeSet::from([Glob::plain(devpath).widened()]);
+        Self { devpaths, attributes: attributes(rules), ..Self::default() }
+    }
+}
+
+fn attributes(rules: &[Rule]) -> BTreeSet<String> {
+    rules.iter().flat_map(|rule| &rule.filters).filter_map(attribute).collect()
 }
 
 fn attribute(filter: &Filter) -> Option<String> {
@@ -95,6 +105,13 @@ mod tests {
         assert_eq!(query.sysnames, set(&["video?*"]));
         assert_eq!(query.devpaths, set(&["/devices/pci*"]));
         assert_eq!(query.attributes, set(&["idVendor", "index"]));
+    }
+
+    #[test]
+    fn one_device_is_asked_for_by_its_path_whatever_it_is_called() {
+        let query = Query::device("/devices/a[1]/b|c*", &rules(&[r#"KERNEL=="x", ATTRS{idVendor}=="046d""#]));
+        let (devpaths, attributes) = (set(&["/devices/a?1?/b?c?"]), set(&["idVendor"]));
+        assert_eq!(query, Query { devpaths, attributes, ..Query::default() });
     }
 
     #[test]

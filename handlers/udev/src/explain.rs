@@ -1,0 +1,137 @@
+//! Why rules hold for a device, or why not: in lines for people.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    record::{Record, Snapshot},
+    rule::{Filter, Key, Rule, Scope},
+};
+
+/// The `discoveryProperties` entry that asks for it, and the context of the lines in the log.
+pub const EXPLAIN: &str = "explain";
+
+/// Characters shown of a value.
+const VALUE: usize = 120;
+
+/// Values shown of one filter.
+const VALUES: usize = 8;
+
+/// How each rule does on the device at `index`: which of its filters hold and which fail, and what they found. Filters on
+/// the lineage are shown for the one of the device and its ancestors for which most of them hold, the nearest of several.
+pub fn explain(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut holding = Vec::new();
+    for (number, rule) in (1..).zip(rules) {
+        let holds = rule.holds(snapshot, index);
+        if holds {
+            holding.push(number.to_string());
+        }
+        lines.push(format!("rule {number} {}: {rule}", verdict(holds)));
+        lines.extend(on_device(rule, snapshot, index));
+        lines.extend(on_lineage(rule, snapshot, index));
+    }
+    lines.push(match holding.as_slice() {
+        [] if rules.is_empty() => "not found: there are no rules".to_owned(),
+        [] => "not found: no rule holds".to_owned(),
+        [rule] => format!("found by rule {rule}"),
+        rules => format!("found by rules {}", rules.join(", ")),
+    });
+    lines
+}
+
+fn verdict(holds: bool) -> &'static str {
+    if holds { "holds" } else { "fails" }
+}
+
+fn on_device(rule: &Rule, snapshot: &Snapshot, index: usize) -> Vec<String> {
+    let Some(device) = snapshot.get(index) else { return Vec::new() };
+    let line = |filter: &Filter| match filter.holds(device) {
+        true => format!("  holds  {filter}"),
+        false => format!("  fails  {filter}   {}", found(filter, device)),
+    };
+    of(rule, Scope::Device).map(line).collect()
+}
+
+fn on_lineage(rule: &Rule, snapshot: &Snapshot, index: usize) -> Vec<String> {
+    let filters: Vec<&Filter> = of(rule, Scope::Lineage).collect();
+    let lineage: Vec<&Record> = snapshot.lineage(index).collect();
+    let holding = |record: &Record| filters.iter().filter(|filter| filter.holds(record)).count();
+    // Of equals the last counts.
+    let best = lineage.iter().rev().max_by_key(|record| holding(record));
+    let (Some(best), false) = (best, filters.is_empty()) else { return Vec::new() };
+    let line = |filter: &&Filter| match filter.holds(best) {
+        true => format!("    holds  {filter}"),
+        false => format!("    fails  {filter}   {}{}", found(filter, best), elsewhere(filter, &lineage, best)),
+    };
+    let is_itself = snapshot.get(index) == Some(best);
+    let place = if is_itself { "the device itself".to_owned() } else { format!("its parent {}", best.devpath) };
+    std::iter::once(format!("  on {place}:")).chain(filters.iter().map(line)).collect()
+}
+
+fn of(rule: &Rule, scope: Scope) -> impl Iterator<Item = &Filter> {
+    rule.filters.iter().filter(move |filter| filter.scope == scope)
+}
+
+/// What a filter that fails found on a record.
+fn found(filter: &Filter, record: &Record) -> String {
+    if hides(record, &filter.key) {
+        return not_granted(record);
+    }
+    let missing = match &filter.key {
+        Key::Tag if record.tags.is_empty() => "it has no tags",
+        Key::Tag => return format!("its tags are {}", quoted(record.tags.iter().map(String::as_str))),
+        Key::Attr(_) => "it has no such attribute",
+        Key::Env(_) => "it has no such property",
+        Key::Driver => "it has no driver",
+        Key::Subsystem => "it has no subsystem",
+        Key::Devpath | Key::Kernel => "it has none",
+    };
+    let value = filter.key.value(record);
+    value.map_or_else(|| missing.to_owned(), |value| format!("it is {}", quoted([value])))
+}
+
+/// What a filter that fails on the best of the lineage finds on the others.
+fn elsewhere(filter: &Filter, lineage: &[&Record], best: &Record) -> String {
+    let others = || lineage.iter().copied().filter(|record| *record != best);
+    if let Some(other) = others().find(|record| filter.holds(record)) {
+        return format!(", but holds on {}", other.devpath);
+    }
+    if let Some(hidden) = others().find(|record| hides(record, &filter.key)) {
+        return format!("; of {} {}", hidden.devpath, not_granted(hidden));
+    }
+    let values: BTreeSet<&str> = others().filter_map(|record| filter.key.value(record)).collect();
+    if values.is_empty() { String::new() } else { format!(", elsewhere {}", quoted(values)) }
+}
+
+/// Whether the host keeps this of the record from us: it only names ancestors of subsystems that are not granted.
+fn hides(record: &Record, key: &Key) -> bool {
+    let is_named_only = !record.matched && record.properties.is_empty();
+    is_named_only && !matches!(key, Key::Kernel | Key::Devpath | Key::Subsystem)
+}
+
+fn not_granted(record: &Record) -> String {
+    match &record.subsystem {
+        Some(subsystem) => {
+            format!("only the name is known: its subsystem {} is not granted", quoted([subsystem.as_str()]))
+        }
+        None => "only the name is known: it has no subsystem, and so takes a grant of all".to_owned(),
+    }
+}
+
+fn quoted<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
+    let mut values = values.into_iter();
+    let mut shown: Vec<String> = values.by_ref().take(VALUES).map(one_quoted).collect();
+    shown.extend(values.next().map(|_| "...".to_owned()));
+    shown.join(", ")
+}
+
+fn one_quoted(value: &str) -> String {
+    match value.char_indices().nth(VALUE) {
+        Some((end, _)) => format!("{:?}...", value.get(..end).unwrap_or_default()),
+        None => format!("{value:?}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

@@ -1,0 +1,132 @@
+use super::*;
+use crate::fixture::*;
+
+/// What is said of a device of the fixture.
+fn explained(devpath: &str, rules: &[&str]) -> String {
+    explained_in(&snapshot(), devpath, rules)
+}
+
+fn explained_in(snapshot: &Snapshot, devpath: &str, rules: &[&str]) -> String {
+    let rules: Vec<Rule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let index = snapshot.matched().find(|index| snapshot.get(*index).unwrap().devpath == devpath).unwrap();
+    explain(&rules, snapshot, index).iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// The fixture as a handler sees it that may only see video devices.
+fn of_video_alone() -> Snapshot {
+    let whole = snapshot();
+    let named = |record: &Record| Record {
+        devpath: record.devpath.clone(),
+        parent: record.parent,
+        sysname: record.sysname.clone(),
+        subsystem: record.subsystem.clone(),
+        ..Record::default()
+    };
+    let seen = |record: &Record| match record.subsystem.as_deref() {
+        Some("video4linux") => record.clone(),
+        _ => named(record),
+    };
+    (0..).map_while(|index| whole.get(index)).map(seen).collect()
+}
+
+#[test]
+fn each_filter_is_told_with_what_it_found() {
+    let rules = [
+        r#"SUBSYSTEM=="tty", KERNEL=="ttyUSB*|ttyACM*", TAG=="seat", ENV{A}=="1", ATTR{b}!="2", DRIVER=="x""#,
+        r#"SUBSYSTEM=="tty""#,
+    ];
+    let expected = r#"rule 1 fails: SUBSYSTEM=="tty", KERNEL=="ttyUSB*|ttyACM*", TAG=="seat", ENV{A}=="1", ATTR{b}!="2", DRIVER=="x"
+  holds  SUBSYSTEM=="tty"
+  fails  KERNEL=="ttyUSB*|ttyACM*"   it is "ttyS0"
+  fails  TAG=="seat"   its tags are "systemd"
+  fails  ENV{A}=="1"   it has no such property
+  fails  ATTR{b}!="2"   it has no such attribute
+  fails  DRIVER=="x"   it has no driver
+rule 2 holds: SUBSYSTEM=="tty"
+  holds  SUBSYSTEM=="tty"
+found by rule 2
+"#;
+    assert_eq!(explained(SERIAL, &rules), expected);
+}
+
+#[test]
+fn plural_filters_are_told_of_the_parent_where_most_hold() {
+    let rule = r#"KERNEL=="video0", SUBSYSTEMS=="usb", ATTRS{idVendor}=="046d""#;
+    let expected = format!(
+        "rule 1 holds: {rule}\n  holds  KERNEL==\"video0\"\n  on its parent {CAMERA}:\n    holds  SUBSYSTEMS==\"usb\"\n    \
+         holds  ATTRS{{idVendor}}==\"046d\"\nfound by rule 1\n"
+    );
+    assert_eq!(explained(VIDEO0, &[rule]), expected);
+    let itself = explained(CAMERA, &[r#"ATTRS{idVendor}=="046d""#]);
+    assert!(itself.contains("  on the device itself:\n    holds  ATTRS{idVendor}==\"046d\"\n"), "{itself}");
+}
+
+#[test]
+fn plural_filters_that_hold_on_different_parents_are_told_apart() {
+    let said = explained(VIDEO0, &[r#"ATTRS{idVendor}=="046d", ATTRS{idProduct}=="082d", KERNELS=="0000:00:14.0""#]);
+    let expected = format!("    fails  KERNELS==\"0000:00:14.0\"   it is \"1-1\", but holds on {CONTROLLER}\n");
+    assert!(said.contains(&format!("on its parent {CAMERA}:\n")) && said.contains(&expected), "{said}");
+    assert!(said.ends_with("not found: no rule holds\n"), "{said}");
+}
+
+#[test]
+fn a_plural_filter_that_holds_nowhere_is_told_with_all_values() {
+    let said = explained(VIDEO0, &[r#"DRIVERS=="pwc""#, r#"ATTRS{nonsense}!="x""#]);
+    assert!(
+        said.contains(
+            "    fails  DRIVERS==\"pwc\"   it has no driver, elsewhere \"usb\", \"uvcvideo\", \"xhci_hcd\"\n"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("    fails  ATTRS{nonsense}!=\"x\"   it has no such attribute\n"), "{said}");
+}
+
+#[test]
+fn what_is_not_granted_is_told_as_the_reason() {
+    let snapshot = of_video_alone();
+    let said = explained_in(&snapshot, VIDEO0, &[r#"ATTRS{idVendor}=="046d""#]);
+    let hidden = "only the name is known: its subsystem \"usb\" is not granted";
+    assert!(said.contains(&format!("it has no such attribute; of {INTERFACE} {hidden}\n")), "{said}");
+    let said = explained_in(&snapshot, VIDEO0, &[r#"KERNELS=="1-1", SUBSYSTEMS=="usb", ATTRS{idVendor}=="046d""#]);
+    assert!(said.contains(&format!("on its parent {CAMERA}:\n    holds  KERNELS==\"1-1\"\n")), "{said}");
+    assert!(said.contains(&format!("    fails  ATTRS{{idVendor}}==\"046d\"   {hidden}")), "{said}");
+}
+
+#[test]
+fn the_end_says_what_comes_of_it() {
+    for (rules, end) in [
+        (&[][..], "not found: there are no rules"),
+        (&[r#"KERNEL=="x""#], "not found: no rule holds"),
+        (&[r#"KERNEL=="null""#], "found by rule 1"),
+        (&[r#"KERNEL=="null""#, r#"KERNEL=="x""#, r#"KERNEL=="n*""#], "found by rules 1, 3"),
+    ] {
+        assert!(explained(NULL, rules).ends_with(&format!("{end}\n")), "{rules:?}");
+    }
+}
+
+#[test]
+fn what_a_device_says_stays_short_and_on_its_line() {
+    let long =
+        Record { devpath: "/devices/x".into(), matched: true, sysname: "x\n\u{1b}[2J".into(), ..Record::default() };
+    let long = Record { properties: vec![("A".into(), "é".repeat(5000))], ..long };
+    let long = Record { tags: (0..100).map(|number| format!("t{number}")).collect(), ..long };
+    let said = explained_in(&[long].into_iter().collect(), "/devices/x", &[r#"KERNEL=="", ENV{A}=="", TAG=="x""#]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 5, "{said}");
+    assert!(said.contains(r#"it is "x\n\u{1b}[2J""#), "{said}");
+    assert!(lines.iter().all(|line| line.chars().count() < 200), "{said}");
+    assert!(said.contains("\"t7\", ...\n") && said.contains("é\"...\n"), "{said}");
+}
+
+#[test]
+fn a_rule_is_told_to_hold_exactly_if_it_does() {
+    let snapshot = snapshot();
+    for rule in [r#"SUBSYSTEM=="usb""#, r#"SUBSYSTEMS=="usb", DRIVERS=="usb""#, r#"KERNEL=="video*", DRIVERS!="usb""#] {
+        let parsed: Rule = rule.parse().unwrap();
+        for index in snapshot.matched() {
+            let lines = explain(std::slice::from_ref(&parsed), &snapshot, index);
+            let fails = lines.iter().any(|line| line.trim_start().starts_with("fails"));
+            assert_eq!(parsed.holds(&snapshot, index), !fails, "{lines:?}");
+        }
+    }
+}
