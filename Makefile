@@ -1,11 +1,13 @@
 # All the set-up a fresh machine needs, and the ways to build, run and test. Wants rustup, a C linker, make.
 .DELETE_ON_ERROR:
-.PHONY: build run test release bench lint format components guests toolchain
+.PHONY: build run test release bench fuzz lint format components guests toolchain packages
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
 HANDLERS  := udev debug-echo
 RUN       := target/run
+# Debian packages that stories need: a real udevd, run in namespaces of its own.
+PACKAGES  := udev
 
 build: components ## The program and the built-in handlers, for development.
 	cargo build --workspace --locked
@@ -16,7 +18,7 @@ run: build ## The main job without a cluster: this machine's devices from the Co
 	exec target/debug/akri agent --local examples/local --components target/components \
 	  --state-dir $(RUN)/state --kubelet-dir $(RUN)/kubelet --show
 
-test: build guests lint ## Everything CI checks.
+test: packages build guests lint ## Everything CI checks.
 	cd handlers && cargo test --workspace --locked --quiet
 	cargo test --workspace --locked
 
@@ -24,6 +26,7 @@ lint: toolchain
 	cargo fmt --all --check
 	cd handlers && cargo fmt --all --check
 	cd tests/guests && cargo fmt --check
+	cd fuzz && cargo fmt --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cd handlers && cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 
@@ -33,6 +36,11 @@ release: components ## The optimised program. Takes several minutes.
 
 bench: release guests ## What the README's numbers were made with. NUMBERS chooses, such as NUMBERS=round.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
+
+fuzz: ## A minute for each parser of outside input. Wants a nightly toolchain, cargo-fuzz and a C++ compiler.
+	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
+	  cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
+	done
 
 components: toolchain
 	cd handlers && cargo build --workspace --release --locked --target $(GUEST) --quiet
@@ -52,7 +60,18 @@ toolchain:
 	@rustup target list --installed --toolchain $(TOOLCHAIN) | grep -qx $(GUEST) || \
 	  rustup target add --toolchain $(TOOLCHAIN) $(GUEST)
 
+# Likewise. Without root, or without Debian, the stories that need them say that they are skipped.
+packages:
+	@missing=$$(for package in $(PACKAGES); do \
+	  dpkg -s $$package 2>/dev/null | grep -q '^Status: .* installed$$' || echo $$package; \
+	done); \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	else echo "not installed, and only root can: $$missing; some stories will be skipped" >&2; fi
+
 format:
 	cargo fmt --all
 	cd handlers && cargo fmt --all
 	cd tests/guests && cargo fmt
+	cd fuzz && cargo fmt

@@ -1,6 +1,7 @@
 //! Edits of a Configuration: they take effect, and nothing is made anew for it (RULES 32).
 
 use std::fs;
+use std::slice::from_ref;
 
 use akri_api::Instance;
 
@@ -64,43 +65,37 @@ async fn capacity_changes_slots_and_leaves_those_in_use() {
     let (node, kubelet, agent, instance) = scene("  capacity: 1\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
     let capacity = |slots: u32| node.write_configuration("echo", "debugEcho", FOO0, &format!("  capacity: {slots}\n"));
-    capacity(3);
-    let three = slots(&instance, &[(0, true), (1, true), (2, true)]);
-    kubelet.wait_for("three slots", |view| ids(view, &resource) == three).await;
-    for pod in ["pod-0", "pod-1", "pod-2"] {
-        kubelet.admit(pod, "container", &resource, 1).await.unwrap();
-    }
-    let full = node.wait_for_instance(name, "three claims", |i| used(i).len() == 3).await;
-    assert_eq!((full.spec.capacity, &full.metadata.uid), (3, &instance.metadata.uid));
-    agent.sees_in_use(&used(&full).into_iter().map(str::to_owned).collect::<Vec<_>>()).await;
-    let last = kubelet.view(|view| view.pods.iter().find(|(_, held)| held.ids[0].ends_with("-2")).unwrap().0.0.clone());
-    for pod in ["pod-0", "pod-1", "pod-2"].into_iter().filter(|pod| *pod != last) {
-        kubelet.remove_pod(pod);
-    }
-    node.wait_for_instance(name, "one claim", |i| used(i).len() == 1).await;
+    capacity(4);
+    let four = slots(&instance, &[(0, true), (1, true), (2, true), (3, true)]);
+    kubelet.wait_for("four slots", |view| ids(view, &resource) == four).await;
+    kubelet.admit("low", "container", &resource, 2).await.unwrap();
+    let high = kubelet.admit("high", "container", &resource, 1).await.unwrap();
+    assert_eq!(high.ids, [format!("{name}-2")], "the lowest free one");
+    let used_up = node.wait_for_instance(name, "three claims", |i| used(i).len() == 3).await;
+    assert_eq!((used_up.spec.capacity, &used_up.metadata.uid), (4, &instance.metadata.uid));
 
-    capacity(1);
-    let held_above = slots(&instance, &[(0, true), (2, true)]);
-    kubelet.wait_for("the slot in use and those below one", |view| ids(view, &resource) == held_above).await;
-    let lowered = node.wait_for_instance(name, "a lowered capacity", |i| i.spec.capacity == 1).await;
-    let (zero, two) = (format!("{name}-0"), format!("{name}-2"));
-    assert_eq!(usage(&lowered), [(zero.as_str(), ""), (two.as_str(), "node-a")]);
+    // Above the lowered capacity slot 2 is in use and stays, slot 3 is not and goes.
+    capacity(2);
+    let lowered = slots(&instance, &[(0, true), (1, true), (2, true)]);
+    kubelet.wait_for("slots below two and in use", |view| ids(view, &resource) == lowered).await;
+    let keys =
+        |i: &Instance| usage(i).iter().map(|(slot, _)| slot.rsplit('-').next().unwrap().to_owned()).collect::<Vec<_>>();
+    node.wait_for_instance(name, "their keys alone", |i| keys(i) == ["0", "1", "2"] && i.spec.capacity == 2).await;
     agent.kill();
     let agent = node.start();
-    kubelet.wait_for("the same after a restart", |view| view.resource(&resource).registrations == 2).await;
-    kubelet.wait_for("the same slots", |view| ids(view, &resource) == held_above).await;
-    kubelet.readmit(&last).unwrap();
-    kubelet.admit("below", "container", &resource, 1).await.unwrap();
+    kubelet.wait_for("another registration", |view| view.resource(&resource).registrations == 2).await;
+    kubelet.wait_for("the same slots after a restart", |view| ids(view, &resource) == lowered).await;
+    kubelet.readmit("high").unwrap();
+    agent.sees_in_use(&high.ids).await;
+    kubelet.remove_pod("high");
+    let end = slots(&instance, &[(0, true), (1, true)]);
+    kubelet.wait_for("no slot above the capacity once it is released", |view| ids(view, &resource) == end).await;
+    let left = node.wait_for_instance(name, "its key gone", |i| keys(i) == ["0", "1"]).await;
+    assert_eq!((used(&left).len(), &left.metadata.uid), (2, &instance.metadata.uid));
 
-    capacity(2);
-    let more = slots(&instance, &[(0, true), (1, true), (2, true)]);
-    kubelet.wait_for("one more", |view| ids(view, &resource) == more).await;
-    agent.sees_in_use(&[two.clone()]).await;
-    kubelet.remove_pod(&last);
-    let without = slots(&instance, &[(0, true), (1, true)]);
-    kubelet.wait_for("no slot above the capacity", |view| ids(view, &resource) == without).await;
-    let end = node.wait_for_instance(name, "its key gone", |i| !i.spec.device_usage.contains_key(&two)).await;
-    assert_eq!(end.metadata.uid, instance.metadata.uid);
+    capacity(3);
+    kubelet.wait_for("one more, free", |view| view.resource(&resource).allocatable() == 3).await;
+    kubelet.admit("next", "container", &resource, 1).await.unwrap();
 }
 
 #[tokio::test]
@@ -108,7 +103,7 @@ async fn edited_details_keep_the_devices_that_are_in_both() {
     let (node, kubelet, _agent, foo0) = scene("").await;
     node.write_configuration("echo", "debugEcho", "      descriptions: [foo0, foo1]\n", "");
     let both = node.wait_for_instances("two devices", |list| list.len() == 2).await;
-    assert!(identities(&both).contains(&identities(&[foo0.clone()])[0]));
+    assert!(identities(&both).contains(&identities(from_ref(&foo0))[0]));
     // Details the handler refuses, then such as give no device at all.
     node.write_configuration("echo", "debugEcho", "      descriptions: 7\n", "");
     let refused = node.wait_for_condition("echo", "DetailsValid", "False", "InvalidDetails").await;
@@ -134,7 +129,7 @@ async fn another_handler_takes_over_with_its_first_good_round() {
     {
         node.write_configuration("echo", handler, details, "");
         node.wait_for_condition("echo", "Ready", "False", reason).await;
-        assert_eq!(identities(&node.instances()), identities(&[instance.clone()]), "{handler} has found nothing yet");
+        assert_eq!(identities(&node.instances()), identities(from_ref(&instance)), "{handler} has found nothing yet");
         assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 1);
     }
     node.write_configuration("echo", "guest", "      devices:2\n", "");
@@ -177,7 +172,7 @@ async fn a_configuration_that_is_removed_takes_everything_with_it() {
     kubelet.wait_for("its slot", |view| view.resource(&resource_of(&other)).allocatable() == 1).await;
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     node.remove("manifests/echo.yaml");
-    node.wait_for_instances("the other's device alone", |list| identities(list) == identities(&[other.clone()])).await;
+    node.wait_for_instances("the other's device alone", |list| identities(list) == identities(from_ref(&other))).await;
     kubelet.wait_for("the end of its plugin", |view| !view.resource(&resource).connected).await;
     kubelet.wait_for("an empty list", |view| view.resource(&resource).lists.last().is_some_and(Vec::is_empty)).await;
     let live = || kubelet.view(|view| view.resources.values().filter(|resource| resource.connected).count());
@@ -204,7 +199,7 @@ async fn a_directory_that_is_renamed_away_deletes_nothing() {
     let rounds = || agent.log().matches("round done").count();
     let before = rounds();
     wait_for("more rounds", rounds, |now| *now > before + 2).await;
-    assert_eq!(identities(&node.instances()), identities(&[instance.clone()]));
+    assert_eq!(identities(&node.instances()), identities(from_ref(&instance)));
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     agent.kill();
 
@@ -216,7 +211,7 @@ async fn a_directory_that_is_renamed_away_deletes_nothing() {
     let agent = node.start();
     agent.wait_for_log("round done").await;
     let after = node.wait_for_instance(name_of(&instance), "the claim", |i| used(i).len() == 1).await;
-    assert_eq!(identities(&[after]), identities(&[instance.clone()]));
+    assert_eq!(identities(&[after]), identities(from_ref(&instance)));
 
     // A directory that comes back is found, and edits in it count again.
     fs::rename(node.path("manifests"), node.path("elsewhere")).unwrap();

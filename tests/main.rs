@@ -3,7 +3,9 @@
 mod architecture;
 mod bad_input;
 mod cdi;
+mod command_line;
 mod configuration_level;
+mod discover;
 mod edits;
 mod lists;
 mod local_devices;

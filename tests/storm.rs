@@ -84,7 +84,7 @@ impl Pods<'_> {
         });
         while !killer.is_finished() {
             self.admit().await;
-            if random() % 3 == 0 {
+            if random().is_multiple_of(3) {
                 self.remove_one();
             }
         }

@@ -128,7 +128,17 @@ impl Node {
     }
 
     /// The same by a command that runs the program, maybe elsewhere.
-    pub fn start_by(&self, mut command: Command, flags: &[&str]) -> Agent {
+    pub fn start_by(&self, command: Command, flags: &[&str]) -> Agent {
+        self.spawn(self.directory.path(), command, flags)
+    }
+
+    /// Starts the agent with relative paths.
+    pub fn start_relative(&self) -> Agent {
+        let up = std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect::<PathBuf>();
+        self.spawn(&up.join(self.directory.path().strip_prefix("/").unwrap()), Command::new(akri()), &[])
+    }
+
+    fn spawn(&self, directory: &Path, mut command: Command, flags: &[&str]) -> Agent {
         command.arg("agent");
         for (flag, name) in [
             ("--local", "manifests"),
@@ -136,7 +146,7 @@ impl Node {
             ("--state-dir", "state"),
             ("--kubelet-dir", "kubelet"),
         ] {
-            command.arg(flag).arg(self.path(name));
+            command.arg(flag).arg(directory.join(name));
         }
         command.env("AKRI_SETTLE_SECONDS", "0"); // a flag of the story wins over it
         Agent::spawn(command.args(["--node-name", "node-a", "-v"]).args(flags))

@@ -1,8 +1,8 @@
 //! Block devices that the kernel makes and removes on demand, with all their uevents.
 
 use std::fs;
-use std::path::Path;
 
+use rustix::fs::{Access, access};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::skip::{is_root, skip};
@@ -22,8 +22,8 @@ impl Zrams {
         if !is_root() {
             return None;
         }
-        if !Path::new(CONTROL).exists() {
-            skip("the kernel has no zram");
+        if let Err(error) = access(format!("{CONTROL}/hot_remove"), Access::WRITE_OK) {
+            skip(&format!("cannot add a zram device: {error}"));
             return None;
         }
         Some(Self { _turn: TURN.lock().await })

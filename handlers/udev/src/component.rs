@@ -1,10 +1,10 @@
 //! The component: the world's exports and the calls to the host, over the plain functions of this crate.
 
 use crate::device::{self, Extras};
-use crate::{INTERVAL_MS, NAME, details, details::Details, query, query::Query, record};
-use crate::{record::Snapshot, resource::ResourceName};
+use crate::{INTERVAL_MS, NAME, details, details::Details, explain, query, query::Query, record};
+use crate::{record::Snapshot, resource::ResourceName, rule::Rule};
 use bindings::akri::discovery::types::{AccessError, Device, DeviceSpec, DiscoveryError, Problem};
-use bindings::akri::discovery::{properties, round, udev};
+use bindings::akri::discovery::{logging, logging::Level, properties, round, udev};
 use bindings::exports::akri::discovery::handler::{Description, Guest};
 
 #[allow(
@@ -43,6 +43,9 @@ impl Guest for Udev {
 
     fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
         let details = details().map_err(DiscoveryError::InvalidDetails)?;
+        if let Some(devpath) = properties::get(explain::EXPLAIN) {
+            explain(&details.rules, String::from_utf8_lossy(&devpath).trim());
+        }
         if details.rules.is_empty() {
             return Ok(Vec::new());
         }
@@ -69,6 +72,22 @@ fn problem(problem: details::Problem) -> Problem {
 /// Whether the `/dev/vfio` nodes of PCI devices are wanted, for a virtual machine.
 fn vfio_wanted() -> bool {
     properties::get("vfioPassthrough").is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"true"))
+}
+
+/// Says in the log how the rules do on one device. Whatever goes wrong with it does not spoil the round.
+fn explain(rules: &[Rule], devpath: &str) {
+    let say = |line: &str| logging::log(Level::Info, explain::EXPLAIN, line);
+    let snapshot = match look(&Query::device(devpath, rules)) {
+        Ok(snapshot) => snapshot,
+        Err(AccessError::NotGranted(why) | AccessError::Limit(why) | AccessError::Unavailable(why)) => {
+            return say(&why);
+        }
+    };
+    let is_asked_for = |index: &usize| snapshot.get(*index).is_some_and(|record| record.devpath == devpath);
+    match snapshot.matched().find(is_asked_for) {
+        Some(index) => explain::explain(rules, &snapshot, index).iter().for_each(|line| say(line)),
+        None => say("there is no such device, or its subsystem is not granted"),
+    }
 }
 
 /// One look of the host, every page of it.

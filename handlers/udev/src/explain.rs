@@ -33,10 +33,22 @@ pub fn explain(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Vec<String>
     lines.push(match holding.as_slice() {
         [] if rules.is_empty() => "not found: there are no rules".to_owned(),
         [] => "not found: no rule holds".to_owned(),
-        [rule] => format!("found by rule {rule}"),
-        rules => format!("found by rules {}", rules.join(", ")),
+        [rule] => format!("found by rule {rule}{}", stands_for(snapshot, index)),
+        rules => format!("found by rules {}{}", rules.join(", "), stands_for(snapshot, index)),
     });
     lines
+}
+
+/// A device without a node is reported as its nearest ancestor with one.
+fn stands_for(snapshot: &Snapshot, index: usize) -> String {
+    match snapshot.lineage(index).position(|record| record.devnode.is_some()) {
+        Some(0) => String::new(),
+        Some(above) => {
+            let parent = snapshot.lineage(index).nth(above).map(|record| record.devpath.as_str());
+            format!(", as its parent {}: it has no device node itself", parent.unwrap_or_default())
+        }
+        None => ", without a device node".to_owned(),
+    }
 }
 
 fn verdict(holds: bool) -> &'static str {

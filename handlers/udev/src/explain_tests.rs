@@ -105,6 +105,17 @@ fn the_end_says_what_comes_of_it() {
 }
 
 #[test]
+fn a_device_without_a_node_is_told_to_be_reported_as_its_parent() {
+    let said = explained(INTERFACE, &[r#"DRIVER=="uvcvideo""#]);
+    assert!(
+        said.ends_with(&format!("found by rule 1, as its parent {CAMERA}: it has no device node itself\n")),
+        "{said}"
+    );
+    let said = explained(LOOPBACK, &[r#"SUBSYSTEM=="net""#]);
+    assert!(said.ends_with("found by rule 1, without a device node\n"), "{said}");
+}
+
+#[test]
 fn what_a_device_says_stays_short_and_on_its_line() {
     let long =
         Record { devpath: "/devices/x".into(), matched: true, sysname: "x\n\u{1b}[2J".into(), ..Record::default() };

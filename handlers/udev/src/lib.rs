@@ -48,6 +48,12 @@
 //! for other devices). `vfioPassthrough: "true"` adds the nodes a virtual machine needs to be given a PCI device itself:
 //! `/dev/vfio/<IOMMU group>` and `/dev/vfio/vfio`, with permissions `rwm`.
 //!
+//! # Explanations
+//!
+//! The `discoveryProperties` entry `explain` is reserved for `akri discover --explain`. Its value is the path of a device
+//! without `/sys`. The round then also writes to the log, at level info with context `explain`, which filters of which rule
+//! hold for this device, which fail, and what they found. What the round finds is the same.
+//!
 //! # Differences from Akri's handler
 //!
 //! Akri mixes libudev's enumeration (where several filters on one field are alternatives) with regular expressions. Here

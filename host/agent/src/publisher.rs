@@ -88,7 +88,7 @@ async fn run(cluster: Arc<dyn Cluster>, mut queue: mpsc::UnboundedReceiver<Wish>
         let mut flushed = collect(wish, &mut queue, &mut pending);
         while !pending.is_empty() {
             let failed = attempt(&*cluster, &mut pending).await;
-            flushed.drain(..).for_each(|done| answer(done));
+            flushed.drain(..).for_each(answer);
             if !failed {
                 break;
             }
@@ -98,7 +98,7 @@ async fn run(cluster: Arc<dyn Cluster>, mut queue: mpsc::UnboundedReceiver<Wish>
             wait(&mut backoff, &mut queue, &mut pending, &mut flushed).await;
         }
         backoff = FIRST_BACKOFF;
-        flushed.into_iter().for_each(|done| answer(done));
+        flushed.into_iter().for_each(answer);
     }
 }
 

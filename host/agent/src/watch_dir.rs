@@ -1,8 +1,10 @@
 //! Tells that something in a directory may have changed. Whoever listens reads everything again: events are only ever
 //! taken as "dirty", since editors, ConfigMap volumes and half-written files all raise different ones.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -27,8 +29,12 @@ pub(crate) struct WatchDir {
     directory: PathBuf,
     dirty: watch::Receiver<u64>,
     sender: watch::Sender<u64>,
-    watcher: Option<RecommendedWatcher>,
+    /// The notifications, and the directory they are for.
+    watcher: Option<(DirectoryId, RecommendedWatcher)>,
 }
+
+/// Tells a directory from one that takes its place: device, inode, and, since inodes are used again, the time of birth.
+type DirectoryId = (u64, u64, Option<SystemTime>);
 
 impl WatchDir {
     /// Watches a directory, which need not exist yet. Subdirectories are not watched.
@@ -41,7 +47,9 @@ impl WatchDir {
 
     /// Waits until it is time to read the directory again.
     pub(crate) async fn changed(&mut self) {
-        self.ensure_watcher();
+        if self.ensure_watcher() {
+            return; // whatever happened before the new watch raised no event
+        }
         let deadline = Instant::now() + if self.watcher.is_some() { RESCAN } else { SEARCH };
         if timeout_at(deadline, self.dirty.changed()).await.is_err() {
             return;
@@ -56,20 +64,33 @@ impl WatchDir {
         }
     }
 
-    /// A directory that was removed and made again needs a new watch; making one again for the same does no harm.
-    fn ensure_watcher(&mut self) {
+    /// Watches the directory that is there now, unless that is so; says whether the watch is a new one. Another directory
+    /// of the name needs another watch. A watch is not replaced without need: its last events would be lost with it.
+    fn ensure_watcher(&mut self) -> bool {
+        let now = directory_id(&self.directory);
+        if self.watcher.is_some() && self.watcher.as_ref().map(|(id, _)| *id) == now {
+            return false;
+        }
+        self.watcher = now.and_then(|id| Some((id, self.watch()?))); // without one, the rescan has to do
+        self.watcher.is_some()
+    }
+
+    fn watch(&self) -> Option<RecommendedWatcher> {
         let sender = self.sender.clone();
         let on_event = move |event: notify::Result<notify::Event>| {
             if event.as_ref().map_or(true, |event| is_change(&event.kind)) {
                 sender.send_modify(|count| *count = count.wrapping_add(1));
             }
         };
-        let watcher = notify::recommended_watcher(on_event).and_then(|mut watcher| {
-            watcher.watch(&self.directory, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        self.watcher = watcher.ok(); // without one, the rescan has to do
+        let mut watcher = notify::recommended_watcher(on_event).ok()?;
+        watcher.watch(&self.directory, RecursiveMode::NonRecursive).ok()?;
+        Some(watcher)
     }
+}
+
+fn directory_id(directory: &Path) -> Option<DirectoryId> {
+    let metadata = fs::metadata(directory).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
 /// Waits until one of the directories is to be read again; for ever if there is none.
@@ -103,5 +124,26 @@ mod tests {
         std::fs::read_dir(directory.path()).unwrap().for_each(drop);
         std::fs::read(directory.path().join("a.yaml")).unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(500), watched.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_comes_later_or_anew_is_read_after_it_is_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("late");
+        let mut watched = WatchDir::new(&directory);
+        let changed = async |watched: &mut WatchDir| {
+            tokio::time::timeout(Duration::from_secs(10), watched.changed()).await.unwrap();
+        };
+        for _ in 0..3 {
+            fs::create_dir(&directory).unwrap();
+            while watched.watcher.as_ref().map(|(id, _)| *id) != directory_id(&directory) {
+                changed(&mut watched).await;
+            }
+            // The one who waits reads now. What is written from here on is noticed, and so is the end.
+            fs::write(directory.join("a.yaml"), "x").unwrap();
+            changed(&mut watched).await;
+            fs::remove_dir_all(&directory).unwrap();
+            changed(&mut watched).await;
+        }
     }
 }

@@ -50,7 +50,8 @@ fn raise_file_limit() {
     }
 }
 
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+/// Ends at SIGINT or SIGTERM.
+pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     Ok(async move {

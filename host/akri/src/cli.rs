@@ -40,7 +40,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run the agent of this node: discover devices and serve them to the kubelet.
     Agent(AgentArgs),
-    /// Run one round of discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
+    /// Run discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
     Discover(DiscoverArgs),
     /// Show what a local agent keeps.
     Get(GetArgs),
@@ -121,6 +121,14 @@ pub(crate) struct DiscoverArgs {
     pub(crate) node_name: Option<String>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
+    /// Go on after the first round, and print each change as it happens: `+` a device that came, `-` one that went, `~`
+    /// one that looks different. With -o json one object a line. Ends on SIGINT or SIGTERM.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Say for each rule which of its matches hold for this device, and which fail. A device node (/dev/video0), a path of
+    /// sysfs (/sys/class/tty/ttyS0, /devices/...) or a kernel name (ttyS0).
+    #[arg(long, value_name = "DEVICE", conflicts_with = "watch")]
+    pub(crate) explain: Option<String>,
     /// How the answer looks.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,

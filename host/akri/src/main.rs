@@ -47,7 +47,10 @@ fn start_log(cli: &Cli) {
         _ => "trace",
     };
     let others = "warn,cranelift=warn,wasmtime=warn,h2=warn";
-    let wanted = format!("{others},akri={default},akri_agent={default},akri_sandbox={default}");
+    // What became of its rounds, `discover` says itself.
+    let rounds = if default == "warn" { "error" } else { default };
+    let ours = format!("akri={default},akri_agent={default},akri_agent::discovery={rounds},akri_sandbox={default}");
+    let wanted = format!("{others},{ours}");
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {

@@ -153,12 +153,17 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     let mut unknown = Vec::new();
     let mut on_unknown = |path: serde_ignored::Path<'_>| unknown.push(pointer_of_ignored(&path));
     let deserializer = serde_ignored::Deserializer::new(value, &mut on_unknown);
-    let object = serde_path_to_error::deserialize(deserializer).map_err(|error| {
-        let path = pointer_of_error(error.path());
-        vec![FieldError::new(path, error.into_inner().to_string())]
-    })?;
+    let object = serde_path_to_error::deserialize(deserializer);
     unknown.retain(|path| !matches!(path.as_str(), "/apiVersion" | "/kind")); // read before, no part of the type
-    checked(unknown.into_iter().map(unknown_field).collect()).map(|()| object)
+    let mut errors: Vec<FieldError> = unknown.into_iter().map(unknown_field).collect();
+    match object {
+        Ok(object) => checked(errors).map(|()| object),
+        Err(error) => {
+            let path = pointer_of_error(error.path());
+            errors.push(FieldError::new(path, error.into_inner().to_string()));
+            Err(errors)
+        }
+    }
 }
 
 fn unknown_field(path: String) -> FieldError {
@@ -261,6 +266,10 @@ spec:
         }
         let found = errors(&GOOD.replacen("capacity: 2", "capacity: many", 1));
         assert!(found[0].starts_with("cam.yaml:12: spec.capacity: invalid type: string \"many\""), "{found:?}");
+        // A required field that is misspelt is missed, and what stands there instead is named, too.
+        let found = errors(&GOOD.replacen("    name: udev", "    nam: udev", 1));
+        let misspelt = "cam.yaml:7: spec.discoveryHandler.nam: unknown field";
+        assert_eq!(found, [misspelt, "cam.yaml:6: spec.discoveryHandler: missing field `name`"]);
     }
 
     #[test]

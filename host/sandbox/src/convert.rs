@@ -211,7 +211,7 @@ mod tests {
         let problem =
             types::Problem { path: "x".repeat(9000), reason: "R".to_owned(), message: "a\n\x1b b".to_owned() };
         let shown = problems(vec![problem; 100], &Limits::default());
-        assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a\n   b"));
+        assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a\n  b"));
     }
 
     fn described(name: &str, hints: &[(&str, &str)]) -> Result<Description, String> {

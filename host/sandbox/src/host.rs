@@ -63,8 +63,13 @@ pub struct Found {
     pub devpath: String,
     /// Such as `tty`.
     pub subsystem: Option<String>,
-    /// Whether a handler with the grants that were given may see it.
-    pub granted: bool,
+}
+
+impl Found {
+    /// Whether a handler with these grants may see it.
+    pub fn is_granted(&self, grants: &Grants) -> bool {
+        is_granted(&grants.udev_subsystems, self.subsystem.as_deref())
+    }
 }
 
 /// Sysfs could not be read.
@@ -125,16 +130,12 @@ impl Host {
     ///
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
-    pub async fn find(&self, name: &str, grants: &Grants) -> Result<Vec<Found>, FindError> {
+    pub async fn find(&self, name: &str) -> Result<Vec<Found>, FindError> {
         let (sysfs, name) = (self.shared.sysfs.clone(), name.to_owned());
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
         let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
         let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;
-        let device = |entry: sysfs::Entry| Found {
-            granted: is_granted(&grants.udev_subsystems, entry.subsystem.as_deref()),
-            devpath: entry.devpath,
-            subsystem: entry.subsystem,
-        };
+        let device = |entry: sysfs::Entry| Found { devpath: entry.devpath, subsystem: entry.subsystem };
         Ok(found.into_iter().map(device).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! Agreeing with the API about the slots of shared devices: after a start, and after a claim nobody knows the fate of
-//! (RULES 6, 11, 28). Of a shared device the API server has the truth; of a local one the journal.
+//! (RULES 6, 11, 28). Of a shared device the API server has the truth; of a local one the journal, and after damage to it
+//! what either of them knows.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const START: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(2);
 
 impl State {
-    /// Asks the API about all shared Instances at the start.
+    /// Asks the API about all Instances that wait for its word, at the start.
     pub(super) async fn agree_at_start(&mut self) {
         let agreed = timeout(START, self.agree()).await.is_ok();
         if !agreed {
@@ -30,16 +31,14 @@ impl State {
 
     /// When the API is to be asked again.
     pub(super) fn next_agreement(&self) -> Option<Instant> {
-        let waits = |published: &Published| published.entry.shared && (!published.agreed || published.is_doubtful());
-        self.published.values().any(waits).then(|| self.last_agreement + RETRY)
+        self.published.values().any(Published::waits).then(|| self.last_agreement + RETRY)
     }
 
-    /// Asks the API about every shared Instance that waits for its word.
+    /// Asks the API about every Instance that waits for its word.
     pub(super) async fn agree(&mut self) {
         self.last_agreement = Instant::now();
-        let waits = |(_, p): &(&Identity, &Published)| p.entry.shared && (!p.agreed || p.is_doubtful());
-        let waiting: Vec<Identity> =
-            self.published.iter().filter(waits).map(|(identity, _)| identity.clone()).collect();
+        let waiting = self.published.iter().filter(|(_, published)| published.waits());
+        let waiting: Vec<Identity> = waiting.map(|(identity, _)| identity.clone()).collect();
         for identity in waiting {
             let Some(published) = self.published.get_mut(&identity) else { continue };
             match agree(&self.context, &self.configuration, published).await {

@@ -33,7 +33,7 @@ impl State {
         let mut touched = Vec::new();
         for (identity, device) in plan.change {
             if let Some(published) = self.published.get_mut(&identity) {
-                published.entry.device = device;
+                published.set_device(device);
                 touched.push(identity);
             }
         }

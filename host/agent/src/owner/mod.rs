@@ -166,7 +166,9 @@ impl State {
         };
         for mut entry in entries {
             entry.capacity = state.configuration.capacity;
-            state.published.insert(entry.identity.clone(), Published::new(entry, &state.context.claims));
+            let mut published = Published::new(entry, &state.context.claims);
+            published.agreed &= !state.context.journal.was_damaged();
+            state.published.insert(published.entry.identity.clone(), published);
         }
         state
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::claim::{Claim, Entry};
 use akri_model::configuration::Configuration;
+use akri_model::device::Device;
 use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::{Usage, cdi_name, hash_of_instance, slot_name};
@@ -12,7 +13,7 @@ use akri_model::reclaim::{Look, Sightings};
 use akri_model::slots::SlotTable;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::plugin::Plugin;
 use crate::plugin::resource::{Advertised, VirtualDevice};
@@ -102,9 +103,9 @@ impl Published {
         self.entry.claims.insert(slot, claim);
     }
 
-    /// Whether the fate of a claim is unknown.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.entry.claims.values().any(|claim| claim.doubtful)
+    /// Whether the API has to say who uses the slots, or what became of a claim.
+    pub(super) fn waits(&self) -> bool {
+        !self.agreed || self.entry.claims.values().any(|claim| claim.doubtful)
     }
 
     /// Marks a slot as used whatever the capacity is now: somebody may be using it.
@@ -144,6 +145,15 @@ impl Published {
 
     fn cdi_name(&self) -> String {
         cdi_name(&self.entry.configuration, self.hash())
+    }
+
+    /// The device looks different now. A container that runs keeps what it got: the kubelet replays its answer.
+    pub(super) fn set_device(&mut self, device: Device) {
+        let moved = self.entry.device.device_specs != device.device_specs;
+        if moved && !self.entry.claims.is_empty() {
+            warn!(instance = %self.entry.key, "DeviceNodeChanged: containers that use the device keep its old node");
+        }
+        self.entry.device = device;
     }
 
     /// The last round saw the device, or did not.

@@ -1,0 +1,87 @@
+//! `akri discover --explain`: why a device is found or not. The handler itself says it, in its log: it is asked by a
+//! property of the call, and else does an ordinary round.
+
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+use akri_agent::discovery::admission::admit;
+use akri_agent::discovery::registry::Handler;
+use akri_agent::discovery::rounds::call;
+use akri_sandbox::Found;
+use anyhow::{Context as _, bail, ensure};
+use serde::Serialize;
+
+use super::load::{Loaded, Subject};
+use super::source::show;
+use crate::cli::Output;
+use crate::output::{plain, print};
+
+/// The property that asks, and the context of the lines that answer.
+const EXPLAIN: &str = "explain";
+
+/// Lines of an answer.
+const LINES: usize = 2000;
+
+/// What a handler says of a device.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    device: String,
+    configuration: String,
+    lines: Vec<String>,
+}
+
+/// Asks every Configuration's handler. Fails if none of them could tell, or if one that should could not.
+pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result<ExitCode> {
+    let devices = loaded.host.find(name).await.with_context(|| format!("cannot look for '{name}'"))?;
+    ensure!(!devices.is_empty(), "no device '{name}' in sysfs");
+    let mut explanations = Vec::new();
+    let mut failed = false;
+    for subject in &loaded.subjects {
+        for device in &devices {
+            match explain(loaded, subject, device).await {
+                Ok(found) => explanations.extend(found),
+                Err(why) => {
+                    eprintln!("error: {why:#}");
+                    failed = true;
+                }
+            }
+        }
+    }
+    print(&explanations, output, || explanations.iter().map(text).collect())?;
+    Ok(if failed || explanations.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// None if the handler has nothing to say.
+async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::Result<Option<Explanation>> {
+    let configuration = &subject.configuration;
+    let handlers = loaded.handlers.borrow().clone();
+    let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(subject.no_handler(&handlers)) };
+    let lines = ask(subject, handler, device).await?;
+    if lines.is_empty() {
+        let handler = &configuration.handler;
+        eprintln!("warning: {}: the handler '{handler}' can't explain what it finds", configuration.key);
+        return Ok(None);
+    }
+    if !device.is_granted(&handler.rules.grants) {
+        let (key, subsystem) = (&configuration.key, device.subsystem.as_deref().unwrap_or_default());
+        bail!("{key}: '{}' is hidden from the handler: its subsystem '{subsystem}' is not granted", device.devpath);
+    }
+    Ok(Some(Explanation { device: device.devpath.clone(), configuration: configuration.key.to_string(), lines }))
+}
+
+/// Runs a round that also explains the device; what it explained.
+async fn ask(subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
+    let (log, lines) = mpsc::channel();
+    let mut call = call(&subject.configuration, handler);
+    call.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
+    call.limits.log_lines = LINES;
+    call.log = Some(log);
+    let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;
+    show(&admit(set, &handler.rules.grants, &handler.rules.limits), &subject.configuration);
+    Ok(lines.try_iter().filter(|line| line.context == EXPLAIN).map(|line| line.message).collect())
+}
+
+fn text(explanation: &Explanation) -> String {
+    let lines = explanation.lines.iter().map(|line| format!("  {}\n", plain(line)));
+    format!("{} against {}\n{}", explanation.device, explanation.configuration, lines.collect::<String>())
+}

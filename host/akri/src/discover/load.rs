@@ -1,0 +1,125 @@
+//! Reads the file and loads the components.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_agent::cluster::local::read_directory;
+use akri_agent::cluster::{HandlerObject, Manifests};
+use akri_agent::discovery::registry::{Handlers, Registry};
+use akri_agent::uevent::{Listener, Uevents};
+use akri_api::manifest::{self, Manifest, Object};
+use akri_api::{HandlerRules, configuration_to_model};
+use akri_model::configuration::Configuration;
+use akri_sandbox::{Host, HostConfig};
+use anyhow::{Context as _, anyhow, bail};
+use indicatif::ProgressBar;
+use tokio::sync::watch;
+
+use crate::cli::{DiscoverArgs, node_name};
+
+/// All that rounds need. Handlers are loaded anew when their files change, as long as this is there.
+pub(super) struct Loaded {
+    pub(super) node: String,
+    pub(super) subjects: Vec<Subject>,
+    pub(super) handlers: watch::Receiver<Arc<Handlers>>,
+    pub(super) host: Host,
+    _registry: Registry,
+    _manifests: watch::Sender<Arc<Manifests>>,
+    _listener: Option<Listener>,
+}
+
+/// A Configuration of the file, and where it stands.
+pub(super) struct Subject {
+    pub(super) configuration: Arc<Configuration>,
+    pub(super) manifest: Manifest,
+}
+
+/// Reads, loads, and waits until all handlers have been looked at.
+pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
+    let node = node_name(args.node_name.clone())?;
+    let manifests = read(&args.file)?;
+    let (directory, objects) = components(args, &manifests)?;
+    let config =
+        HostConfig { cache_dir: cache_dir(), sysfs: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
+    let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
+    let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
+    let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
+    let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
+    let (sender, receiver) = watch::channel(Arc::new(all));
+    let spinner = ProgressBar::new_spinner().with_message(format!("loading components of {}", directory.display()));
+    let registry = Registry::start(host.clone(), vec![directory], receiver, uevents);
+    let mut handlers = registry.handlers();
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let settled = handlers.wait_for(|handlers| handlers.settled).await.context("no handler was loaded")?.clone();
+    spinner.finish_and_clear();
+    let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
+    let subjects = manifests.into_iter().filter_map(|manifest| subject(manifest, only)).collect();
+    Ok(Loaded { node, subjects, handlers, host, _registry: registry, _manifests: sender, _listener: listener })
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read '{}'", file.display()))?;
+    let (manifests, errors) = manifest::parse(file, &text);
+    if !errors.is_empty() {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        bail!("{}", lines.join("\nerror: "));
+    }
+    if !manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_))) {
+        bail!("'{}' holds no Configuration", file.display());
+    }
+    Ok(manifests)
+}
+
+/// A Configuration; with `--handler` it is for that handler, whatever it says.
+fn subject(manifest: Manifest, only: Option<&String>) -> Option<Subject> {
+    let Object::Configuration(object) = &manifest.object else { return None };
+    let mut configuration = configuration_to_model(object);
+    if let Some(only) = only {
+        configuration.handler.clone_from(only);
+    }
+    Some(Subject { configuration: Arc::new(configuration), manifest })
+}
+
+/// The components and where they are: that of `--handler` alone, else all of the component directory and of the file.
+fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(PathBuf, Objects)> {
+    let Some(component) = &args.handler else {
+        let scan = read_directory(&args.components);
+        scan.errors.iter().for_each(|error| eprintln!("warning: {error}"));
+        let objects = handler_objects(scan.files.values().flatten()).chain(handler_objects(manifests.iter()));
+        return Ok((args.components.clone(), objects.collect()));
+    };
+    let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;
+    let object = HandlerObject { file: file.to_owned(), digest: None, rules: rules_for(file, manifests) };
+    let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((directory.to_owned(), BTreeMap::from([("--handler".to_owned(), Arc::new(object))])))
+}
+
+/// DiscoveryHandler objects by name.
+type Objects = BTreeMap<String, Arc<HandlerObject>>;
+
+fn handler_objects<'a>(
+    manifests: impl Iterator<Item = &'a Manifest>,
+) -> impl Iterator<Item = (String, Arc<HandlerObject>)> {
+    manifests.filter_map(|manifest| match &manifest.object {
+        Object::DiscoveryHandler(object) => {
+            Some((manifest.object.identity().2, Arc::new(HandlerObject::from(&**object))))
+        }
+        Object::Configuration(_) => None,
+    })
+}
+
+/// What a DiscoveryHandler of the file grants to a component.
+fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
+    let object = handler_objects(manifests.iter()).find(|(_, object)| object.file == file);
+    object
+        .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |(_, object)| object.rules.clone())
+}
+
+/// Compiled components are kept for the next time, where the user's caches are.
+fn cache_dir() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let caches = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
+    std::fs::create_dir_all(&caches).ok().map(|()| caches.join("akri"))
+}

@@ -1,0 +1,85 @@
+//! `akri discover`: discovery on this machine, without a cluster. Rounds are run by the agent's own code.
+
+mod explain;
+mod load;
+mod source;
+mod watch;
+
+use std::process::ExitCode;
+
+use akri_model::configuration::Configuration;
+use akri_model::device::Device;
+use akri_model::names::{HashInput, HashLength, instance_name, resource_name};
+use serde::Serialize;
+
+use crate::cli::{DiscoverArgs, Output};
+use crate::get::telling;
+use crate::output::{plain, print, table};
+use load::Loaded;
+use source::Source;
+
+/// A device that was found, and what it would be called.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Found {
+    configuration: String,
+    /// Absent if the Configuration's name is too long.
+    resource: Option<String>,
+    shared: bool,
+    device: Device,
+}
+
+/// Runs one round for each Configuration of the file, or does what the flags say.
+pub(crate) async fn run(args: DiscoverArgs) -> anyhow::Result<ExitCode> {
+    let loaded = load::load(&args).await?;
+    match &args.explain {
+        Some(device) => explain::run(&loaded, device, args.output).await,
+        None if args.watch => watch::run(&loaded, args.output).await,
+        None => once(&loaded, args.output).await,
+    }
+}
+
+/// Fails if one of the rounds failed.
+async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
+    let mut found = Vec::new();
+    let mut failed = false;
+    for source in &mut Source::start_all(loaded) {
+        match source.next().await {
+            Ok(round) => found.extend(round.devices(source.configuration(), &loaded.node)),
+            Err(failure) => {
+                eprintln!("error: {failure}");
+                failed = true;
+            }
+        }
+    }
+    print(&found, output, || found_table(&found))?;
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Found {
+    fn new(device: Device, configuration: &Configuration, shared: bool, node: &str) -> Self {
+        let hash = HashInput::new(&device.id, shared, node).hash(HashLength::Short);
+        Self {
+            configuration: configuration.key.to_string(),
+            resource: instance_name(&configuration.key.name, &hash).map(|name| resource_name(&name)),
+            shared,
+            device,
+        }
+    }
+
+    fn resource(&self) -> &str {
+        self.resource.as_deref().unwrap_or("(name too long)")
+    }
+}
+
+fn found_table(found: &[Found]) -> String {
+    if found.is_empty() {
+        return "no devices\n".to_owned();
+    }
+    let row = |found: &Found| {
+        let device = &found.device;
+        vec![found.resource().to_owned(), found.configuration.clone(), telling(&device.properties), plain(&device.id)]
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    table(&["RESOURCE", "CONFIGURATION", "DEVICE", "ID"], &rows)
+}

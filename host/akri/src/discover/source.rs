@@ -1,0 +1,127 @@
+//! The rounds of one Configuration, one after the other.
+
+use std::sync::Arc;
+
+use akri_agent::discovery::Outcome;
+use akri_agent::discovery::registry::Handlers;
+use akri_agent::discovery::rounds::Rounds;
+use akri_model::configuration::Configuration;
+use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::discovery::RoundError;
+use tokio::sync::{mpsc, watch};
+
+use super::Found;
+use super::load::{Loaded, Subject};
+use crate::output::plain;
+
+/// A Configuration and what its rounds come to.
+pub(super) struct Source<'a> {
+    subject: &'a Subject,
+    handlers: watch::Receiver<Arc<Handlers>>,
+    outcomes: mpsc::Receiver<Outcome>,
+    /// Warnings that were shown.
+    notes: Vec<Note>,
+    _rounds: Rounds,
+    _configuration: watch::Sender<Arc<Configuration>>,
+}
+
+/// A round that succeeded, with properties as brokers see them.
+pub(super) struct Round {
+    pub(super) set: DeviceSet,
+    pub(super) shared: bool,
+}
+
+/// A round that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct Failure {
+    /// A CamelCase word for programs.
+    pub(super) reason: &'static str,
+    /// For people; more than one line if more is wrong.
+    pub(super) message: String,
+    /// The next round will fail likewise unless someone does something.
+    pub(super) is_lasting: bool,
+}
+
+impl<'a> Source<'a> {
+    /// The rounds of all Configurations start.
+    pub(super) fn start_all(loaded: &'a Loaded) -> Vec<Self> {
+        loaded.subjects.iter().map(|subject| Self::start(subject, &loaded.handlers)).collect()
+    }
+
+    fn start(subject: &'a Subject, handlers: &watch::Receiver<Arc<Handlers>>) -> Self {
+        let (_configuration, configuration) = watch::channel(Arc::clone(&subject.configuration));
+        let (sender, outcomes) = mpsc::channel(1);
+        let _rounds = Rounds::start(configuration, handlers.clone(), sender);
+        Self { subject, handlers: handlers.clone(), outcomes, notes: Vec::new(), _rounds, _configuration }
+    }
+
+    pub(super) fn configuration(&self) -> &'a Configuration {
+        &self.subject.configuration
+    }
+
+    /// Waits for the end of the next round, and shows its warnings if they are others than before.
+    pub(super) async fn next(&mut self) -> Result<Round, Failure> {
+        match self.outcomes.recv().await {
+            Some(Outcome::Found { mut set, shared }) => {
+                if set.notes != self.notes {
+                    self.notes.clone_from(&set.notes);
+                    show(&set, self.configuration());
+                }
+                for device in &mut set.devices {
+                    device.properties = self.configuration().broker_view(&device.properties);
+                }
+                Ok(Round { set, shared })
+            }
+            Some(Outcome::Failed(error)) => Err(self.subject.failure(&error)),
+            Some(Outcome::NoHandler(_)) => Err(self.subject.no_handler(&self.handlers.borrow())),
+            None => Err(Failure { reason: "Stopped", message: "no more rounds are run".to_owned(), is_lasting: true }),
+        }
+    }
+}
+
+impl Round {
+    /// Its devices by name.
+    pub(super) fn devices(self, configuration: &Configuration, node: &str) -> impl Iterator<Item = Found> {
+        let found = move |device: Device| Found::new(device, configuration, self.shared, node);
+        self.set.devices.into_iter().map(found)
+    }
+}
+
+impl Subject {
+    /// What a round's error means to a person; a handler's problems each with file, line and field.
+    pub(super) fn failure(&self, error: &RoundError) -> Failure {
+        let message = match error {
+            RoundError::InvalidDetails(problems) => {
+                let located = self.manifest.locate_problems(&self.configuration.details, problems);
+                located.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
+            }
+            error => format!("{}: {error}", self.configuration.key),
+        };
+        Failure { reason: error.reason(), message, is_lasting: matches!(error, RoundError::InvalidDetails(_)) }
+    }
+
+    /// There is no handler of the name.
+    pub(super) fn no_handler(&self, handlers: &Handlers) -> Failure {
+        let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
+        let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
+        let message = format!(
+            "{}: no discovery handler '{}' among those of --components: {}{}",
+            self.configuration.key,
+            self.configuration.handler,
+            if ready.is_empty() { "there are none".to_owned() } else { ready.join(", ") },
+            refused.collect::<String>()
+        );
+        Failure { reason: "NoHandler", message, is_lasting: true }
+    }
+}
+
+/// The warnings of a round.
+pub(super) fn show(set: &DeviceSet, configuration: &Configuration) {
+    for note in &set.notes {
+        eprintln!("warning: {}: {} ({})", configuration.key, plain(&note.message), plain(&note.reason));
+    }
+    if set.notes_dropped > 0 {
+        eprintln!("warning: {}: {} more warnings", configuration.key, set.notes_dropped);
+    }
+}
