@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Output;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, guest, identities, resource_of};
+use crate::support::node::{Node, guest, identities, resource_of, wait_for};
 
 /// A Configuration, with what a table wants to break.
 const GOOD: &str = "\
@@ -178,7 +178,7 @@ async fn components_that_are_none_are_refused_by_name() {
     let missing = node.wait_for_condition("script", "Ready", "False", "NoHandler").await;
     for (object, refusal) in &refusals {
         let is_told = |line: &str| line.contains(refusal.as_str()) && line.contains(&format!("object=\"{object}\""));
-        assert!(agent.log().lines().any(is_told), "{refusal}: {}", agent.log());
+        wait_for(refusal, || agent.log(), |log| log.lines().any(is_told)).await;
     }
     let told = format!("(ready: debugEcho, udev; absent: {}", refusals[1].1);
     assert!(missing.message.starts_with("no discovery handler 'script' ("), "{}", missing.message);

@@ -73,6 +73,7 @@ impl Machine {
         let mut ready = String::new();
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         if ready != "ready\n" {
+            let _ = holder.wait(); // it ended before it was ready
             skip("this needs namespaces of mounts and networks");
             return None;
         }

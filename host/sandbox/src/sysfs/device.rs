@@ -1,6 +1,7 @@
 //! One device: its `uevent` file, what udev's database says of it, its attributes.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::time::Instant;
 
 use super::dir::{Dir, resolve};
@@ -70,11 +71,12 @@ impl<'a> Reader<'a> {
 
     /// Remembers a device that could not be read. One that has gone meanwhile is simply gone.
     pub(super) fn unread(&mut self, devpath: String) {
-        let is_there = self.device_dir(&devpath).is_some_and(|dir| dir.has("uevent"));
-        if is_there && self.unreadable.len() < UNREADABLE {
-            self.unreadable.push(devpath);
-        } else if is_there {
-            self.skip();
+        match self.root.dir(devpath.trim_start_matches('/')) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Ok(dir) if dir.has("uevent") && self.unreadable.len() < UNREADABLE => self.unreadable.push(devpath),
+            _ => {
+                self.skip();
+            }
         }
     }
 
