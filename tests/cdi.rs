@@ -1,4 +1,4 @@
-//! CDI specification files beside the device plugins (RULES 8).
+//! CDI specification files beside the device plugins (rule 8).
 
 use std::fs;
 

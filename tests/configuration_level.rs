@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use akri_api::Instance;
+use akri_grpc::deviceplugin::PreStartContainerRequest;
+use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::node::{Agent, Node, usage};
@@ -25,7 +27,8 @@ fn ids(view: &View) -> Vec<String> {
 }
 
 fn used(instances: &[Instance]) -> Vec<String> {
-    let usages = instances.iter().flat_map(|i| usage(i).into_iter().map(|(_, usage)| usage.to_owned()).collect::<Vec<_>>());
+    let usages =
+        instances.iter().flat_map(|i| usage(i).into_iter().map(|(_, usage)| usage.to_owned()).collect::<Vec<_>>());
     let mut used: Vec<String> = usages.filter(|usage| !usage.is_empty()).collect();
     used.sort();
     used
@@ -46,11 +49,12 @@ async fn the_resource_is_there_before_any_device() {
     node.write_echo("cam", 2, &["one", "two"]);
     kubelet.wait_for("two ids", |view| ids(view) == ["0", "1"]).await;
     node.remove("manifests/cam.yaml");
-    kubelet.wait_for("an empty list and the end", |view| {
-        let resource = view.resource(CAMERAS);
-        resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
-    })
-    .await;
+    kubelet
+        .wait_for("an empty list and the end", |view| {
+            let resource = view.resource(CAMERAS);
+            resource.lists.last().is_some_and(Vec::is_empty) && !resource.connected
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -111,10 +115,37 @@ async fn both_kinds_of_resource_see_each_others_claims() {
     kubelet.remove_pod("direct");
     kubelet.remove_pod("some");
     node.wait_for_instances("no claims", |list| used(list).is_empty()).await;
-    kubelet.wait_for("everything free", |view| {
-        ids(view) == ["0", "1"] && view.resource(&one).allocatable() == 1 && view.resource(&two).allocatable() == 1
-    })
-    .await;
+    kubelet
+        .wait_for("everything free", |view| {
+            ids(view) == ["0", "1"] && view.resource(&one).allocatable() == 1 && view.resource(&two).allocatable() == 1
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_container_may_start_with_what_is_claimed_here_and_with_nothing_else() {
+    let (node, kubelet, _agent) = cameras(2, &["one"]).await;
+    let one = resource_of(&node.instances(), "one");
+    kubelet.wait_for("its slots", |view| view.resource(&one).allocatable() == 2).await;
+    kubelet.admit("some", "container", CAMERAS, 1).await.unwrap();
+    kubelet.admit("direct", "container", &one, 1).await.unwrap();
+    let instance = one.strip_prefix("akri.sh/").unwrap();
+    let slots = [format!("{instance}-0"), format!("{instance}-1")];
+    let [by_some, direct] = slots.each_ref().map(String::as_str);
+    for (resource, ids, claimed) in [
+        (CAMERAS, &["0"][..], true),
+        (CAMERAS, &["1"], false),
+        (CAMERAS, &["0", "1"], false),
+        (CAMERAS, &[], false),
+        (&one, &[direct], true),
+        (&one, &[by_some], false), // claimed, but through the other resource
+        (&one, &["x"], false),
+    ] {
+        let devices_ids = ids.iter().map(ToString::to_string).collect();
+        let answer = kubelet.plugin(resource).pre_start_container(PreStartContainerRequest { devices_ids }).await;
+        let code = answer.map(drop).map_err(|status| status.code());
+        assert_eq!(code, if claimed { Ok(()) } else { Err(Code::NotFound) }, "{resource} {ids:?}");
+    }
 }
 
 #[tokio::test]
@@ -157,12 +188,15 @@ async fn only_the_wanted_resources_are_offered() {
         node.write_configuration("cam", "debugEcho", details, &format!("  resources: {resources}\n"));
     };
     edit("instance");
-    kubelet.wait_for("only the Instance's", |view| !view.resource(CAMERAS).connected && view.resource(&one).connected).await;
+    kubelet
+        .wait_for("only the Instance's", |view| !view.resource(CAMERAS).connected && view.resource(&one).connected)
+        .await;
     edit("configuration");
-    kubelet.wait_for("only the Configuration's", |view| {
-        view.resource(CAMERAS).connected && ids(view) == ["0"] && !view.resource(&one).connected
-    })
-    .await;
+    kubelet
+        .wait_for("only the Configuration's", |view| {
+            view.resource(CAMERAS).connected && ids(view) == ["0"] && !view.resource(&one).connected
+        })
+        .await;
     edit("both");
     kubelet.wait_for("both", |view| view.resource(CAMERAS).connected && view.resource(&one).connected).await;
 }

@@ -1,4 +1,4 @@
-//! Edits of a Configuration: they take effect, and nothing is made anew for it (RULES 32).
+//! Edits of a Configuration: they take effect, and nothing is made anew for it (rule 32).
 
 use std::fs;
 use std::slice::from_ref;

@@ -1,4 +1,4 @@
-//! When the kubelet is told about an Instance's slots, and what it is told (RULES 4 and 12).
+//! When the kubelet is told about an Instance's slots, and what it is told (rules 4 and 12).
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
@@ -88,6 +88,23 @@ async fn a_failed_allocate_sends_the_list_again() {
     assert_eq!(used(&instance).len(), 1, "a failed Allocate claims nothing, not even the slots that were free");
     let rest = scene.kubelet.admit("other", "container", &scene.resource, 2).await;
     assert_eq!(rest.unwrap().ids.len(), 2);
+}
+
+#[tokio::test]
+async fn the_slot_that_was_used_last_is_taken_first() {
+    let scene = Scene::new().await;
+    let Scene { kubelet, agent, resource, .. } = &scene;
+    let mut ids = Vec::new();
+    for pod in ["first", "second"] {
+        ids.extend(kubelet.admit(pod, "container", resource, 1).await.unwrap().ids);
+    }
+    agent.sees_in_use(&ids).await;
+    kubelet.remove_pod("first");
+    kubelet.remove_pod("second");
+    let name = name_of(&scene.instance);
+    scene.node.wait_for_instance(name, "no claim", |instance| used(instance).is_empty()).await;
+    let next = kubelet.admit("next", "container", resource, 1).await.unwrap();
+    assert_eq!(next.ids, [format!("{name}-1")], "the second pod's, not the lowest");
 }
 
 #[tokio::test]

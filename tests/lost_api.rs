@@ -1,4 +1,4 @@
-//! Shared devices while the API does not answer, or has other ideas (RULES 6, 11, 28).
+//! Shared devices while the API does not answer, or has other ideas (rules 6, 11, 28).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,11 @@ use akri_agent::reclaim::Claims;
 use akri_agent::uevent::Uevents;
 use akri_model::claim::Entry;
 use akri_model::instance::Instance;
-use akri_model::names::{Identity, Key};
+use akri_model::names::{HashInput, Identity, Key};
 use akri_sandbox::{Host, HostConfig};
 use async_trait::async_trait;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{RwLock, Semaphore, watch};
+use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet};
 use crate::support::node::{Node, wait_for};
@@ -30,6 +31,8 @@ struct Line {
     cut: AtomicBool,
     /// Requests get through and answers do not.
     deaf: AtomicBool,
+    /// Claims wait for as long as this is written to.
+    slow: RwLock<()>,
 }
 
 impl Line {
@@ -76,6 +79,7 @@ impl Cluster for Line {
 
     async fn swap_usage(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError> {
         self.check()?;
+        let _turn = self.slow.read().await;
         self.through(self.to.swap_usage(key, slot, from, to).await)
     }
 
@@ -88,7 +92,7 @@ impl Cluster for Line {
     }
 }
 
-/// A node with one shared camera of two slots, and the API behind a line.
+/// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
 struct Site {
     node: Node,
     kubelet: Kubelet,
@@ -101,15 +105,19 @@ struct Site {
 
 impl Site {
     async fn new() -> Self {
-        let node = Node::new();
+        Self::on(Node::new()).await
+    }
+
+    async fn on(node: Node) -> Self {
         let kubelet = Kubelet::start(&node.path("kubelet"));
         node.write_echo("cam", 2, &["one"]);
-        let local = Local::open(vec![node.path("components"), node.path("manifests")], &node.path("state")).await.unwrap();
-        let line = Arc::new(Line { to: local, cut: AtomicBool::new(false), deaf: AtomicBool::new(false) });
+        let local =
+            Local::open(vec![node.path("components"), node.path("manifests")], &node.path("state")).await.unwrap();
+        let line = Line { to: local, cut: AtomicBool::new(false), deaf: AtomicBool::new(false), slow: RwLock::new(()) };
         let mut site = Self {
             node,
             kubelet,
-            line,
+            line: Arc::new(line),
             owner: None,
             context: None,
             resource: String::new(),
@@ -140,21 +148,20 @@ impl Site {
             cdi: None,
             naming: Semaphore::new(8),
         });
-        let config =
-            HostConfig { cache_dir: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
+        let config = HostConfig { cache_dir: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
         let manifests = self.line.manifests();
-        let registry = Registry::start(Host::new(config).unwrap(), vec![self.node.path("components")], manifests.clone(), Uevents::default());
+        let registry = Registry::start(
+            Host::new(config).unwrap(),
+            vec![self.node.path("components")],
+            manifests.clone(),
+            Uevents::default(),
+        );
         let configuration = manifests.borrow().configurations[&Key::new("default", "cam")].clone();
         let mut handlers = registry.handlers();
         handlers.wait_for(|handlers| handlers.settled).await.unwrap();
         let handlers = handlers.borrow().clone();
         let (_, handlers) = watch::channel(handlers);
-        self.owner = Some(Owner::start(
-            Arc::clone(&context),
-            configuration,
-            entries.into_values().collect(),
-            handlers,
-        ));
+        self.owner = Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), handlers));
         self.context = Some(context);
     }
 
@@ -246,4 +253,74 @@ async fn a_claim_the_journal_lost_is_still_ours_and_one_of_another_node_is_not()
     site.start(&[0]).await;
     site.wait_for_slots(&[true, false]).await;
     assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-a", "node-b"));
+}
+
+#[tokio::test]
+async fn a_slot_that_another_node_has_taken_meanwhile_is_refused() {
+    let site = Site::new().await;
+    site.meddle(0, "", "node-b").await;
+    let refused = site.kubelet.admit("pod", "container", &site.resource, 2).await;
+    let told = "slot 0 is in use by 'node-b'".to_owned();
+    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, told)));
+    assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-b", ""), "nobody is robbed, nothing is kept");
+}
+
+#[tokio::test]
+async fn an_allocate_that_takes_too_long_is_refused_and_undone() {
+    let site = Site::new().await;
+    let line = Arc::clone(&site.line);
+    let slow = line.slow.write().await;
+    let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
+    let told = "the claim was not decided within 2s".to_owned();
+    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, told)));
+    let lists = || site.kubelet.view(|view| view.resource(&site.resource).lists.len());
+    let before = lists();
+    drop(slow);
+    wait_for("the list again", lists, |now| *now > before).await;
+    assert_eq!(site.usage(0), "", "nobody waited for it any more");
+    site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_local_device_is_served_without_the_api() {
+    let node = Node::new();
+    node.make_echo_local();
+    let mut site = Site::on(node).await;
+    site.line.cut.store(true, Ordering::SeqCst);
+    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    assert_eq!(site.usage(0), "", "it is published when somebody listens");
+    site.stop().await;
+    site.start(&[]).await;
+    site.kubelet.wait_for("both slots again", |view| view.resource(&site.resource).allocatable() == 2).await;
+    site.kubelet.readmit("pod").unwrap();
+    let next = site.kubelet.admit("next", "container", &site.resource, 1).await.unwrap();
+    assert_eq!(next.ids, [format!("{}-1", site.instance.name)], "the first slot is in use");
+    site.line.cut.store(false, Ordering::SeqCst);
+    wait_for("both claims", || [site.usage(0), site.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
+}
+
+#[tokio::test]
+async fn a_container_gets_what_this_node_saw_and_not_what_the_instance_says() {
+    let site = Site::new().await;
+    let identity = HashInput::new("one", true, "").identity();
+    let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
+    instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
+    site.line.to.publish(&instance).await.unwrap();
+    let admitted = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
+}
+
+#[tokio::test]
+async fn an_instance_that_somebody_deleted_is_made_again_with_its_claims() {
+    let node = Node::new();
+    node.make_echo_local();
+    let site = Site::on(node).await;
+    site.kubelet.admit("first", "container", &site.resource, 1).await.unwrap();
+    wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
+    let uid = site.node.instances()[0].metadata.uid.clone().unwrap();
+    site.line.to.delete(&site.instance, &uid).await.unwrap();
+    assert!(site.node.instances().is_empty());
+    site.kubelet.admit("second", "container", &site.resource, 1).await.unwrap();
+    site.node.wait_for_instances("the Instance again", |list| list.len() == 1).await;
+    wait_for("both claims", || [site.usage(0), site.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
 }

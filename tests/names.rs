@@ -149,3 +149,52 @@ async fn a_device_whose_longer_name_does_not_fit_is_reported() {
     node.wait_for_instances("the one that has the name now", |list| list.iter().any(|i| description(i) == missing))
         .await;
 }
+
+#[tokio::test]
+async fn an_instance_that_does_not_say_which_device_it_is_stands_for_the_one_of_its_name() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo("echo", 1, &["foo0"]);
+    let agent = node.start();
+    let mut found = node.wait_for_instances("the device", |list| list.len() == 1).await.remove(0);
+    agent.kill();
+    // As upstream Akri makes them.
+    node.remove("state/journal.jsonl");
+    let annotations = found.metadata.annotations.take();
+    node.write(&format!("state/instances/default/{}.json", name_of(&found)), &serde_json::to_string(&found).unwrap());
+    let _agent = node.start();
+    let adopted = |list: &[Instance]| list.len() == 1 && list[0].metadata.annotations == annotations;
+    let after = node.wait_for_instances("its identity", adopted).await;
+    assert_eq!(identities(&after), identities(&[found]));
+    let resource = resource_of(&after[0]);
+    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+}
+
+#[tokio::test]
+async fn of_two_configurations_with_one_name_one_is_served_at_a_time() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    let write = |namespace: &str| {
+        let metadata = format!("metadata: {{name: echo, namespace: {namespace}}}");
+        let spec = "spec: {discoveryHandler: {name: debugEcho, discoveryDetails: 'descriptions: [foo0]'}}";
+        let text = format!("apiVersion: akri.sh/v0\nkind: Configuration\n{metadata}\n{spec}\n");
+        node.write(&format!("manifests/{namespace}.yaml"), &text);
+    };
+    let in_namespace = |list: &[Instance], namespace: &str| {
+        list.len() == 1 && list[0].metadata.namespace.as_deref() == Some(namespace)
+    };
+    write("later");
+    let agent = node.start();
+    let found = node.wait_for_instances("its device", |list| in_namespace(list, "later")).await;
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
+    write("earlier");
+    agent.wait_for_log("not used: a Configuration of another namespace has the name").await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    assert_eq!(identities(&node.instances()), identities(&found), "the one that has the name keeps it");
+    assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);
+
+    node.remove("manifests/later.yaml");
+    node.wait_for_instances("the other one's device", |list| in_namespace(list, "earlier")).await;
+    kubelet.wait_for("its registration", |view| view.resource(&resource).registrations == 2).await;
+}

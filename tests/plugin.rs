@@ -1,4 +1,4 @@
-//! Device plugins and the kubelet: RULES 1-4 and 7, many resources, restarts.
+//! Device plugins and the kubelet: rules 1-4 and 7, many resources, restarts.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! When a slot is given back, and above all when it is not (RULES 19-21).
+//! When a slot is given back, and above all when it is not (rules 19-21).
 
 use std::fs;
 use std::time::Duration;
@@ -80,4 +80,15 @@ async fn a_slot_of_a_device_that_is_gone_is_kept_until_its_pod_is_gone() {
     kubelet.remove_pod("pod");
     node.wait_for_instances("no Instance", <[_]>::is_empty).await;
     kubelet.wait_for("no id", |view| view.resource(CAMERAS).capacity() == 0).await;
+}
+
+#[tokio::test]
+async fn a_claim_made_again_has_to_be_seen_again() {
+    let (node, kubelet, _agent) = in_use(&[]).await;
+    kubelet.remove_pod("pod");
+    let again = kubelet.admit_init("next", "init", CAMERAS, 1).await.unwrap(); // before anyone has noticed
+    assert_eq!(again.ids, ["0"]);
+    tokio::time::sleep(LOOKS).await;
+    assert!(is_held(&node.instances()), "that the first pod was seen says nothing about the next one");
+    kubelet.admit("next", "app", CAMERAS, 1).await.unwrap();
 }

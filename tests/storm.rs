@@ -36,7 +36,7 @@ async fn weather(node: &Node) {
         pods.all_registered().await;
         pods.storm_until_killed(agent).await;
     }
-    assert!(pods.admitted >= KILLS, "the agent was killed while pods were admitted, not before: {}", pods.admitted);
+    assert!(pods.admitted >= KILLS, "{}", pods.admitted);
 
     let agent = node.start();
     pods.all_registered().await;
@@ -75,24 +75,33 @@ impl Pods<'_> {
         self.kubelet.wait_for("every slot", |view| self.resources.iter().all(|name| is_served(view, name))).await;
     }
 
-    /// Admits and removes pods until the agent was killed, which happens some admissions later and in the middle of one.
+    /// Admits and removes pods, some in peace, and goes on until the agent was killed in the middle of it.
     async fn storm_until_killed(&mut self, agent: Agent) {
-        let pause = Duration::from_micros(random() % 60_000);
+        let (enough, first) = (self.admitted + 1 + random(5), self.next);
+        while self.admitted < enough {
+            assert!(self.next < first + 100, "a pod in a hundred is admitted");
+            self.admit_and_remove().await;
+        }
+        let pause = Duration::from_micros(random(20_000) as u64);
         let killer = tokio::task::spawn_blocking(move || {
             std::thread::sleep(pause);
             agent.kill();
         });
         while !killer.is_finished() {
-            self.admit().await;
-            if random().is_multiple_of(3) {
-                self.remove_one();
-            }
+            self.admit_and_remove().await;
         }
         killer.await.unwrap();
     }
 
+    async fn admit_and_remove(&mut self) {
+        self.admit().await;
+        if random(3) == 0 {
+            self.remove_one();
+        }
+    }
+
     /// What is refused is refused: the agent may be gone, or all slots in use.
-    async fn admit(&mut self) -> bool {
+    async fn admit(&mut self) {
         let pod = format!("pod-{}", self.next);
         let resource = &self.resources[self.next % 2];
         self.next += 1;
@@ -101,13 +110,12 @@ impl Pods<'_> {
         if !admitted {
             self.remove_one();
         }
-        admitted
     }
 
     fn remove_one(&self) {
         let pods: Vec<String> = self.kubelet.view(pods_of).into_iter().collect();
         if !pods.is_empty() {
-            self.kubelet.remove_pod(&pods[random() as usize % pods.len()]);
+            self.kubelet.remove_pod(&pods[random(pods.len())]);
         }
     }
 
@@ -124,8 +132,8 @@ impl Pods<'_> {
     }
 }
 
-fn random() -> u64 {
-    RandomState::new().hash_one(0)
+fn random(below: usize) -> usize {
+    RandomState::new().hash_one(0) as usize % below
 }
 
 fn pods_of(view: &View) -> BTreeSet<String> {

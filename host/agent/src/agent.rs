@@ -1,4 +1,4 @@
-//! The agent from start to stop. The order at the start is that of RULES 6: lock, journal, what pods use, cluster,
+//! The agent from start to stop. The order at the start is that of rule 6: lock, journal, what pods use, cluster,
 //! registration with the kubelet, handlers.
 
 use std::collections::BTreeMap;

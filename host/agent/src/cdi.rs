@@ -16,7 +16,7 @@ use tracing::warn;
 pub struct Cdi {
     /// A directory that container engines read, such as `/var/run/cdi`.
     pub directory: PathBuf,
-    /// Whether the kubelet is told CDI names instead of device nodes and mounts (RULES 8).
+    /// Whether the kubelet is told CDI names instead of device nodes and mounts (rule 8).
     pub kubelet: bool,
 }
 

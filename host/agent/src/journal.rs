@@ -1,4 +1,4 @@
-//! What this node must not forget, whatever happens to it: its Instances and who uses their slots (RULES 28).
+//! What this node must not forget, whatever happens to it: its Instances and who uses their slots (rule 28).
 //!
 //! One append-only file. A line is a checksum and a record; the last record of an Instance counts. A claim is on disk
 //! before the kubelet hears of it, so `kill -9` and a power cut lose none. A line torn by a crash is the last one and is

@@ -1,5 +1,5 @@
 //! The agent of one node: it runs discovery handlers, keeps an Instance for each device they find, and lets the kubelet
-//! hand the devices to containers.
+//! hand the devices to containers. The rules that comments name by number are in `docs/rules.md`.
 
 pub mod agent;
 pub mod cdi;

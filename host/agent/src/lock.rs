@@ -1,4 +1,4 @@
-//! One agent for one state directory: a second one waits until the first is gone, as in a rolling update (RULES 6).
+//! One agent for one state directory: a second one waits until the first is gone, as in a rolling update (rule 6).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};

@@ -167,7 +167,7 @@ async fn fulfil(cluster: &dyn Cluster, wish: &Wish) -> Result<(), ClusterError> 
     }
 }
 
-/// Somebody deleted an Instance whose device is there: it is made again, with its claims (RULES 27).
+/// Somebody deleted an Instance whose device is there: it is made again, with its claims (rule 27).
 async fn recreate(cluster: &dyn Cluster, instance: &Instance) -> Result<(), ClusterError> {
     match cluster.create(instance).await? {
         Created::New(_) => info!(instance = %instance.key, "created again"),

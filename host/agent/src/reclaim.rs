@@ -1,4 +1,4 @@
-//! Looks at what pods use, every two seconds while there are claims, and tells the owners (RULES 19-21).
+//! Looks at what pods use, every two seconds while there are claims, and tells the owners (rules 19-21).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -185,7 +185,7 @@ impl Looker {
     }
 }
 
-/// Ids in use by resource. One id in two pods is the kubelet's business, and no reason to release anything (RULES 21).
+/// Ids in use by resource. One id in two pods is the kubelet's business, and no reason to release anything (rule 21).
 pub fn in_use(uses: &[PodUse]) -> InUse {
     let mut in_use = InUse::new();
     let mut users: BTreeMap<(&str, &str), &PodUse> = BTreeMap::new();
@@ -200,4 +200,74 @@ pub fn in_use(uses: &[PodUse]) -> InUse {
         }
     }
     in_use
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims() -> Arc<Claims> {
+        Arc::new(Claims::new(0))
+    }
+
+    fn looker(kubelet_dir: &Path, claims: Arc<Claims>) -> Looker {
+        let kubelet_dir = kubelet_dir.to_owned();
+        Looker { kubelet_dir, claims, settle: Duration::ZERO, kubelet: None, lost: true, restarted: None }
+    }
+
+    #[test]
+    fn no_moment_of_an_allocate_is_quiet() {
+        let claims = claims();
+        let before = claims.quiet();
+        assert!(before.is_some());
+        let (first, second) = (claims.answering(), claims.answering());
+        assert_eq!(claims.quiet(), None);
+        drop(first);
+        assert_eq!(claims.quiet(), None, "the other one is still being answered");
+        drop(second);
+        assert!(claims.quiet().is_some() && claims.quiet() != before, "one that came and went meanwhile is noticed");
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_that_does_not_answer_is_no_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut looker = looker(dir.path(), claims());
+        looker.lost = false;
+        assert!(looker.look().await.is_none());
+        assert!(looker.lost, "what was seen before it is back does not count");
+    }
+
+    #[test]
+    fn another_kubelet_or_one_that_is_back_begins_an_epoch() {
+        let dir = tempfile::tempdir().unwrap();
+        let (plugins, socket) = (dir.path().join("device-plugins"), dir.path().join("device-plugins/kubelet.sock"));
+        fs::create_dir(plugins).unwrap();
+        fs::write(&socket, "").unwrap();
+        let claims = claims();
+        let mut looker = looker(dir.path(), Arc::clone(&claims));
+        let mut noticed = || {
+            looker.notice_restart();
+            claims.epoch()
+        };
+        assert_eq!([noticed(), noticed()], [1, 1], "the first look after the agent's start, then the same kubelet");
+        fs::rename(&socket, dir.path().join("old")).unwrap(); // so that its inode is not given to the next one
+        fs::write(&socket, "").unwrap();
+        assert_eq!([noticed(), noticed()], [2, 2]);
+        looker.lost = true;
+        looker.notice_restart();
+        assert_eq!(claims.epoch(), 3);
+    }
+
+    #[test]
+    fn an_id_that_two_pods_use_is_in_use() {
+        let of = |pod: &str, ids: &[&str]| PodUse {
+            namespace: "default".into(),
+            pod: pod.into(),
+            container: "c".into(),
+            resource: "akri.sh/cam".into(),
+            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        let expected = BTreeSet::from(["0", "1", "2"].map(str::to_owned));
+        assert_eq!(in_use(&[of("a", &["0", "1"]), of("b", &["1", "2"])]), [("akri.sh/cam".into(), expected)].into());
+    }
 }

@@ -145,7 +145,7 @@ fn spec_of(instance: &instance::Instance) -> InstanceSpec {
     }
 }
 
-/// Deleting the Configuration deletes its Instances; no finalizer, so that nothing ever hangs (RULES 26).
+/// Deleting the Configuration deletes its Instances; no finalizer, so that nothing ever hangs (rule 26).
 fn owner_reference(instance: &instance::Instance) -> OwnerReference {
     OwnerReference {
         api_version: Configuration::api_version(&()).into_owned(),

@@ -72,7 +72,7 @@ pub struct UdevGrant {
     pub subsystems: Vec<String>,
 }
 
-/// How much a handler may use. What is absent has the default of DESIGN "The sandbox".
+/// How much a handler may use. By default 10 s a round, 64 MiB of memory and 4,096 devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {

@@ -148,7 +148,7 @@ fn checked(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Reads a typed object; fields that the type does not have are errors, each one named (RULES 33).
+/// Reads a typed object; fields that the type does not have are errors, each one named (rule 33).
 fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     let mut unknown = Vec::new();
     let mut on_unknown = |path: serde_ignored::Path<'_>| unknown.push(pointer_of_ignored(&path));

@@ -1,4 +1,4 @@
-//! What a node remembers of a device and its claims: the record that survives `kill -9` (RULES 28).
+//! What a node remembers of a device and its claims: the record that survives `kill -9` (rule 28).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct Entry {
     pub shared: bool,
     /// Slots.
     pub capacity: u32,
-    /// As last seen by this node: what a claim hands out (RULES 17).
+    /// As last seen by this node: what a claim hands out (rule 17).
     pub device: Device,
     /// Whether the last round that could tell saw it.
     pub online: bool,
@@ -40,11 +40,11 @@ pub struct Entry {
 pub struct Claim {
     /// The slot's usage string.
     pub usage: String,
-    /// What the container got. It keeps that for as long as it runs (RULES 18).
+    /// What the container got. It keeps that for as long as it runs (rule 18).
     pub edits: ContainerEdits,
-    /// Grows with each Allocate on this node: a look at what pods use judges only claims older than itself (RULES 20).
+    /// Grows with each Allocate on this node: a look at what pods use judges only claims older than itself (rule 20).
     pub generation: u64,
-    /// The API server did not answer in time, so nobody knows yet whether it accepted the claim (RULES 11).
+    /// The API server did not answer in time, so nobody knows yet whether it accepted the claim (rule 11).
     #[serde(default)]
     pub doubtful: bool,
 }

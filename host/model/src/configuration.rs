@@ -32,7 +32,7 @@ pub struct Configuration {
 
 impl Configuration {
     /// How long a device may be missing before its Instance leaves this node: nothing for a local device, which its node
-    /// really lost, five minutes for a shared one, which may only have missed a probe (DESIGN "Instances").
+    /// really lost, five minutes for a shared one, which may only have missed a probe.
     pub fn grace(&self, shared: bool) -> Duration {
         let default = if shared { Duration::from_secs(300) } else { Duration::ZERO };
         self.offline_grace.unwrap_or(default)

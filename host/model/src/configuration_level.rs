@@ -1,4 +1,4 @@
-//! The resource of a whole Configuration: virtual devices that stand for "some device of it" (RULES 13-15, after the
+//! The resource of a whole Configuration: virtual devices that stand for "some device of it" (rules 13-15, after the
 //! published Akri design "configuration-level resources").
 //!
 //! A virtual device that is held stands for one slot of one Instance and keeps its number. One that is free stands for

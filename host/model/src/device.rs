@@ -56,7 +56,7 @@ pub struct DeviceSet {
     /// Origins the round did not find out about: their known devices stay.
     pub kept: BTreeSet<String>,
     /// Ids of devices that were seen but can't be used, such as one that names a path it was not granted: not published,
-    /// and if they were before, they stay as they are (RULES 35).
+    /// and if they were before, they stay as they are (rule 35).
     pub withheld: BTreeSet<String>,
     /// Warnings, in order, bounded by the producer.
     pub notes: Vec<Note>,

@@ -69,7 +69,7 @@ impl ContainerEdits {
         Self { annotations, ..Self::of_device(device, properties, slot.hash) }
     }
 
-    /// The same by CDI name: mounts and device nodes are then in the CDI specification and nowhere else (RULES 8).
+    /// The same by CDI name: mounts and device nodes are then in the CDI specification and nowhere else (rule 8).
     #[must_use]
     pub fn by_cdi(self, name: String) -> Self {
         Self { mounts: Vec::new(), device_specs: Vec::new(), cdi_devices: vec![name], ..self }
@@ -89,7 +89,7 @@ pub struct Conflict {
 }
 
 /// Merges the edits of all slots of one container, keyed by slot name. A variable that several set comes from the lowest
-/// slot name; identical mounts and nodes count once; one path for two things is an error (RULES 16).
+/// slot name; identical mounts and nodes count once; one path for two things is an error (rule 16).
 pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits, Conflict> {
     let mut merged = ContainerEdits::default();
     for edits in slots.values() {

@@ -13,7 +13,7 @@ pub struct Grants {
     pub mount_paths: Vec<String>,
 }
 
-/// Bounds on one round of one handler (DESIGN "The sandbox").
+/// Bounds on one round of one handler; the default is what holds where its DiscoveryHandler names none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Wall-clock time of a round.

@@ -1,4 +1,4 @@
-//! What things are called. This is the only place that formats or splits a name (DESIGN "Names").
+//! What things are called. This is the only place that formats or splits a name.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -51,7 +51,7 @@ impl HashInput {
         Self(if shared { device_id.to_owned() } else { format!("{device_id}{node}") })
     }
 
-    /// The value of the annotation `akri.sh/identity`: long enough that two devices never share it (RULES 22).
+    /// The value of the annotation `akri.sh/identity`: long enough that two devices never share it (rule 22).
     pub fn identity(&self) -> Identity {
         Identity(hex::<Blake2b<U16>>(&self.0))
     }
@@ -67,7 +67,7 @@ impl HashInput {
 }
 
 /// How many hex digits an Instance's name ends in: the longer ones are for devices whose short hash another device
-/// already has (RULES 22).
+/// already has (rule 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HashLength {
     /// 3 bytes, 6 digits: what upstream Akri uses.
@@ -100,7 +100,7 @@ impl Identity {
     }
 }
 
-/// `<configuration>-<hash>`, or `None` if that is too long for a resource name (RULES 30).
+/// `<configuration>-<hash>`, or `None` if that is too long for a resource name (rule 30).
 pub fn instance_name(configuration: &str, hash: &str) -> Option<String> {
     let name = format!("{configuration}-{hash}");
     (name.len() <= MAX_NAME).then_some(name)
@@ -134,7 +134,7 @@ pub fn slot_annotation(slot_name: &str) -> String {
 }
 
 /// `spec.cdiName` of an Instance: a fully qualified CDI device name. The class is the Configuration's name where CDI
-/// allows it, else a name derived from it (RULES 8).
+/// allows it, else a name derived from it (rule 8).
 pub fn cdi_name(configuration: &str, hash: &str) -> String {
     format!("{RESOURCE_PREFIX}{}={hash}", cdi_class(configuration))
 }

@@ -1,5 +1,5 @@
 //! When a claim ends: the kubelet never says that a device is free again, so the agent looks at what pods use
-//! (RULES 19-21).
+//! (rules 19-21).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who holds which slot of an Instance (RULES 9-12).
+//! Who holds which slot of an Instance (rules 9-12).
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ impl SlotTable {
         (table, unreadable)
     }
 
-    /// `deviceUsage`: every slot below the capacity, and those in use above it (RULES 9).
+    /// `deviceUsage`: every slot below the capacity, and those in use above it (rule 9).
     pub fn to_usage(&self, instance: &str) -> BTreeMap<String, String> {
         let free = (0..self.capacity).map(|slot| (slot_name(instance, slot), String::new()));
         let used = self.used.iter().map(|(slot, usage)| (slot_name(instance, *slot), usage.to_string()));
@@ -111,7 +111,7 @@ impl SlotTable {
     }
 
     /// What the kubelet of `node` is told of the Instance's own resource: each slot and whether it is healthy
-    /// (RULES 12). A slot held here stays healthy even when the device is offline, or its pod could not be admitted
+    /// (rule 12). A slot held here stays healthy even when the device is offline, or its pod could not be admitted
     /// again after a kubelet restart.
     pub fn instance_level(&self, node: &str, online: bool) -> Vec<(u32, bool)> {
         let free = self.free().map(|slot| (slot, online));

@@ -107,7 +107,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// The current manifests, and every change of them.
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
 
-    /// The Instance of a Configuration that stands for a device, whatever its name (RULES 22). Another Configuration may
+    /// The Instance of a Configuration that stands for a device, whatever its name (rule 22). Another Configuration may
     /// have one for the same device.
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
 
@@ -115,7 +115,7 @@ pub trait Cluster: Send + Sync + 'static {
     async fn create(&self, instance: &Instance) -> Result<Created, ClusterError>;
 
     /// Makes the published Instance say what this node says. `device_usage` of a shared Instance is left alone: only
-    /// [`Cluster::swap_usage`] changes it (RULES 10).
+    /// [`Cluster::swap_usage`] changes it (rule 10).
     async fn publish(&self, instance: &Instance) -> Result<(), ClusterError>;
 
     /// Deletes an Instance if it still is the one of that UID. One that is not there is fine.

@@ -1,5 +1,5 @@
 //! Agreeing with the API about the slots of shared devices: after a start, and after a claim nobody knows the fate of
-//! (RULES 6, 11, 28). Of a shared device the API server has the truth; of a local one the journal, and after damage to it
+//! (rules 6, 11, 28). Of a shared device the API server has the truth; of a local one the journal, and after damage to it
 //! what either of them knows.
 
 use std::time::Duration;

@@ -170,7 +170,7 @@ async fn settle(context: &Context, all: &AllPublished, undo: &Undo) -> Result<()
     Ok(())
 }
 
-/// Makes this node's claims on a shared device true for all nodes, where they differ from what they were (RULES 10).
+/// Makes this node's claims on a shared device true for all nodes, where they differ from what they were (rule 10).
 pub(super) async fn swap_all(
     context: &Context,
     published: &Published,

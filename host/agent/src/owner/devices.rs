@@ -104,7 +104,7 @@ impl State {
         self.published.insert(published.entry.identity.clone(), published);
     }
 
-    /// The Configuration's own resource is there from the start, with no devices (RULES 5).
+    /// The Configuration's own resource is there from the start, with no devices (rule 5).
     pub(super) fn serve_whole(&mut self) {
         if self.configuration.resources != Resources::Instance {
             let name = &self.configuration.key.name;

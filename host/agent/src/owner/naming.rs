@@ -1,4 +1,4 @@
-//! Finds the Instance of a new device, or makes it (RULES 22).
+//! Finds the Instance of a new device, or makes it (rule 22).
 
 use std::sync::Arc;
 

@@ -69,7 +69,7 @@ impl Published {
         }
     }
 
-    /// A claim on a slot, with what a container gets for it from the device as it is now (RULES 17).
+    /// A claim on a slot, with what a container gets for it from the device as it is now (rule 17).
     pub(super) fn new_claim(&self, configuration: &Configuration, slot: u32, usage: &Usage, generation: u64) -> Claim {
         let device = &self.entry.device;
         let named = SlotRef { instance: &self.entry.key.name, hash: self.hash(), slot };
@@ -96,7 +96,7 @@ impl Published {
     }
 
     /// Keeps a claim whose fate nobody knows: the kubelet was told that it failed, and no one gets the slot until the API
-    /// has answered (RULES 11).
+    /// has answered (rule 11).
     pub(super) fn doubt(&mut self, slot: u32, mut claim: Claim) {
         claim.doubtful = true;
         self.take_slot(slot, claim.usage.parse().unwrap_or_default());
@@ -163,7 +163,7 @@ impl Published {
         info!(instance = %self.entry.key, online, "device {}", if online { "is back" } else { "is missing" });
     }
 
-    /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (RULES 4).
+    /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, node: &str, again: bool) {
         let id = |slot| slot_name(&self.entry.key.name, slot);
         let list = self.slots.instance_level(node, self.entry.online && self.agreed);

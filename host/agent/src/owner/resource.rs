@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::plugin::resource::{Advertised, Preference, Refused, Resource};
 
-/// Time for a whole Allocate (RULES 7).
+/// Time for a whole Allocate (rule 7).
 const ALLOCATE: Duration = Duration::from_secs(2);
 
 /// Answer to an Allocate.

@@ -1,4 +1,4 @@
-//! The Configuration's own resource, `akri.sh/<configuration>`: "some device of it" (RULES 5, 13, 14).
+//! The Configuration's own resource, `akri.sh/<configuration>`: "some device of it" (rules 5, 13, 14).
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Whole {
         Self { advertised: watch::Sender::new(Advertised::default()), plugin: None }
     }
 
-    /// Tells the kubelet about the virtual devices as they are now; `again` even if nothing changed (RULES 4).
+    /// Tells the kubelet about the virtual devices as they are now; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, all: &AllPublished, node: &str, again: bool) {
         if self.plugin.is_none() {
             return;

@@ -18,7 +18,7 @@ pub(super) const VERSION: &str = "v1beta1";
 const HEALTHY: &str = "Healthy";
 const UNHEALTHY: &str = "Unhealthy";
 
-/// RULES 2.
+/// What the kubelet is told both when a plugin registers and when it asks the plugin (rule 2).
 pub(super) fn options() -> proto::DevicePluginOptions {
     proto::DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }

@@ -54,7 +54,7 @@ impl Lists {
         Self { advertised, phase, sent: None }
     }
 
-    /// Waits for the next list that is due: the first at once, then each change, and RULES 3's repetitions. `None` ends
+    /// Waits for the next list that is due: the first at once, then each change, and rule 3's repetitions. `None` ends
     /// the stream.
     pub(super) async fn next(&mut self) -> Option<ListAndWatchResponse> {
         if self.sent.as_ref().is_some_and(|sent| sent.closed) {
@@ -101,7 +101,7 @@ impl Lists {
 }
 
 /// Ends when the list has to be sent again although it is the same: kubelets before late 2025 mark a new registration
-/// unhealthy when they notice the end of the old connection only after it, and would leave it so (RULES 3).
+/// unhealthy when they notice the end of the old connection only after it, and would leave it so (rule 3).
 async fn repeat(registered: Option<Instant>) {
     match registered {
         Some(since) => sleep_until(next_repeat(since, Instant::now())).await,

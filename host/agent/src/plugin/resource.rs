@@ -18,7 +18,7 @@ pub struct VirtualDevice {
 pub struct Advertised {
     /// Every virtual device, in ascending order of id.
     pub devices: Vec<VirtualDevice>,
-    /// Counts what demands that the list is sent again although it may be equal, such as a failed Allocate (RULES 4).
+    /// Counts what demands that the list is sent again although it may be equal, such as a failed Allocate (rule 4).
     pub resend: u64,
     /// The resource is gone: the list, empty by then, is sent once more and the stream is closed.
     pub closed: bool,
@@ -57,7 +57,7 @@ pub trait Resource: Send + Sync + 'static {
 
     /// Claims ids for containers, all or nothing: one element of edits for each element of the request.
     ///
-    /// It has 2 s (RULES 7) and refuses with [`Refused::Unavailable`] if they don't suffice. The future is dropped when
+    /// It has 2 s (rule 7) and refuses with [`Refused::Unavailable`] if they don't suffice. The future is dropped when
     /// the kubelet hangs up, and at the latest after 2.5 s; what it claimed by then has to be undone all the same, for
     /// nobody will use it.
     async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerEdits>, Refused>;

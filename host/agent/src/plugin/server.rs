@@ -54,7 +54,7 @@ impl Server {
         self.socket.name()
     }
 
-    /// Begins the repetitions of RULES 3.
+    /// Begins the repetitions of rule 3.
     pub(super) fn registered(&self) {
         self.streams.phase.send_modify(|phase| phase.registered = Some(Instant::now()));
     }

@@ -15,7 +15,7 @@ use super::convert;
 use super::lists::Streams;
 use super::resource::Resource;
 
-/// The last line behind a resource that does not keep its own budget of 2 s (RULES 7). When it is crossed, the call is
+/// The last line behind a resource that does not keep its own budget of 2 s (rule 7). When it is crossed, the call is
 /// dropped, and so is one whose kubelet hangs up: a resource undoes what it claimed for a call that was dropped.
 pub(super) const LAST_LINE: Duration = Duration::from_millis(2500);
 
