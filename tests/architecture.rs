@@ -105,14 +105,110 @@ fn the_readme_names_tests_that_exist() {
     let (table, _) = table.split_once("\n\n").unwrap();
     let names: Vec<&str> = table.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
     assert!(names.len() > 10, "{names:?}");
-    let mut sources = Vec::new();
-    for directory in ["host", "tests"] {
-        read_sources(&root().join(directory), &mut sources);
-    }
+    let sources = ["host", "tests"].map(|directory| files(&root().join(directory), &["rs"])).concat();
     for name in names {
-        let test = format!("fn {name}()");
-        assert!(sources.iter().any(|source| source.contains(&test)), "the README names '{name}', which is no test");
+        let exists = sources.iter().any(|(_, source)| has_test(source, name));
+        assert!(exists, "the README names '{name}', which is no test");
     }
+}
+
+/// Comments name rules by number.
+#[test]
+fn rules_that_are_cited_are_written_down() {
+    let rules = rules();
+    let mut count = 0;
+    for (path, source) in files(&root(), &["rs", "wit"]) {
+        for comment in source.lines().filter_map(|line| Some(line.split_once("//")?.1)) {
+            for number in cited(comment) {
+                assert!(rules.contains_key(&number), "{}: there is no rule {number}", path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 50, "{count}");
+}
+
+/// What is built is shown by tests, where the rule says.
+#[test]
+fn rules_name_files_and_tests_that_exist() {
+    for (number, rule) in rules() {
+        for link in rule.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            assert!(root().join("docs").join(link).exists(), "rule {number} names '{link}', which is no file");
+        }
+        let spans = rule.split('`').skip(1).step_by(2);
+        let is_name = |span: &&str| {
+            span.contains("::")
+                && span.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_:".contains(&b))
+        };
+        let names: Vec<&str> = spans.filter(is_name).collect();
+        assert!(!names.is_empty() || rule.contains("\nNot built yet."), "rule {number} has no test");
+        for name in names {
+            let (module, test) = name.rsplit_once("::").unwrap();
+            let exists = sources_of(module).iter().any(|source| has_test(source, test));
+            assert!(exists, "rule {number} names '{name}', which is no test");
+        }
+    }
+}
+
+/// A comment that cites notes of those who wrote the code tells its readers nothing.
+#[test]
+fn nothing_cites_what_its_readers_do_not_have() {
+    let is_cited = |text: &str, notes: &str| {
+        text.split(notes).skip(1).any(|rest| match rest.strip_prefix(' ') {
+            Some(rest) => rest.starts_with(|c: char| c.is_ascii_digit() || c == '\u{a7}' || c == '"'),
+            None => rest.starts_with(".md"),
+        })
+    };
+    for (path, text) in files(&root(), &["rs", "wit", "md", "toml", "yaml", "proto", "Makefile"]) {
+        for notes in ["RULES", "DESIGN", "CONTRACT"] {
+            assert!(!is_cited(&text, notes), "{} cites {notes}", path.display());
+        }
+    }
+}
+
+/// docs/rules.md, rule by rule.
+fn rules() -> BTreeMap<u32, String> {
+    let text = fs::read_to_string(root().join("docs/rules.md")).unwrap();
+    let rule = |part: &str| Some((part.split_once(". ")?.0.parse().ok()?, part.to_owned()));
+    let parts: Vec<&str> = text.split("\n### ").skip(1).collect();
+    let rules: BTreeMap<u32, String> = parts.iter().filter_map(|part| rule(part)).collect();
+    assert_eq!(rules.len(), parts.len(), "each has a number of its own");
+    rules
+}
+
+/// The numbers in "rule 12" and "rules 1-4, 6 and 7".
+fn cited(comment: &str) -> Vec<u32> {
+    let comment = comment.to_lowercase().replace(" and ", ", ");
+    let mut numbers = Vec::new();
+    for rest in comment.split("rule").skip(1) {
+        let Some(list) = rest.trim_start_matches('s').strip_prefix(' ') else { continue };
+        let end = list.find(|c: char| !c.is_ascii_digit() && !", -".contains(c)).unwrap_or(list.len());
+        for part in list[..end].split(", ").map(|part| part.trim_end_matches([',', ' ', '-'])) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let range = first.parse::<u32>().into_iter().zip(last.parse::<u32>());
+            numbers.extend(range.flat_map(|(first, last)| first..=last));
+        }
+    }
+    numbers
+}
+
+/// The files that may hold the tests of a module: `crate::module` of `host/`, or a story.
+fn sources_of(module: &str) -> Vec<String> {
+    let paths = match module.split_once("::") {
+        None => vec![format!("tests/{module}.rs")],
+        Some((of, path)) => {
+            let path = path.replace("::", "/");
+            [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("host/{of}/src/{path}{end}")).to_vec()
+        }
+    };
+    paths.into_iter().filter_map(|path| fs::read_to_string(root().join(path)).ok()).collect()
+}
+
+/// Whether there is a function of that name below an attribute that makes it a test.
+fn has_test(source: &str, name: &str) -> bool {
+    let function = format!("fn {name}(");
+    let above = source.split_once(&function).and_then(|(above, _)| above.rsplit('\n').nth(1));
+    above.is_some_and(|attribute| attribute.contains("test"))
 }
 
 struct Dependency {
@@ -175,15 +271,18 @@ fn locked(workspace: &str) -> Vec<String> {
     lock.lines().filter_map(name).collect()
 }
 
-/// All Rust files below a directory but those that cargo made.
-fn read_sources(directory: &Path, sources: &mut Vec<String>) {
+/// Files below a directory whose names end so, but for hidden ones and those that cargo made.
+fn files(directory: &Path, ends: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
     for path in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
-        if path.is_dir() && !path.ends_with("target") {
-            read_sources(&path, sources);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push(fs::read_to_string(&path).unwrap());
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            found.extend(files(&path, ends));
+        } else if path.is_file() && ends.iter().any(|end| name == *end || name.ends_with(&format!(".{end}"))) {
+            found.push((path.clone(), fs::read_to_string(&path).unwrap()));
         }
     }
+    found
 }
 
 fn root() -> PathBuf {

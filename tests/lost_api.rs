@@ -57,6 +57,11 @@ impl Cluster for Line {
         self.to.manifests()
     }
 
+    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
+        self.check()?;
+        self.through(self.to.list(configuration).await)
+    }
+
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
         self.through(self.to.find(configuration, identity).await)

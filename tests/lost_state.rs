@@ -69,6 +69,33 @@ async fn a_lost_journal_is_made_of_the_published_instances() {
 }
 
 #[tokio::test]
+async fn without_a_journal_held_slots_are_served_before_any_round_and_no_others() {
+    let mut scene = Scene::play(false).await;
+    scene.node.remove("state/journal.jsonl");
+    let component = scene.node.path("components/debug_echo.wasm");
+    fs::rename(&component, component.with_extension("away")).unwrap();
+    scene.kubelet.restart();
+    let _agent = scene.node.start();
+    let resource = &scene.resource;
+    scene.kubelet.wait_for("the held slot", |view| view.resource(resource).capacity() == 2).await;
+    assert_eq!(scene.kubelet.view(|view| view.resource(resource).allocatable()), 1);
+    scene.kubelet.readmit("pod").unwrap();
+    assert_eq!(identities(&scene.node.instances()), identities(&scene.found));
+    fs::rename(component.with_extension("away"), &component).unwrap();
+    scene.kubelet.wait_for("the free slot", |view| view.resource(resource).allocatable() == 2).await;
+}
+
+#[tokio::test]
+async fn without_a_journal_a_device_that_is_gone_is_found_out() {
+    let scene = Scene::play(false).await;
+    scene.node.remove("state/journal.jsonl");
+    let used = &scene.found[0].spec.broker_properties["DEBUG_ECHO_DESCRIPTION"];
+    scene.node.write_echo("echo", 2, &[used]);
+    let _agent = scene.node.start();
+    scene.node.wait_for_instances("one device", |list| list.len() == 1).await;
+}
+
+#[tokio::test]
 async fn a_damaged_journal_is_set_aside_and_nothing_is_lost() {
     for shared in [true, false] {
         for line_to_damage in ["last", "all"] {

@@ -174,6 +174,17 @@ async fn a_device_outside_of_its_grant_is_withheld() {
     let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(admitted.response.devices[0].host_path, "/dev/node");
     assert_eq!(admitted.response.mounts[0].host_path, "/dev/mount");
+
+    // A grant that is taken back: who has the device keeps it, and nobody else gets it.
+    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    mountPaths: []\n");
+    node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
+    assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 1, "held is healthy");
+    agent.wait_for_log("a container uses it").await;
+    kubelet.remove_pod("pod");
+    kubelet.wait_for("a slot to nobody", |view| view.resource(&resource).allocatable() == 0).await;
+    assert_eq!(node.instances().len(), 2, "the Instance stays");
+    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    mountPaths: [/dev/mount]\n");
+    kubelet.wait_for("its slot again", |view| view.resource(&resource).allocatable() == 1).await;
     assert!(agent.is_running());
 }
 

@@ -254,6 +254,7 @@ mod tests {
             capacity: 1,
             device: Default::default(),
             online: true,
+            withheld: false,
             claims: [(0, claim)].into(),
         }
     }

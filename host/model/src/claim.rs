@@ -30,6 +30,10 @@ pub struct Entry {
     pub device: Device,
     /// Whether the last round that could tell saw it.
     pub online: bool,
+    /// Its device must not be handed out now: the last round withheld it, or nothing is known of it since the journal was
+    /// lost. Containers that use it keep it.
+    #[serde(default)]
+    pub withheld: bool,
     /// Claims of this node by slot.
     pub claims: BTreeMap<u32, Claim>,
 }

@@ -107,6 +107,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// The current manifests, and every change of them.
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
 
+    /// The Instances of a Configuration that this node may see.
+    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
+
     /// The Instance of a Configuration that stands for a device, whatever its name (rule 22). Another Configuration may
     /// have one for the same device.
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;

@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
+use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
-use akri_model::instance::Instance;
+use akri_model::device::Device;
+use akri_model::instance::{Instance, Online};
 use akri_model::names::{Identity, Usage, parse_slot_name, slot_name};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -23,10 +25,36 @@ const RETRY: Duration = Duration::from_secs(2);
 impl State {
     /// Asks the API about all Instances that wait for its word, at the start.
     pub(super) async fn agree_at_start(&mut self) {
-        let agreed = timeout(START, self.agree()).await.is_ok();
-        if !agreed {
+        let agreed = timeout(START, async {
+            let remembered = self.remember_published().await;
+            self.agree().await;
+            remembered
+        });
+        if !matches!(agreed.await, Ok(Ok(()))) {
             warn!(configuration = %self.configuration.key, "the API does not answer: free slots of shared devices wait");
         }
+    }
+
+    /// Takes Instances of this node that the journal does not know into service, for the containers that use them. Their
+    /// devices are not handed out before a round has said what they are, and go if it does not see them (rule 28).
+    async fn remember_published(&mut self) -> Result<(), ClusterError> {
+        for instance in self.context.cluster.list(&self.configuration.key).await? {
+            let Some(identity) = instance.identity.clone().filter(|identity| !self.published.contains_key(identity))
+            else {
+                continue;
+            };
+            if !instance.nodes.contains(&self.context.node) {
+                continue;
+            }
+            warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
+            let entry = forgotten(&self.configuration, &instance, &identity);
+            let mut published = Published::new(entry, &self.context.claims);
+            learn(&self.context, &self.configuration, &mut published, &instance);
+            published.agreed = true;
+            self.published.insert(identity.clone(), published);
+            self.changed(vec![identity]).await;
+        }
+        Ok(())
     }
 
     /// When the API is to be asked again.
@@ -46,6 +74,22 @@ impl State {
                 Err(error) => warn!(instance = %published.entry.key, "not agreed with the API yet: {error}"),
             }
         }
+    }
+}
+
+fn forgotten(configuration: &Configuration, instance: &Instance, identity: &Identity) -> Entry {
+    Entry {
+        key: instance.key.clone(),
+        uid: instance.uid.clone(),
+        identity: identity.clone(),
+        configuration: configuration.key.name.clone(),
+        configuration_uid: configuration.uid.clone(),
+        shared: instance.shared,
+        capacity: configuration.capacity,
+        device: Device { properties: instance.properties.clone(), ..Device::default() },
+        online: instance.online != Online::False,
+        withheld: true,
+        claims: Default::default(),
     }
 }
 

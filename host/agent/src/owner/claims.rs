@@ -144,8 +144,8 @@ fn claim_slot(
     wish: &Wish,
 ) -> Result<Claim, Refused> {
     let entry = &published.entry;
-    if !(entry.online && published.agreed) && *published.slots.usage(wish.slot) != wish.usage {
-        let why = if entry.online { "waits for the API's word on its slots" } else { "is offline" };
+    let held = *published.slots.usage(wish.slot) == wish.usage && !entry.withheld;
+    if let Some(why) = published.refusal().filter(|_| !held) {
         return Err(Refused::Unavailable(format!("the device of '{}' {why}", entry.key.name)));
     }
     published.slots.claim(wish.slot, wish.usage.clone()).map_err(|error| match error {

@@ -44,6 +44,9 @@ impl State {
                 touched.push(identity);
             }
         }
+        let withheld =
+            self.published.iter_mut().filter_map(|(id, published)| published.set_withheld(&set).then_some(id));
+        touched.extend(withheld.cloned());
         self.changed(touched).await;
     }
 

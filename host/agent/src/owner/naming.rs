@@ -107,6 +107,7 @@ fn entry(nameless: &Nameless, instance: &Instance) -> Entry {
         capacity: configuration.capacity,
         device: nameless.device.clone(),
         online: true,
+        withheld: false,
         claims: Default::default(),
     }
 }

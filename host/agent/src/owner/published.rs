@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::claim::{Claim, Entry};
 use akri_model::configuration::Configuration;
-use akri_model::device::Device;
+use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::{Usage, cdi_name, hash_of_instance, slot_name};
@@ -143,6 +143,23 @@ impl Published {
         hash_of_instance(&self.entry.configuration, &self.entry.key.name).unwrap_or_default()
     }
 
+    /// Why no container may be given the device now, if so.
+    pub(super) fn refusal(&self) -> Option<&'static str> {
+        match () {
+            () if self.entry.withheld => Some("is withheld: see the status of its Configuration"),
+            () if !self.entry.online => Some("is offline"),
+            () if !self.agreed => Some("waits for the API's word on its slots"),
+            () => None,
+        }
+    }
+
+    /// Whether the last round withheld the device; one that nothing is known of is. Says whether that is new.
+    pub(super) fn set_withheld(&mut self, set: &DeviceSet) -> bool {
+        let id = &self.entry.device.id;
+        let withheld = id.is_empty() || set.withheld.contains(id);
+        std::mem::replace(&mut self.entry.withheld, withheld) != withheld
+    }
+
     fn cdi_name(&self) -> String {
         cdi_name(&self.entry.configuration, self.hash())
     }
@@ -166,7 +183,7 @@ impl Published {
     /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, node: &str, again: bool) {
         let id = |slot| slot_name(&self.entry.key.name, slot);
-        let list = self.slots.instance_level(node, self.entry.online && self.agreed);
+        let list = self.slots.instance_level(node, self.refusal().is_none());
         let doubtful = |slot: u32| self.entry.claims.get(&slot).is_some_and(|claim| claim.doubtful);
         let device = |(slot, healthy)| VirtualDevice { id: id(slot), healthy: healthy && !doubtful(slot) };
         let devices: Vec<VirtualDevice> = list.into_iter().map(device).collect();

@@ -76,7 +76,11 @@ pub(super) fn holds(all: &AllPublished, ids: &[String], node: &str) -> bool {
 
 fn pool<'a>(all: &'a AllPublished, node: &'a str) -> Pool<'a> {
     let member = |published: &'a super::Published| {
-        (published.entry.key.name.as_str(), published.slots_for_whole(node), published.entry.online)
+        (
+            published.entry.key.name.as_str(),
+            published.slots_for_whole(node),
+            published.entry.online && !published.entry.withheld,
+        )
     };
     Pool::new(node, all.values().map(member))
 }

@@ -60,6 +60,14 @@ impl Cluster for Local {
         self.manifests.clone()
     }
 
+    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
+        let objects = self.objects.lock().await;
+        let is_its = |instance: &Instance| {
+            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
+        };
+        Ok(objects.instances().map(instance_to_model).filter(is_its).collect())
+    }
+
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
         let stands_for = |object: &&akri_api::Instance| {
