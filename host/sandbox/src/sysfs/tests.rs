@@ -243,6 +243,16 @@ fn a_device_node_outside_of_dev_is_none() {
 }
 
 #[test]
+fn a_name_with_control_characters_is_a_name_like_others() {
+    let tree = Tree::machine();
+    let name = "tty\u{1b}[2J\nDEVNAME=evil";
+    tree.device(&format!("devices/virtual/tty/{name}"), Some("class/tty"), "");
+    let snapshot = tree.run(&["tty"], |q| q.match_sysname("tty\u{1b}*".to_owned()));
+    assert_eq!(names(&snapshot), [name]);
+    assert_eq!(snapshot.entries[0].devnode, None, "a name is no uevent file");
+}
+
+#[test]
 fn a_device_that_is_there_and_cannot_be_read_is_named() {
     let tree = Tree::machine();
     let uevent = tree.path("devices/virtual/tty/ttyS0/uevent");
