@@ -13,6 +13,7 @@ use akri_agent::plugin::Plugins;
 use akri_agent::publisher::Publisher;
 use akri_agent::reclaim::Claims;
 use akri_agent::uevent::Uevents;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_model::claim::Entry;
 use akri_model::instance::Instance;
 use akri_model::names::{HashInput, Identity, Key};
@@ -328,4 +329,32 @@ async fn an_instance_that_somebody_deleted_is_made_again_with_its_claims() {
     site.kubelet.admit("second", "container", &site.resource, 1).await.unwrap();
     site.node.wait_for_instances("the Instance again", |list| list.len() == 1).await;
     wait_for("both claims", || [site.usage(0), site.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
+}
+
+#[tokio::test]
+async fn a_move_that_fails_is_undone() {
+    let mut site = Site::new().await;
+    let whole = "akri.sh/cam";
+    for count in [1, 2] {
+        site.kubelet.wait_for("an id to give", |view| view.resource(whole).allocatable() == count).await;
+        site.kubelet.admit(&format!("pod-{count}"), "container", whole, 1).await.unwrap();
+    }
+    site.stop().await;
+    site.node.write_echo("cam", 2, &["one", "two"]);
+    let details = || site.line.manifests().borrow().configurations[&Key::new("default", "cam")].details.clone();
+    wait_for("the edit", details, |details| details.contains("two")).await;
+    site.start(&[]).await;
+    site.kubelet.wait_for("an id for the other camera", |view| view.resource(whole).allocatable() == 3).await;
+    let other = HashInput::new("two", true, "").identity();
+    let other = site.line.to.find(&Key::new("default", "cam"), &other).await.unwrap().unwrap();
+    for slot in other.device_usage.keys() {
+        assert_eq!(site.line.to.swap_usage(&other.key, slot, "", "node-b").await, Ok(Swapped::Done));
+    }
+    // Both ids are on one camera: for one container, one of them has to move to the other camera, where there is no room.
+    let container_requests = vec![ContainerAllocateRequest { devices_ids: vec!["0".to_owned(), "1".to_owned()] }];
+    let refused = site.kubelet.plugin(whole).allocate(AllocateRequest { container_requests }).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+    let first = site.line.to.find(&Key::new("default", "cam"), &HashInput::new("one", true, "").identity()).await;
+    let usage: Vec<String> = first.unwrap().unwrap().device_usage.into_values().collect();
+    assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
 }

@@ -1,11 +1,12 @@
 //! Claims: what an Allocate of either kind of resource does to the slots of Instances.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::claim::Claim;
 use akri_model::configuration::Configuration;
 use akri_model::edits::{ContainerEdits, merge};
 use akri_model::names::{Identity, Usage, parse_slot_name, slot_name};
+use akri_model::reclaim::Sightings;
 use akri_model::slots::{ClaimError, SlotTable};
 use tracing::warn;
 
@@ -36,6 +37,7 @@ pub(super) struct Undo {
 struct Before {
     slots: SlotTable,
     claims: BTreeMap<u32, Claim>,
+    sightings: BTreeMap<u32, Sightings>,
     recent: Vec<u32>,
 }
 
@@ -75,6 +77,7 @@ pub(super) async fn go_back(context: &Context, all: &mut AllPublished, undo: Und
         let Some(published) = all.get_mut(&identity) else { continue };
         let claimed = std::mem::replace(&mut published.entry.claims, before.claims);
         published.slots = before.slots;
+        published.sightings = before.sightings;
         published.recent = before.recent;
         if published.entry.shared {
             give_back(context, published, claimed.clone()).await;
@@ -87,15 +90,26 @@ pub(super) async fn go_back(context: &Context, all: &mut AllPublished, undo: Und
     }
 }
 
-/// Ends claims on a shared device that came to nothing. Where the API does not answer, their fate is unknown.
+/// Makes the slots of a shared device what they were before claims that came to nothing. Where the API does not answer, it
+/// has to be asked later.
 async fn give_back(context: &Context, published: &mut Published, claimed: BTreeMap<u32, Claim>) {
-    for (slot, claim) in claimed {
-        let kept = published.entry.claims.get(&slot).map(|kept| kept.usage.clone()).unwrap_or_default();
-        if claim.usage != kept && swap(context, published, slot, &claim.usage, &kept).await.is_err() {
-            warn!(instance = %published.entry.key, slot, "nobody knows whether the claim was accepted");
-            published.doubt(slot, claim);
+    let before = published.entry.claims.clone();
+    let slots: BTreeSet<u32> = before.keys().chain(claimed.keys()).copied().collect();
+    for slot in slots {
+        let (from, to) = (usage_of(&claimed, slot), usage_of(&before, slot));
+        if from == to || swap(context, published, slot, &from, &to).await.is_ok() {
+            continue;
+        }
+        warn!(instance = %published.entry.key, slot, "nobody knows who the slot belongs to now");
+        match claimed.get(&slot) {
+            Some(claim) => published.doubt(slot, claim.clone()),
+            None => published.agreed = false, // a slot that was given up, for another one
         }
     }
+}
+
+fn usage_of(claims: &BTreeMap<u32, Claim>, slot: u32) -> String {
+    claims.get(&slot).map(|claim| claim.usage.clone()).unwrap_or_default()
 }
 
 /// Decides in memory.
@@ -127,6 +141,7 @@ fn touch<'a>(all: &'a mut AllPublished, identity: &Identity, undo: &mut Undo) ->
     undo.before.entry(identity.clone()).or_insert_with(|| Before {
         slots: published.slots.clone(),
         claims: published.entry.claims.clone(),
+        sightings: published.sightings.clone(),
         recent: published.recent.clone(),
     });
     Ok(published)
@@ -177,10 +192,9 @@ pub(super) async fn swap_all(
     before: &BTreeMap<u32, Claim>,
 ) -> Result<(), Refused> {
     let now = &published.entry.claims;
-    let slots: std::collections::BTreeSet<u32> = before.keys().chain(now.keys()).copied().collect();
+    let slots: BTreeSet<u32> = before.keys().chain(now.keys()).copied().collect();
     for slot in slots {
-        let usage = |claims: &BTreeMap<u32, Claim>| claims.get(&slot).map(|c| c.usage.clone()).unwrap_or_default();
-        let (from, to) = (usage(before), usage(now));
+        let (from, to) = (usage_of(before, slot), usage_of(now, slot));
         if from != to {
             swap(context, published, slot, &from, &to).await?;
         }
