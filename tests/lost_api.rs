@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use tokio::sync::{RwLock, Semaphore, watch};
 use tonic::Code;
 
-use crate::support::kubelet::{AdmissionError, Kubelet};
+use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::node::{Node, wait_for};
 
 /// The local cluster behind a line that can be cut.
@@ -56,6 +56,10 @@ impl Line {
 impl Cluster for Line {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
         self.to.manifests()
+    }
+
+    fn usage(&self) -> watch::Receiver<u64> {
+        self.to.usage()
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
@@ -357,4 +361,22 @@ async fn a_move_that_fails_is_undone() {
     let first = site.line.to.find(&Key::new("default", "cam"), &HashInput::new("one", true, "").identity()).await;
     let usage: Vec<String> = first.unwrap().unwrap().device_usage.into_values().collect();
     assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
+}
+
+#[tokio::test]
+async fn a_slot_that_another_node_claims_is_unhealthy_until_it_is_given_back() {
+    let site = Site::new().await;
+    let whole = |healthy: usize| move |view: &View| view.resource("akri.sh/cam").allocatable() == healthy;
+    site.kubelet.wait_for("an id", whole(1)).await;
+    site.meddle(0, "", "node-b").await;
+    site.wait_for_slots(&[false, true]).await;
+    site.meddle(1, "", "C:0:node-b").await;
+    site.wait_for_slots(&[false, false]).await;
+    site.kubelet.wait_for("no id: the camera has no free slot", whole(0)).await;
+    site.meddle(0, "node-b", "").await;
+    site.wait_for_slots(&[true, false]).await;
+    site.kubelet.wait_for("an id again", whole(1)).await;
+    let admitted = site.kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
+    assert_eq!(admitted.ids, ["0"]);
+    assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
 }

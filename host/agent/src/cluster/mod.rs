@@ -107,6 +107,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// The current manifests, and every change of them.
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
 
+    /// Counts what may have changed about who uses the slots of shared devices: claims and releases of any node.
+    fn usage(&self) -> watch::Receiver<u64>;
+
     /// The Instances of a Configuration that this node may see.
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
 

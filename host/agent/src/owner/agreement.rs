@@ -57,6 +57,26 @@ impl State {
         Ok(())
     }
 
+    /// Takes over what other nodes have claimed and given back of the shared devices, and tells the kubelet (rule 4).
+    pub(super) async fn hear_of_others(&mut self) {
+        if !self.published.values().any(|published| published.entry.shared) {
+            return;
+        }
+        let instances = match self.context.cluster.list(&self.configuration.key).await {
+            Ok(instances) => instances,
+            Err(error) => return warn!(configuration = %self.configuration.key, "slots of other nodes: {error}"),
+        };
+        for instance in instances {
+            let published = instance.identity.as_ref().and_then(|identity| self.published.get_mut(identity));
+            let Some(published) = published.filter(|published| published.entry.shared && published.agreed) else {
+                continue;
+            };
+            if published.set_others(&instance.device_usage, &self.context.node) {
+                published.advertise(&self.context.node, false);
+            }
+        }
+    }
+
     /// When the API is to be asked again.
     pub(super) fn next_agreement(&self) -> Option<Instant> {
         self.published.values().any(Published::waits).then(|| self.last_agreement + RETRY)

@@ -230,13 +230,16 @@ pub(super) fn instance_wishes(
     containers.iter().map(|ids| ids.iter().map(wish).collect()).collect()
 }
 
-/// The ids the kubelet had better take: what it must, then the slots last used here, then the lowest.
-pub(super) fn prefer(published: &Published, wish: &Preference) -> Vec<String> {
+/// The ids the kubelet had better take: what it must, then the slots last used here, then the lowest. Slots that somebody
+/// else has come last: the kubelet may not have heard of it yet.
+pub(super) fn prefer(published: &Published, wish: &Preference, node: &str) -> Vec<String> {
     let name = &published.entry.key.name;
     let rank = |id: &String| {
         let slot = parse_slot_name(name, id).unwrap_or(u32::MAX);
         let last_used = published.recent.iter().position(|recent| *recent == slot);
-        (!wish.required.contains(id), std::cmp::Reverse(last_used), slot)
+        let usage = published.slots.usage(slot);
+        let taken = !usage.is_free() && *usage != Usage::Instance { node: node.to_owned() };
+        (!wish.required.contains(id), taken, std::cmp::Reverse(last_used), slot)
     };
     let mut ids = wish.available.clone();
     ids.sort_by_key(rank);

@@ -179,6 +179,7 @@ impl State {
         self.restart_plugins().await;
         self.settle();
         let mut sightings = self.context.sightings.clone();
+        let mut usage = self.context.cluster.usage();
         let end = loop {
             let (next_expiry, next_agreement) = (self.next_expiry(), self.next_agreement());
             tokio::select! {
@@ -193,6 +194,10 @@ impl State {
                 Ok(()) = sightings.changed() => {
                     let sighting = sightings.borrow_and_update().clone();
                     self.look(&sighting).await;
+                }
+                Ok(()) = usage.changed() => {
+                    usage.mark_unchanged();
+                    self.hear_of_others().await;
                 }
                 () = moment(next_expiry) => self.expire().await,
                 () = moment(next_agreement) => self.agree().await,

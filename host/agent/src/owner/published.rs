@@ -7,7 +7,7 @@ use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online};
-use akri_model::names::{Usage, cdi_name, hash_of_instance, slot_name};
+use akri_model::names::{Usage, cdi_name, hash_of_instance, parse_slot_name, slot_name};
 use akri_model::plan::Known;
 use akri_model::reclaim::{Look, Sightings};
 use akri_model::slots::SlotTable;
@@ -111,6 +111,21 @@ impl Published {
     /// Marks a slot as used whatever the capacity is now: somebody may be using it.
     pub(super) fn take_slot(&mut self, slot: u32, usage: Usage) {
         take(&mut self.slots, slot, usage);
+    }
+
+    /// Takes over what other nodes use now; says whether that is new. Claims of this node are in its own record.
+    pub(super) fn set_others(&mut self, usage: &BTreeMap<String, String>, node: &str) -> bool {
+        let mut slots = SlotTable::new(self.entry.capacity);
+        for (slot, claim) in &self.entry.claims {
+            take(&mut slots, *slot, claim.usage.parse().unwrap_or_default());
+        }
+        for (name, text) in usage {
+            let others = text.parse::<Usage>().ok().filter(|usage| usage.node().is_some_and(|other| other != node));
+            if let (Some(slot), Some(usage)) = (parse_slot_name(&self.entry.key.name, name), others) {
+                take(&mut slots, slot, usage);
+            }
+        }
+        std::mem::replace(&mut self.slots, slots.clone()) != slots
     }
 
     /// The slots as the Configuration's resource may use them: none are free before the API has said so, and a doubtful

@@ -32,7 +32,8 @@ impl State {
             Target::Configuration => whole::prefer(&self.published, containers, &self.context.node),
             Target::Instance(identity) => {
                 let published = self.published.get(identity);
-                let prefer = |p: &Published| containers.iter().map(|wish| claims::prefer(p, wish)).collect();
+                let prefer =
+                    |p: &Published| containers.iter().map(|wish| claims::prefer(p, wish, &self.context.node)).collect();
                 published.map(prefer).unwrap_or_default()
             }
         }

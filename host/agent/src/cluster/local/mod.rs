@@ -23,6 +23,7 @@ pub use objects::{StoreError, read_configurations, read_instances};
 pub struct Local {
     manifests: watch::Receiver<Arc<Manifests>>,
     objects: Arc<Mutex<Objects>>,
+    usage: watch::Sender<u64>,
     watcher: JoinHandle<()>,
 }
 
@@ -33,7 +34,7 @@ impl Local {
         let (manifests, watcher) = manifests::watch(directories).await;
         let now = manifests.borrow().clone();
         objects.lock().await.collect_garbage(&now)?;
-        Ok(Self { manifests, objects, watcher })
+        Ok(Self { manifests, objects, usage: watch::Sender::new(0), watcher })
     }
 
     /// Runs a step on the objects off the async threads, one at a time.
@@ -58,6 +59,10 @@ impl Drop for Local {
 impl Cluster for Local {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
         self.manifests.clone()
+    }
+
+    fn usage(&self) -> watch::Receiver<u64> {
+        self.usage.subscribe()
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
@@ -135,7 +140,9 @@ impl Cluster for Local {
             objects.put_instance(object)?;
             Ok(Some(Swapped::Done))
         });
-        swapped.await?.ok_or_else(|| ClusterError::NotFound(key.clone()))
+        let swapped = swapped.await?.ok_or_else(|| ClusterError::NotFound(key.clone()));
+        self.usage.send_modify(|count| *count = count.wrapping_add(1));
+        swapped
     }
 
     async fn report(&self, report: &Report) -> Result<(), ClusterError> {
