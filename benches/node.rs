@@ -27,6 +27,7 @@ impl Idle {
         let shared = scope == Scope::Shared;
         // Rounds as seldom as by default: they would be measured, too.
         node.write("components/debug-echo.yaml", &format!("{object}  shared: {shared}\n  interval: 10s\n"));
+        fs::copy(built_components().join("udev.yaml"), node.path("components/udev.yaml")).unwrap();
         let kubelet = Kubelet::start(&node.path("kubelet"));
         let agent = node.start();
         agent.wait_for_log(r#"handler="debugEcho""#).await;

@@ -12,8 +12,6 @@ use crate::node::{Idle, Scope};
 
 const PLUGS: usize = 100;
 
-const DISKS: &str = "      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"zram*\"\n";
-
 pub(crate) async fn measure() -> Table {
     let mut table = Table::new("From a block device plugged or unplugged to the kubelet's new list");
     let Some(zrams) = Zrams::claim().await else { return table };
@@ -41,7 +39,8 @@ pub(crate) async fn measure() -> Table {
 
 /// A disk that was found once and is unplugged; its Instance stays.
 async fn watched_disk(idle: &Idle, zrams: &Zrams) -> String {
-    idle.node.write_configuration("disk", "udev", DISKS, "  offlineGracePeriod: 1h\n");
+    let rule = format!("      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"{}\"\n", zrams.next_name());
+    idle.node.write_configuration("disk", "udev", &rule, "  offlineGracePeriod: 1h\n");
     let disk = zrams.plug();
     let is_disk = |name: &&String| name.starts_with("akri.sh/disk-");
     idle.kubelet.wait_for("the disk", |view| view.resources.keys().any(|name| is_disk(&name))).await;
