@@ -1,7 +1,7 @@
 //! Publishes what owners decided, afterwards and in the background: a claim never waits for it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_model::instance::Instance;
@@ -21,18 +21,27 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A handle; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Publisher {
-    wishes: mpsc::UnboundedSender<Wish>,
+    board: Arc<Mutex<Board>>,
+    /// Wakes the task; that it is full is as good.
+    wake: mpsc::Sender<()>,
 }
 
-/// What is to be so. A later wish for one object replaces an earlier one, so the queue is never longer than there are
-/// objects, once the task has looked at it.
+/// What is to be so. A later wish for one object replaces an earlier one, so that there are never more than objects,
+/// however fast a handler changes its mind and however slow the cluster is.
+#[derive(Debug, Default)]
+struct Board {
+    wishes: Wishes,
+    flushes: Vec<oneshot::Sender<()>>,
+}
+
+type Wishes = BTreeMap<(Kind, Key), Wish>;
+
 #[derive(Debug)]
 enum Wish {
     Publish(Box<Instance>),
-    Delete { key: Key, uid: String },
+    Delete { uid: String },
     Report(Box<Report>),
-    Forget(Key),
-    Flush(oneshot::Sender<()>),
+    Forget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,126 +53,97 @@ enum Kind {
 impl Publisher {
     /// Starts the task. It ends when the last handle is gone and everything is published, or can't be.
     pub fn start(cluster: Arc<dyn Cluster>) -> Self {
-        let (wishes, queue) = mpsc::unbounded_channel();
-        tokio::spawn(run(cluster, queue));
-        Self { wishes }
+        let (wake, woken) = mpsc::channel(1);
+        let board = Arc::default();
+        tokio::spawn(run(cluster, Arc::clone(&board), woken));
+        Self { board, wake }
     }
 
     /// The published Instance shall say this.
     pub fn publish(&self, instance: Instance) {
-        self.wish(Wish::Publish(Box::new(instance)));
+        self.wish(Kind::Instance, instance.key.clone(), Wish::Publish(Box::new(instance)));
     }
 
     /// The Instance shall be gone.
     pub fn delete(&self, key: Key, uid: String) {
-        self.wish(Wish::Delete { key, uid });
+        self.wish(Kind::Instance, key, Wish::Delete { uid });
     }
 
     /// The Configuration's status shall say this.
     pub fn report(&self, report: Report) {
-        self.wish(Wish::Report(Box::new(report)));
+        self.wish(Kind::Configuration, report.key.clone(), Wish::Report(Box::new(report)));
     }
 
     /// There shall be no report about this Configuration.
     pub fn forget(&self, key: Key) {
-        self.wish(Wish::Forget(key));
+        self.wish(Kind::Configuration, key, Wish::Forget);
     }
 
     /// Waits until all earlier wishes were tried once.
     pub async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        self.wish(Wish::Flush(done));
+        self.change(|board| board.flushes.push(done));
         let _ = flushed.await; // a publisher that is gone has nothing to flush
     }
 
-    fn wish(&self, wish: Wish) {
-        let _ = self.wishes.send(wish); // the task outlives all handles
+    fn wish(&self, kind: Kind, key: Key, wish: Wish) {
+        self.change(|board| drop(board.wishes.insert((kind, key), wish)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Board)) {
+        change(&mut lock(&self.board));
+        let _ = self.wake.try_send(()); // one that waits already is enough
     }
 }
 
-async fn run(cluster: Arc<dyn Cluster>, mut queue: mpsc::UnboundedReceiver<Wish>) {
-    let mut pending: BTreeMap<(Kind, Key), Wish> = BTreeMap::new();
+fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
+    board.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mpsc::Receiver<()>) {
     let mut backoff = FIRST_BACKOFF;
-    while let Some(wish) = queue.recv().await {
-        let mut flushed = collect(wish, &mut queue, &mut pending);
-        while !pending.is_empty() {
-            let failed = attempt(&*cluster, &mut pending).await;
-            flushed.drain(..).for_each(answer);
-            if !failed {
+    while woken.recv().await.is_some() {
+        loop {
+            let Board { wishes, flushes } = std::mem::take(&mut *lock(&board));
+            let failed = attempt(&*cluster, wishes).await;
+            flushes.into_iter().for_each(answer);
+            if failed.is_empty() {
                 break;
             }
-            if queue.is_closed() && queue.is_empty() {
+            for (object, wish) in failed {
+                lock(&board).wishes.entry(object).or_insert(wish); // a newer wish counts
+            }
+            if woken.is_closed() {
                 return;
             }
-            wait(&mut backoff, &mut queue, &mut pending, &mut flushed).await;
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(MAX_BACKOFF);
         }
         backoff = FIRST_BACKOFF;
-        flushed.into_iter().for_each(answer);
     }
 }
 
-/// Waits out the backoff; what comes in meanwhile is collected.
-async fn wait(
-    backoff: &mut Duration,
-    queue: &mut mpsc::UnboundedReceiver<Wish>,
-    pending: &mut BTreeMap<(Kind, Key), Wish>,
-    flushed: &mut Vec<oneshot::Sender<()>>,
-) {
-    sleep(*backoff).await;
-    *backoff = (*backoff * 2).min(MAX_BACKOFF);
-    if let Ok(wish) = queue.try_recv() {
-        flushed.extend(collect(wish, queue, pending));
-    }
-}
-
-/// Takes everything that waits in the queue; the newest wish for an object counts.
-fn collect(
-    first: Wish,
-    queue: &mut mpsc::UnboundedReceiver<Wish>,
-    pending: &mut BTreeMap<(Kind, Key), Wish>,
-) -> Vec<oneshot::Sender<()>> {
-    let mut flushed = Vec::new();
-    let mut next = Some(first);
-    while let Some(wish) = next {
-        let object = match &wish {
-            Wish::Publish(instance) => (Kind::Instance, instance.key.clone()),
-            Wish::Delete { key, .. } => (Kind::Instance, key.clone()),
-            Wish::Report(report) => (Kind::Configuration, report.key.clone()),
-            Wish::Forget(key) => (Kind::Configuration, key.clone()),
-            Wish::Flush(_) => (Kind::Instance, Key::new("", "")),
-        };
-        match wish {
-            Wish::Flush(done) => flushed.push(done),
-            wish => drop(pending.insert(object, wish)),
-        }
-        next = queue.try_recv().ok();
-    }
-    flushed
-}
-
-/// Tries every wish once; says whether one failed and stays.
-async fn attempt(cluster: &dyn Cluster, pending: &mut BTreeMap<(Kind, Key), Wish>) -> bool {
-    let mut failed = BTreeMap::new();
-    for (object, wish) in std::mem::take(pending) {
-        if let Err(error) = fulfil(cluster, &wish).await {
+/// Tries every wish once; returns those that failed.
+async fn attempt(cluster: &dyn Cluster, wishes: Wishes) -> Wishes {
+    let mut failed = Wishes::new();
+    for (object, wish) in wishes {
+        if let Err(error) = fulfil(cluster, &object.1, &wish).await {
             warn!(object = %object.1, "not published yet: {error}");
             failed.insert(object, wish);
         }
     }
-    *pending = failed;
-    !pending.is_empty()
+    failed
 }
 
-async fn fulfil(cluster: &dyn Cluster, wish: &Wish) -> Result<(), ClusterError> {
+async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<(), ClusterError> {
     match wish {
         Wish::Publish(instance) => match cluster.publish(instance).await {
             Err(ClusterError::NotFound(_)) => recreate(cluster, instance).await,
             other => other,
         },
-        Wish::Delete { key, uid } => cluster.delete(key, uid).await,
+        Wish::Delete { uid } => cluster.delete(key, uid).await,
         Wish::Report(report) => cluster.report(report).await,
-        Wish::Forget(key) => cluster.forget(key).await,
-        Wish::Flush(_) => Ok(()),
+        Wish::Forget => cluster.forget(key).await,
     }
 }
 
