@@ -193,28 +193,20 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// `akri discover` with this file's text.
-fn discover(node: &Node, text: &str, flags: &[&str]) -> Output {
-    node.write("try.yaml", text);
-    let (file, components) = (node.path("try.yaml"), node.path("components"));
-    let arguments = ["discover", file.to_str().unwrap(), "--components", components.to_str().unwrap()];
-    node.akri(&[&arguments[..], flags].concat())
-}
-
 #[tokio::test]
 async fn discover_names_file_line_and_field_and_fails() {
     let node = Node::new();
     let file = node.path("try.yaml").display().to_string();
     let said = |output: &Output| text(&output.stderr);
     for (from, to, what) in BROKEN {
-        let output = discover(&node, &broken("cam", from, to), &[]);
+        let output = node.discover(&broken("cam", from, to), &[]);
         assert_eq!(output.status.code(), Some(1), "{to}");
         assert!(said(&output).contains(&format!("error: {file}{what}")), "{what}: {}", said(&output));
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     }
     let rules = "udevRules:\n      - 'KERNEL==\"null\"'\n      - 'KERNEL==\"a\",, ATTR==\"b\"'\n      - 'NAME=\"x\"'";
     let bad = good("cam").replace("debugEcho", "udev").replace("descriptions: [foo0]", rules);
-    let output = discover(&node, &format!("{bad}---\n{}", good("other")), &["--output", "json"]);
+    let output = node.discover(&format!("{bad}---\n{}", good("other")), &["--output", "json"]);
     assert_eq!(output.status.code(), Some(1));
     let details = "spec.discoveryHandler.discoveryDetails";
     for told in [
@@ -228,14 +220,14 @@ async fn discover_names_file_line_and_field_and_fails() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found[0]["configuration"], "default/other", "the other Configuration's round is run all the same");
 
-    let nobody = discover(&node, &good("cam").replace("debugEcho", "onvif"), &[]);
+    let nobody = node.discover(&good("cam").replace("debugEcho", "onvif"), &[]);
     assert_eq!(nobody.status.code(), Some(1));
     let told = "error: default/cam: no discovery handler 'onvif' among those of --components: debugEcho, udev";
     assert!(said(&nobody).contains(told), "{}", said(&nobody));
-    let file_as_handler = discover(&node, &good("cam"), &["--handler", &file]);
+    let file_as_handler = node.discover(&good("cam"), &["--handler", &file]);
     assert_eq!(file_as_handler.status.code(), Some(1));
     assert!(said(&file_as_handler).contains("not a WebAssembly component"), "{}", said(&file_as_handler));
-    let empty = discover(&node, "# nothing\n", &[]);
+    let empty = node.discover("# nothing\n", &[]);
     assert!(empty.status.code() == Some(1) && said(&empty).contains("holds no Configuration"), "{}", said(&empty));
     let absent = node.akri(&["discover", "/nowhere/x.yaml"]);
     assert_eq!(absent.status.code(), Some(1));

@@ -1,7 +1,6 @@
 //! The command line: what it prints for people and programs, and how it ends.
 
 use std::fs;
-use std::process::Output;
 
 use crate::support::node::{Node, identities};
 
@@ -21,25 +20,17 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// `akri discover` with this file's text.
-fn discover(node: &Node, text: &str, flags: &[&str]) -> Output {
-    node.write("try.yaml", text);
-    let (file, components) = (node.path("try.yaml"), node.path("components"));
-    let arguments = ["discover", file.to_str().unwrap(), "--components", components.to_str().unwrap()];
-    node.akri(&[&arguments[..], flags].concat())
-}
-
 #[tokio::test]
 async fn good_answers_are_for_programs_too() {
     let node = Node::new();
     for form in ["json", "yaml"] {
-        let output = discover(&node, CAM, &["-o", form]);
+        let output = node.discover(CAM, &["-o", form]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let found: serde_json::Value = serde_saphyr::from_str(&text(&output.stdout)).unwrap();
         assert_eq!(found[0]["resource"], "akri.sh/cam-8120fe");
         assert_eq!(found[0]["device"]["properties"]["DEBUG_ECHO_DESCRIPTION"], "foo0");
     }
-    let none = discover(&node, &CAM.replace("[foo0]", "[]"), &["-o", "json"]);
+    let none = node.discover(&CAM.replace("[foo0]", "[]"), &["-o", "json"]);
     assert_eq!((none.status.code(), text(&none.stdout).trim()), (Some(0), "[]"), "no device is no failure");
 
     let get = |state: &str, flags: &[&str]| {

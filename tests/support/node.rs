@@ -158,6 +158,14 @@ impl Node {
         command.env("XDG_CACHE_HOME", self.path("cache")).args(arguments).stdin(Stdio::null()).output().unwrap()
     }
 
+    /// `akri discover` with this file's text.
+    pub fn discover(&self, text: &str, flags: &[&str]) -> Output {
+        self.write("try.yaml", text);
+        let (file, components) = (self.path("try.yaml"), self.path("components"));
+        let arguments = ["discover", file.to_str().unwrap(), "--components", components.to_str().unwrap()];
+        self.akri(&[&arguments[..], flags].concat())
+    }
+
     pub fn instances(&self) -> Vec<Instance> {
         read_instances(&self.path("state")).unwrap()
     }
