@@ -1,13 +1,14 @@
 # All the set-up a fresh machine needs, and the ways to build, run and test. Wants rustup, a C linker, make.
 .DELETE_ON_ERROR:
-.PHONY: build run test release bench fuzz lint format components guests toolchain packages
+.PHONY: build run test release bench fuzz lint format components guests peers toolchain packages
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
 HANDLERS  := udev debug-echo
 RUN       := target/run
-# Debian packages that stories need: a real udevd, run in namespaces of its own.
-PACKAGES  := udev
+PEERS     := target/peers
+# Debian packages that stories need: a real udevd, and network namespaces.
+PACKAGES  := udev iproute2
 
 build: components ## The program and the built-in handlers, for development.
 	cargo build --workspace --locked
@@ -18,7 +19,7 @@ run: build ## The main job without a cluster: this machine's devices from the Co
 	exec target/debug/akri agent --local examples/local --components target/components \
 	  --state-dir $(RUN)/state --kubelet-dir $(RUN)/kubelet --show
 
-test: packages build guests lint ## Everything CI checks.
+test: packages peers build guests lint ## Everything CI checks.
 	cd handlers && cargo test --workspace --locked --quiet
 	cargo test --workspace --locked
 
@@ -53,6 +54,21 @@ components: toolchain
 guests: toolchain
 	cd tests/guests && cargo build --release --locked --target $(GUEST) --quiet
 
+# Other people's implementations of the protocols, pinned; installed anew when the lists change.
+peers: packages $(PEERS)/python/installed $(PEERS)/node/installed
+
+$(PEERS)/python/installed: tests/peers/requirements.txt
+	@mkdir -p $(PEERS)
+	python3 -m venv $(PEERS)/python
+	$(PEERS)/python/bin/pip install --quiet --requirement $<
+	@touch $@
+
+$(PEERS)/node/installed: tests/peers/package.json tests/peers/package-lock.json
+	@mkdir -p $(PEERS)/node
+	cp $^ $(PEERS)/node/
+	cd $(PEERS)/node && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 # Installs only what is missing, so that it works where automatic installation is off and nothing can be fetched.
 toolchain:
 	@rustup toolchain list | grep -q '^$(TOOLCHAIN)-' || \
@@ -64,7 +80,9 @@ toolchain:
 packages:
 	@missing=$$(for package in $(PACKAGES); do \
 	  dpkg -s $$package 2>/dev/null | grep -q '^Status: .* installed$$' || echo $$package; \
-	done); \
+	done; \
+	python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv; \
+	command -v npm >/dev/null || echo nodejs npm); \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \

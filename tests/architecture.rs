@@ -37,7 +37,7 @@ const EDGES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rules need nothing but these.
-const MODEL: [&str; 3] = ["blake2", "serde", "thiserror"];
+const MODEL: [&str; 5] = ["blake2", "ipnet", "secrecy", "serde", "thiserror"];
 
 /// Workspaces of components: another target, another lock file.
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];

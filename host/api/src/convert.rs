@@ -7,15 +7,17 @@ use akri_model::configuration::{self as model, MAX_CAPACITY};
 use akri_model::grant;
 use akri_model::instance::{self, Online};
 use akri_model::names::{Identity, Key};
+use akri_model::property::{KeyRef, Source};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
 
 use crate::condition::{self, Truth};
-use crate::configuration::{Configuration, Resources};
-use crate::duration::{parse_duration, parse_memory};
-use crate::handler::{DiscoveryHandler, Grants, Limits};
+use crate::configuration::{self, Configuration, DiscoveryProperty, Resources};
+use crate::duration::parse_duration;
+use crate::handler::DiscoveryHandler;
 use crate::instance::{Instance, InstanceSpec, InstanceStatus};
+use crate::{grants, limits};
 
 /// Says which device an Instance stands for, beyond the short hash in its name.
 pub const IDENTITY_ANNOTATION: &str = "akri.sh/identity";
@@ -25,7 +27,6 @@ pub const IDENTITY_ANNOTATION: &str = "akri.sh/identity";
 pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
     let spec = &object.spec;
     let properties = spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default();
-    let value = |value: &Option<String>| value.clone().unwrap_or_default().into_bytes();
     let capacity = spec.capacity.clamp(1, i64::from(MAX_CAPACITY));
     model::Configuration {
         key: Key::new(object.namespace().unwrap_or_else(|| "default".to_owned()), object.name_any()),
@@ -33,7 +34,7 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
         generation: object.metadata.generation.unwrap_or_default(),
         handler: spec.discovery_handler.name.clone(),
         details: spec.discovery_handler.discovery_details.clone(),
-        properties: properties.iter().map(|p| (p.name.clone(), value(&p.value))).collect(),
+        properties: properties.iter().map(|property| (property.name.clone(), source(property))).collect(),
         capacity: u32::try_from(capacity).unwrap_or(1),
         broker_properties: spec.broker_properties.clone(),
         resources: match spec.resources {
@@ -42,6 +43,27 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
             Resources::Both => model::Resources::Both,
         },
         offline_grace: spec.offline_grace_period.as_deref().and_then(|text| parse_duration(text).ok()),
+    }
+}
+
+/// Neither value nor reference is an empty value, as in upstream Akri.
+fn source(property: &DiscoveryProperty) -> Source {
+    let from = property.value_from.as_ref();
+    if let Some(secret) = from.and_then(|from| from.secret_key_ref.as_ref()) {
+        return Source::Secret(key_ref(secret));
+    }
+    if let Some(config_map) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
+        return Source::ConfigMap(key_ref(config_map));
+    }
+    Source::Value(property.value.clone().unwrap_or_default().into_bytes())
+}
+
+fn key_ref(reference: &configuration::KeyRef) -> KeyRef {
+    let namespace = reference.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    KeyRef {
+        object: Key::new(namespace, reference.name.clone()),
+        key: reference.key.clone(),
+        optional: reference.optional.unwrap_or_default(),
     }
 }
 
@@ -61,32 +83,13 @@ pub struct HandlerRules {
 impl From<&DiscoveryHandler> for HandlerRules {
     fn from(object: &DiscoveryHandler) -> Self {
         let spec = &object.spec;
+        let mut errors = Vec::new(); // what validation is for
         Self {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
-            grants: grants(&spec.grants),
-            limits: limits(&spec.limits),
+            grants: grants::read(&spec.grants, &mut errors),
+            limits: limits::read(&spec.limits, &mut errors),
         }
-    }
-}
-
-fn grants(grants: &Grants) -> grant::Grants {
-    let or_dev = |paths: &Option<Vec<String>>| paths.clone().unwrap_or_else(|| vec!["/dev/**".to_owned()]);
-    grant::Grants {
-        udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
-        device_paths: or_dev(&grants.device_paths),
-        mount_paths: or_dev(&grants.mount_paths),
-    }
-}
-
-fn limits(limits: &Limits) -> grant::Limits {
-    let default = grant::Limits::default();
-    let memory = limits.memory.as_deref().and_then(|text| parse_memory(text).ok());
-    grant::Limits {
-        round: limits.round.as_deref().and_then(|text| parse_duration(text).ok()).unwrap_or(default.round),
-        memory_bytes: memory.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(default.memory_bytes),
-        devices: limits.devices.and_then(|devices| usize::try_from(devices).ok()).unwrap_or(default.devices),
-        ..default
     }
 }
 

@@ -5,6 +5,9 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::grants::Grants;
+use crate::limits::Limits;
+
 /// A component handler.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -47,44 +50,6 @@ pub struct ComponentRef {
     /// `sha256:<64 hex digits>`: any other content is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-}
-
-/// What a handler may reach.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Grants {
-    /// The node's devices as the kernel describes them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub udev: Option<UdevGrant>,
-    /// Node paths that device specs may name: a path, or a directory and `/**`. Default `/dev/**`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_paths: Option<Vec<String>>,
-    /// Node paths that mounts may name. Default `/dev/**`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mount_paths: Option<Vec<String>>,
-}
-
-/// Which of the node's devices a handler may see.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct UdevGrant {
-    /// Kernel subsystems, as shell globs; `*` is all.
-    pub subsystems: Vec<String>,
-}
-
-/// How much a handler may use. By default 10 s a round, 64 MiB of memory and 4,096 devices.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Limits {
-    /// Time of a round, such as `10s`; at most `5m`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub round: Option<String>,
-    /// Linear memory, such as `64Mi`; at most `1Gi`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<String>,
-    /// Devices in one answer; at most 65,536.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub devices: Option<i64>,
 }
 
 /// How it is going on this node or in this cluster.

@@ -6,8 +6,10 @@ pub mod configuration;
 mod convert;
 pub mod document;
 pub mod duration;
+pub mod grants;
 pub mod handler;
 pub mod instance;
+pub mod limits;
 pub mod manifest;
 pub mod validate;
 

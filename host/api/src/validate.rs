@@ -7,8 +7,9 @@ use akri_model::names::MAX_CONFIGURATION_NAME;
 use kube::ResourceExt;
 
 use crate::configuration::{BrokerSpec, Configuration, DiscoveryProperty};
-use crate::duration::{parse_duration, parse_memory};
-use crate::handler::{DiscoveryHandler, Limits};
+use crate::duration::parse_duration;
+use crate::handler::DiscoveryHandler;
+use crate::{grants, limits};
 
 /// Something wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +62,8 @@ pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
         errors.push(FieldError::new("/spec/component/digest", message));
     }
     check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
-    check_limits(&spec.limits, &mut errors);
+    grants::read(&spec.grants, &mut errors);
+    limits::read(&spec.limits, &mut errors);
     errors
 }
 
@@ -108,26 +110,6 @@ fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: 
 fn check_duration(path: &str, text: Option<&str>, errors: &mut Vec<FieldError>) {
     if let Some(Err(error)) = text.map(parse_duration) {
         errors.push(FieldError::new(path, error.to_string()));
-    }
-}
-
-fn check_limits(limits: &Limits, errors: &mut Vec<FieldError>) {
-    match limits.round.as_deref().map(parse_duration) {
-        Some(Err(error)) => errors.push(FieldError::new("/spec/limits/round", error.to_string())),
-        Some(Ok(round)) if round.is_zero() || round.as_secs() > 300 => {
-            errors.push(FieldError::new("/spec/limits/round", "is not between 1ms and 5m"));
-        }
-        _ => {}
-    }
-    match limits.memory.as_deref().map(parse_memory) {
-        Some(Err(error)) => errors.push(FieldError::new("/spec/limits/memory", error.to_string())),
-        Some(Ok(bytes)) if !(1 << 20..=1 << 30).contains(&bytes) => {
-            errors.push(FieldError::new("/spec/limits/memory", "is not between 1Mi and 1Gi"));
-        }
-        _ => {}
-    }
-    if limits.devices.is_some_and(|devices| !(1..=65_536).contains(&devices)) {
-        errors.push(FieldError::new("/spec/limits/devices", "is not between 1 and 65536"));
     }
 }
 
@@ -219,15 +201,7 @@ mod tests {
             assert_eq!(errors(json!({"component": {"file": file}})), ["/spec/component/file"], "{file}");
         }
         assert_eq!(errors(json!({"component": {"file": "x", "digest": "sha256:1"}})), ["/spec/component/digest"]);
-        for (field, value) in [
-            ("round", json!("0s")),
-            ("round", json!("1h")),
-            ("memory", json!("2Gi")),
-            ("memory", json!("1")),
-            ("devices", json!(0)),
-        ] {
-            let spec = json!({"component": {"file": "x"}, "limits": {field: value}});
-            assert_eq!(errors(spec), [format!("/spec/limits/{field}")]);
-        }
+        let limits = json!({"component": {"file": "x"}, "limits": {"round": "1h"}, "grants": {"udp": [{"networks": ["x"], "ports": []}]}});
+        assert_eq!(errors(limits), ["/spec/grants/udp/0/networks/0", "/spec/limits/round"]);
     }
 }

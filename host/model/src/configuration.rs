@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::names::Key;
+use crate::property::Source;
 
 /// A user's wish: which devices to look for, and how they are handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +19,8 @@ pub struct Configuration {
     pub handler: String,
     /// `discoveryDetails`, for the handler alone to understand.
     pub details: String,
-    /// `discoveryProperties` with plain values, in ascending order of name.
-    pub properties: BTreeMap<String, Vec<u8>>,
+    /// `discoveryProperties`: where the value of each is.
+    pub properties: BTreeMap<String, Source>,
     /// Slots of each Instance.
     pub capacity: u32,
     /// Overlaid on each device's properties; these win.

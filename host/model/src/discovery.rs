@@ -1,5 +1,6 @@
 //! What a discovery handler says about itself, and how a round can fail.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Who a component handler is (`handler.describe`).
@@ -20,8 +21,13 @@ pub struct Description {
 pub enum Trigger {
     /// A kernel uevent of this subsystem.
     Uevent(String),
-    /// A datagram to this multicast group, as `address:port`.
-    Multicast(String),
+    /// A datagram to a multicast group.
+    Multicast {
+        /// The group and its port.
+        group: SocketAddr,
+        /// What it has to contain to count; "" is any.
+        containing: String,
+    },
     /// A pause that fits the details better than the handler's default.
     Interval(Duration),
 }
@@ -32,11 +38,18 @@ impl Trigger {
     pub fn parse(kind: &str, value: &str) -> Option<Self> {
         match kind {
             "uevent" => Some(Self::Uevent(value.to_owned())),
-            "multicast" => Some(Self::Multicast(value.to_owned())),
+            "multicast" => multicast(value),
             "interval-ms" => value.parse().ok().map(|ms| Self::Interval(Duration::from_millis(ms))),
             _ => None,
         }
     }
+}
+
+/// `ADDRESS:PORT`, or that, a space, and what a datagram has to contain.
+fn multicast(value: &str) -> Option<Trigger> {
+    let (group, containing) = value.split_once(' ').unwrap_or((value, ""));
+    let group = group.parse().ok().filter(|group: &SocketAddr| group.ip().is_multicast())?;
+    Some(Trigger::Multicast { group, containing: containing.to_owned() })
 }
 
 /// Something wrong in a Configuration's `discoveryDetails`.
@@ -93,4 +106,26 @@ fn join(problems: &[Problem]) -> String {
         .map(|p| if p.path.is_empty() { p.message.clone() } else { format!("{}: {}", p.path, p.message) })
         .collect();
     sentences.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_multicast_trigger_names_a_group_and_perhaps_a_text() {
+        let trigger = |group: &str, containing: &str| {
+            Some(Trigger::Multicast { group: group.parse().unwrap(), containing: containing.to_owned() })
+        };
+        let group = "239.255.255.250:3702";
+        assert_eq!(Trigger::parse("multicast", group), trigger(group, ""));
+        assert_eq!(
+            Trigger::parse("multicast", "239.255.255.250:3702 discovery/Hello"),
+            trigger(group, "discovery/Hello")
+        );
+        assert_eq!(Trigger::parse("multicast", "[ff02::fb]:5353"), trigger("[ff02::fb]:5353", ""));
+        for value in ["", "239.255.255.250", "10.0.0.1:80", "example:80"] {
+            assert_eq!(Trigger::parse("multicast", value), None, "{value}");
+        }
+    }
 }

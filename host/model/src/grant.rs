@@ -1,6 +1,10 @@
 //! What a handler may reach and how much of everything it may use. Empty means nothing.
 
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 /// What a handler may reach. The default is nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +15,70 @@ pub struct Grants {
     pub device_paths: Vec<String>,
     /// Node paths that mounts may name, written likewise.
     pub mount_paths: Vec<String>,
+    /// Groups the `multicast` interface opens.
+    pub multicast: Vec<Group>,
+    /// Where TCP connections may go.
+    pub tcp: Vec<Destinations>,
+    /// Where UDP datagrams may go and come from.
+    pub udp: Vec<Destinations>,
+    /// Where HTTP requests may go.
+    pub http: Vec<HttpDestinations>,
+    /// DNS names that may be resolved, as globs: `cam-*.example`. What they resolve to has to be granted, too.
+    pub names: Vec<String>,
+    /// Properties that come from a Secret and may be revealed, as globs over their names.
+    pub secrets: Vec<String>,
+}
+
+/// A multicast group on some of the node's interfaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The group.
+    pub address: IpAddr,
+    /// The port datagrams are sent to.
+    pub port: u16,
+    /// Interfaces, as globs over their names. `*` is all but loopback, which has to be named.
+    pub interfaces: Vec<String>,
+}
+
+/// Addresses and ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Destinations {
+    /// The networks.
+    pub networks: Vec<IpNet>,
+    /// The ports.
+    pub ports: Vec<RangeInclusive<u16>>,
+}
+
+impl Destinations {
+    /// Whether they hold an address. An IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2) is that IPv4 address.
+    pub fn contain(&self, to: SocketAddr) -> bool {
+        let address = to.ip().to_canonical();
+        self.ports.iter().any(|ports| ports.contains(&to.port()))
+            && self.networks.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// Where HTTP requests may go, and whom HTTPS trusts there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HttpDestinations {
+    /// Addresses and ports.
+    pub to: Destinations,
+    /// How a server proves that it is itself.
+    pub tls: Tls,
+}
+
+/// How an HTTPS server proves that it is itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// By a certificate of an authority that the node trusts.
+    #[default]
+    System,
+    /// By a certificate of one of these authorities, in PEM.
+    CaBundle(String),
+    /// By one of these certificates: SHA-256 of their DER.
+    Fingerprints(Vec<[u8; 32]>),
+    /// Not at all.
+    Insecure,
 }
 
 /// Bounds on one round of one handler; the default is what holds where its DiscoveryHandler names none.
@@ -30,6 +98,10 @@ pub struct Limits {
     pub log_lines: usize,
     /// Notes shown; the rest is counted.
     pub notes: usize,
+    /// Bytes the handler's cache holds for one Configuration, keys and values together.
+    pub cache_bytes: usize,
+    /// Sockets open and HTTP requests under way at once.
+    pub connections: usize,
 }
 
 impl Default for Limits {
@@ -42,6 +114,39 @@ impl Default for Limits {
             string_bytes: 4096,
             log_lines: 64,
             notes: 10,
+            cache_bytes: 256 << 10,
+            connections: 64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_granted_by_network_and_port_together() {
+        let to = Destinations { networks: vec!["10.1.0.0/16".parse().unwrap()], ports: vec![80..=80, 8000..=8999] };
+        for (address, granted) in [
+            ("10.1.2.3:80", true),
+            ("10.1.255.255:8999", true),
+            ("10.1.2.3:81", false),
+            ("10.2.0.1:80", false),
+            ("[::ffff:10.1.2.3]:80", true),
+            ("[::ffff:10.2.0.1]:80", false),
+            ("[::10.1.2.3]:80", false),
+            ("[fe80::1]:80", false),
+        ] {
+            assert_eq!(to.contain(address.parse().unwrap()), granted, "{address}");
+        }
+        assert!(!Destinations::default().contain("127.0.0.1:80".parse().unwrap()));
+    }
+
+    #[test]
+    fn every_ipv6_address_is_not_every_ipv4_address() {
+        let to = Destinations { networks: vec!["::/0".parse().unwrap()], ports: vec![0..=u16::MAX] };
+        assert!(!to.contain("127.0.0.1:1".parse().unwrap()));
+        assert!(!to.contain("[::ffff:127.0.0.1]:1".parse().unwrap()));
+        assert!(to.contain("[2001:db8::1]:1".parse().unwrap()));
     }
 }

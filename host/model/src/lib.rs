@@ -15,5 +15,6 @@ pub mod instance;
 pub mod names;
 pub mod plan;
 pub mod policy;
+pub mod property;
 pub mod reclaim;
 pub mod slots;

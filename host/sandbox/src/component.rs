@@ -1,6 +1,5 @@
 //! A component that is a discovery handler, and calls of it.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -8,12 +7,14 @@ use std::time::{Duration, Instant};
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{Grants, Limits};
+use akri_model::property::Resolved;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
+use crate::cache::Cache;
 use crate::convert;
 use crate::host::Shared;
 use crate::log::LogLine;
@@ -36,12 +37,14 @@ pub struct Call {
     pub details: String,
     /// The details as JSON, if they are YAML or JSON.
     pub details_json: Option<String>,
-    /// The plain properties.
-    pub properties: BTreeMap<String, Vec<u8>>,
+    /// The properties with their values.
+    pub properties: Resolved,
     /// What the guest may reach.
     pub grants: Grants,
     /// What the guest may use.
     pub limits: Limits,
+    /// What the handler remembers between rounds of this Configuration.
+    pub cache: Cache,
     /// Who gets a copy of what the guest writes by the `logging` interface, besides the log. All of it is there when the
     /// call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,

@@ -11,6 +11,7 @@
 //! No type of wasmtime, and none made from the WIT package, leaves this crate.
 
 mod bindings;
+mod cache;
 mod capabilities;
 mod component;
 mod convert;
@@ -25,6 +26,7 @@ mod text;
 #[cfg(test)]
 mod hostile;
 
+pub use self::cache::Cache;
 pub use self::component::{Call, Component, LoadError};
 pub use self::host::{FindError, Found, Host, HostConfig, SandboxError};
 pub use self::log::LogLine;

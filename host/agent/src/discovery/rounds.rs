@@ -8,7 +8,8 @@ use std::time::Duration;
 use akri_api::document::Document;
 use akri_model::configuration::Configuration;
 use akri_model::discovery::{RoundError, Trigger};
-use akri_sandbox::Call;
+use akri_model::property::{Resolved, Source};
+use akri_sandbox::{Cache, Call};
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -183,11 +184,20 @@ pub fn call(configuration: &Configuration, handler: &Handler) -> Call {
         subject: configuration.key.to_string(),
         details: configuration.details.clone(),
         details_json: as_json(&configuration.details),
-        properties: configuration.properties.clone(),
+        properties: plain(configuration),
         grants: handler.rules.grants.clone(),
         limits: handler.rules.limits.clone(),
+        cache: Cache::default(),
         log: None,
     }
+}
+
+fn plain(configuration: &Configuration) -> Resolved {
+    let value = |(name, source): (&String, &Source)| match source {
+        Source::Value(value) => Some((name.clone(), value.clone())),
+        Source::ConfigMap(_) | Source::Secret(_) => None,
+    };
+    Resolved { properties: configuration.properties.iter().filter_map(value).collect(), ..Resolved::default() }
 }
 
 /// Details as JSON, so that handlers need no YAML parser. Empty details are an empty object.

@@ -73,7 +73,7 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::
 async fn ask(subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
     let mut call = call(&subject.configuration, handler);
-    call.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
+    call.properties.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
     call.limits.log_lines = LINES;
     call.log = Some(log);
     let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;

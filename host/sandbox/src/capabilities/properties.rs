@@ -5,10 +5,10 @@ use crate::round::Round;
 
 impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Option<Vec<u8>>> {
-        Ok(self.call.properties.get(&name).cloned())
+        Ok(self.call.properties.properties.get(&name).cloned())
     }
 
     fn names(&mut self) -> wasmtime::Result<Vec<String>> {
-        Ok(self.call.properties.keys().cloned().collect())
+        Ok(self.call.properties.properties.keys().cloned().collect())
     }
 }

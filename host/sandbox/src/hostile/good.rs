@@ -91,7 +91,7 @@ async fn errors_of_the_handler_are_told_apart() {
 async fn details_are_validated_without_a_round() {
     let guest = guest().await;
     let triggers = guest.validate(call("anything")).await.unwrap();
-    let multicast = Trigger::Multicast("239.255.255.250:3702".to_owned());
+    let multicast = Trigger::Multicast { group: "239.255.255.250:3702".parse().unwrap(), containing: String::new() };
     assert_eq!(triggers, [Trigger::Uevent("tty".to_owned()), multicast]);
     assert_eq!(guest.validate(call("no-triggers")).await, Ok(Vec::new()));
     let refused = guest.validate(call("invalid-details")).await;

@@ -1,0 +1,310 @@
+//! What a DiscoveryHandler may reach, as administrators write it, and the same in the model.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use akri_model::grant as model;
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::validate::FieldError;
+
+/// What a handler may reach.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Grants {
+    /// The node's devices as the kernel describes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udev: Option<UdevGrant>,
+    /// Node paths that device specs may name: a path, or a directory and `/**`. Default `/dev/**`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_paths: Option<Vec<String>>,
+    /// Node paths that mounts may name. Default `/dev/**`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_paths: Option<Vec<String>>,
+    /// Multicast groups, such as that of WS-Discovery.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub multicast: Vec<MulticastGrant>,
+    /// Where TCP connections may go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tcp: Vec<NetworkGrant>,
+    /// Where UDP datagrams may go and come from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub udp: Vec<NetworkGrant>,
+    /// Where HTTP and HTTPS requests may go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub http: Vec<HttpGrant>,
+    /// DNS names that may be resolved, as globs. What they resolve to has to be granted, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// Properties from Secrets that may be revealed to the handler, as globs over their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+}
+
+/// A multicast group on some of the node's interfaces.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MulticastGrant {
+    /// Its address.
+    pub group: String,
+    /// The port datagrams are sent to.
+    #[schemars(with = "i32", range(min = 1, max = 65535))]
+    pub port: u16,
+    /// Interfaces, as globs over their names. Default `*`, which is all but loopback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interfaces: Option<Vec<String>>,
+}
+
+/// Addresses and ports.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkGrant {
+    /// Networks in CIDR notation, such as `10.0.0.0/8`.
+    pub networks: Vec<String>,
+    /// Ports, such as `80` and `"8000-8999"`.
+    pub ports: Vec<Ports>,
+}
+
+/// A port or a range of ports.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(schema_with = "int_or_string")]
+pub enum Ports {
+    /// One port.
+    One(i64),
+    /// A port or `first-last`.
+    Range(String),
+}
+
+/// Where HTTP and HTTPS requests may go.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpGrant {
+    /// Networks in CIDR notation.
+    pub networks: Vec<String>,
+    /// Ports, such as `80` and `"8000-8999"`.
+    pub ports: Vec<Ports>,
+    /// How an HTTPS server proves that it is itself. Default: by a certificate of an authority that the node trusts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsGrant>,
+}
+
+/// How an HTTPS server proves that it is itself: exactly one of these.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsGrant {
+    /// Certificates of authorities, in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_bundle: Option<String>,
+    /// SHA-256 of the only certificates allowed, as 64 hex digits each; colons may be between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprints: Option<Vec<String>>,
+    /// True: not at all. Whoever is on the way can then read and change what is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insecure: Option<bool>,
+}
+
+fn int_or_string(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"x-kubernetes-int-or-string": true})
+}
+
+/// Which of the node's devices a handler may see.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UdevGrant {
+    /// Kernel subsystems, as shell globs; `*` is all.
+    pub subsystems: Vec<String>,
+}
+
+/// The grants in the model. What makes no sense grants nothing and is an error below `/spec/grants`.
+pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
+    let or_dev = |paths: &Option<Vec<String>>| paths.clone().unwrap_or_else(|| vec!["/dev/**".to_owned()]);
+    model::Grants {
+        udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
+        device_paths: or_dev(&grants.device_paths),
+        mount_paths: or_dev(&grants.mount_paths),
+        multicast: each(&grants.multicast, "multicast", errors, group),
+        tcp: each(&grants.tcp, "tcp", errors, |grant, path, errors| {
+            Some(destinations(&grant.networks, &grant.ports, path, errors))
+        }),
+        udp: each(&grants.udp, "udp", errors, |grant, path, errors| {
+            Some(destinations(&grant.networks, &grant.ports, path, errors))
+        }),
+        http: each(&grants.http, "http", errors, http),
+        names: grants.names.clone(),
+        secrets: grants.secrets.clone(),
+    }
+}
+
+/// Reads a list; each item knows where it stands.
+fn each<T, M>(
+    list: &[T],
+    field: &str,
+    errors: &mut Vec<FieldError>,
+    read: impl Fn(&T, &str, &mut Vec<FieldError>) -> Option<M>,
+) -> Vec<M> {
+    let items = list.iter().enumerate();
+    items.filter_map(|(index, item)| read(item, &format!("/spec/grants/{field}/{index}"), errors)).collect()
+}
+
+fn group(grant: &MulticastGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::Group> {
+    let address = grant.group.parse().ok().filter(IpAddr::is_multicast);
+    if address.is_none() {
+        let message = format!("'{}' is not a multicast address, such as 239.255.255.250 or ff02::fb", grant.group);
+        errors.push(FieldError::new(format!("{path}/group"), message));
+    }
+    if grant.port == 0 {
+        errors.push(FieldError::new(format!("{path}/port"), "is not between 1 and 65535"));
+    }
+    let interfaces = grant.interfaces.clone().unwrap_or_else(|| vec!["*".to_owned()]);
+    Some(model::Group { address: address?, port: grant.port, interfaces })
+}
+
+fn http(grant: &HttpGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::HttpDestinations> {
+    let to = destinations(&grant.networks, &grant.ports, path, errors);
+    let Some(tls) = grant.tls.as_ref() else {
+        return Some(model::HttpDestinations { to, tls: model::Tls::System });
+    };
+    match trust(tls) {
+        Ok(tls) => Some(model::HttpDestinations { to, tls }),
+        Err(message) => {
+            errors.push(FieldError::new(format!("{path}/tls"), message));
+            None
+        }
+    }
+}
+
+fn trust(tls: &TlsGrant) -> Result<model::Tls, String> {
+    match (&tls.ca_bundle, &tls.fingerprints, tls.insecure.unwrap_or_default()) {
+        (None, None, false) => Ok(model::Tls::System),
+        (None, None, true) => Ok(model::Tls::Insecure),
+        (Some(bundle), None, false) if bundle.contains("-----BEGIN CERTIFICATE-----") => {
+            Ok(model::Tls::CaBundle(bundle.clone()))
+        }
+        (Some(_), None, false) => Err("caBundle holds no certificate in PEM".to_owned()),
+        (None, Some(texts), false) => {
+            texts.iter().map(|text| fingerprint(text)).collect::<Result<_, _>>().map(model::Tls::Fingerprints)
+        }
+        _ => Err("caBundle, fingerprints and insecure exclude each other; keep one".to_owned()),
+    }
+}
+
+fn fingerprint(text: &str) -> Result<[u8; 32], String> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
+    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+    let hex = digits.iter().all(u8::is_ascii_hexdigit);
+    let bytes: Option<Vec<u8>> = if hex { digits.chunks(2).map(byte).collect() } else { None };
+    let whole = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    whole.ok_or_else(|| format!("'{text}' is not a SHA-256: 64 hex digits, perhaps with colons"))
+}
+
+fn destinations(networks: &[String], ports: &[Ports], path: &str, errors: &mut Vec<FieldError>) -> model::Destinations {
+    let networks = networks.iter().enumerate().filter_map(|(index, text)| {
+        let network = network(text);
+        if network.is_none() {
+            let message = format!("'{text}' is not a network, such as 10.0.0.0/8, 192.168.1.20 or fc00::/7");
+            errors.push(FieldError::new(format!("{path}/networks/{index}"), message));
+        }
+        network
+    });
+    let networks = networks.collect();
+    let ports = ports.iter().enumerate().filter_map(|(index, ports)| {
+        let range = range(ports);
+        if range.is_none() {
+            let message = "is not a port from 1 to 65535, such as 80, or a range of them, such as '8000-8999'";
+            errors.push(FieldError::new(format!("{path}/ports/{index}"), message));
+        }
+        range
+    });
+    model::Destinations { ports: ports.collect(), networks }
+}
+
+/// A network, or an address alone. An IPv4 network mapped into IPv6 would never hold an address: it is a mistake.
+fn network(text: &str) -> Option<IpNet> {
+    let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))?;
+    let mapped = matches!(network, IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some());
+    (!mapped).then_some(network)
+}
+
+fn range(ports: &Ports) -> Option<RangeInclusive<u16>> {
+    let range = match ports {
+        Ports::One(port) => u16::try_from(*port).ok().map(|port| port..=port)?,
+        Ports::Range(text) => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            first.trim().parse().ok()?..=last.trim().parse().ok()?
+        }
+    };
+    (*range.start() > 0 && !range.is_empty()).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read_json(grants: Value) -> (model::Grants, Vec<String>) {
+        let grants: Grants = serde_json::from_value(grants).unwrap();
+        let mut errors = Vec::new();
+        let read = read(&grants, &mut errors);
+        (read, errors.into_iter().map(|error| error.path).collect())
+    }
+
+    #[test]
+    fn nothing_is_granted_but_device_nodes() {
+        let (grants, errors) = read_json(json!({}));
+        let dev = vec!["/dev/**".to_owned()];
+        let expected = model::Grants { device_paths: dev.clone(), mount_paths: dev, ..model::Grants::default() };
+        assert_eq!((grants, errors.len()), (expected, 0));
+    }
+
+    #[test]
+    fn networks_and_ports_are_read_as_people_write_them() {
+        let (grants, errors) =
+            read_json(json!({"tcp": [{"networks": ["10.0.0.0/8", "192.0.2.7"], "ports": [80, "8000-8999", "443"]}]}));
+        assert_eq!(errors, Vec::<String>::new());
+        assert_eq!(grants.tcp[0].ports, [80..=80, 8000..=8999, 443..=443]);
+        assert!(grants.tcp[0].contain("192.0.2.7:443".parse().unwrap()));
+        assert!(!grants.tcp[0].contain("192.0.2.8:443".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_and_grants_nothing() {
+        for (grants, path) in [
+            (json!({"multicast": [{"group": "10.0.0.1", "port": 1}]}), "/spec/grants/multicast/0/group"),
+            (json!({"multicast": [{"group": "239.0.0.1", "port": 0}]}), "/spec/grants/multicast/0/port"),
+            (json!({"udp": [{"networks": ["10.0.0.0/33"], "ports": [1]}]}), "/spec/grants/udp/0/networks/0"),
+            (json!({"udp": [{"networks": ["::ffff:10.0.0.0/104"], "ports": [1]}]}), "/spec/grants/udp/0/networks/0"),
+            (json!({"tcp": [{"networks": ["example"], "ports": [1]}]}), "/spec/grants/tcp/0/networks/0"),
+            (json!({"tcp": [{"networks": [], "ports": [1, 0]}]}), "/spec/grants/tcp/0/ports/1"),
+            (json!({"tcp": [{"networks": [], "ports": [65536]}]}), "/spec/grants/tcp/0/ports/0"),
+            (json!({"tcp": [{"networks": [], "ports": ["9-8"]}]}), "/spec/grants/tcp/0/ports/0"),
+            (
+                json!({"http": [{"networks": [], "ports": [], "tls": {"insecure": true, "caBundle": "x"}}]}),
+                "/spec/grants/http/0/tls",
+            ),
+            (json!({"http": [{"networks": [], "ports": [], "tls": {"caBundle": "x"}}]}), "/spec/grants/http/0/tls"),
+            (
+                json!({"http": [{"networks": [], "ports": [], "tls": {"fingerprints": ["12:34"]}}]}),
+                "/spec/grants/http/0/tls",
+            ),
+        ] {
+            let (_, errors) = read_json(grants.clone());
+            assert_eq!(errors, [path], "{grants}");
+        }
+        assert!(read_json(json!({"tcp": [{"networks": ["x"], "ports": [1]}]})).0.tcp[0].networks.is_empty());
+    }
+
+    #[test]
+    fn fingerprints_are_read_with_and_without_colons() {
+        let plain = "ab".repeat(32);
+        let colons = vec!["AB"; 32].join(":");
+        for text in [plain, colons] {
+            let (grants, errors) =
+                read_json(json!({"http": [{"networks": [], "ports": [], "tls": {"fingerprints": [text]}}]}));
+            assert_eq!((grants.http[0].tls.clone(), errors.len()), (model::Tls::Fingerprints(vec![[0xab; 32]]), 0));
+        }
+    }
+}

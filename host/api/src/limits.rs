@@ -1,0 +1,149 @@
+//! How much a DiscoveryHandler may use, as administrators write it, and the same in the model.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use akri_model::grant as model;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::duration::{parse_duration, parse_memory};
+use crate::validate::FieldError;
+
+/// How much a handler may use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// Time of a round, such as `60s`; default `10s`, at most `5m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<String>,
+    /// Linear memory, such as `32Mi`; default `64Mi`, at most `1Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Devices in one answer; default 4,096, at most 65,536.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<i64>,
+    /// Properties, and likewise mounts and device specs, of one device; default 64, at most 1,024.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub properties: Option<i64>,
+    /// Any string of an answer, such as `1Ki`; default `4Ki`, at most `64Ki`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub string: Option<String>,
+    /// Log lines of a round; default 64, at most 4,096.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_lines: Option<i64>,
+    /// Notes of a round; default 10, at most 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notes: Option<i64>,
+    /// What the handler may remember between rounds of a Configuration, such as `1Mi`; default `256Ki`, at most `16Mi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
+    /// Open sockets and HTTP requests under way; default 64, at most 1,024.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<i64>,
+}
+
+/// The limits in the model. What makes no sense leaves the default and is an error below `/spec/limits`.
+pub(crate) fn read(limits: &Limits, errors: &mut Vec<FieldError>) -> model::Limits {
+    let default = model::Limits::default();
+    let mut reader = Reader { errors };
+    model::Limits {
+        round: reader.round(limits.round.as_deref()).unwrap_or(default.round),
+        memory_bytes: reader.bytes("memory", limits.memory.as_deref(), ("1Mi", "1Gi")).unwrap_or(default.memory_bytes),
+        devices: reader.count("devices", limits.devices, 1..=65_536).unwrap_or(default.devices),
+        properties: reader.count("properties", limits.properties, 0..=1024).unwrap_or(default.properties),
+        string_bytes: reader.bytes("string", limits.string.as_deref(), ("64", "64Ki")).unwrap_or(default.string_bytes),
+        log_lines: reader.count("logLines", limits.log_lines, 0..=4096).unwrap_or(default.log_lines),
+        notes: reader.count("notes", limits.notes, 0..=100).unwrap_or(default.notes),
+        cache_bytes: reader.bytes("cache", limits.cache.as_deref(), ("0", "16Mi")).unwrap_or(default.cache_bytes),
+        connections: reader.count("connections", limits.connections, 1..=1024).unwrap_or(default.connections),
+    }
+}
+
+struct Reader<'a> {
+    errors: &'a mut Vec<FieldError>,
+}
+
+impl Reader<'_> {
+    fn refuse(&mut self, field: &str, message: String) {
+        self.errors.push(FieldError::new(format!("/spec/limits/{field}"), message));
+    }
+
+    fn round(&mut self, text: Option<&str>) -> Option<Duration> {
+        match parse_duration(text?) {
+            Err(error) => self.refuse("round", error.to_string()),
+            Ok(round) if round.is_zero() || round.as_secs() > 300 => {
+                self.refuse("round", "is not between 1ms and 5m".to_owned());
+            }
+            Ok(round) => return Some(round),
+        }
+        None
+    }
+
+    fn bytes(&mut self, field: &str, text: Option<&str>, (least, most): (&str, &str)) -> Option<usize> {
+        let bound = |text| parse_memory(text).unwrap_or_default();
+        match parse_memory(text?) {
+            Err(error) => self.refuse(field, error.to_string()),
+            Ok(bytes) if !(bound(least)..=bound(most)).contains(&bytes) => {
+                self.refuse(field, format!("is not between {least} and {most}"));
+            }
+            Ok(bytes) => return usize::try_from(bytes).ok(),
+        }
+        None
+    }
+
+    fn count(&mut self, field: &str, number: Option<i64>, allowed: RangeInclusive<i64>) -> Option<usize> {
+        let number = number?;
+        if allowed.contains(&number) {
+            return usize::try_from(number).ok();
+        }
+        self.refuse(field, format!("is not between {} and {}", allowed.start(), allowed.end()));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read_json(limits: Value) -> (model::Limits, Vec<String>) {
+        let limits: Limits = serde_json::from_value(limits).unwrap();
+        let mut errors = Vec::new();
+        let read = read(&limits, &mut errors);
+        (read, errors.into_iter().map(|error| error.path).collect())
+    }
+
+    #[test]
+    fn what_is_not_named_has_its_default() {
+        assert_eq!(read_json(json!({})), (model::Limits::default(), Vec::new()));
+        let (limits, errors) = read_json(json!({"round": "60s", "cache": "1Mi", "connections": 8, "string": "1Ki"}));
+        assert_eq!(errors, Vec::<String>::new());
+        assert_eq!((limits.round.as_secs(), limits.cache_bytes, limits.connections), (60, 1 << 20, 8));
+        assert_eq!((limits.string_bytes, limits.devices), (1024, 4096));
+    }
+
+    #[test]
+    fn every_limit_is_bounded_itself() {
+        for (field, value) in [
+            ("round", json!("0s")),
+            ("round", json!("1h")),
+            ("round", json!("soon")),
+            ("memory", json!("2Gi")),
+            ("memory", json!("1")),
+            ("memory", json!("64MB")),
+            ("devices", json!(0)),
+            ("devices", json!(65_537)),
+            ("properties", json!(-1)),
+            ("string", json!("1Mi")),
+            ("logLines", json!(5000)),
+            ("notes", json!(101)),
+            ("cache", json!("17Mi")),
+            ("connections", json!(0)),
+        ] {
+            let (limits, errors) = read_json(json!({field: value}));
+            assert_eq!((limits, errors), (model::Limits::default(), vec![format!("/spec/limits/{field}")]), "{value}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `discoveryProperties`: where their values come from, and what a handler gets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use secrecy::{ExposeSecret as _, SecretSlice};
+
+use crate::names::Key;
+
+/// Where the value of a property is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Here.
+    Value(Vec<u8>),
+    /// In a ConfigMap.
+    ConfigMap(KeyRef),
+    /// In a Secret.
+    Secret(KeyRef),
+}
+
+/// A key of a Secret or ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyRef {
+    /// The object.
+    pub object: Key,
+    /// The key in its data.
+    pub key: String,
+    /// Whether it may be missing.
+    pub optional: bool,
+}
+
+/// Bytes that must not be shown: no `Debug`, no serialisation, zeroised when the last holder drops them.
+#[derive(Clone)]
+pub struct Secret(Arc<SecretSlice<u8>>);
+
+impl Secret {
+    /// Takes the bytes over.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(SecretSlice::from(bytes)))
+    }
+
+    /// The bytes. Who copies them answers for the copy.
+    pub fn reveal(&self) -> &[u8] {
+        self.0.expose_secret()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Says whether a secret has changed. Both sides are the host's own, so that nobody can learn anything from the time.
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.reveal() == other.reveal()
+    }
+}
+
+impl Eq for Secret {}
+
+/// The properties of a Configuration with their values. A name is in one of the two.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// Plain values and those from ConfigMaps.
+    pub properties: BTreeMap<String, Vec<u8>>,
+    /// Those from Secrets.
+    pub secrets: BTreeMap<String, Secret>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_does_not_show_itself() {
+        let resolved = Resolved {
+            secrets: [("password".to_owned(), Secret::new(b"hunter2".to_vec()))].into(),
+            ..Resolved::default()
+        };
+        assert!(!format!("{resolved:?}").contains("hunter2"));
+        assert!(!format!("{resolved:?}").contains("104, 117"), "nor as numbers");
+        assert_eq!(resolved.secrets["password"].reveal(), b"hunter2");
+    }
+}
