@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use akri_agent::cluster::local::Local;
-use akri_agent::cluster::{Cluster, ClusterError, Created, Manifests, Report, Swapped};
+use akri_agent::cluster::{Cluster, ClusterError, Created, HandlerReport, Manifests, Report, Swapped};
 use akri_agent::discovery::registry::Registry;
 use akri_agent::journal::Journal;
 use akri_agent::owner::{Context, Owner};
@@ -17,6 +17,7 @@ use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_model::claim::Entry;
 use akri_model::instance::Instance;
 use akri_model::names::{HashInput, Identity, Key};
+use akri_model::resolve::Values;
 use akri_sandbox::{Host, HostConfig};
 use async_trait::async_trait;
 use tokio::sync::{RwLock, Semaphore, watch};
@@ -56,6 +57,10 @@ impl Line {
 impl Cluster for Line {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
         self.to.manifests()
+    }
+
+    fn values(&self) -> watch::Receiver<Arc<Values>> {
+        self.to.values()
     }
 
     fn usage(&self) -> watch::Receiver<u64> {
@@ -99,6 +104,14 @@ impl Cluster for Line {
 
     async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
         self.through(self.to.forget(key).await)
+    }
+
+    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
+        self.through(self.to.report_handler(report).await)
+    }
+
+    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
+        self.through(self.to.forget_handler(name).await)
     }
 }
 

@@ -103,7 +103,8 @@ async fn a_damaged_journal_is_set_aside_and_nothing_is_lost() {
             let journal = scene.journal();
             let mut lines: Vec<String> = journal.lines().map(str::to_owned).collect();
             let first = if line_to_damage == "all" { 0 } else { lines.len() - 1 };
-            lines[first..].iter_mut().for_each(|line| *line = line.replacen("\"online\":true", "\"online\":frue", 1));
+            let damage = |line: &mut String| *line = line.replacen("\"online\":\"true\"", "\"online\":\"frue\"", 1);
+            lines[first..].iter_mut().for_each(damage);
             lines.insert(1, "\u{0}\u{1}garbage \u{fffd}".to_owned());
             let damaged = lines.join("\n") + "\n";
             fs::write(scene.node.path("state/journal.jsonl"), &damaged).unwrap();

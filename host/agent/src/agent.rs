@@ -12,10 +12,12 @@ use std::time::Duration;
 use akri_model::claim::Entry;
 use akri_model::names::{Key, hash_of_instance};
 use akri_sandbox::{Host, HostConfig};
+use kube::Client;
 use tokio::sync::{Semaphore, watch};
 use tracing::{error, info, warn};
 
 use crate::cdi::Cdi;
+use crate::cluster::kubernetes::Kubernetes;
 use crate::cluster::local::{Local, StoreError};
 use crate::cluster::{Cluster, Manifests};
 use crate::discovery::registry::{Handlers, Registry};
@@ -31,12 +33,12 @@ use crate::uevent::Listener;
 const NAMING: usize = 32;
 
 /// What an agent needs to know.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     /// Name of this node.
     pub node: String,
-    /// Manifests of local mode.
-    pub manifests: PathBuf,
+    /// Where Configurations come from and Instances go.
+    pub source: Source,
     /// Component files and their DiscoveryHandler manifests.
     pub components: PathBuf,
     /// The kubelet's root directory.
@@ -51,6 +53,15 @@ pub struct Settings {
     pub udev_data: PathBuf,
     /// How long after a restart, of the kubelet or of the agent, an unused claim is kept in any case.
     pub settle: Duration,
+}
+
+/// Where Configurations come from and Instances go.
+#[derive(Clone)]
+pub enum Source {
+    /// Local mode: a directory of manifests, and files for objects.
+    Local(PathBuf),
+    /// The API server of a cluster.
+    Kubernetes(Client),
 }
 
 /// Why the agent did not start.
@@ -78,7 +89,7 @@ pub enum AgentError {
     Sandbox(String),
 }
 
-/// Runs the agent in local mode until `stop` ends.
+/// Runs the agent until `stop` ends.
 pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), AgentError> {
     tokio::pin!(stop);
     prepare_state(&settings)?;
@@ -89,13 +100,12 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let (journal, entries) = Journal::open(&settings.state_dir)?;
     let claims = Arc::new(Claims::new(last_generation(&entries)));
     let reclaimer = Reclaimer::start(&settings.kubelet_dir, Arc::clone(&claims), settings.settle);
-    let directories = vec![settings.components.clone(), settings.manifests.clone()];
-    let cluster = Arc::new(Local::open(directories, &settings.state_dir).await?);
+    let (cluster, components) = open(&settings).await?;
     let host = start_host(&settings)?;
     let context = Arc::new(Context {
         node: settings.node.clone(),
-        publisher: Publisher::start(Arc::clone(&cluster) as Arc<dyn Cluster>),
-        cluster: Arc::clone(&cluster) as Arc<dyn Cluster>,
+        publisher: Publisher::start(Arc::clone(&cluster)),
+        cluster: Arc::clone(&cluster),
         journal,
         plugins: Arc::new(Plugins::start(&settings.kubelet_dir)),
         claims,
@@ -103,7 +113,6 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         cdi: settings.cdi.clone(),
         naming: Semaphore::new(NAMING),
     });
-    let components = vec![settings.components.clone(), settings.manifests.clone()];
     let listener = Listener::start(&settings.udev_data);
     let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
@@ -115,6 +124,19 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     context.plugins.shutdown().await;
     info!("agent stopped");
     Ok(())
+}
+
+/// The cluster, and where component files are. In local mode DiscoveryHandler objects may stand beside the components, and
+/// components beside the manifests.
+async fn open(settings: &Settings) -> Result<(Arc<dyn Cluster>, Vec<PathBuf>), AgentError> {
+    let mut directories = vec![settings.components.clone()];
+    Ok(match &settings.source {
+        Source::Local(manifests) => {
+            directories.push(manifests.clone());
+            (Arc::new(Local::open(directories.clone(), &settings.state_dir).await?), directories)
+        }
+        Source::Kubernetes(client) => (Arc::new(Kubernetes::start(client.clone(), &settings.node)), directories),
+    })
 }
 
 fn prepare_state(settings: &Settings) -> Result<(), AgentError> {

@@ -238,6 +238,7 @@ fn set_aside(path: &Path, damaged: usize) -> Result<(), JournalError> {
 #[cfg(test)]
 mod tests {
     use akri_model::claim::Claim;
+    use akri_model::instance::Online;
     use akri_model::names::Identity;
 
     use super::*;
@@ -253,7 +254,7 @@ mod tests {
             shared: false,
             capacity: 1,
             device: Default::default(),
-            online: true,
+            online: Online::True,
             withheld: false,
             claims: [(0, claim)].into(),
         }

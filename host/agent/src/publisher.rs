@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::cluster::{Cluster, ClusterError, Created, Report};
+use crate::cluster::{Cluster, ClusterError, Created, HandlerReport, Report};
 
 /// First pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
@@ -42,12 +42,15 @@ enum Wish {
     Delete { uid: String },
     Report(Box<Report>),
     Forget,
+    ReportHandler(Box<HandlerReport>),
+    ForgetHandler,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Instance,
     Configuration,
+    Handler,
 }
 
 impl Publisher {
@@ -77,6 +80,16 @@ impl Publisher {
     /// There shall be no report about this Configuration.
     pub fn forget(&self, key: Key) {
         self.wish(Kind::Configuration, key, Wish::Forget);
+    }
+
+    /// The discovery handler's status shall say this.
+    pub fn report_handler(&self, report: HandlerReport) {
+        self.wish(Kind::Handler, Key::new("", report.name.clone()), Wish::ReportHandler(Box::new(report)));
+    }
+
+    /// There shall be no report about this discovery handler.
+    pub fn forget_handler(&self, name: &str) {
+        self.wish(Kind::Handler, Key::new("", name), Wish::ForgetHandler);
     }
 
     /// Waits until all earlier wishes were tried once.
@@ -144,6 +157,8 @@ async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<(), Clu
         Wish::Delete { uid } => cluster.delete(key, uid).await,
         Wish::Report(report) => cluster.report(report).await,
         Wish::Forget => cluster.forget(key).await,
+        Wish::ReportHandler(report) => cluster.report_handler(report).await,
+        Wish::ForgetHandler => cluster.forget_handler(&key.name).await,
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use akri_agent::agent::{self, Settings};
+use akri_agent::agent::{self, Settings, Source};
 use akri_agent::cdi::Cdi;
 use anyhow::{Context as _, ensure};
+use kube::{Client, Config};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -21,13 +22,13 @@ const SHOW: Duration = Duration::from_millis(250);
 /// Runs the agent until SIGTERM or SIGINT.
 pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     raise_file_limit();
-    ensure!(args.local.is_dir(), "--local '{}' is not a directory", args.local.display());
+    let source = source(args.local.clone()).await?;
     let shown = args.show.then(|| tokio::spawn(show(args.state_dir.clone())));
     let kubelet = args.cdi == CdiFor::Kubelet;
     let settings = Settings {
         cdi: args.cdi_dir.map(|directory| Cdi { directory, kubelet }),
         node: node_name(args.node_name)?,
-        manifests: args.local,
+        source,
         components: args.components,
         kubelet_dir: args.kubelet_dir,
         state_dir: std::path::absolute(&args.state_dir).context("--state-dir")?, // compiled code is only run from a fixed place
@@ -40,6 +41,23 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         shown.abort();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The directory of local mode, or the API server that KUBECONFIG or the pod's service account leads to.
+async fn source(local: Option<PathBuf>) -> anyhow::Result<Source> {
+    if let Some(directory) = local {
+        ensure!(directory.is_dir(), "--local '{}' is not a directory", directory.display());
+        return Ok(Source::Local(directory));
+    }
+    Ok(Source::Kubernetes(client().await?))
+}
+
+/// A client for the API server that KUBECONFIG or the pod's service account leads to.
+pub(crate) async fn client() -> anyhow::Result<Client> {
+    let config = Config::infer().await.context(
+        "no API server is configured: set KUBECONFIG, run in a pod with a service account, or use --local DIR",
+    )?;
+    Client::try_from(config).context("cannot set up a client for the API server")
 }
 
 /// Each resource takes two descriptors, and the usual limit of 1,024 is for programs that still use `select`.

@@ -40,6 +40,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run the agent of this node: discover devices and serve them to the kubelet.
     Agent(AgentArgs),
+    /// Run the controller: one for a cluster. It says in the status of Configurations and Instances how they are.
+    Controller,
     /// Run discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
     Discover(DiscoverArgs),
     /// Show what a local agent keeps.
@@ -49,10 +51,10 @@ pub(crate) enum Command {
 /// Flags of `akri agent`.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
-    /// Local mode: take Configurations and DiscoveryHandlers from the YAML files in this directory instead of an API
-    /// server. Files may change at any time.
-    #[arg(long, value_name = "DIR", env = "AKRI_LOCAL", required = true)]
-    pub(crate) local: PathBuf,
+    /// Local mode: take Configurations and DiscoveryHandlers from the YAML files in this directory instead of the API
+    /// server that KUBECONFIG or the pod's service account leads to. Files may change at any time.
+    #[arg(long, value_name = "DIR", env = "AKRI_LOCAL")]
+    pub(crate) local: Option<PathBuf>,
     /// This node's name; it is part of the names of its local devices [default: the host name].
     #[arg(long, env = "AGENT_NODE_NAME")]
     pub(crate) node_name: Option<String>,

@@ -2,6 +2,7 @@
 
 mod agent;
 mod cli;
+mod controller;
 mod discover;
 mod get;
 mod output;
@@ -15,6 +16,8 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // The only one that is built in; fails only if there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     start_log(&cli);
     match run(cli.command) {
         Ok(code) => code,
@@ -30,6 +33,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     let result = runtime.block_on(async {
         match command {
             Command::Agent(args) => agent::run(args).await,
+            Command::Controller => controller::run().await,
             Command::Discover(args) => discover::run(args).await,
             Command::Get(args) => get::run(&args),
         }
@@ -41,7 +45,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 /// The log goes to standard error; what was asked for goes to standard output.
 fn start_log(cli: &Cli) {
     let default = match (&cli.command, cli.verbose) {
-        (Command::Agent(_), 0) => "info",
+        (Command::Agent(_) | Command::Controller, 0) => "info",
         (_, 0) => "warn",
         (_, 1) => "debug",
         _ => "trace",
@@ -49,7 +53,7 @@ fn start_log(cli: &Cli) {
     let others = "warn,cranelift=warn,wasmtime=warn,h2=warn";
     // What became of its rounds, `discover` says itself.
     let rounds = if default == "warn" { "error" } else { default };
-    let ours = format!("akri={default},akri_agent={default},akri_agent::discovery={rounds},akri_sandbox={default}");
+    let ours = format!("akri={default},akri_agent={default},akri_agent::discovery={rounds},akri_controller={default},akri_sandbox={default}");
     let wanted = format!("{others},{ours}");
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

@@ -3,6 +3,19 @@
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What one node has to say of an object that does not work there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Trouble {
+    /// A CamelCase word for programs.
+    pub reason: String,
+    /// A sentence for people, at most 256 bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
 
 /// Whether a condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

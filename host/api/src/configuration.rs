@@ -9,6 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::condition::Trouble;
+
 /// The wish of a user.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -156,6 +158,9 @@ pub struct ConfigurationStatus {
     /// How many Instances there are.
     #[serde(default)]
     pub instances: i64,
+    /// What is wrong on single nodes. Each node writes its own, only while something is, and at most 20 do (rule 34).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, Trouble>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,

@@ -1,6 +1,6 @@
 //! The DiscoveryHandler: a component, and what it may reach. It belongs to the administrator of the cluster.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,23 +46,71 @@ pub struct DiscoveryHandlerSpec {
 #[serde(rename_all = "camelCase")]
 pub struct ComponentRef {
     /// Name of a file in the component directory, without a path.
+    #[serde(default)]
     pub file: String,
+    /// Reserved: an OCI reference such as `registry.example/handlers/udev:1.2`, pinned by `digest`, instead of a file.
+    /// Refused until components can be fetched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// `sha256:<64 hex digits>`: any other content is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// How it is going on this node or in this cluster.
+/// How a discovery handler is doing on this node, be it a component or a remote one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
-    /// The name Configurations use.
+    /// The name Configurations use, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
-    /// Digest of the component that runs.
+    /// What it is.
+    #[serde(default)]
+    pub kind: HandlerKind,
+    /// Of a component: SHA-256 of the one that runs, in lower hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// `Ready`.
+    /// Of a remote handler: where it is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// What it is doing.
+    #[serde(default)]
+    pub state: HandlerState,
+    /// Since when that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// `Discovered`, or what the first Configuration that fails suffers from, and which one that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_result: Option<String>,
+    /// Devices that it saw last, of all Configurations together.
+    #[serde(default)]
+    pub devices: i64,
+    /// `Ready`: it can be used. `Accepted`: what runs is what the object says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// What a discovery handler is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum HandlerKind {
+    /// A WebAssembly component that the agent runs.
+    #[default]
+    Component,
+    /// A process of its own that has registered.
+    Remote,
+}
+
+/// What a discovery handler is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HandlerState {
+    /// Nothing: no Configuration names it.
+    #[default]
+    Waiting,
+    /// It serves Configurations.
+    Active,
+    /// It is remote and can't be reached.
+    Offline,
+    /// It is a component that can't be used.
+    Refused,
 }

@@ -4,6 +4,7 @@
 pub mod condition;
 pub mod configuration;
 mod convert;
+pub mod data;
 pub mod document;
 pub mod duration;
 pub mod grants;
@@ -15,5 +16,5 @@ pub mod validate;
 
 pub use configuration::{Configuration, ConfigurationSpec, ConfigurationStatus};
 pub use convert::{HandlerRules, IDENTITY_ANNOTATION, configuration_to_model, instance_from_model, instance_to_model};
-pub use handler::{DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus};
+pub use handler::{DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, HandlerKind, HandlerState};
 pub use instance::{Instance, InstanceSpec, InstanceStatus};

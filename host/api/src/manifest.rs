@@ -4,16 +4,24 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use akri_model::discovery::Problem;
+use akri_model::names::Key;
+use akri_model::resolve::Kind;
 use kube::ResourceExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::configuration::Configuration;
-use crate::document::{Document, pointer_token};
+use crate::data::{self, ConfigMap, Secret};
+use crate::document::{Document, SyntaxError, pointer_token};
 use crate::handler::DiscoveryHandler;
 use crate::validate::{self, FieldError};
 
-const API_VERSION: &str = "akri.sh/v0";
+/// Kinds of objects, and the API version of each.
+const KINDS: [(&str, &str); 4] =
+    [("Configuration", "akri.sh/v0"), ("DiscoveryHandler", "akri.sh/v0"), ("ConfigMap", "v1"), ("Secret", "v1")];
+
+/// Kind, namespace ("" if it has none) and name.
+pub type Identity = (&'static str, String, String);
 
 /// An object of a manifest.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,14 +30,21 @@ pub enum Object {
     Configuration(Box<Configuration>),
     /// A DiscoveryHandler.
     DiscoveryHandler(Box<DiscoveryHandler>),
+    /// A ConfigMap.
+    ConfigMap(ConfigMap),
+    /// A Secret.
+    Secret(Secret),
 }
 
 impl Object {
-    /// Kind, namespace ("" if it has none) and name.
-    pub fn identity(&self) -> (&'static str, String, String) {
+    /// Which object it is.
+    pub fn identity(&self) -> Identity {
+        let of = |kind, key: &Key| (kind, key.namespace.clone(), key.name.clone());
         match self {
             Self::Configuration(object) => ("Configuration", object.namespace().unwrap_or_default(), object.name_any()),
             Self::DiscoveryHandler(object) => ("DiscoveryHandler", String::new(), object.name_any()),
+            Self::ConfigMap(object) => of("ConfigMap", &object.key),
+            Self::Secret(object) => of("Secret", &object.key),
         }
     }
 }
@@ -53,6 +68,8 @@ pub struct ManifestError {
     pub line: Option<u64>,
     /// JSON pointer of the field, "" for the whole document.
     pub field: String,
+    /// The ConfigMap or Secret that can't be used for it.
+    pub object: Option<(Kind, Key)>,
     /// What is wrong and what would be right.
     pub message: String,
 }
@@ -72,25 +89,39 @@ impl fmt::Display for ManifestError {
 
 impl std::error::Error for ManifestError {}
 
+impl ManifestError {
+    /// Something wrong with a whole file.
+    pub fn of_file(file: &Path, line: Option<u64>, message: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line, field: String::new(), object: None, message: message.into() }
+    }
+}
+
 /// Reads the objects of one file. An object with an error is left out and the others are kept.
 pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
     let documents = match Document::parse_all(text) {
         Ok(documents) => documents,
-        Err(error) => {
-            let error =
-                ManifestError { file: file.to_owned(), line: error.line, field: String::new(), message: error.message };
-            return (Vec::new(), vec![error]);
-        }
+        Err(error) => return (Vec::new(), vec![syntax_error(file, text, error)]),
     };
     let mut manifests = Vec::new();
     let mut errors = Vec::new();
-    for document in documents {
-        match read(&document) {
+    for mut document in documents {
+        let object = named(&document.value);
+        match read(&mut document) {
             Ok(object) => manifests.push(Manifest { file: file.to_owned(), object, document }),
-            Err(found) => errors.extend(found.into_iter().map(|error| locate(file, &document, error))),
+            Err(found) => {
+                let located = found.into_iter().map(|error| locate(file, &document, error));
+                errors.extend(located.map(|error| ManifestError { object: object.clone(), ..error }));
+            }
         }
     }
     (manifests, errors)
+}
+
+/// What the YAML library says may quote the text, and so it is not repeated of a file that may hold a Secret.
+fn syntax_error(file: &Path, text: &str, error: SyntaxError) -> ManifestError {
+    let hidden = "is not YAML; what is wrong is not shown, since the file mentions a Secret";
+    let message = if text.contains("Secret") { hidden.to_owned() } else { error.message };
+    ManifestError::of_file(file, error.line, message)
 }
 
 impl Manifest {
@@ -107,6 +138,7 @@ impl Manifest {
                 file: self.file.clone(),
                 line: start.map(|line| line + within.unwrap_or(0)),
                 field: format!("{field}{}", problem.path),
+                object: None,
                 message: problem.message.clone(),
             }
         };
@@ -121,27 +153,47 @@ impl Manifest {
 
 fn locate(file: &Path, document: &Document, error: FieldError) -> ManifestError {
     let line = document.line(&error.path);
-    ManifestError { file: file.to_owned(), line, field: error.path, message: error.message }
+    ManifestError { field: error.path, ..ManifestError::of_file(file, line, error.message) }
 }
 
-fn read(document: &Document) -> Result<Object, Vec<FieldError>> {
-    let text = |name: &str| document.value.get(name).and_then(Value::as_str).unwrap_or_default();
+/// Which ConfigMap or Secret a document is about, if it is one.
+fn named(value: &Value) -> Option<(Kind, Key)> {
+    let kind = match value.get("kind")?.as_str()? {
+        "ConfigMap" => Kind::ConfigMap,
+        "Secret" => Kind::Secret,
+        _ => return None,
+    };
+    let metadata = value.get("metadata")?;
+    let text = |name: &str| metadata.get(name).and_then(Value::as_str);
+    Some((kind, Key::new(text("namespace").unwrap_or("default"), text("name")?)))
+}
+
+fn read(document: &mut Document) -> Result<Object, Vec<FieldError>> {
+    match kind(&document.value)? {
+        "Configuration" => {
+            let object: Configuration = typed(&document.value)?;
+            checked(validate::configuration(&object)).map(|()| Object::Configuration(Box::new(object)))
+        }
+        "DiscoveryHandler" => {
+            let object: DiscoveryHandler = typed(&document.value)?;
+            checked(validate::discovery_handler(&object)).map(|()| Object::DiscoveryHandler(Box::new(object)))
+        }
+        "ConfigMap" => data::config_map(&mut document.value).map(Object::ConfigMap),
+        _ => data::secret(std::mem::take(&mut document.value)).map(Object::Secret),
+    }
+}
+
+fn kind(value: &Value) -> Result<&'static str, Vec<FieldError>> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
-    if !matches!(kind, "Configuration" | "DiscoveryHandler") {
-        let message = format!("'{kind}' is not Configuration or DiscoveryHandler");
+    let Some((known, expected)) = KINDS.iter().find(|(known, _)| *known == kind) else {
+        let message = format!("'{kind}' is not Configuration, DiscoveryHandler, ConfigMap or Secret");
         return Err(vec![FieldError::new("/kind", message)]);
+    };
+    if version != *expected {
+        return Err(vec![FieldError::new("/apiVersion", format!("'{version}' is not {expected}"))]);
     }
-    if version != API_VERSION {
-        let message = format!("'{version}' is not {API_VERSION}");
-        return Err(vec![FieldError::new("/apiVersion", message)]);
-    }
-    if kind == "Configuration" {
-        let object: Configuration = typed(&document.value)?;
-        checked(validate::configuration(&object)).map(|()| Object::Configuration(Box::new(object)))
-    } else {
-        let object: DiscoveryHandler = typed(&document.value)?;
-        checked(validate::discovery_handler(&object)).map(|()| Object::DiscoveryHandler(Box::new(object)))
-    }
+    Ok(known)
 }
 
 fn checked(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
@@ -149,7 +201,7 @@ fn checked(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
 }
 
 /// Reads a typed object; fields that the type does not have are errors, each one named (rule 33).
-fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
+pub(crate) fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     let mut unknown = Vec::new();
     let mut on_unknown = |path: serde_ignored::Path<'_>| unknown.push(pointer_of_ignored(&path));
     let deserializer = serde_ignored::Deserializer::new(value, &mut on_unknown);
@@ -256,7 +308,11 @@ spec:
         for (from, to, expected) in [
             ("  capacity: 2", "  capacity: 0", "cam.yaml:12: spec.capacity: 0 is not between 1 and 1000"),
             ("  capacity: 2", "  capacty: 2", "cam.yaml:12: spec.capacty: unknown field"),
-            ("kind: Configuration", "kind: Pod", "cam.yaml:2: kind: 'Pod' is not Configuration or DiscoveryHandler"),
+            (
+                "kind: Configuration",
+                "kind: Pod",
+                "cam.yaml:2: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret",
+            ),
             ("akri.sh/v0", "akri.sh/v1", "cam.yaml:1: apiVersion: 'akri.sh/v1' is not akri.sh/v0"),
             ("  name: cam", "  name: Cam_1", "cam.yaml:4: metadata.name: 'Cam_1' is not a Kubernetes name"),
             ("    brokerPodSpec:", "    brokerPodSpek:", "cam.yaml:14: spec.brokerSpec.brokerPodSpek: unknown field"),

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use akri_model::configuration::MAX_CAPACITY;
 use akri_model::names::MAX_CONFIGURATION_NAME;
+use akri_model::resolve::{MAX_PROPERTIES, MAX_VALUE};
 use kube::ResourceExt;
 
-use crate::configuration::{BrokerSpec, Configuration, DiscoveryProperty};
+use crate::configuration::{BrokerSpec, Configuration, DiscoveryProperty, KeyRef, ValueFrom};
 use crate::duration::parse_duration;
-use crate::handler::DiscoveryHandler;
+use crate::handler::{ComponentRef, DiscoveryHandler};
 use crate::{grants, limits};
 
 /// Something wrong with a field.
@@ -31,6 +32,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();
     check_name(&object.name_any(), &mut errors);
+    check_namespace("/metadata/namespace", object.metadata.namespace.as_deref().unwrap_or("default"), &mut errors);
     if spec.discovery_handler.name.trim().is_empty() {
         errors.push(FieldError::new("/spec/discoveryHandler/name", "names no discovery handler"));
     }
@@ -52,19 +54,28 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
 pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();
-    let file = &spec.component.file;
-    if file.is_empty() || file.contains('/') || file.starts_with('.') {
-        let message = format!("'{file}' is not the name of a file in the component directory");
-        errors.push(FieldError::new("/spec/component/file", message));
-    }
-    if let Some(digest) = spec.component.digest.as_deref().filter(|digest| !is_digest(digest)) {
-        let message = format!("'{digest}' is not 'sha256:' and 64 hex digits");
-        errors.push(FieldError::new("/spec/component/digest", message));
-    }
+    check_object_name(&object.name_any(), &mut errors);
+    check_component(&spec.component, &mut errors);
     check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
     grants::read(&spec.grants, &mut errors);
     limits::read(&spec.limits, &mut errors);
     errors
+}
+
+fn check_component(component: &ComponentRef, errors: &mut Vec<FieldError>) {
+    let file = &component.file;
+    if component.image.is_some() {
+        let message = "components can't be fetched from registries yet; put the file into the component directory and \
+                       name it in 'file'";
+        errors.push(FieldError::new("/spec/component/image", message));
+    } else if file.is_empty() || file.contains('/') || file.starts_with('.') {
+        let message = format!("'{file}' is not the name of a file in the component directory");
+        errors.push(FieldError::new("/spec/component/file", message));
+    }
+    if let Some(digest) = component.digest.as_deref().filter(|digest| !is_digest(digest)) {
+        let message = format!("'{digest}' is not 'sha256:' and 64 hex digits");
+        errors.push(FieldError::new("/spec/component/digest", message));
+    }
 }
 
 fn check_name(name: &str, errors: &mut Vec<FieldError>) {
@@ -75,16 +86,33 @@ fn check_name(name: &str, errors: &mut Vec<FieldError>) {
         );
         errors.push(FieldError::new("/metadata/name", message));
     }
+    check_object_name(name, errors);
+}
+
+/// The rules of Kubernetes for names of most objects.
+pub(crate) fn check_object_name(name: &str, errors: &mut Vec<FieldError>) {
     if !is_dns_subdomain(name) {
         let message = format!("'{name}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'");
         errors.push(FieldError::new("/metadata/name", message));
     }
 }
 
+pub(crate) fn check_namespace(path: &str, namespace: &str, errors: &mut Vec<FieldError>) {
+    if !is_dns_label(namespace) {
+        let message = format!("'{namespace}' is not a namespace: up to 63 lower-case letters, digits and '-'");
+        errors.push(FieldError::new(path, message));
+    }
+}
+
 fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldError>) {
+    let list = "/spec/discoveryHandler/discoveryProperties";
+    if properties.len() > MAX_PROPERTIES {
+        let message = format!("has {} properties, more than {MAX_PROPERTIES}", properties.len());
+        errors.push(FieldError::new(list, message));
+    }
     let mut names = BTreeSet::new();
     for (index, property) in properties.iter().enumerate() {
-        let path = format!("/spec/discoveryHandler/discoveryProperties/{index}");
+        let path = format!("{list}/{index}");
         if !is_c_identifier(&property.name) {
             let message = format!("'{}' is not a C identifier", property.name);
             errors.push(FieldError::new(format!("{path}/name"), message));
@@ -92,11 +120,44 @@ fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldErro
         if !names.insert(property.name.as_str()) {
             errors.push(FieldError::new(format!("{path}/name"), format!("'{}' is there twice", property.name)));
         }
-        if property.value_from.is_some() {
-            // Refused rather than ignored: a handler that silently lacks its password is the harder thing to debug.
-            let message = "values from Secrets and ConfigMaps can't be resolved yet; use value";
-            errors.push(FieldError::new(format!("{path}/valueFrom"), message));
+        check_source(&path, property, errors);
+    }
+}
+
+fn check_source(path: &str, property: &DiscoveryProperty, errors: &mut Vec<FieldError>) {
+    if let Some(value) = property.value.as_deref().filter(|value| value.len() > MAX_VALUE) {
+        let message = format!("has {} bytes, more than {MAX_VALUE}", value.len());
+        errors.push(FieldError::new(format!("{path}/value"), message));
+    }
+    let Some(from) = &property.value_from else { return };
+    let path = format!("{path}/valueFrom");
+    if property.value.is_some() {
+        errors.push(FieldError::new(&path, "value and valueFrom exclude each other; keep one"));
+    }
+    match from {
+        ValueFrom { secret_key_ref: Some(secret), config_map_key_ref: None } => {
+            check_reference(&format!("{path}/secretKeyRef"), secret, errors);
         }
+        ValueFrom { secret_key_ref: None, config_map_key_ref: Some(config_map) } => {
+            check_reference(&format!("{path}/configMapKeyRef"), config_map, errors);
+        }
+        ValueFrom { secret_key_ref: None, config_map_key_ref: None } => {
+            errors.push(FieldError::new(&path, "names nothing; give secretKeyRef or configMapKeyRef"));
+        }
+        _ => errors.push(FieldError::new(&path, "secretKeyRef and configMapKeyRef exclude each other; keep one")),
+    }
+}
+
+fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>) {
+    if reference.key.is_empty() {
+        errors.push(FieldError::new(path, "names no key"));
+    }
+    if !is_dns_subdomain(&reference.name) {
+        let message = format!("'{}' is not a Kubernetes name: lower-case letters, digits, '-' and '.'", reference.name);
+        errors.push(FieldError::new(format!("{path}/name"), message));
+    }
+    if let Some(namespace) = &reference.namespace {
+        check_namespace(&format!("{path}/namespace"), namespace, errors);
     }
 }
 
@@ -125,13 +186,19 @@ fn is_c_identifier(name: &str) -> bool {
 
 /// RFC 1123, as Kubernetes checks object names.
 fn is_dns_subdomain(name: &str) -> bool {
-    let label = |label: &str| {
-        let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        edge(label.bytes().next())
-            && edge(label.bytes().last())
-            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
-    name.split('.').all(label)
+    name.len() <= 253 && name.split('.').all(is_dns_part)
+}
+
+/// RFC 1123, as Kubernetes checks namespaces.
+fn is_dns_label(name: &str) -> bool {
+    name.len() <= 63 && is_dns_part(name)
+}
+
+fn is_dns_part(part: &str) -> bool {
+    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    edge(part.bytes().next())
+        && edge(part.bytes().last())
+        && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 #[cfg(test)]
@@ -172,10 +239,51 @@ mod tests {
         let properties = |list: Value| json!({"discoveryHandler": {"name": "udev", "discoveryProperties": list}});
         let first = "/spec/discoveryHandler/discoveryProperties/0/";
         named(properties(json!([{"name": "9x", "value": ""}])), &format!("{first}name: "));
-        let reference = json!([{"name": "x", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
-        named(properties(reference), &format!("{first}valueFrom: "));
         let twice = json!([{"name": "x", "value": ""}, {"name": "x", "value": ""}]);
         named(properties(twice), "/spec/discoveryHandler/discoveryProperties/1/name: 'x' is there twice");
+    }
+
+    #[test]
+    fn a_value_has_one_source_that_is_named_in_full() {
+        let errors = |source: Value| {
+            let mut property = json!({"name": "x"});
+            property.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+            errors_of(json!({"discoveryHandler": {"name": "udev", "discoveryProperties": [property]}}))
+        };
+        let secret = json!({"name": "s", "key": "k", "optional": true, "namespace": "kube-system"});
+        for good in [
+            json!({}),
+            json!({"value": "v"}),
+            json!({"valueFrom": {"secretKeyRef": secret}}),
+            json!({"valueFrom": {"configMapKeyRef": {"name": "c.example", "key": "k"}}}),
+        ] {
+            assert_eq!(errors(good.clone()), Vec::<String>::new(), "{good}");
+        }
+        let at = "/spec/discoveryHandler/discoveryProperties/0/value";
+        for (bad, expected) in [
+            (
+                json!({"value": "v", "valueFrom": {"secretKeyRef": secret}}),
+                "From: value and valueFrom exclude each other",
+            ),
+            (
+                json!({"valueFrom": {"secretKeyRef": secret, "configMapKeyRef": secret}}),
+                "From: secretKeyRef and configMapKeyRef exclude each other",
+            ),
+            (json!({"valueFrom": {}}), "From: names nothing"),
+            (json!({"valueFrom": {"secretKeyRef": {"name": "s"}}}), "From/secretKeyRef: names no key"),
+            (json!({"valueFrom": {"configMapKeyRef": {"name": "S", "key": "k"}}}), "From/configMapKeyRef/name: 'S'"),
+            (
+                json!({"valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "namespace": "a.b"}}}),
+                "From/secretKeyRef/namespace: 'a.b'",
+            ),
+            (json!({"value": "x".repeat(MAX_VALUE + 1)}), ": has 1048577 bytes, more than 1048576"),
+        ] {
+            let found = errors(bad);
+            assert!(found.len() == 1 && found[0].starts_with(&format!("{at}{expected}")), "{expected}: {found:?}");
+        }
+        let many: Vec<Value> = (0..=MAX_PROPERTIES).map(|n| json!({"name": format!("p{n}"), "value": ""})).collect();
+        let found = errors_of(json!({"discoveryHandler": {"name": "udev", "discoveryProperties": many}}));
+        assert_eq!(found, ["/spec/discoveryHandler/discoveryProperties: has 257 properties, more than 256"]);
     }
 
     #[test]
@@ -201,6 +309,8 @@ mod tests {
             assert_eq!(errors(json!({"component": {"file": file}})), ["/spec/component/file"], "{file}");
         }
         assert_eq!(errors(json!({"component": {"file": "x", "digest": "sha256:1"}})), ["/spec/component/digest"]);
+        let image = json!({"component": {"image": "registry.example/udev:1"}});
+        assert_eq!(errors(image), ["/spec/component/image"], "reserved");
         let limits = json!({"component": {"file": "x"}, "limits": {"round": "1h"}, "grants": {"udp": [{"networks": ["x"], "ports": []}]}});
         assert_eq!(errors(limits), ["/spec/grants/udp/0/networks/0", "/spec/limits/round"]);
     }

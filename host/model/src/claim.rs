@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
 use crate::edits::ContainerEdits;
+use crate::instance::Online;
 use crate::names::{Identity, Key};
 
 /// One Instance in this node's journal.
@@ -29,7 +30,7 @@ pub struct Entry {
     /// As last seen by this node: what a claim hands out (rule 17).
     pub device: Device,
     /// Whether the last round that could tell saw it.
-    pub online: bool,
+    pub online: Online,
     /// Its device must not be handed out now: the last round withheld it, or nothing is known of it since the journal was
     /// lost. Containers that use it keep it.
     #[serde(default)]

@@ -58,10 +58,24 @@ pub struct DeviceSet {
     /// Ids of devices that were seen but can't be used, such as one that names a path it was not granted: not published,
     /// and if they were before, they stay as they are (rule 35).
     pub withheld: BTreeSet<String>,
+    /// What it means for a known device not to be listed.
+    pub unlisted: Unlisted,
     /// Warnings, in order, bounded by the producer.
     pub notes: Vec<Note>,
     /// Warnings beyond that bound.
     pub notes_dropped: u64,
+}
+
+/// What it says about a known device that a set does not list it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Unlisted {
+    /// It is missing.
+    #[default]
+    Missing,
+    /// Only these ids are missing; of all others somebody has not spoken yet who may know them.
+    Kept(BTreeSet<String>),
+    /// Nobody can tell: who knew it has gone (rule 31).
+    Unknown,
 }
 
 /// A warning of a round that nevertheless succeeded.

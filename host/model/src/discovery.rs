@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::resolve::Unresolved;
+
 /// Who a component handler is (`handler.describe`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
@@ -69,6 +71,9 @@ pub enum RoundError {
     /// The user has to change the details; a round is not tried again until then.
     #[error("invalid discoveryDetails: {}", join(.0))]
     InvalidDetails(Vec<Problem>),
+    /// A property has no value; no round is run until it has one.
+    #[error("discoveryProperties: {0}")]
+    PropertiesUnresolved(Unresolved),
     /// The handler was refused something it can't do without.
     #[error("not granted: {0}")]
     NotGranted(String),
@@ -84,6 +89,20 @@ pub enum RoundError {
     /// The component went over a limit; says which.
     #[error("limit exceeded: {0}")]
     LimitExceeded(String),
+    /// The component failed by its own fault so often that it is left alone for a while.
+    #[error(
+        "quarantined after {faults} failed rounds in a row, the last because {last}; the next one is in {} minutes, or at \
+         once when the component, its DiscoveryHandler or the Configuration changes",
+        pause.as_secs() / 60
+    )]
+    Quarantined {
+        /// Rounds in a row that it failed.
+        faults: u32,
+        /// How the last one ended.
+        last: Box<RoundError>,
+        /// When there is another one.
+        pause: Duration,
+    },
 }
 
 impl RoundError {
@@ -91,11 +110,13 @@ impl RoundError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::InvalidDetails(_) => "InvalidDetails",
+            Self::PropertiesUnresolved(_) => "PropertiesUnresolved",
             Self::NotGranted(_) => "NotGranted",
             Self::Unavailable(_) => "Unavailable",
             Self::Trapped(_) => "Trapped",
             Self::DeadlineExceeded(_) => "DeadlineExceeded",
             Self::LimitExceeded(_) => "LimitExceeded",
+            Self::Quarantined { .. } => "Quarantined",
         }
     }
 }

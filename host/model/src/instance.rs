@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::names::{Identity, Key};
 
 /// A device that Kubernetes can schedule, as the agent reads and writes it.
@@ -34,12 +36,13 @@ pub struct Instance {
 }
 
 /// Whether a device answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Online {
     /// The last round saw it.
     True,
     /// The last round did not see it.
     False,
-    /// Nobody can tell: its handler has gone.
+    /// Nobody can tell: its handler has gone. It is not handed out.
     Unknown,
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::device::{Device, DeviceSet};
+use crate::device::{Device, DeviceSet, Unlisted};
+use crate::instance::Online;
 use crate::names::{HashInput, Identity};
 
 /// A device with an Instance on this node.
@@ -11,7 +12,7 @@ pub struct Known<'a> {
     /// As last seen.
     pub device: &'a Device,
     /// Whether the last round that could tell saw it.
-    pub online: bool,
+    pub online: Online,
 }
 
 /// What to do after a successful round. A round that failed has no plan: it changes nothing (invariant 8).
@@ -25,6 +26,8 @@ pub struct Plan {
     pub online: Vec<Identity>,
     /// Known devices that this round did not see.
     pub offline: Vec<Identity>,
+    /// Known devices that nobody can tell about any more.
+    pub unknown: Vec<Identity>,
 }
 
 /// Compares a snapshot with what is known. A device is missing only if the round neither saw it nor kept its origin nor
@@ -40,7 +43,7 @@ pub fn plan(set: &DeviceSet, known: &BTreeMap<Identity, Known<'_>>, shared: bool
         match known.get(&identity) {
             None => plan.publish.push((identity, device.clone())),
             Some(was) => {
-                if !was.online {
+                if was.online != Online::True {
                     plan.online.push(identity.clone());
                 }
                 if was.device != device {
@@ -49,14 +52,27 @@ pub fn plan(set: &DeviceSet, known: &BTreeMap<Identity, Known<'_>>, shared: bool
             }
         }
     }
-    let gone = |(identity, was): &(&Identity, &Known<'_>)| was.online && !seen.contains(*identity) && !spared(set, was);
-    plan.offline = known.iter().filter(gone).map(|(identity, _)| identity.clone()).collect();
+    for (identity, was) in known.iter().filter(|(identity, _)| !seen.contains(*identity)) {
+        match unlisted(set, was) {
+            Online::False if was.online != Online::False => plan.offline.push(identity.clone()),
+            Online::Unknown if was.online == Online::True => plan.unknown.push(identity.clone()),
+            _ => {}
+        }
+    }
     plan
 }
 
-/// Whether the round says that it can't tell whether the device is there.
-fn spared(set: &DeviceSet, known: &Known<'_>) -> bool {
-    set.kept.contains(&known.device.origin) || set.withheld.contains(&known.device.id)
+/// What the set says of a device that it does not list. One that was missing before stays missing, whoever goes.
+fn unlisted(set: &DeviceSet, was: &Known<'_>) -> Online {
+    if set.kept.contains(&was.device.origin) || set.withheld.contains(&was.device.id) {
+        return was.online;
+    }
+    match &set.unlisted {
+        Unlisted::Missing => Online::False,
+        Unlisted::Kept(missing) if missing.contains(&was.device.id) => Online::False,
+        Unlisted::Kept(_) => was.online,
+        Unlisted::Unknown => Online::Unknown,
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +94,8 @@ mod tests {
     }
 
     fn plan_for(set: &DeviceSet, known: &[(&Device, bool)]) -> Plan {
-        let known = known.iter().map(|(device, online)| (identity(&device.id), Known { device, online: *online }));
+        let online = |online| if online { Online::True } else { Online::False };
+        let known = known.iter().map(|(device, is)| (identity(&device.id), Known { device, online: online(*is) }));
         plan(set, &known.collect(), false, "node")
     }
 
@@ -132,6 +149,40 @@ mod tests {
     #[test]
     fn one_device_reported_twice_is_one() {
         assert_eq!(plan_for(&set(&["a", "a"]), &[]).publish.len(), 1);
+    }
+
+    #[test]
+    fn what_it_means_not_to_be_listed_is_for_the_set_to_say() {
+        let a = device("a", "");
+        let kept = |missing: &[&str]| Unlisted::Kept(missing.iter().map(|id| (*id).to_owned()).collect());
+        let (none, offline, unknown) = (Plan::default(), [identity("a")], [identity("a")]);
+        let offline = Plan { offline: offline.into(), ..Plan::default() };
+        let unknown = Plan { unknown: unknown.into(), ..Plan::default() };
+        use Online::{False, True, Unknown};
+        for (unlisted, was, expected) in [
+            (Unlisted::Missing, True, &offline),
+            (Unlisted::Missing, Unknown, &offline),
+            (Unlisted::Missing, False, &none),
+            (kept(&[]), True, &none),
+            (kept(&[]), Unknown, &none),
+            (kept(&["a"]), True, &offline),
+            (kept(&["a"]), Unknown, &offline),
+            (kept(&["b"]), True, &none),
+            (Unlisted::Unknown, True, &unknown),
+            (Unlisted::Unknown, Unknown, &none),
+            (Unlisted::Unknown, False, &none),
+        ] {
+            let set = DeviceSet { unlisted: unlisted.clone(), ..DeviceSet::default() };
+            let known = [(identity("a"), Known { device: &a, online: was })].into();
+            assert_eq!(&plan(&set, &known, false, "node"), expected, "{unlisted:?} {was:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_nobody_could_tell_about_is_back_when_it_is_seen() {
+        let a = device("a", "");
+        let known = [(identity("a"), Known { device: &a, online: Online::Unknown })].into();
+        assert_eq!(plan(&set(&["a"]), &known, false, "node").online, [identity("a")]);
     }
 
     proptest! {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use secrecy::zeroize::Zeroize as _;
 use secrecy::{ExposeSecret as _, SecretSlice};
 
 use crate::names::Key;
@@ -17,6 +18,13 @@ pub enum Source {
     ConfigMap(KeyRef),
     /// In a Secret.
     Secret(KeyRef),
+}
+
+impl Source {
+    /// Whether the value is in another object.
+    pub fn is_reference(&self) -> bool {
+        !matches!(self, Self::Value(_))
+    }
 }
 
 /// A key of a Secret or ConfigMap.
@@ -35,9 +43,12 @@ pub struct KeyRef {
 pub struct Secret(Arc<SecretSlice<u8>>);
 
 impl Secret {
-    /// Takes the bytes over.
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(SecretSlice::from(bytes)))
+    /// Takes the bytes over, and overwrites them where they were.
+    pub fn new(mut bytes: Vec<u8>) -> Self {
+        // Made smaller in place, a vector might leave its bytes behind.
+        let secret = SecretSlice::from(Box::<[u8]>::from(bytes.as_slice()));
+        bytes.zeroize();
+        Self(Arc::new(secret))
     }
 
     /// The bytes. Who copies them answers for the copy.

@@ -6,10 +6,13 @@ wasmtime::component::bindgen!({
     world: "discovery-handler",
     imports: {
         "akri:discovery/udev.[method]query.run": async | trappable,
+        "akri:discovery/multicast.[method]conversation.send": async | trappable,
+        "akri:discovery/multicast.[method]conversation.receive": async | trappable,
         default: trappable,
     },
     exports: { default: async },
     with: {
+        "akri:discovery/multicast.conversation": crate::multicast::Conversation,
         "akri:discovery/udev.query": crate::sysfs::Query,
         "akri:discovery/udev.snapshot": crate::capabilities::udev::Pages,
     },

@@ -2,6 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use wasmtime::{Cache, CacheConfig, Config, Engine};
 
 use crate::capabilities;
 use crate::component::{Component, LoadError};
+use crate::multicast::Listener;
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
 use crate::sysfs::{self, Bounds, Sysfs, is_granted};
@@ -123,6 +125,15 @@ impl Host {
     /// If they are no component (at most 64 MiB), if it is no discovery handler, or if `describe` fails.
     pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
         Component::load(self.shared.clone(), bytes).await
+    }
+
+    /// Hears what is said to a multicast group, also while no round runs: datagrams that contain one of the texts ("" is in
+    /// each), on the interfaces of this network namespace that the globs cover (loopback has to be named). Has to be called
+    /// within a tokio runtime.
+    ///
+    /// It can't fail: where the group can't be joined, it is tried again from time to time.
+    pub fn listen(&self, group: SocketAddr, interfaces: &[String], containing: Vec<String>) -> Listener {
+        Listener::new(group, interfaces, containing)
     }
 
     /// The devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a

@@ -95,6 +95,11 @@ impl Round {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// How many resources of a kind the guest holds.
+    pub(crate) fn count<T: 'static>(&mut self) -> usize {
+        self.table.iter_mut().filter(|resource| resource.is::<T>()).count()
+    }
+
     /// What a failed call means.
     pub(crate) fn failure(&self, error: &wasmtime::Error) -> RoundError {
         let whole = || clean(&format!("{error:?}"), 4096);

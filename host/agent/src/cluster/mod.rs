@@ -1,14 +1,16 @@
 //! Where Configurations come from and Instances go: the one trait that tells a Kubernetes cluster from local mode.
 
+pub mod kubernetes;
 pub mod local;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_api::{DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
 use akri_model::configuration::Configuration;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
+use akri_model::resolve::Values;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
@@ -80,6 +82,8 @@ pub enum Swapped {
 pub struct Report {
     /// The Configuration.
     pub key: Key,
+    /// Its UID: a status is about one object, not about the next of its name.
+    pub uid: String,
     /// The generation it is about.
     pub generation: i64,
     /// Instances of it on this node.
@@ -88,7 +92,30 @@ pub struct Report {
     pub conditions: Vec<ReportedCondition>,
 }
 
-/// One condition of a [`Report`].
+/// What a node has to say about a discovery handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerReport {
+    /// Of a component, the DiscoveryHandler object; of a remote handler, a name of its own that may be a file's.
+    pub name: String,
+    /// The name Configurations use, once it is known.
+    pub handler: Option<String>,
+    /// What it is.
+    pub kind: HandlerKind,
+    /// Of a component: the digest of the one that runs.
+    pub digest: Option<String>,
+    /// Of a remote handler: where it is reached.
+    pub endpoint: Option<String>,
+    /// What it is doing; since when, the store remembers.
+    pub state: HandlerState,
+    /// `Discovered`, or what the first Configuration that fails suffers from.
+    pub last_result: Option<String>,
+    /// Devices that it saw last, of all Configurations together.
+    pub devices: usize,
+    /// `Ready` and `Accepted`.
+    pub conditions: Vec<ReportedCondition>,
+}
+
+/// One condition of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportedCondition {
     /// Its type, such as `Ready`.
@@ -106,6 +133,10 @@ pub struct ReportedCondition {
 pub trait Cluster: Send + Sync + 'static {
     /// The current manifests, and every change of them.
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
+
+    /// What the ConfigMaps and Secrets hold that Configurations refer to, and every change. One that has not been read yet
+    /// is one that can't be read.
+    fn values(&self) -> watch::Receiver<Arc<Values>>;
 
     /// Counts what may have changed about who uses the slots of shared devices: claims and releases of any node.
     fn usage(&self) -> watch::Receiver<u64>;
@@ -135,4 +166,10 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Removes the report of a Configuration that is gone.
     async fn forget(&self, key: &Key) -> Result<(), ClusterError>;
+
+    /// Shows users how a discovery handler is doing.
+    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError>;
+
+    /// Removes the report of a discovery handler that is gone.
+    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError>;
 }

@@ -2,6 +2,7 @@
 
 pub mod admission;
 mod pace;
+pub mod properties;
 pub mod registry;
 pub mod rounds;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use akri_api::document::Document;
 use akri_model::configuration::Configuration;
 use akri_model::discovery::{RoundError, Trigger};
-use akri_model::property::{Resolved, Source};
+use akri_model::property::Resolved;
 use akri_sandbox::{Cache, Call};
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 use super::Outcome;
 use super::admission::admit;
 use super::pace::Pace;
+use super::properties::{Answer, Properties};
 use super::registry::{Handler, Handlers};
 use crate::uevent::{Mark, Uevents};
 
@@ -42,9 +43,11 @@ impl Rounds {
     pub fn start(
         configuration: watch::Receiver<Arc<Configuration>>,
         handlers: watch::Receiver<Arc<Handlers>>,
+        properties: Properties,
         outcomes: mpsc::Sender<Outcome>,
     ) -> Self {
-        let runner = Runner { configuration, handlers, outcomes, failures: 0, pace: Pace::new(Instant::now()) };
+        let pace = Pace::new(Instant::now());
+        let runner = Runner { configuration, handlers, properties, outcomes, failures: 0, pace };
         Self { task: tokio::spawn(runner.run()) }
     }
 }
@@ -58,6 +61,7 @@ impl Drop for Rounds {
 struct Runner {
     configuration: watch::Receiver<Arc<Configuration>>,
     handlers: watch::Receiver<Arc<Handlers>>,
+    properties: Properties,
     outcomes: mpsc::Sender<Outcome>,
     /// Failed rounds in a row.
     failures: u32,
@@ -80,7 +84,8 @@ impl Runner {
             let configuration = self.configuration.borrow_and_update().clone();
             let handlers = self.handlers.borrow_and_update().clone();
             let mark = handlers.uevents.mark();
-            let (outcome, turn) = self.turn(&configuration, &handlers).await;
+            let answer = self.properties.of(&configuration);
+            let (outcome, turn) = self.turn(&configuration, &handlers, &answer).await;
             if let Some(outcome) = outcome
                 && self.outcomes.send(outcome).await.is_err()
             {
@@ -89,18 +94,30 @@ impl Runner {
             self.pace.round_ended(Instant::now());
             let used = handlers.ready.get(&configuration.handler).cloned();
             let uevents = handlers.uevents.clone();
-            if self.pause(turn, (uevents, mark), &configuration.handler, used).await.is_err() {
+            if self.pause(turn, (uevents, mark), (&configuration, &answer), used).await.is_err() {
                 return;
             }
         }
     }
 
-    async fn turn(&mut self, configuration: &Configuration, handlers: &Handlers) -> (Option<Outcome>, Turn) {
+    async fn turn(
+        &mut self,
+        configuration: &Configuration,
+        handlers: &Handlers,
+        answer: &Answer,
+    ) -> (Option<Outcome>, Turn) {
         let Some(handler) = handlers.ready.get(&configuration.handler) else {
             let missing = handlers.settled.then(|| Outcome::NoHandler(describe_missing(configuration, handlers)));
             return (missing, Turn::Wait);
         };
-        match round(configuration, handler).await {
+        let properties = match answer {
+            Ok(properties) => properties,
+            Err(unresolved) => {
+                let error = RoundError::PropertiesUnresolved(unresolved.clone());
+                return (Some(Outcome::Failed(Arc::new(error))), Turn::Wait);
+            }
+        };
+        match round(configuration, handler, properties).await {
             Ok((outcome, triggers)) => {
                 self.failures = 0;
                 let (interval, wake) = (interval(handler, &triggers), wake(handler, triggers));
@@ -129,7 +146,7 @@ impl Runner {
         &mut self,
         turn: Turn,
         (mut uevents, mark): (Uevents, Mark),
-        name: &str,
+        (configuration, answer): (&Configuration, &Answer),
         used: Option<Arc<Handler>>,
     ) -> Result<(), RecvError> {
         let pace = &mut self.pace;
@@ -147,7 +164,7 @@ impl Runner {
         let other_handler = async {
             loop {
                 handlers.changed().await?;
-                if used.is_none() || handlers.borrow().ready.get(name) != used.as_ref() {
+                if used.is_none() || handlers.borrow().ready.get(&configuration.handler) != used.as_ref() {
                     return Ok(());
                 }
             }
@@ -156,6 +173,7 @@ impl Runner {
             () = due => Ok(()),
             changed = self.configuration.changed() => changed.inspect(|()| self.failures = 0),
             changed = other_handler => changed.inspect(|()| self.failures = 0),
+            changed = self.properties.other_than(answer, configuration) => changed.map(|_| self.failures = 0),
         }
     }
 }
@@ -167,8 +185,12 @@ async fn woken(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, pace:
 }
 
 /// Checks the details and runs one round; also says what should start the next.
-async fn round(configuration: &Configuration, handler: &Handler) -> Result<(Outcome, Vec<Trigger>), RoundError> {
-    let call = call(configuration, handler);
+async fn round(
+    configuration: &Configuration,
+    handler: &Handler,
+    properties: &Resolved,
+) -> Result<(Outcome, Vec<Trigger>), RoundError> {
+    let call = call(configuration, handler, properties.clone());
     let triggers = handler.component.validate(call.clone()).await?;
     let set = handler.component.discover(call).await?;
     debug!(configuration = %configuration.key, devices = set.devices.len(), "round done");
@@ -179,25 +201,17 @@ async fn round(configuration: &Configuration, handler: &Handler) -> Result<(Outc
 }
 
 /// What a component is called with for a Configuration.
-pub fn call(configuration: &Configuration, handler: &Handler) -> Call {
+pub fn call(configuration: &Configuration, handler: &Handler, properties: Resolved) -> Call {
     Call {
         subject: configuration.key.to_string(),
         details: configuration.details.clone(),
         details_json: as_json(&configuration.details),
-        properties: plain(configuration),
+        properties,
         grants: handler.rules.grants.clone(),
         limits: handler.rules.limits.clone(),
         cache: Cache::default(),
         log: None,
     }
-}
-
-fn plain(configuration: &Configuration) -> Resolved {
-    let value = |(name, source): (&String, &Source)| match source {
-        Source::Value(value) => Some((name.clone(), value.clone())),
-        Source::ConfigMap(_) | Source::Secret(_) => None,
-    };
-    Resolved { properties: configuration.properties.iter().filter_map(value).collect(), ..Resolved::default() }
 }
 
 /// Details as JSON, so that handlers need no YAML parser. Empty details are an empty object.

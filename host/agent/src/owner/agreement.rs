@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::instance::{Instance, Online};
+use akri_model::instance::Instance;
 use akri_model::names::{Identity, Usage, parse_slot_name, slot_name};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -107,7 +107,7 @@ fn forgotten(configuration: &Configuration, instance: &Instance, identity: &Iden
         shared: instance.shared,
         capacity: configuration.capacity,
         device: Device { properties: instance.properties.clone(), ..Device::default() },
-        online: instance.online != Online::False,
+        online: instance.online,
         withheld: true,
         claims: Default::default(),
     }

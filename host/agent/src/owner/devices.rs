@@ -7,6 +7,7 @@ use std::time::Duration;
 use akri_model::configuration::Resources;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
+use akri_model::instance::Online;
 use akri_model::names::Identity;
 use akri_model::plan::{Known, Plan, plan};
 use tokio::sync::watch;
@@ -37,8 +38,9 @@ impl State {
                 touched.push(identity);
             }
         }
-        let returned = plan.online.into_iter().map(|identity| (identity, true));
-        for (identity, online) in returned.chain(plan.offline.into_iter().map(|identity| (identity, false))) {
+        let changes = [(plan.online, Online::True), (plan.offline, Online::False), (plan.unknown, Online::Unknown)];
+        let changes = changes.into_iter().flat_map(|(all, online)| all.into_iter().map(move |one| (one, online)));
+        for (identity, online) in changes {
             if let Some(published) = self.published.get_mut(&identity) {
                 published.set_online(online);
                 touched.push(identity);

@@ -58,6 +58,7 @@ impl Health {
     pub(super) fn report(&mut self, configuration: &Configuration, instances: usize) -> Option<Report> {
         let report = Report {
             key: configuration.key.clone(),
+            uid: configuration.uid.clone(),
             generation: configuration.generation,
             instances,
             conditions: self.conditions(instances),

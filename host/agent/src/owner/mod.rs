@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::cdi::Cdi;
 use crate::cluster::Cluster;
 use crate::discovery::Outcome;
+use crate::discovery::properties::Properties;
 use crate::discovery::registry::Handlers;
 use crate::discovery::rounds::Rounds;
 use crate::journal::Journal;
@@ -90,7 +91,8 @@ impl Owner {
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let (outcomes, rounds) = mpsc::channel(1);
-        let source = Rounds::start(receiver.clone(), handlers, outcomes);
+        let properties = Properties::new(context.cluster.values());
+        let source = Rounds::start(receiver.clone(), handlers, properties, outcomes);
         let inbox = Inbox { configuration: receiver, rounds, ended, _source: source };
         let task = tokio::spawn(State::new(context, entries, &inbox).run(inbox));
         Self { configuration: sender, end, task }

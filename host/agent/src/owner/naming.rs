@@ -106,7 +106,7 @@ fn entry(nameless: &Nameless, instance: &Instance) -> Entry {
         shared: nameless.shared,
         capacity: configuration.capacity,
         device: nameless.device.clone(),
-        online: true,
+        online: Online::True,
         withheld: false,
         claims: Default::default(),
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_model::claim::{Claim, Entry};
 use akri_model::configuration::Configuration;
-use akri_model::device::{Device, DeviceSet};
+use akri_model::device::{Device, DeviceSet, Unlisted};
 use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::{Usage, cdi_name, hash_of_instance, parse_slot_name, slot_name};
@@ -53,7 +53,7 @@ impl Published {
             take(&mut slots, *slot, claim.usage.parse().unwrap_or_default());
             sightings.insert(*slot, Sightings::new(claim.generation, claims.epoch(), claims.now()));
         }
-        let missing_since = (!entry.online).then(Instant::now);
+        let missing_since = (entry.online == Online::False).then(Instant::now);
         let advertised = watch::Sender::new(Advertised::default());
         let agreed = !entry.shared;
         Self {
@@ -162,16 +162,19 @@ impl Published {
     pub(super) fn refusal(&self) -> Option<&'static str> {
         match () {
             () if self.entry.withheld => Some("is withheld: see the status of its Configuration"),
-            () if !self.entry.online => Some("is offline"),
+            () if self.entry.online == Online::False => Some("is offline"),
+            () if self.entry.online == Online::Unknown => Some("may be offline: its discovery handler has gone"),
             () if !self.agreed => Some("waits for the API's word on its slots"),
             () => None,
         }
     }
 
-    /// Whether the last round withheld the device; one that nothing is known of is. Says whether that is new.
+    /// Whether the last round withheld the device; one that nothing is known of is, and one that was stays so until all
+    /// who may know it have spoken. Says whether that is new.
     pub(super) fn set_withheld(&mut self, set: &DeviceSet) -> bool {
         let id = &self.entry.device.id;
-        let withheld = id.is_empty() || set.withheld.contains(id);
+        let unclear = self.entry.withheld && set.unlisted != Unlisted::Missing;
+        let withheld = id.is_empty() || set.withheld.contains(id) || unclear;
         std::mem::replace(&mut self.entry.withheld, withheld) != withheld
     }
 
@@ -188,11 +191,16 @@ impl Published {
         self.entry.device = device;
     }
 
-    /// The last round saw the device, or did not.
-    pub(super) fn set_online(&mut self, online: bool) {
+    /// The last round saw the device, or did not, or nobody can tell any more.
+    pub(super) fn set_online(&mut self, online: Online) {
         self.entry.online = online;
-        self.missing_since = (!online).then(Instant::now);
-        info!(instance = %self.entry.key, online, "device {}", if online { "is back" } else { "is missing" });
+        self.missing_since = (online == Online::False).then(Instant::now);
+        let news = match online {
+            Online::True => "device is back",
+            Online::False => "device is missing",
+            Online::Unknown => "device is unknown: its discovery handler has gone",
+        };
+        info!(instance = %self.entry.key, "{news}");
     }
 
     /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (rule 4).
@@ -225,7 +233,7 @@ impl Published {
             shared: entry.shared,
             nodes: vec![node.to_owned()],
             device_usage: self.slots.to_usage(&entry.key.name),
-            online: if entry.online { Online::True } else { Online::False },
+            online: entry.online,
         }
     }
 

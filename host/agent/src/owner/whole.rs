@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use akri_model::configuration_level::{Denied, Place, Pool};
+use akri_model::instance::Online;
 use akri_model::names::{Identity, Usage};
 use tokio::sync::watch;
 
@@ -79,7 +80,7 @@ fn pool<'a>(all: &'a AllPublished, node: &'a str) -> Pool<'a> {
         (
             published.entry.key.name.as_str(),
             published.slots_for_whole(node),
-            published.entry.online && !published.entry.withheld,
+            published.entry.online == Online::True && !published.entry.withheld,
         )
     };
     Pool::new(node, all.values().map(member))

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use akri_agent::discovery::admission::admit;
 use akri_agent::discovery::registry::Handler;
 use akri_agent::discovery::rounds::call;
+use akri_model::property::Resolved;
 use akri_sandbox::Found;
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
@@ -56,7 +57,7 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::
     let configuration = &subject.configuration;
     let handlers = loaded.handlers.borrow().clone();
     let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(subject.no_handler(&handlers)) };
-    let lines = ask(subject, handler, device).await?;
+    let lines = ask(loaded, subject, handler, device).await?;
     if lines.is_empty() {
         let handler = &configuration.handler;
         eprintln!("warning: {}: the handler '{handler}' can't explain what it finds", configuration.key);
@@ -70,9 +71,10 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::
 }
 
 /// Runs a round that also explains the device; what it explained.
-async fn ask(subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
+async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
-    let mut call = call(&subject.configuration, handler);
+    let properties = loaded.properties.clone().of(&subject.configuration)?;
+    let mut call = call(&subject.configuration, handler, Resolved::clone(&properties));
     call.properties.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
     call.limits.log_lines = LINES;
     call.log = Some(log);

@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use akri_agent::cluster::local::read_directory;
 use akri_agent::cluster::{HandlerObject, Manifests};
+use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::{Handlers, Registry};
 use akri_agent::uevent::{Listener, Uevents};
+use akri_api::data;
 use akri_api::manifest::{self, Manifest, Object};
 use akri_api::{HandlerRules, configuration_to_model};
 use akri_model::configuration::Configuration;
+use akri_model::resolve::Values;
 use akri_sandbox::{Host, HostConfig};
 use anyhow::{Context as _, anyhow, bail};
 use indicatif::ProgressBar;
@@ -24,9 +27,11 @@ pub(super) struct Loaded {
     pub(super) node: String,
     pub(super) subjects: Vec<Subject>,
     pub(super) handlers: watch::Receiver<Arc<Handlers>>,
+    pub(super) properties: Properties,
     pub(super) host: Host,
     _registry: Registry,
     _manifests: watch::Sender<Arc<Manifests>>,
+    _values: watch::Sender<Arc<Values>>,
     _listener: Option<Listener>,
 }
 
@@ -46,6 +51,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
     let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
+    let (_values, values) = watch::channel(Arc::new(data::values(&manifests)));
     let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
     let (sender, receiver) = watch::channel(Arc::new(all));
     let spinner = ProgressBar::new_spinner().with_message(format!("loading components of {}", directory.display()));
@@ -56,7 +62,17 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     spinner.finish_and_clear();
     let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
     let subjects = manifests.into_iter().filter_map(|manifest| subject(manifest, only)).collect();
-    Ok(Loaded { node, subjects, handlers, host, _registry: registry, _manifests: sender, _listener: listener })
+    Ok(Loaded {
+        node,
+        subjects,
+        handlers,
+        properties: Properties::new(values),
+        host,
+        _registry: registry,
+        _manifests: sender,
+        _values,
+        _listener: listener,
+    })
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
@@ -106,7 +122,7 @@ fn handler_objects<'a>(
         Object::DiscoveryHandler(object) => {
             Some((manifest.object.identity().2, Arc::new(HandlerObject::from(&**object))))
         }
-        Object::Configuration(_) => None,
+        Object::Configuration(_) | Object::ConfigMap(_) | Object::Secret(_) => None,
     })
 }
 

@@ -46,14 +46,15 @@ pub(super) struct Failure {
 impl<'a> Source<'a> {
     /// The rounds of all Configurations start.
     pub(super) fn start_all(loaded: &'a Loaded) -> Vec<Self> {
-        loaded.subjects.iter().map(|subject| Self::start(subject, &loaded.handlers)).collect()
+        loaded.subjects.iter().map(|subject| Self::start(subject, loaded)).collect()
     }
 
-    fn start(subject: &'a Subject, handlers: &watch::Receiver<Arc<Handlers>>) -> Self {
+    fn start(subject: &'a Subject, loaded: &Loaded) -> Self {
+        let handlers = loaded.handlers.clone();
         let (_configuration, configuration) = watch::channel(Arc::clone(&subject.configuration));
         let (sender, outcomes) = mpsc::channel(1);
-        let _rounds = Rounds::start(configuration, handlers.clone(), sender);
-        Self { subject, handlers: handlers.clone(), outcomes, notes: Vec::new(), _rounds, _configuration }
+        let _rounds = Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender);
+        Self { subject, handlers, outcomes, notes: Vec::new(), _rounds, _configuration }
     }
 
     pub(super) fn configuration(&self) -> &'a Configuration {

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use akri_model::device::Device;
+use akri_model::instance::Online;
 use akri_model::names::Identity;
 use akri_model::plan::{Known, plan};
 use anyhow::Context as _;
@@ -126,7 +127,7 @@ impl<'a> Watcher<'a> {
 
     /// What a round changes, as the agent sees it.
     fn take(&mut self, Round { set, shared }: Round) -> Vec<What> {
-        let online = |(identity, device): (&Identity, _)| (identity.clone(), Known { device, online: true });
+        let online = |(identity, device): (&Identity, _)| (identity.clone(), Known { device, online: Online::True });
         let plan = plan(&set, &self.known.iter().map(online).collect(), shared, self.node);
         let configuration = self.source.configuration();
         let found = |device: &Device| Found::new(device.clone(), configuration, shared, self.node);

@@ -1,37 +1,99 @@
-//! `akri:discovery/multicast`: datagrams to and from a group. No grant exists for it yet, so none can be opened.
+//! `akri:discovery/multicast`: datagrams to and from the granted groups.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use wasmtime::component::Resource;
 
-use crate::bindings::multicast::{Conversation, Datagram, Host, HostConversation};
+use crate::bindings::multicast::{Datagram, Host, HostConversation};
 use crate::bindings::types::AccessError;
+use crate::multicast::{self, Conversation, Stop};
 use crate::round::Round;
+use crate::text::clean;
 
-impl Host for Round {
-    fn open(&mut self, _group: String, _port: u16) -> wasmtime::Result<Result<Resource<Conversation>, AccessError>> {
-        Ok(Err(super::no_grant_exists("multicast")))
+/// Conversations a guest may hold at once.
+const CONVERSATIONS: usize = 4;
+
+impl From<multicast::Datagram> for Datagram {
+    fn from(datagram: multicast::Datagram) -> Self {
+        Self {
+            address: datagram.from.ip().to_string(),
+            port: datagram.from.port(),
+            interface: datagram.interface.to_string(),
+            payload: datagram.payload,
+        }
     }
 }
 
-/// No guest holds a conversation: wasmtime checks every handle, so these are not reached.
+impl From<Stop> for AccessError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Limit(what) => Self::Limit(format!("akri:discovery/multicast: {what}")),
+            Stop::Unavailable(what) => Self::Unavailable(format!("akri:discovery/multicast: {what}")),
+        }
+    }
+}
+
+impl Host for Round {
+    fn open(&mut self, group: String, port: u16) -> wasmtime::Result<Result<Resource<Conversation>, AccessError>> {
+        match self.converse(&group, port) {
+            Ok(conversation) => Ok(Ok(self.table.push(conversation)?)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+}
+
 impl HostConversation for Round {
-    fn send(&mut self, _: Resource<Conversation>, _: Vec<u8>) -> wasmtime::Result<Result<(), AccessError>> {
-        Ok(Err(super::no_grant_exists("multicast")))
-    }
-
-    fn receive(
+    async fn send(
         &mut self,
-        _: Resource<Conversation>,
-        _timeout: u64,
-        _max: u32,
+        conversation: Resource<Conversation>,
+        payload: Vec<u8>,
+    ) -> wasmtime::Result<Result<(), AccessError>> {
+        let sent = self.table.get_mut(&conversation)?.send(&payload).await;
+        Ok(sent.map_err(AccessError::from))
+    }
+
+    async fn receive(
+        &mut self,
+        conversation: Resource<Conversation>,
+        timeout: u64,
+        max: u32,
     ) -> wasmtime::Result<Result<Vec<Datagram>, AccessError>> {
-        Ok(Err(super::no_grant_exists("multicast")))
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        let heard = self.table.get(&conversation)?.receive(max, Duration::from_nanos(timeout)).await;
+        Ok(Ok(heard.into_iter().map(Datagram::from).collect()))
     }
 
-    fn dropped(&mut self, _: Resource<Conversation>) -> wasmtime::Result<u64> {
-        Ok(0)
+    fn dropped(&mut self, conversation: Resource<Conversation>) -> wasmtime::Result<u64> {
+        Ok(self.table.get(&conversation)?.dropped())
     }
 
-    fn drop(&mut self, _: Resource<Conversation>) -> wasmtime::Result<()> {
+    fn drop(&mut self, conversation: Resource<Conversation>) -> wasmtime::Result<()> {
+        self.table.delete(conversation)?;
         Ok(())
     }
+}
+
+impl Round {
+    fn converse(&mut self, group: &str, port: u16) -> Result<Conversation, AccessError> {
+        let address = group.parse::<IpAddr>().map_err(|_| not_granted(group, port))?;
+        let granted = self.call.grants.multicast.iter().filter(|group| (group.address, group.port) == (address, port));
+        let interfaces: Vec<String> = granted.flat_map(|group| group.interfaces.clone()).collect();
+        if interfaces.is_empty() {
+            return Err(not_granted(group, port));
+        }
+        if self.count::<Conversation>() >= CONVERSATIONS {
+            let over = format!("akri:discovery/multicast: more than {CONVERSATIONS} conversations at once");
+            return Err(AccessError::Limit(over));
+        }
+        Ok(Conversation::open(SocketAddr::new(address, port), &interfaces)?)
+    }
+}
+
+fn not_granted(group: &str, port: u16) -> AccessError {
+    let group = clean(group, 64);
+    AccessError::NotGranted(format!(
+        "akri:discovery/multicast: the group {group}, port {port}; add it to grants.multicast of the handler's \
+         DiscoveryHandler object"
+    ))
 }

@@ -8,7 +8,6 @@ mod device;
 mod dir;
 mod enumerate;
 mod find;
-mod glob;
 mod query;
 mod run;
 
@@ -18,6 +17,7 @@ use std::time::Instant;
 use self::device::Reader;
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub use self::query::Query;
+use crate::glob;
 
 /// Where to read.
 #[derive(Debug, Clone)]

@@ -1,6 +1,7 @@
 //! What to look for, and what of it a device's name and properties meet.
 
-use super::{Entry, glob};
+use super::Entry;
+use crate::glob;
 
 /// Matches of one kind, attributes, and properties asked about, each.
 const MATCHES: usize = 32;

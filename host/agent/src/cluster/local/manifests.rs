@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use akri_api::configuration_to_model;
+use akri_api::data;
 use akri_api::manifest::{self, Manifest, ManifestError, Object};
 use akri_model::configuration::Configuration;
 use akri_model::names::{HashInput, Key};
+use akri_model::resolve::{Kind, Stored, Values};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info};
+use zeroize::Zeroizing;
 
 use crate::cluster::{HandlerObject, Manifests};
 use crate::watch_dir::{WatchDir, any_changed};
@@ -60,36 +63,62 @@ fn read_file(path: PathBuf, scan: &mut Scan) {
     }
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
-    if fs::metadata(path)?.len() > MAX_FILE {
+fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
+    let file = fs::metadata(path)?; // a pipe could keep us waiting, and a device has no end
+    if !file.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    if file.len() > MAX_FILE {
         return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
     }
-    fs::read_to_string(path)
+    fs::read_to_string(path).map(Zeroizing::new)
 }
 
 fn file_error(path: &Path, message: String) -> ManifestError {
-    ManifestError { file: path.to_owned(), line: None, field: String::new(), message }
+    ManifestError::of_file(path, None, message)
+}
+
+/// What is in the directories.
+pub(super) struct Watched {
+    pub(super) manifests: watch::Receiver<Arc<Manifests>>,
+    pub(super) values: watch::Receiver<Arc<Values>>,
+    pub(super) task: JoinHandle<()>,
 }
 
 /// Watches directories. The first reading is done when this returns.
-pub(super) async fn watch(directories: Vec<PathBuf>) -> (watch::Receiver<Arc<Manifests>>, JoinHandle<()>) {
-    let watched = directories.iter().map(|directory| WatchDir::new(directory)).collect();
+pub(super) async fn watch(directories: Vec<PathBuf>) -> Watched {
+    let mut watched: Vec<WatchDir> = directories.iter().map(|directory| WatchDir::new(directory)).collect();
     let mut reader = Reader { directories, ..Reader::default() };
-    let (sender, receiver) = watch::channel(Arc::new(reader.read()));
+    let first = reader.read();
+    let (to_manifests, manifests) = watch::channel(Arc::new(first.manifests));
+    let (to_values, values) = watch::channel(Arc::new(first.values));
     let task = tokio::spawn(async move {
-        let mut watched: Vec<WatchDir> = watched;
         loop {
             any_changed(&mut watched).await;
-            let Ok((back, manifests)) = tokio::task::spawn_blocking(move || reader.read_again()).await else { return };
+            let Ok((back, read)) = tokio::task::spawn_blocking(move || reader.read_again()).await else { return };
             reader = back;
-            sender.send_if_modified(|current| {
-                let changed = **current != manifests;
-                *current = Arc::new(manifests);
-                changed
-            });
+            // Values first: a Configuration that came with its Secret finds it.
+            send(&to_values, read.values);
+            send(&to_manifests, read.manifests);
         }
     });
-    (receiver, task)
+    Watched { manifests, values, task }
+}
+
+/// Sends what is new.
+fn send<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: T) {
+    to.send_if_modified(|current| {
+        let changed = **current != now;
+        *current = Arc::new(now);
+        changed
+    });
+}
+
+/// What one reading of all directories came to.
+#[derive(Debug, PartialEq)]
+struct Read {
+    manifests: Manifests,
+    values: Values,
 }
 
 /// Reads directories again and again, and remembers what it needs for that.
@@ -105,12 +134,12 @@ struct Reader {
 }
 
 impl Reader {
-    fn read_again(mut self) -> (Self, Manifests) {
-        let manifests = self.read();
-        (self, manifests)
+    fn read_again(mut self) -> (Self, Read) {
+        let read = self.read();
+        (self, read)
     }
 
-    fn read(&mut self) -> Manifests {
+    fn read(&mut self) -> Read {
         let mut errors = Vec::new();
         let mut files = BTreeMap::new();
         for directory in &self.directories {
@@ -121,7 +150,7 @@ impl Reader {
         self.keep_known(&mut files, &errors);
         self.tell(&errors);
         self.known = files;
-        self.collect(errors.is_empty())
+        Read { manifests: self.collect(errors.is_empty()), values: self.values(&errors) }
     }
 
     /// An object that was there and now can't be read stays in force: an error must not delete anything.
@@ -161,10 +190,29 @@ impl Reader {
                     let handler = HandlerObject::from(&**object);
                     manifests.handlers.insert(manifest.object.identity().2, Arc::new(handler));
                 }
+                Object::ConfigMap(_) | Object::Secret(_) => {}
             }
         }
         self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
         manifests
+    }
+
+    /// What is in no good manifest and in a bad one is there, but can't be read.
+    fn values(&self, errors: &[ManifestError]) -> Values {
+        let mut values = data::values(self.known.values().flatten());
+        for error in errors {
+            let unreadable = || error.to_string();
+            match &error.object {
+                Some((Kind::ConfigMap, key)) => {
+                    values.config_maps.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
+                }
+                Some((Kind::Secret, key)) => {
+                    values.secrets.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
+                }
+                None => {}
+            }
+        }
+        values
     }
 }
 
@@ -207,14 +255,14 @@ mod tests {
         fs::write(&cam, CAM).unwrap();
         fs::write(&other, CAM.replace("cam", "other")).unwrap();
         let mut reader = reader(directory.path());
-        assert_eq!(names(&reader.read()), ["default/cam", "default/other"]);
+        assert_eq!(names(&reader.read().manifests), ["default/cam", "default/other"]);
         fs::write(&cam, "spec: [").unwrap();
-        let broken = reader.read();
+        let broken = reader.read().manifests;
         assert_eq!((names(&broken).len(), broken.complete), (2, false));
         fs::write(&cam, CAM.replace("{name: udev}", "{nam: udev}")).unwrap();
-        assert_eq!(names(&reader.read()).len(), 2);
+        assert_eq!(names(&reader.read().manifests).len(), 2);
         fs::remove_file(&cam).unwrap();
-        let removed = reader.read();
+        let removed = reader.read().manifests;
         assert_eq!((names(&removed), removed.complete), (vec!["default/other".to_owned()], true));
     }
 
@@ -227,7 +275,7 @@ mod tests {
         let mut reader = reader(&manifests);
         reader.read();
         fs::rename(&manifests, directory.path().join("elsewhere")).unwrap();
-        let gone = reader.read();
+        let gone = reader.read().manifests;
         assert_eq!((names(&gone).len(), gone.complete), (1, false));
     }
 
@@ -237,10 +285,10 @@ mod tests {
         let cam = directory.path().join("cam.yaml");
         fs::write(&cam, CAM).unwrap();
         let mut reader = reader(directory.path());
-        let first = reader.read();
-        assert_eq!(first, reader.read(), "reading again changes nothing");
+        let first = reader.read().manifests;
+        assert_eq!(first, reader.read().manifests, "reading again changes nothing");
         fs::write(&cam, CAM.replace("spec: {", "spec: {capacity: 3, ")).unwrap();
-        let second = reader.read();
+        let second = reader.read().manifests;
         let of = |manifests: &Manifests| manifests.configurations[&Key::new("default", "cam")].clone();
         assert_eq!((of(&first).generation, of(&second).generation), (1, 2));
         assert_eq!(of(&first).uid, of(&second).uid);

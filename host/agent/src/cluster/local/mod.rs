@@ -2,6 +2,7 @@
 
 mod manifests;
 mod objects;
+mod reports;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,18 +11,21 @@ use std::sync::Arc;
 use akri_api::{IDENTITY_ANNOTATION, instance_from_model, instance_to_model};
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
+use akri_model::resolve::Values;
 use async_trait::async_trait;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use super::{Cluster, ClusterError, Created, Manifests, Report, Swapped};
+use super::{Cluster, ClusterError, Created, HandlerReport, Manifests, Report, Swapped};
+use manifests::Watched;
 pub use manifests::{Scan, read_directory};
 use objects::Objects;
-pub use objects::{StoreError, read_configurations, read_instances};
+pub use objects::{StoreError, read_configurations, read_handlers, read_instances};
 
 /// The cluster of one node.
 pub struct Local {
     manifests: watch::Receiver<Arc<Manifests>>,
+    values: watch::Receiver<Arc<Values>>,
     objects: Arc<Mutex<Objects>>,
     usage: watch::Sender<u64>,
     watcher: JoinHandle<()>,
@@ -31,10 +35,10 @@ impl Local {
     /// Watches manifests in `directories` and keeps objects below `state`.
     pub async fn open(directories: Vec<PathBuf>, state: &Path) -> Result<Self, StoreError> {
         let objects = Arc::new(Mutex::new(Objects::open(state)?));
-        let (manifests, watcher) = manifests::watch(directories).await;
+        let Watched { manifests, values, task } = manifests::watch(directories).await;
         let now = manifests.borrow().clone();
         objects.lock().await.collect_garbage(&now)?;
-        Ok(Self { manifests, objects, usage: watch::Sender::new(0), watcher })
+        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), watcher: task })
     }
 
     /// Runs a step on the objects off the async threads, one at a time.
@@ -59,6 +63,10 @@ impl Drop for Local {
 impl Cluster for Local {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
         self.manifests.clone()
+    }
+
+    fn values(&self) -> watch::Receiver<Arc<Values>> {
+        self.values.clone()
     }
 
     fn usage(&self) -> watch::Receiver<u64> {
@@ -153,6 +161,16 @@ impl Cluster for Local {
     async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
         let key = key.clone();
         self.with(move |objects| objects.remove_report(&key)).await
+    }
+
+    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
+        let report = report.clone();
+        self.with(move |objects| objects.put_handler_report(&report)).await
+    }
+
+    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
+        let name = name.to_owned();
+        self.with(move |objects| objects.remove_handler_report(&name)).await
     }
 }
 

@@ -6,15 +6,15 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use akri_api::condition::{self, Truth};
-use akri_api::{Configuration, Instance};
+use akri_api::{Configuration, DiscoveryHandler, Instance};
 use akri_model::names::Key;
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use crate::cluster::{Manifests, Report};
+use super::reports;
+use crate::cluster::{HandlerReport, Manifests, Report};
 
 /// What went wrong with a file.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,8 @@ pub enum StoreError {
 }
 
 /// The objects of a node: in memory, and as files `instances/<namespace>/<name>.json` and `configurations/` likewise below
-/// the state directory, for people and for the next start. Nobody else writes these files: the agent holds a lock.
+/// the state directory, for people and for the next start, and `handlers/<name>.json` for people. Nobody else writes these
+/// files: the agent holds a lock.
 #[derive(Debug)]
 pub(super) struct Objects {
     state: PathBuf,
@@ -51,7 +52,10 @@ impl Objects {
     /// Makes the directories if need be and reads what is there. A file that can't be read as an object is set aside: an
     /// Instance is a copy of what the journal says, and is made anew.
     pub(super) fn open(state: &Path) -> Result<Self, StoreError> {
-        for kind in ["instances", "configurations"] {
+        for name in entries(&state.join("handlers"))? {
+            remove(&name)?; // they are about the agent that ended
+        }
+        for kind in ["instances", "configurations", "handlers"] {
             let path = state.join(kind);
             fs::create_dir_all(&path).map_err(|source| StoreError::Io { action: "create directory", path, source })?;
         }
@@ -106,12 +110,24 @@ impl Objects {
     pub(super) fn put_report(&self, report: &Report) -> Result<(), StoreError> {
         let path = path(&self.state, "configurations", &report.key);
         let before: Option<Configuration> = read(&path).unwrap_or_default(); // a status that can't be read is made anew
-        let after = reported(report, before.clone().unwrap_or_default());
+        let after = reports::of_configuration(report, before.clone().unwrap_or_default(), now());
         if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
     }
 
     pub(super) fn remove_report(&self, key: &Key) -> Result<(), StoreError> {
         remove(&path(&self.state, "configurations", key))
+    }
+
+    /// The same of a discovery handler.
+    pub(super) fn put_handler_report(&self, report: &HandlerReport) -> Result<(), StoreError> {
+        let path = handler_path(&self.state, &report.name);
+        let before: Option<DiscoveryHandler> = read(&path).unwrap_or_default();
+        let after = reports::of_handler(report, before.clone().unwrap_or_default(), now());
+        if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
+    }
+
+    pub(super) fn remove_handler_report(&self, name: &str) -> Result<(), StoreError> {
+        remove(&handler_path(&self.state, name))
     }
 }
 
@@ -125,6 +141,11 @@ pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreErro
     read_all(&state.join("configurations"))
 }
 
+/// What was reported of all discovery handlers, by name.
+pub fn read_handlers(state: &Path) -> Result<Vec<DiscoveryHandler>, StoreError> {
+    read_each(entries(&state.join("handlers"))?)
+}
+
 fn key_of(object: &Instance) -> Key {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
     Key::new(part(&object.metadata.namespace), part(&object.metadata.name))
@@ -134,32 +155,27 @@ fn path(state: &Path, kind: &str, key: &Key) -> PathBuf {
     state.join(kind).join(&key.namespace).join(format!("{}.json", key.name))
 }
 
+fn handler_path(state: &Path, name: &str) -> PathBuf {
+    state.join("handlers").join(format!("{name}.json"))
+}
+
 /// The current time, for objects.
 pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }
 
-fn reported(report: &Report, mut object: Configuration) -> Configuration {
-    object.metadata.namespace = Some(report.key.namespace.clone());
-    object.metadata.name = Some(report.key.name.clone());
-    let status = object.status.get_or_insert_default();
-    status.observed_generation = Some(report.generation);
-    status.instances = i64::try_from(report.instances).unwrap_or(i64::MAX);
-    for reported in &report.conditions {
-        let truth = match reported.holds {
-            Some(true) => Truth::True,
-            Some(false) => Truth::False,
-            None => Truth::Unknown,
-        };
-        condition::set(&mut status.conditions, reported.kind, truth, &reported.reason, &reported.message, now());
-    }
-    status.conditions.retain(|known| report.conditions.iter().any(|reported| reported.kind == known.type_));
-    object
+fn read_all<T: DeserializeOwned>(directory: &Path) -> Result<Vec<T>, StoreError> {
+    read_each(files(directory)?)
 }
 
-fn read_all<T: DeserializeOwned>(directory: &Path) -> Result<Vec<T>, StoreError> {
-    let objects: Result<Vec<Option<T>>, StoreError> = files(directory)?.iter().map(|path| read(path)).collect();
+fn read_each<T: DeserializeOwned>(mut files: Vec<PathBuf>) -> Result<Vec<T>, StoreError> {
+    files.retain(|file| is_object(file));
+    let objects: Result<Vec<Option<T>>, StoreError> = files.iter().map(|path| read(path)).collect();
     Ok(objects?.into_iter().flatten().collect())
+}
+
+fn is_object(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "json")
 }
 
 /// The object files of all namespaces, in order.
@@ -168,7 +184,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     for namespace in entries(directory)? {
         files.extend(entries(&namespace)?);
     }
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.retain(|file| is_object(file));
     Ok(files)
 }
 

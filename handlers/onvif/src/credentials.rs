@@ -1,0 +1,238 @@
+//! User names and passwords of cameras, from the Configuration's `discoveryProperties`.
+//!
+//! In ascending order of precedence, as in Akri:
+//! 1. `device_credential_list`: a JSON list of names of properties, each a JSON object from UUID to
+//!    `{"username": .., "password": .., "base64encoded": false}`.
+//! 2. `device_credential_ref_list`: likewise, but from UUID to `{"username_ref": .., "password_ref": ..}`, which name
+//!    properties again.
+//! 3. `username_<uuid>` and `password_<uuid>`, with `_` for what a property's name can't hold.
+//!
+//! Where none of them knows a camera, `username_default` and `password_default`, or the entry `default` of a list. Each of
+//! these properties may be a plain one or come from a Secret. A password may be left out, and line ends after names and
+//! passwords don't count, since files and `kubectl create secret --from-file` leave them there.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::announcement;
+
+/// The id under which lists have what is meant for all other cameras.
+const DEFAULT: &str = "default";
+
+/// A user name and a password. It can't be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// As the camera knows it.
+    pub username: String,
+    /// May be empty.
+    pub password: String,
+}
+
+/// Where properties come from.
+pub trait Source {
+    /// The value of a property, if there is one.
+    ///
+    /// # Errors
+    /// Why it may not be seen.
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String>;
+}
+
+/// What is wrong with the properties. None of these says what is in them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// The host does not show it.
+    #[error("the property '{name}' can't be read: {why}")]
+    Refused {
+        /// The property.
+        name: String,
+        /// In the host's words.
+        why: String,
+    },
+    /// A name or a password that is no text.
+    #[error("the property '{0}' is not UTF-8")]
+    NotText(String),
+    /// It is named by a list.
+    #[error("there is no property '{name}', which '{by}' names")]
+    Missing {
+        /// The property that is not there.
+        name: String,
+        /// The one that names it.
+        by: String,
+    },
+    /// Not the JSON it should be.
+    #[error("the property '{name}' is not {expected} (line {line}, column {column})")]
+    NotJson {
+        /// The property.
+        name: String,
+        /// What it should be.
+        expected: &'static str,
+        /// Where reading ended.
+        line: usize,
+        /// See `line`.
+        column: usize,
+    },
+    /// The entry says that its password is in base64.
+    #[error("the password of '{id}' in the property '{name}' is not in base64, or not UTF-8 in it")]
+    NotBase64 {
+        /// The property.
+        name: String,
+        /// The entry.
+        id: String,
+    },
+}
+
+/// All credentials of a Configuration.
+pub struct Store<S> {
+    source: S,
+    listed: BTreeMap<String, Listed>,
+}
+
+/// An entry of a list.
+enum Listed {
+    Here(Credentials),
+    /// In these properties; the last is the one with the list.
+    Elsewhere {
+        username_ref: String,
+        password_ref: Option<String>,
+        by: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    base64encoded: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reference {
+    username_ref: String,
+    password_ref: Option<String>,
+}
+
+impl<S: Source> Store<S> {
+    /// Reads the lists. What can't be read of them is left out and told.
+    pub fn read(source: S) -> (Self, Vec<CredentialsError>) {
+        let mut store = Self { source, listed: BTreeMap::new() };
+        let mut errors = Vec::new();
+        for (list, add) in [
+            ("device_credential_list", Self::add_entries as fn(&mut Self, &str, &str) -> _),
+            ("device_credential_ref_list", Self::add_references),
+        ] {
+            match store.json::<Vec<String>>(list, "a JSON list of names of properties") {
+                Ok(names) => {
+                    errors
+                        .extend(names.unwrap_or_default().iter().filter_map(|name| add(&mut store, name, list).err()));
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        (store, errors)
+    }
+
+    /// What is meant for a camera, by what [`announcement::uuid`] says.
+    ///
+    /// # Errors
+    /// If the property that has it can't be read.
+    pub fn find(&self, uuid: &str) -> Result<Option<Credentials>, CredentialsError> {
+        for id in [uuid, DEFAULT] {
+            if let Some(found) = self.of_properties(id).transpose().or_else(|| self.of_lists(id)) {
+                return found.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn of_properties(&self, id: &str) -> Result<Option<Credentials>, CredentialsError> {
+        let id = id.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        let Some(username) = self.text(&format!("username_{id}"))? else { return Ok(None) };
+        let password = self.text(&format!("password_{id}"))?.unwrap_or_default();
+        Ok(Some(Credentials { username, password }))
+    }
+
+    fn of_lists(&self, id: &str) -> Option<Result<Credentials, CredentialsError>> {
+        Some(match self.listed.get(id)? {
+            Listed::Here(credentials) => Ok(credentials.clone()),
+            Listed::Elsewhere { username_ref, password_ref, by } => {
+                self.referred(username_ref, password_ref.as_deref(), by)
+            }
+        })
+    }
+
+    fn referred(&self, username: &str, password: Option<&str>, by: &str) -> Result<Credentials, CredentialsError> {
+        let text = |name: &str| {
+            let missing = || CredentialsError::Missing { name: name.to_owned(), by: by.to_owned() };
+            self.text(name)?.ok_or_else(missing)
+        };
+        let password = password.map(text).transpose()?.unwrap_or_default();
+        Ok(Credentials { username: text(username)?, password })
+    }
+
+    fn add_entries(&mut self, name: &str, list: &str) -> Result<(), CredentialsError> {
+        let expected = "a JSON object from UUID to username, password and base64encoded";
+        for (id, entry) in self.named::<BTreeMap<String, Entry>>(name, list, expected)? {
+            let password = if entry.base64encoded { decoded(&entry.password) } else { Some(entry.password) };
+            let not_base64 = || CredentialsError::NotBase64 { name: name.to_owned(), id: id.clone() };
+            let password = password.ok_or_else(not_base64)?;
+            self.add(id.clone(), Listed::Here(Credentials { username: entry.username, password }));
+        }
+        Ok(())
+    }
+
+    fn add_references(&mut self, name: &str, list: &str) -> Result<(), CredentialsError> {
+        let expected = "a JSON object from UUID to username_ref and password_ref";
+        for (id, Reference { username_ref, password_ref }) in
+            self.named::<BTreeMap<String, Reference>>(name, list, expected)?
+        {
+            self.add(id, Listed::Elsewhere { username_ref, password_ref, by: name.to_owned() });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, id: String, listed: Listed) {
+        self.listed.insert(announcement::uuid(&id).unwrap_or(id), listed);
+    }
+
+    fn named<T: DeserializeOwned>(&self, name: &str, by: &str, expected: &'static str) -> Result<T, CredentialsError> {
+        let missing = || CredentialsError::Missing { name: name.to_owned(), by: by.to_owned() };
+        self.json(name, expected)?.ok_or_else(missing)
+    }
+
+    fn json<T: DeserializeOwned>(&self, name: &str, expected: &'static str) -> Result<Option<T>, CredentialsError> {
+        // The error of serde quotes what it found, which may be a password.
+        let not_json = |error: serde_json::Error| CredentialsError::NotJson {
+            name: name.to_owned(),
+            expected,
+            line: error.line(),
+            column: error.column(),
+        };
+        self.bytes(name)?.map(|json| serde_json::from_slice(&json).map_err(not_json)).transpose()
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>, CredentialsError> {
+        let Some(bytes) = self.bytes(name)? else { return Ok(None) };
+        let text = String::from_utf8(bytes).map_err(|_| CredentialsError::NotText(name.to_owned()))?;
+        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    }
+
+    fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, CredentialsError> {
+        self.source.get(name).map_err(|why| CredentialsError::Refused { name: name.to_owned(), why })
+    }
+}
+
+fn decoded(password: &str) -> Option<String> {
+    String::from_utf8(BASE64_STANDARD.decode(password.trim()).ok()?).ok()
+}
+
+#[cfg(test)]
+#[path = "credentials_tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+const CAMERA: &str = "6821dc67-8438-5588-1547-4d1349048438";
+
+/// `!` before a value: it may not be seen.
+struct Properties(BTreeMap<&'static str, &'static str>);
+
+impl Source for Properties {
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        match self.0.get(name) {
+            Some(value) if value.starts_with('!') => Err("it is not granted".to_owned()),
+            value => Ok(value.map(|value| value.as_bytes().to_vec())),
+        }
+    }
+}
+
+fn read(properties: &[(&'static str, &'static str)]) -> (Store<Properties>, Vec<String>) {
+    let (store, errors) = Store::read(Properties(properties.iter().copied().collect()));
+    (store, errors.iter().map(CredentialsError::to_string).collect())
+}
+
+fn find(store: &Store<Properties>, uuid: &str) -> Option<(String, String)> {
+    let found = store.find(uuid).unwrap();
+    found.map(|credentials| (credentials.username, credentials.password))
+}
+
+fn pair(username: &str, password: &str) -> Option<(String, String)> {
+    Some((username.to_owned(), password.to_owned()))
+}
+
+const LIST: [(&str, &str); 2] = [
+    ("device_credential_list", r#"["list"]"#),
+    (
+        "list",
+        r#"{"6821DC67-8438-5588-1547-4D1349048438": {"username": "list", "password": "cGFzcw==", "base64encoded": true},
+            "5f5a69c2-e0ae-504f-829b-00fcdab169cc": {"username": "plain", "password": "cGFzcw=="},
+            "7a21dd67-8438-5588-1547-4d1349048438": {"username": "open"}}"#,
+    ),
+];
+const REFERENCES: [(&str, &str); 4] = [
+    ("device_credential_ref_list", r#"["references"]"#),
+    (
+        "references",
+        r#"{"6821dc67-8438-5588-1547-4d1349048438": {"username_ref": "name1", "password_ref": "word1"},
+            "7a21dd67-8438-5588-1547-4d1349048438": {"username_ref": "name1"}}"#,
+    ),
+    ("name1", "reference"),
+    ("word1", "of the reference"),
+];
+const OWN: [(&str, &str); 2] = [
+    ("username_6821dc67_8438_5588_1547_4d1349048438", "own"),
+    ("password_6821dc67_8438_5588_1547_4d1349048438", "its own\r\n"),
+];
+const DEFAULTS: [(&str, &str); 2] = [("username_default", "admin\n"), ("password_default", "of all others")];
+
+#[test]
+fn without_properties_there_are_no_credentials() {
+    let (store, errors) = read(&[]);
+    assert_eq!((find(&store, CAMERA), errors.len()), (None, 0));
+}
+
+#[test]
+fn a_list_has_credentials_by_uuid() {
+    let (store, errors) = read(&LIST);
+    assert_eq!(errors, [""; 0]);
+    assert_eq!(find(&store, CAMERA), pair("list", "pass"));
+    assert_eq!(find(&store, "5f5a69c2-e0ae-504f-829b-00fcdab169cc"), pair("plain", "cGFzcw=="));
+    assert_eq!(find(&store, "7a21dd67-8438-5588-1547-4d1349048438"), pair("open", ""));
+    assert_eq!(find(&store, "another"), None);
+}
+
+#[test]
+fn a_list_of_references_names_other_properties() {
+    let (store, errors) = read(&REFERENCES);
+    assert_eq!(errors, [""; 0]);
+    assert_eq!(find(&store, CAMERA), pair("reference", "of the reference"));
+    assert_eq!(find(&store, "7a21dd67-8438-5588-1547-4d1349048438"), pair("reference", ""));
+}
+
+#[test]
+fn the_more_special_wins() {
+    let all = [&DEFAULTS[..], &LIST, &REFERENCES, &OWN].concat();
+    assert_eq!(find(&read(&all).0, CAMERA), pair("own", "its own"));
+    assert_eq!(find(&read(&all[..8]).0, CAMERA), pair("reference", "of the reference"));
+    assert_eq!(find(&read(&all[..4]).0, CAMERA), pair("list", "pass"));
+    assert_eq!(find(&read(&all[..2]).0, CAMERA), pair("admin", "of all others"));
+    assert_eq!(find(&read(&all).0, "another"), pair("admin", "of all others"));
+}
+
+#[test]
+fn a_list_may_have_the_default() {
+    let (store, _) = read(&[
+        ("device_credential_list", r#"["list"]"#),
+        ("list", r#"{"default": {"username": "a", "password": "b"}}"#),
+    ]);
+    assert_eq!(find(&store, "another"), pair("a", "b"));
+}
+
+#[test]
+fn references_that_are_no_uuids_have_a_property_s_name_too() {
+    let (store, _) = read(&[("username_http___10_0_0_1_x", "a")]);
+    assert_eq!(find(&store, "http://10.0.0.1/x"), pair("a", ""));
+}
+
+#[test]
+fn what_is_wrong_is_named_without_its_content() {
+    let hidden = "hunter2";
+    for (properties, message) in [
+        (
+            &[("device_credential_list", "hunter2")][..],
+            "the property 'device_credential_list' is not a JSON list of names of properties (line 1, column 1)",
+        ),
+        (&[("device_credential_list", r#"["a"]"#)], "there is no property 'a', which 'device_credential_list' names"),
+        (
+            &[("device_credential_list", r#"["a"]"#), ("a", "{\"x\":\n \"hunter2\"}")],
+            "the property 'a' is not a JSON object from UUID to username, password and base64encoded (line 2, column 10)",
+        ),
+        (
+            &[("device_credential_list", r#"["a"]"#), ("a", r#"{"x": {"username": "u", "hunter2": "p"}}"#)],
+            "the property 'a' is not a JSON object from UUID to username, password and base64encoded (line 1, column 33)",
+        ),
+        (
+            &[
+                ("device_credential_list", r#"["a"]"#),
+                ("a", r#"{"x": {"username": "u", "password": "hunter2", "base64encoded": true}}"#),
+            ],
+            "the password of 'x' in the property 'a' is not in base64, or not UTF-8 in it",
+        ),
+        (
+            &[("device_credential_ref_list", r#"["a"]"#), ("a", r#"["hunter2"]"#)],
+            "the property 'a' is not a JSON object from UUID to username_ref and password_ref (line 1, column 0)",
+        ),
+        (
+            &[("device_credential_ref_list", "!")],
+            "the property 'device_credential_ref_list' can't be read: it is not granted",
+        ),
+    ] {
+        let (_, errors) = read(properties);
+        assert_eq!(errors, [message]);
+        assert!(!errors.concat().contains(hidden));
+    }
+}
+
+#[test]
+fn a_bad_list_does_not_spoil_the_others() {
+    let (store, errors) = read(&[
+        ("device_credential_list", r#"["missing", "good"]"#),
+        ("good", r#"{"a": {"username": "u", "password": "p"}}"#),
+        ("device_credential_ref_list", "{"),
+    ]);
+    assert_eq!((find(&store, "a"), errors.len()), (pair("u", "p"), 2));
+}
+
+#[test]
+fn a_camera_whose_property_can_not_be_read_is_told() {
+    let (store, errors) = read(&[
+        ("username_a", "!"),
+        ("device_credential_ref_list", r#"["references"]"#),
+        ("references", r#"{"b": {"username_ref": "gone"}}"#),
+        ("username_default", "all"),
+    ]);
+    assert_eq!(errors, [""; 0]);
+    let error = |uuid: &str| store.find(uuid).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(error("a"), "the property 'username_a' can't be read: it is not granted");
+    assert_eq!(error("b"), "there is no property 'gone', which 'references' names");
+    assert_eq!(find(&store, "c"), pair("all", ""));
+}

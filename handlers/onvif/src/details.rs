@@ -1,0 +1,234 @@
+//! `discoveryDetails`: what a Configuration may say.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use serde_path_to_error::{Path, Segment};
+
+use crate::filter::{Filter, Ip, Mac, Scope, Uuid};
+
+/// The longest window; a round has 60 s for everything.
+const MAX_WINDOW: u64 = 30;
+
+/// Something wrong in the details.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// JSON pointer (RFC 6901) into the details, "" for the whole.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// The details of one Configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Details {
+    /// By address.
+    pub ip_addresses: Option<Filter<Ip>>,
+    /// By the MAC address of the interface that has this address.
+    pub mac_addresses: Option<Filter<Mac>>,
+    /// By scopes, as the camera announces them.
+    pub scopes: Option<Filter<Scope>>,
+    /// By endpoint reference.
+    pub uuids: Option<Filter<Uuid>>,
+    /// How long answers to the probe are waited for.
+    pub window: Duration,
+    /// The stream whose URI is wanted, if one is.
+    pub stream: Option<WantedStream>,
+}
+
+/// Which media profile's stream is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WantedStream {
+    /// That of the first profile the camera lists, by convention its main stream.
+    First,
+    /// That of the profile with this token or name.
+    Profile(String),
+}
+
+/// The details as they are written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Fields {
+    ip_addresses: Option<Filter<Ip>>,
+    mac_addresses: Option<Filter<Mac>>,
+    scopes: Option<Filter<Scope>>,
+    uuids: Option<Filter<Uuid>>,
+    #[serde(default)]
+    discovery_timeout_seconds: Window,
+    #[serde(default)]
+    stream_uri: bool,
+    stream_profile: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "i64")]
+struct Window(Duration);
+
+impl Default for Window {
+    fn default() -> Self {
+        Self(Duration::from_secs(1))
+    }
+}
+
+impl TryFrom<i64> for Window {
+    type Error = String;
+
+    fn try_from(seconds: i64) -> Result<Self, Self::Error> {
+        match u64::try_from(seconds) {
+            Ok(seconds @ 1..=MAX_WINDOW) => Ok(Self(Duration::from_secs(seconds))),
+            _ => Err(format!("the probe is answered within 1 to {MAX_WINDOW} seconds, not {seconds}")),
+        }
+    }
+}
+
+impl Details {
+    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON. No details at all
+    /// are every camera.
+    ///
+    /// # Errors
+    /// The first bad field.
+    pub fn parse(json: Option<&str>) -> Result<Self, Problem> {
+        let fields = match json.map(serde_json::from_str) {
+            Some(Ok(Value::Object(fields))) => fields,
+            Some(Ok(Value::Null)) => Map::new(),
+            Some(Ok(_)) => return Err(whole("the details must be a mapping, with fields such as 'ipAddresses'")),
+            Some(Err(_)) | None => return Err(whole("the details are neither YAML nor JSON")),
+        };
+        let fields: Fields = serde_path_to_error::deserialize(fields)
+            .map_err(|error| Problem { path: pointer(error.path()), message: error.inner().to_string() })?;
+        let stream = match fields.stream_profile {
+            Some(profile) => Some(WantedStream::Profile(profile)),
+            None => fields.stream_uri.then_some(WantedStream::First),
+        };
+        Ok(Self {
+            ip_addresses: fields.ip_addresses,
+            mac_addresses: fields.mac_addresses,
+            scopes: fields.scopes,
+            uuids: fields.uuids,
+            window: fields.discovery_timeout_seconds.0,
+            stream,
+        })
+    }
+}
+
+fn whole(message: &str) -> Problem {
+    Problem { path: String::new(), message: message.into() }
+}
+
+/// The path of a serde error as a JSON pointer.
+fn pointer(path: &Path) -> String {
+    path.iter().fold(String::new(), |pointer, segment| match segment {
+        Segment::Seq { index } => format!("{pointer}/{index}"),
+        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { .. } | Segment::Unknown => pointer,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::Action;
+
+    fn parsed(json: &str) -> Details {
+        Details::parse(Some(json)).unwrap()
+    }
+
+    fn problem(json: &str) -> (String, String) {
+        let problem = Details::parse(Some(json)).unwrap_err();
+        (problem.path, problem.message)
+    }
+
+    #[test]
+    fn nothing_is_required() {
+        let every_camera = Details {
+            ip_addresses: None,
+            mac_addresses: None,
+            scopes: None,
+            uuids: None,
+            window: Duration::from_secs(1),
+            stream: None,
+        };
+        for json in ["{}", "null", r#"{"ipAddresses": null, "streamUri": false}"#] {
+            assert_eq!(parsed(json), every_camera);
+        }
+    }
+
+    #[test]
+    fn akri_s_own_example_is_read() {
+        let details = parsed(
+            r#"{"ipAddresses": {"action": "Exclude", "items": ["10.0.0.1"]},
+                "macAddresses": {"action": "Exclude", "items": []},
+                "scopes": {"action": "Include", "items": ["onvif://www.onvif.org/name/A", "onvif://www.onvif.org/type/B"]},
+                "uuids": {"items": ["3fa1fe68-b915-4053-a3e1-a8294833fe3c"]},
+                "discoveryTimeoutSeconds": 2}"#,
+        );
+        assert_eq!(details.ip_addresses.map(|filter| filter.action), Some(Action::Exclude));
+        assert_eq!(details.mac_addresses, Some(Filter { action: Action::Exclude, items: vec![] }));
+        assert_eq!(details.scopes.map(|filter| filter.items.len()), Some(2));
+        assert_eq!(details.uuids.map(|filter| filter.action), Some(Action::Include));
+        assert_eq!(details.window, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_by_name_or_not() {
+        assert_eq!(parsed(r#"{"streamUri": true}"#).stream, Some(WantedStream::First));
+        let named = Some(WantedStream::Profile("sub".into()));
+        assert_eq!(parsed(r#"{"streamProfile": "sub"}"#).stream, named);
+        assert_eq!(parsed(r#"{"streamUri": true, "streamProfile": "sub"}"#).stream, named);
+    }
+
+    #[test]
+    fn details_that_are_no_mapping_are_named_as_a_whole() {
+        for json in ["[]", "3", r#""x""#] {
+            let message = "the details must be a mapping, with fields such as 'ipAddresses'";
+            assert_eq!(problem(json), ("".into(), message.into()));
+        }
+        for json in [None, Some(""), Some("{")] {
+            assert_eq!(Details::parse(json), Err(whole("the details are neither YAML nor JSON")));
+        }
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        for (json, path, message) in [
+            (
+                r#"{"ipAddresses": {"items": ["10.0.0.1", "10.0.0"]}}"#,
+                "/ipAddresses/items/1",
+                "'10.0.0' is no IP address; write one such as 192.168.1.20",
+            ),
+            (
+                r#"{"macAddresses": {"items": ["00:11"]}}"#,
+                "/macAddresses/items/0",
+                "'00:11' is no MAC address; write one such as 00:1a:2b:3c:4d:5e",
+            ),
+            (r#"{"uuids": {"items": [""]}}"#, "/uuids/items/0", "'' is no UUID of a camera"),
+            (r#"{"uuids": {"items": "a"}}"#, "/uuids/items", "invalid type: string \"a\", expected a sequence"),
+            (
+                r#"{"scopes": {"items": ["a b"]}}"#,
+                "/scopes/items/0",
+                "'a b' is no scope; a scope is one URI without blanks in it",
+            ),
+            (
+                r#"{"scopes": {"action": "exclude"}}"#,
+                "/scopes/action",
+                "unknown variant `exclude`, expected `Include` or `Exclude`",
+            ),
+            (r#"{"scopes": {"item": []}}"#, "/scopes/item", "unknown field `item`, expected `action` or `items`"),
+            (
+                r#"{"discoveryTimeoutSeconds": 0}"#,
+                "/discoveryTimeoutSeconds",
+                "the probe is answered within 1 to 30 seconds, not 0",
+            ),
+            (
+                r#"{"discoveryTimeoutSeconds": -1}"#,
+                "/discoveryTimeoutSeconds",
+                "the probe is answered within 1 to 30 seconds, not -1",
+            ),
+            (r#"{"streamUri": "yes"}"#, "/streamUri", "invalid type: string \"yes\", expected a boolean"),
+        ] {
+            assert_eq!(problem(json), (path.into(), message.into()), "{json}");
+        }
+        assert_eq!(problem(r#"{"ipAddress": {}}"#).0, "/ipAddress");
+    }
+}

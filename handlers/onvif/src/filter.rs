@@ -1,0 +1,200 @@
+//! Which cameras are wanted.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+
+use crate::announcement;
+
+/// A list of values that lets cameras in or keeps them out.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
+pub struct Filter<T> {
+    /// What a match means.
+    #[serde(default)]
+    pub action: Action,
+    /// What is compared with; one match is enough. Empty means no camera for `Include`, every camera for `Exclude`.
+    #[serde(default = "Vec::new")]
+    pub items: Vec<T>,
+}
+
+/// What a match means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Action {
+    /// Only cameras with a match are wanted.
+    #[default]
+    Include,
+    /// Only cameras without a match are wanted.
+    Exclude,
+}
+
+/// What a filter, or all of them, say of a camera.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It is wanted.
+    Keep,
+    /// Nobody can say: the filter is on something that is not known of the camera.
+    Unknown,
+    /// It is not wanted, whatever else may be found out about it.
+    Drop,
+}
+
+impl<T: PartialEq> Filter<T> {
+    /// Compares with what is known of a camera, none if that is nothing.
+    pub fn verdict(&self, values: Option<&[T]>) -> Verdict {
+        let wanted = match (values, self.items.is_empty()) {
+            (_, true) => self.action == Action::Exclude,
+            (None, false) => return Verdict::Unknown,
+            (Some(values), false) => {
+                values.iter().any(|value| self.items.contains(value)) == (self.action == Action::Include)
+            }
+        };
+        if wanted { Verdict::Keep } else { Verdict::Drop }
+    }
+}
+
+/// An IP address. One of IPv4 in IPv6 clothes is the same as without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Ip(IpAddr);
+
+impl From<IpAddr> for Ip {
+    fn from(address: IpAddr) -> Self {
+        Self(address.to_canonical())
+    }
+}
+
+impl TryFrom<String> for Ip {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let address = text.trim().parse::<IpAddr>();
+        address.map(Self::from).map_err(|_| format!("'{text}' is no IP address; write one such as 192.168.1.20"))
+    }
+}
+
+/// A MAC address. Case and separators don't count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Mac([u8; 6]);
+
+impl Mac {
+    /// Reads twelve hexadecimal digits with `:`, `-`, `.` or nothing between them.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits: String = text.trim().chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect();
+        let is_mac = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_mac.then(|| u64::from_str_radix(&digits, 16).ok())??;
+        let [_, _, bytes @ ..] = number.to_be_bytes();
+        Some(Self(bytes))
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or_else(|| format!("'{text}' is no MAC address; write one such as 00:1a:2b:3c:4d:5e"))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// What a camera's endpoint reference is known by, see [`announcement::uuid`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Uuid(pub String);
+
+impl TryFrom<String> for Uuid {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        announcement::uuid(&text).map(Self).ok_or_else(|| format!("'{text}' is no UUID of a camera"))
+    }
+}
+
+/// A scope, such as `onvif://www.onvif.org/location/hall`. It is compared as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Scope(pub String);
+
+impl TryFrom<String> for Scope {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.trim() {
+            scope if scope.is_empty() || scope.contains(char::is_whitespace) => {
+                Err(format!("'{text}' is no scope; a scope is one URI without blanks in it"))
+            }
+            scope => Ok(Self(scope.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict::{Drop, Keep, Unknown};
+    use super::*;
+
+    #[test]
+    fn a_filter_decides_as_akri_s_does_and_says_when_it_can_not() {
+        let verdict =
+            |action, items: &[u8], values: Option<&[u8]>| Filter { action, items: items.to_vec() }.verdict(values);
+        for (items, values, include, exclude) in [
+            (&[1, 2][..], Some(&[2, 3][..]), Keep, Drop),
+            (&[1, 2], Some(&[3]), Drop, Keep),
+            (&[1, 2], Some(&[]), Drop, Keep),
+            (&[1, 2], None, Unknown, Unknown),
+            (&[], Some(&[1]), Drop, Keep),
+            (&[], None, Drop, Keep),
+        ] {
+            assert_eq!(verdict(Action::Include, items, values), include, "{items:?} {values:?}");
+            assert_eq!(verdict(Action::Exclude, items, values), exclude, "{items:?} {values:?}");
+        }
+    }
+
+    #[test]
+    fn one_filter_that_drops_is_enough() {
+        assert_eq!([Keep, Drop, Unknown].into_iter().max(), Some(Drop));
+        assert_eq!([Unknown, Keep].into_iter().max(), Some(Unknown));
+    }
+
+    #[test]
+    fn mac_addresses_are_equal_however_they_are_written() {
+        let mac = Mac::parse("00:1A:2b:3c:4d:5e").unwrap();
+        assert_eq!(mac.to_string(), "00:1a:2b:3c:4d:5e");
+        for text in ["00-1a-2b-3c-4d-5e", "001A2B3C4D5E", "001a.2b3c.4d5e", " 00:1a:2b:3c:4d:5e\n"] {
+            assert_eq!(Mac::parse(text), Some(mac), "{text}");
+        }
+        for text in
+            ["", "00:1a:2b:3c:4d", "00:1a:2b:3c:4d:5e:6f", "00:1a:2b:3c:4d:5g", "+0:1a:2b:3c:4d:5e", "é0:1a:2b:3c:4d:5"]
+        {
+            assert_eq!(Mac::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn ip_addresses_are_equal_however_they_are_written() {
+        let ip = |text: &str| Ip::try_from(text.to_owned());
+        assert_eq!(ip("::ffff:10.0.0.1"), ip("10.0.0.1"));
+        assert_eq!(ip("FE80::1"), ip("fe80:0::1"));
+        for text in ["", "10.0.0", "10.0.0.1/24", "camera"] {
+            assert!(ip(text).unwrap_err().contains("is no IP address"), "{text}");
+        }
+    }
+
+    #[test]
+    fn uuids_and_scopes_are_what_cameras_say() {
+        assert_eq!(Uuid::try_from("urn:uuid:A-1".to_owned()), Ok(Uuid("a-1".into())));
+        assert!(Uuid::try_from(" ".to_owned()).is_err());
+        assert_eq!(Scope::try_from(" onvif://A ".to_owned()), Ok(Scope("onvif://A".into())));
+        for text in ["", "a b"] {
+            assert!(Scope::try_from(text.to_owned()).is_err());
+        }
+    }
+}

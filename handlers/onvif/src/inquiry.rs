@@ -1,0 +1,203 @@
+//! What is asked of one camera.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::announcement::{self, Camera};
+use crate::credentials::Credentials;
+use crate::details::WantedStream;
+use crate::device_service::{self as service, Information, Media, Request};
+use crate::service_url::ServiceUrl;
+use crate::session::{CallError, Session, Transport};
+use crate::xml::Element;
+
+/// URLs of one camera that are tried.
+const MAX_TRIED: usize = 4;
+/// Bytes of a stream's URI.
+const MAX_URI: usize = 1024;
+
+/// What a round wants to know beyond what every round does.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Scopes, should the camera not announce them.
+    pub scopes: bool,
+    /// The URI of a stream.
+    pub stream: Option<&'a WantedStream>,
+}
+
+/// What a camera says of itself to those it trusts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The URL it was reached at.
+    pub url: String,
+    /// The MAC address, as the camera writes it.
+    pub mac: Option<String>,
+    /// Its IP address, where the URL has a name.
+    pub address: Option<String>,
+    /// Who made it.
+    pub information: Information,
+    /// Scopes it did not announce.
+    pub scopes: Option<Vec<String>>,
+    /// The URI of the wanted stream.
+    pub stream: Option<String>,
+}
+
+impl Facts {
+    /// These, and of earlier ones what is missing.
+    pub fn or(self, earlier: Self) -> Self {
+        let is_unknown = self.information == Information::default();
+        Self {
+            mac: self.mac.or(earlier.mac),
+            address: self.address.or(earlier.address),
+            information: if is_unknown { earlier.information } else { self.information },
+            scopes: self.scopes.or(earlier.scopes),
+            stream: self.stream.or(earlier.stream),
+            url: self.url,
+        }
+    }
+}
+
+/// How asking went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Learnt {
+    /// What the camera said.
+    pub facts: Facts,
+    /// It wants credentials, or others than it was given.
+    pub refused: bool,
+    /// Why there is no URI of a stream, although one is wanted.
+    pub no_stream: Option<String>,
+}
+
+/// Asks a camera everything.
+///
+/// # Errors
+/// Why it can't be reached, or was lost before all was asked.
+pub async fn ask<T: Transport>(
+    transport: &T,
+    camera: &Camera,
+    credentials: Option<&Credentials>,
+    wanted: Wanted<'_>,
+) -> Result<Learnt, String> {
+    let (session, url) = reach(transport, &camera.urls, credentials).await?;
+    let learnt = Learnt { facts: Facts { url: url.to_string(), ..Facts::default() }, ..Learnt::default() };
+    let mut inquiry = Inquiry { session, url, learnt };
+    let asked = inquiry.ask(wanted, camera.scopes.is_empty()).await;
+    asked.map(|()| inquiry.learnt).map_err(|error| format!("{url}: {error}"))
+}
+
+/// The first URL that something answers at.
+///
+/// # Errors
+/// Why there is none.
+pub async fn reach<'a, T: Transport>(
+    transport: &'a T,
+    urls: &'a [ServiceUrl],
+    credentials: Option<&'a Credentials>,
+) -> Result<(Session<'a, T>, &'a ServiceUrl), String> {
+    let mut errors = Vec::new();
+    for url in urls.iter().take(MAX_TRIED) {
+        match Session::open(transport, url, credentials).await {
+            Ok(session) => return Ok((session, url)),
+            Err(error) => errors.push(format!("{url}: {error}")),
+        }
+    }
+    Err(errors.join("; "))
+}
+
+struct Inquiry<'a, T> {
+    session: Session<'a, T>,
+    url: &'a ServiceUrl,
+    learnt: Learnt,
+}
+
+impl<T: Transport> Inquiry<'_, T> {
+    async fn ask(&mut self, wanted: Wanted<'_>, is_without_scopes: bool) -> Result<(), CallError> {
+        let body = self.call(&service::get_device_information()).await?;
+        self.learnt.facts.information = body.as_ref().and_then(service::information).unwrap_or_default();
+        if self.learnt.refused {
+            return Ok(()); // the same credentials again would be refused again, and count as an attack
+        }
+        self.ask_interfaces().await?;
+        if wanted.scopes && is_without_scopes {
+            let body = self.call(&service::get_scopes()).await?;
+            let scopes = body.as_ref().and_then(service::scopes);
+            self.learnt.facts.scopes = scopes.map(|list| announcement::scopes(&list));
+        }
+        if let Some(stream) = wanted.stream {
+            match self.stream(stream).await {
+                Ok(uri) => self.learnt.facts.stream = Some(uri),
+                Err(why) => self.learnt.no_stream = Some(why),
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_interfaces(&mut self) -> Result<(), CallError> {
+        let body = self.call(&service::get_network_interfaces()).await?;
+        let interface = body.and_then(|body| service::interface(&body, self.url.ip()));
+        if let Some(interface) = interface {
+            let address = interface.addresses.first().filter(|_| self.url.ip().is_none());
+            self.learnt.facts.address = address.map(ToString::to_string);
+            self.learnt.facts.mac = Some(interface.mac);
+        }
+        Ok(())
+    }
+
+    /// The stream's URI, or why there is none.
+    async fn stream(&mut self, wanted: &WantedStream) -> Result<String, String> {
+        let (media, url) = self.media_service().await?;
+        let profiles = self.answer(&url, &media.get_profiles()).await?;
+        let token = service::profile(&profiles, wanted)
+            .map_err(|names| format!("it has no such media profile, only: {}", names.join(", ")))?;
+        let answer = self.answer(&url, &media.get_stream_uri(token)).await?;
+        let uri = service::stream_uri(&answer).and_then(without_user);
+        uri.ok_or_else(|| "it gives no usable URI for its stream".to_owned())
+    }
+
+    async fn media_service(&mut self) -> Result<(Media, ServiceUrl), String> {
+        let services = self.answer(self.url, &service::get_services()).await;
+        if let Some(found) =
+            services.ok().as_ref().and_then(service::media_service).and_then(|found| self.usable(found))
+        {
+            return Ok(found);
+        }
+        let capabilities = self.answer(self.url, &service::get_capabilities()).await?;
+        let found = service::media_capability(&capabilities).and_then(|found| self.usable(found));
+        found.ok_or_else(|| "it names no media service".to_owned())
+    }
+
+    /// Cameras write unspecified addresses here, too; then it is the one the camera was reached at.
+    fn usable(&self, (media, url): (Media, &str)) -> Option<(Media, ServiceUrl)> {
+        let reached = self.url.ip().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        Some((media, ServiceUrl::parse(url, reached)?))
+    }
+
+    /// Asks the device service for what a camera need not be able or willing to say; then it is none.
+    async fn call(&mut self, request: &Request) -> Result<Option<Element>, CallError> {
+        match self.session.call(self.url, request).await {
+            Ok(body) => Ok(Some(body)),
+            Err(CallError::Refused) => {
+                self.learnt.refused = true;
+                Ok(None)
+            }
+            Err(CallError::Fault(_) | CallError::NotSoap { .. }) => Ok(None),
+            Err(error @ CallError::Transport(_)) => Err(error),
+        }
+    }
+
+    /// Asks any service; what it says, or in words why it says nothing.
+    async fn answer(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, String> {
+        let answer = self.session.call(url, request).await;
+        answer.map_err(|error| format!("asked {} at {url}, {error}", request.name))
+    }
+}
+
+/// A stream's URI without the user name and password that some cameras put into it.
+fn without_user(uri: &str) -> Option<String> {
+    let (scheme, rest) = uri.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?;
+    let is_usable = !host.is_empty() && uri.len() <= MAX_URI && !uri.contains(|c: char| c.is_control() || c == ' ');
+    is_usable.then(|| format!("{scheme}://{host}{}", rest.get(authority.len()..).unwrap_or_default()))
+}

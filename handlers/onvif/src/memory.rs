@@ -1,0 +1,169 @@
+//! What is remembered of cameras between rounds, so that a round in which nothing is new costs one probe.
+//!
+//! Only what went well is remembered: a camera that could not be reached, refused the credentials it was offered or is
+//! held back is asked again in the next round.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::announcement::Camera;
+use crate::details::WantedStream;
+use crate::inquiry::{Facts, Wanted};
+
+/// How long what a camera said counts: a profile may be edited without a restart that Hello would tell of.
+const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
+
+/// What is remembered of one camera.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// What it said.
+    pub facts: Facts,
+    /// When, in seconds of Unix time.
+    pub asked_at: i64,
+    /// What it announced then.
+    pub metadata_version: String,
+    /// Whether there were credentials for it.
+    pub with_credentials: bool,
+    /// The stream that was wanted.
+    pub stream: Option<WantedStream>,
+}
+
+impl Known {
+    /// Whether asking again would say nothing new.
+    pub fn is_current(&self, camera: &Camera, wanted: Wanted<'_>, with_credentials: bool, now: Timestamp) -> bool {
+        let age = SignedDuration::from_secs(now.as_second().saturating_sub(self.asked_at));
+        (SignedDuration::ZERO..MAX_AGE).contains(&age)
+            && self.is_where_it_was(camera)
+            && self.metadata_version == camera.metadata_version
+            && self.with_credentials == with_credentials
+            && (wanted.stream.is_none() || self.stream.as_ref() == wanted.stream)
+            && (!wanted.scopes || !camera.scopes.is_empty() || self.facts.scopes.is_some())
+    }
+
+    /// Whether the camera still announces the URL it was reached at.
+    pub fn is_where_it_was(&self, camera: &Camera) -> bool {
+        camera.urls.iter().any(|url| url.to_string() == self.facts.url)
+    }
+}
+
+/// What is remembered, by UUID.
+pub type Memory = BTreeMap<String, Known>;
+
+/// Reads what [`encode`] wrote; what can't be read is forgotten.
+pub fn decode(mut bytes: &[u8]) -> Memory {
+    let next = || {
+        let (entry, rest) = postcard::take_from_bytes::<(String, Known)>(bytes).ok()?;
+        bytes = rest;
+        Some(entry)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// As many cameras as fit into so many bytes, about 200 each.
+pub fn encode(memory: &Memory, max_bytes: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for entry in memory.iter().filter_map(|entry| postcard::to_stdvec(&entry).ok()) {
+        if bytes.len() + entry.len() <= max_bytes {
+            bytes.extend(entry);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::device_service::Information;
+    use crate::service_url::ServiceUrl;
+
+    const URL: &str = "http://192.168.1.5/onvif/device_service";
+
+    fn known() -> Known {
+        let information = Information {
+            manufacturer: "Acme".into(),
+            model: "Dome 3000 IR".into(),
+            firmware_version: "V5.5.53 build 180730".into(),
+            serial_number: "DS-2CD2042WD-I20160101AAWR".into(),
+            hardware_id: "88".into(),
+        };
+        let facts = Facts {
+            url: URL.into(),
+            mac: Some("00:1a:2b:3c:4d:5e".into()),
+            information,
+            stream: Some("rtsp://192.168.1.5:554/Streaming/Channels/101?transportmode=unicast".into()),
+            ..Facts::default()
+        };
+        Known {
+            facts,
+            asked_at: 1_000_000,
+            metadata_version: "10".into(),
+            with_credentials: true,
+            stream: Some(WantedStream::First),
+        }
+    }
+
+    fn camera() -> Camera {
+        let url = ServiceUrl::parse(URL, "192.168.1.5".parse().unwrap()).unwrap();
+        Camera { uuid: "a".into(), scopes: vec![], metadata_version: "10".into(), urls: vec![url] }
+    }
+
+    fn memory(cameras: usize) -> Memory {
+        (0..cameras).map(|number| (format!("6821dc67-8438-5588-1547-4d134904{number:04}"), known())).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let memory = memory(3);
+        assert_eq!(decode(&encode(&memory, 1 << 20)), memory);
+        assert_eq!(decode(&[]), Memory::new());
+        assert_eq!(decode(&[0xff; 40]), Memory::new());
+    }
+
+    #[test]
+    fn a_thousand_cameras_fit_into_the_cache() {
+        let bytes = encode(&memory(1000), 256 << 10);
+        assert_eq!(decode(&bytes).len(), 1000, "{} bytes each", bytes.len() / 1000);
+        assert_eq!(decode(&encode(&memory(1000), 1000)).len(), 1000 / (bytes.len() / 1000));
+    }
+
+    #[test]
+    fn a_camera_is_asked_again_once_anything_has_changed() {
+        let wanted = Wanted { scopes: false, stream: Some(&WantedStream::First) };
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let is_current = |change: fn(&mut Known, &mut Camera)| {
+            let (mut known, mut camera) = (known(), camera());
+            change(&mut known, &mut camera);
+            known.is_current(&camera, wanted, true, at(1_000_060))
+        };
+        assert!(is_current(|_, _| {}));
+        assert!(!is_current(|known, _| known.asked_at = 1_000_061), "a clock that was set back");
+        assert!(!is_current(|known, _| known.asked_at -= 3600));
+        assert!(!is_current(|_, camera| camera.metadata_version = "11".into()));
+        assert!(!is_current(|known, _| known.with_credentials = false));
+        assert!(!is_current(|known, _| known.stream = Some(WantedStream::Profile("x".into()))));
+        assert!(!is_current(|known, _| known.facts.url = "http://192.168.1.6/".into()));
+    }
+
+    #[test]
+    fn what_is_not_wanted_need_not_be_known() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let with = |scopes, announced: &[&str]| {
+            let camera = Camera { scopes: announced.iter().map(|s| (*s).to_owned()).collect(), ..camera() };
+            known().is_current(&camera, Wanted { scopes, stream: None }, true, now)
+        };
+        assert!(with(false, &[]));
+        assert!(with(true, &["onvif://x"]));
+        assert!(!with(true, &[]), "no scopes announced, and none asked for");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! How a camera is told who asks without telling it the password: WS-UsernameToken and HTTP digest.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http_auth::{DigestClient, PasswordParams};
+use jiff::{SignedDuration, Timestamp};
+use quick_xml::escape::escape;
+use sha1::{Digest, Sha1};
+
+use crate::credentials::Credentials;
+
+/// The header of a SOAP message that is signed with a password digest (WS-Security UsernameToken Profile 1.0, ONVIF Core
+/// 5.9.4). `now` is by the camera's clock, as many of them refuse what seems old.
+pub fn username_token(credentials: &Credentials, nonce: [u8; 16], now: Timestamp) -> String {
+    let created = format!("{now:.0}");
+    let signed = [&nonce[..], created.as_bytes(), credentials.password.as_bytes()].concat();
+    let (digest, nonce) = (BASE64_STANDARD.encode(Sha1::digest(signed)), BASE64_STANDARD.encode(nonce));
+    let (username, wss) = (escape(&*credentials.username), "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss");
+    format!(
+        r#"<Security s:mustUnderstand="1" xmlns="{wss}-wssecurity-secext-1.0.xsd"><UsernameToken><Username>{username}</Username><Password Type="{wss}-username-token-profile-1.0#PasswordDigest">{digest}</Password><Nonce EncodingType="{wss}-soap-message-security-1.0#Base64Binary">{nonce}</Nonce><Created xmlns="{wss}-wssecurity-utility-1.0.xsd">{created}</Created></UsernameToken></Security>"#
+    )
+}
+
+/// How far a camera's clock is ahead of ours; nothing if it does not tell or is about right, so that the time of the
+/// answer does not count.
+pub fn skew(camera: Option<Timestamp>, now: Timestamp) -> SignedDuration {
+    let skew = camera.map_or(SignedDuration::ZERO, |camera| camera.duration_since(now));
+    if skew.abs() < SignedDuration::from_secs(2) { SignedDuration::ZERO } else { skew }
+}
+
+/// What is needed to answer a server that asks for HTTP digest authentication (RFC 7616), if its `WWW-Authenticate`
+/// header does. Never for basic authentication, which sends the password.
+pub fn digest_challenge(header: &str) -> Option<DigestClient> {
+    let challenges = http_auth::parse_challenges(header).ok()?;
+    challenges.iter().find_map(|challenge| DigestClient::try_from(challenge).ok())
+}
+
+/// The `Authorization` header of a POST, if the challenge can be met.
+pub fn digest_answer(
+    challenge: &mut DigestClient,
+    credentials: &Credentials,
+    path: &str,
+    body: &[u8],
+) -> Option<String> {
+    let answer = PasswordParams {
+        username: &credentials.username,
+        password: &credentials.password,
+        uri: path,
+        method: "POST",
+        body: None,
+    };
+    challenge.respond(&answer).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soap;
+    use crate::xml;
+
+    fn credentials(username: &str, password: &str) -> Credentials {
+        Credentials { username: username.to_owned(), password: password.to_owned() }
+    }
+
+    #[test]
+    fn the_digest_is_that_of_onvif_s_example() {
+        // ONVIF Application Programmer's Guide 1.0, 6.1.1.3
+        let nonce: [u8; 16] = BASE64_STANDARD.decode("LKqI6G/AikKCQrN0zqZFlg==").unwrap().try_into().unwrap();
+        let now: Timestamp = "2010-09-16T07:50:45.999Z".parse().unwrap();
+        let token = username_token(&credentials("user", "userpassword"), nonce, now);
+        let envelope = xml::parse(soap::envelope(&token, "").as_bytes()).unwrap();
+        let token = |name| envelope.text_at(&["Header", "Security", "UsernameToken", name]);
+        assert_eq!(token("Password"), Some("tuOSpGlFlIXsozq4HFNeeGeFLEI="));
+        assert_eq!(token("Nonce"), Some("LKqI6G/AikKCQrN0zqZFlg=="));
+        assert_eq!(token("Created"), Some("2010-09-16T07:50:45Z"));
+        assert_eq!(token("Username"), Some("user"));
+    }
+
+    #[test]
+    fn a_user_name_is_no_markup() {
+        let token = username_token(&credentials("<&\"é", ""), [0; 16], Timestamp::UNIX_EPOCH);
+        let envelope = xml::parse(soap::envelope(&token, "").as_bytes()).unwrap();
+        assert_eq!(envelope.text_at(&["Header", "Security", "UsernameToken", "Username"]), Some("<&\"é"));
+    }
+
+    #[test]
+    fn a_clock_that_is_about_right_is_left_alone() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let skewed = |seconds: i64| skew(Some(Timestamp::from_second(1_000_000 + seconds).unwrap()), now).as_secs();
+        assert_eq!([skewed(-3600), skewed(-1), skewed(0), skewed(1), skewed(86_400)], [-3600, 0, 0, 0, 86_400]);
+        assert_eq!(skew(None, now), SignedDuration::ZERO);
+    }
+
+    #[test]
+    fn http_digest_is_answered_and_basic_is_not() {
+        let both = r#"Basic realm="x", Digest realm="ONVIF", nonce="abc", qop="auth", algorithm=MD5"#;
+        let mut challenge = digest_challenge(both).unwrap();
+        for count in ["nc=00000001", "nc=00000002"] {
+            let answer = digest_answer(&mut challenge, &credentials("u", "p"), "/onvif").unwrap();
+            assert!(answer.starts_with("Digest ") && answer.contains(count), "{answer}");
+        }
+        for header in [r#"Basic realm="x""#, "", "Digest", r#"Digest realm="x", nonce="y", algorithm=ROT13"#, "\"\\"] {
+            assert!(digest_challenge(header).is_none(), "{header}");
+        }
+    }
+}

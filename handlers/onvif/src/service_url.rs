@@ -1,0 +1,179 @@
+//! Where a camera says its services are (XAddrs).
+
+use std::fmt;
+use std::net::IpAddr;
+
+use http::Uri;
+use http::uri::{Authority, Parts, PathAndQuery, Scheme};
+
+/// Bytes of a URL.
+const MAX_LENGTH: usize = 1024;
+
+/// The URL of a service: `http` or `https`, with a host, without a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceUrl {
+    uri: Uri,
+    ip: Option<IpAddr>,
+}
+
+impl ServiceUrl {
+    /// Reads a URL that came from `sender`. Where the host is an unspecified address, as some cameras write, it is the
+    /// sender's. None if the URL is of no use: another scheme, a user in it, or this node's own loopback address although
+    /// the sender is elsewhere.
+    pub fn parse(text: &str, sender: IpAddr) -> Option<Self> {
+        if text.len() > MAX_LENGTH {
+            return None;
+        }
+        let uri: Uri = text.parse().ok()?;
+        let scheme = uri.scheme()?;
+        let authority = uri.authority()?;
+        let host = authority.host();
+        let is_plain =
+            authority.as_str() == host || authority.port_u16().is_some() && !authority.as_str().contains('@');
+        let is_http = scheme == &Scheme::HTTP || scheme == &Scheme::HTTPS;
+        if !is_http || !is_plain || host.is_empty() {
+            return None;
+        }
+        match host.trim_matches(['[', ']']).parse::<IpAddr>().ok() {
+            Some(ip) if ip.is_unspecified() => with_host(uri, sender),
+            Some(ip) if ip.is_loopback() && !sender.is_loopback() => None,
+            None if host.eq_ignore_ascii_case("localhost") && !sender.is_loopback() => None,
+            ip => Some(Self { uri, ip }),
+        }
+    }
+
+    /// What an HTTP client wants.
+    pub fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// The host, if it is an address and no name.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.ip
+    }
+
+    /// Path and query.
+    pub fn path(&self) -> &str {
+        self.uri.path_and_query().map_or("/", PathAndQuery::as_str)
+    }
+
+    /// The host, by which connections to one machine are counted.
+    pub fn host(&self) -> &str {
+        self.uri.host().unwrap_or_default()
+    }
+
+    /// How promising it is, the least first: the address the camera answers from, one that is not link-local, an
+    /// address rather than a name, and an encrypted connection.
+    pub fn rank(&self, sender: IpAddr) -> impl Ord + use<> {
+        let is_link_local = match self.ip {
+            Some(IpAddr::V4(ip)) => ip.is_link_local(),
+            Some(IpAddr::V6(ip)) => ip.is_unicast_link_local(),
+            None => false,
+        };
+        (self.ip != Some(sender), is_link_local, self.ip.is_none(), self.uri.scheme() != Some(&Scheme::HTTPS))
+    }
+}
+
+impl fmt::Display for ServiceUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.uri.fmt(f)
+    }
+}
+
+fn with_host(uri: Uri, ip: IpAddr) -> Option<ServiceUrl> {
+    let host = match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    let authority = match uri.port_u16() {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    };
+    let mut parts: Parts = uri.into_parts();
+    parts.authority = Some(authority.parse::<Authority>().ok()?);
+    Some(ServiceUrl { uri: Uri::from_parts(parts).ok()?, ip: Some(ip) })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SENDER: &str = "192.168.1.5";
+
+    fn parse(text: &str) -> Option<ServiceUrl> {
+        ServiceUrl::parse(text, SENDER.parse().unwrap())
+    }
+
+    fn read(text: &str) -> Option<String> {
+        parse(text).map(|url| url.to_string())
+    }
+
+    #[test]
+    fn urls_stay_as_the_camera_writes_them() {
+        for text in [
+            "http://192.168.1.5/onvif/device_service",
+            "https://192.168.1.5:8443/onvif/device_service?x=1",
+            "http://[fe80::1]:8080/onvif",
+            "http://camera.example/onvif/device_service",
+        ] {
+            assert_eq!(read(text).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn an_unspecified_host_is_the_sender() {
+        assert_eq!(read("http://0.0.0.0:8080/onvif?x").as_deref(), Some("http://192.168.1.5:8080/onvif?x"));
+        assert_eq!(read("http://0.0.0.0/onvif").as_deref(), Some("http://192.168.1.5/onvif"));
+        assert_eq!(read("http://[::]:80/").as_deref(), Some("http://192.168.1.5:80/"));
+        let v6 = ServiceUrl::parse("https://0.0.0.0:1/", "fe80::2".parse().unwrap()).unwrap();
+        assert_eq!((v6.to_string().as_str(), v6.ip()), ("https://[fe80::2]:1/", Some("fe80::2".parse().unwrap())));
+    }
+
+    #[test]
+    fn a_camera_can_not_send_us_to_ourselves() {
+        for text in ["http://127.0.0.1/", "http://[::1]:80/", "http://localhost/", "http://LOCALHOST:8080/onvif"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        let here = ServiceUrl::parse("http://127.0.1.7:80/", "127.0.0.1".parse().unwrap());
+        assert_eq!(here.unwrap().ip(), Some("127.0.1.7".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_service_is_left_out() {
+        for text in
+            ["", "x", "/onvif", "ftp://a/b", "http://", "http:///x", "http://user:pw@10.0.0.1/", "http://10.0.0.1:x/"]
+        {
+            assert_eq!(read(text), None, "{text}");
+        }
+        assert_eq!(read(&format!("http://10.0.0.1/{}", "x".repeat(MAX_LENGTH))), None);
+    }
+
+    #[test]
+    fn the_most_promising_comes_first() {
+        let ordered = [
+            "https://192.168.1.5/",
+            "http://192.168.1.5/",
+            "https://10.0.0.1/",
+            "http://10.0.0.1/",
+            "http://camera.example/",
+            "http://169.254.7.7/",
+            "http://[fe80::1]/",
+        ];
+        let mut urls: Vec<ServiceUrl> = ordered.iter().rev().filter_map(|text| parse(text)).collect();
+        urls.sort_by_key(|url| url.rank(SENDER.parse().unwrap()));
+        let mut sorted: Vec<String> = urls.iter().map(ServiceUrl::to_string).collect();
+        sorted[5..].sort(); // the link-local ones are alike
+        assert_eq!(sorted, ordered);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_reads_the_same_again(text in "(http|https)://[0-9a-z.:@\\[\\]/?#%]{0,30}") {
+            if let Some(url) = parse(&text) {
+                prop_assert_eq!(parse(&url.to_string()), Some(url));
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! XML from the network as a small tree, within bounds.
+//!
+//! Elements are looked up by local name, whatever the prefix: some cameras get namespaces wrong. Where the namespace
+//! decides what something is, the reader of the message looks at it.
+
+use std::mem;
+
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::{BytesRef, BytesStart, Event};
+use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
+use quick_xml::{NsReader, XmlVersion};
+
+/// How deep elements may lie in one another. The deepest of ONVIF's replies have about ten levels.
+pub const MAX_DEPTH: usize = 32;
+/// Elements of one document.
+pub const MAX_ELEMENTS: usize = 16_384;
+/// Bytes of a namespace's URI. A longer one is none we know; kept with each element it would be a lot of memory.
+const MAX_NAMESPACE: usize = 128;
+/// Names in a list of them.
+const MAX_NAMES: usize = 32;
+/// The element whose text is a list of qualified names, which mean nothing without the prefixes in scope.
+const QUALIFIED_NAMES: &str = "Types";
+
+/// Why a document is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum XmlError {
+    /// Another encoding, or garbage.
+    #[error("it is not UTF-8")]
+    Encoding,
+    /// A document type definition, which SOAP forbids and entity bombs need.
+    #[error("it has a document type definition")]
+    DocType,
+    /// An entity that XML itself does not define.
+    #[error("it uses an entity that XML does not define")]
+    Entity,
+    /// More than [`MAX_DEPTH`] or [`MAX_ELEMENTS`].
+    #[error("it is nested too deeply or has too many elements")]
+    TooLarge,
+    /// It ends too early, or the like.
+    #[error("it is not well-formed XML")]
+    Malformed,
+}
+
+/// An element with all that is in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Element {
+    /// The namespace's URI, "" if there is none or one of more than 128 bytes.
+    pub namespace: String,
+    /// The name without prefix.
+    pub name: String,
+    /// Attributes by local name.
+    pub attributes: Vec<(String, String)>,
+    /// What stands directly in the element. That of `Types` has names as `{namespace}name`.
+    pub text: String,
+    /// The elements in it.
+    pub children: Vec<Element>,
+}
+
+impl Element {
+    /// The text without white space around it.
+    pub fn text(&self) -> &str {
+        self.text.trim()
+    }
+
+    /// An attribute's value.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The first child of that name.
+    pub fn child(&self, name: &str) -> Option<&Element> {
+        self.children.iter().find(|child| child.name == name)
+    }
+
+    /// The children of that name.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
+        self.children.iter().filter(move |child| child.name == name)
+    }
+
+    /// The element that these names lead to, the first of that name each time.
+    pub fn at(&self, path: &[&str]) -> Option<&Element> {
+        path.iter().try_fold(self, |element, name| element.child(name))
+    }
+
+    /// The text of the element that these names lead to, if it is not empty.
+    pub fn text_at(&self, path: &[&str]) -> Option<&str> {
+        self.at(path).map(Element::text).filter(|text| !text.is_empty())
+    }
+}
+
+/// Reads a document; its root element.
+///
+/// # Errors
+/// If it is no XML in UTF-8, or beyond a bound.
+pub fn parse(bytes: &[u8]) -> Result<Element, XmlError> {
+    let text = str::from_utf8(bytes).map_err(|_| XmlError::Encoding)?;
+    // Some cameras send the terminator of a C string along.
+    let text = text.trim_end_matches(['\0', ' ', '\n', '\r', '\t']);
+    let mut reader = NsReader::from_str(text);
+    reader.config_mut().expand_empty_elements = true;
+    let mut tree = Tree::default();
+    loop {
+        let event = reader.read_event().map_err(|_| XmlError::Malformed)?;
+        match event {
+            Event::Start(tag) => tree.open(&tag, reader.resolver())?,
+            Event::End(_) => tree.close(reader.resolver())?,
+            Event::Text(text) => tree.add(&text.xml10_content()),
+            Event::CData(text) => tree.add(&text.xml10_content()),
+            Event::GeneralRef(reference) => tree.add(&resolve(&reference)?),
+            Event::DocType(_) => return Err(XmlError::DocType),
+            Event::Eof => return tree.root(),
+            Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
+        }
+    }
+}
+
+/// The part of the document that has been read.
+#[derive(Default)]
+struct Tree {
+    /// The elements that are not closed yet, each in the one before it.
+    open: Vec<Element>,
+    /// The document as if it were an element: its child is the root.
+    document: Element,
+    elements: usize,
+}
+
+impl Tree {
+    fn open(&mut self, tag: &BytesStart<'_>, scope: &NamespaceResolver) -> Result<(), XmlError> {
+        self.elements += 1;
+        if self.open.len() == MAX_DEPTH || self.elements > MAX_ELEMENTS {
+            return Err(XmlError::TooLarge);
+        }
+        let (namespace, name) = scope.resolve_element(tag.name());
+        let attributes = attributes(tag)?;
+        self.open.push(Element {
+            namespace: uri(namespace),
+            name: name.into_inner().to_owned(),
+            attributes,
+            ..Element::default()
+        });
+        Ok(())
+    }
+
+    fn close(&mut self, scope: &NamespaceResolver) -> Result<(), XmlError> {
+        let mut element = self.open.pop().ok_or(XmlError::Malformed)?;
+        if element.name == QUALIFIED_NAMES {
+            let names = element.text.split_whitespace().take(MAX_NAMES);
+            element.text = names.map(|name| expanded(name, scope)).collect::<Vec<_>>().join(" ");
+        }
+        self.innermost().children.push(element);
+        Ok(())
+    }
+
+    fn add(&mut self, text: &str) {
+        self.innermost().text.push_str(text);
+    }
+
+    fn innermost(&mut self) -> &mut Element {
+        self.open.last_mut().unwrap_or(&mut self.document)
+    }
+
+    fn root(mut self) -> Result<Element, XmlError> {
+        let complete = self.open.is_empty() && self.document.text().is_empty();
+        let [root] = self.document.children.as_mut_slice() else { return Err(XmlError::Malformed) };
+        if complete { Ok(mem::take(root)) } else { Err(XmlError::Malformed) }
+    }
+}
+
+fn attributes(tag: &BytesStart<'_>) -> Result<Vec<(String, String)>, XmlError> {
+    let mut all = tag.attributes();
+    // Comparing each with each other takes long if there are many; the first of a name wins.
+    let all = all.with_checks(false).map(|attribute| {
+        let attribute = attribute.map_err(|_| XmlError::Malformed)?;
+        let value = attribute.normalized_value(XmlVersion::Explicit1_0).map_err(|_| XmlError::Entity)?;
+        Ok((attribute.key.local_name().into_inner().to_owned(), value.into_owned()))
+    });
+    all.collect()
+}
+
+fn resolve(reference: &BytesRef<'_>) -> Result<String, XmlError> {
+    match reference.resolve_char_ref() {
+        Ok(Some(character)) => Ok(character.to_string()),
+        Ok(None) => resolve_predefined_entity(reference).map(str::to_owned).ok_or(XmlError::Entity),
+        Err(_) => Err(XmlError::Malformed),
+    }
+}
+
+fn uri(namespace: ResolveResult<'_>) -> String {
+    match namespace {
+        ResolveResult::Bound(namespace) if namespace.as_ref().len() <= MAX_NAMESPACE => {
+            namespace.into_inner().to_owned()
+        }
+        ResolveResult::Bound(_) | ResolveResult::Unbound | ResolveResult::Unknown(_) => String::new(),
+    }
+}
+
+/// `{namespace}name`; without a namespace if the prefix is declared nowhere, as in Akri's own probes.
+fn expanded(name: &str, scope: &NamespaceResolver) -> String {
+    let (namespace, local) = scope.resolve_element(QName(name));
+    format!("{{{}}}{}", uri(namespace), local.into_inner())
+}
+
+#[cfg(test)]
+#[path = "xml_tests.rs"]
+mod tests;

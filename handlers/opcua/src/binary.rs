@@ -1,0 +1,198 @@
+//! OPC UA Binary, the encoding of everything on an `opc.tcp` connection: just the types that discovery meets
+//! (OPC 10000-6 §5.2).
+//!
+//! Written here since a reply comes from whoever listens at an address, and one bad byte must cost no more than that
+//! reply. `async-opcua-types`, the codec of the OPC UA ecosystem, follows nested diagnostics by recursion without a
+//! bound and allocates what an XML body says it is long (up to 2 GiB); both stand in the header of every response and
+//! would end the whole round. The tests hold this codec against that one.
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A value ends behind the end of the message.
+    #[error("it ends in the middle of a value")]
+    Truncated,
+    /// A length below -1, which is the one of a null value.
+    #[error("it holds a value of {0} bytes or elements")]
+    Length(i32),
+    /// The first byte of a NodeId or the encoding byte of an ExtensionObject.
+    #[error("it holds a value in the unknown encoding {0:#04x}")]
+    Encoding(u8),
+}
+
+/// Reads values off the front of a message. It copies only what it returns and allocates nothing on the word of a length.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Over the whole of some bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// What was not read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The next bytes, as many as wanted.
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Error::Truncated)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(Error::Truncated)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    /// A Byte.
+    pub fn u8(&mut self) -> Result<u8, Error> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    /// A UInt32, a StatusCode.
+    pub fn u32(&mut self) -> Result<u32, Error> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// An Int32, an enumeration.
+    pub fn i32(&mut self) -> Result<i32, Error> {
+        self.array().map(i32::from_le_bytes)
+    }
+
+    /// The length of a string or an array: 0 if it is null.
+    fn length(&mut self) -> Result<usize, Error> {
+        match self.i32()? {
+            -1 => Ok(0),
+            length => usize::try_from(length).map_err(|_| Error::Length(length)),
+        }
+    }
+
+    /// A ByteString; a null one is empty.
+    pub fn byte_string(&mut self) -> Result<&'a [u8], Error> {
+        let length = self.length()?;
+        self.take(length)
+    }
+
+    /// A String; a null one is empty. Characters that can't be shown and bytes that are not UTF-8 are replaced by `�`:
+    /// one bad name must not hide the other servers of a list, and a NUL can't be in an environment variable.
+    pub fn string(&mut self) -> Result<String, Error> {
+        let text = String::from_utf8_lossy(self.byte_string()?);
+        Ok(text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect())
+    }
+
+    /// How many elements of at least so many bytes follow. More than the message has room for is refused here.
+    pub fn count(&mut self, least_size: usize) -> Result<usize, Error> {
+        let count = self.length()?;
+        if count.saturating_mul(least_size) > self.rest.len() {
+            return Err(Error::Truncated);
+        }
+        Ok(count)
+    }
+
+    /// The text of a LocalizedText, whatever its locale (§5.2.2.14).
+    pub fn localized_text(&mut self) -> Result<String, Error> {
+        let mask = self.u8()?;
+        if mask & 0x01 != 0 {
+            self.byte_string()?;
+        }
+        if mask & 0x02 != 0 { self.string() } else { Ok(String::new()) }
+    }
+
+    /// The number of a NodeId of OPC UA's own namespace; none for other NodeIds (§5.2.2.9).
+    pub fn node_id(&mut self) -> Result<Option<u32>, Error> {
+        let (namespace, number) = match self.u8()? {
+            0x00 => (0, Some(u32::from(self.u8()?))),
+            0x01 => (u16::from(self.u8()?), Some(u32::from(self.u16()?))),
+            0x02 => (self.u16()?, Some(self.u32()?)),
+            0x03 | 0x05 => (self.u16()?, self.byte_string().map(|_| None)?),
+            0x04 => (self.u16()?, self.take(16).map(|_| None)?),
+            other => return Err(Error::Encoding(other)),
+        };
+        Ok(number.filter(|_| namespace == 0))
+    }
+
+    fn u16(&mut self) -> Result<u16, Error> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Skips a DiagnosticInfo and all that are nested in it (§5.2.2.12), in a loop: a message has room for a million.
+    pub fn skip_diagnostic_info(&mut self) -> Result<(), Error> {
+        loop {
+            let mask = self.u8()?;
+            let numbers = (mask & 0x0f).count_ones(); // symbolic id, namespace, locale, text: indexes into a table
+            self.take(4 * numbers as usize)?;
+            if mask & 0x10 != 0 {
+                self.byte_string()?; // additional info
+            }
+            if mask & 0x20 != 0 {
+                self.u32()?; // inner status code
+            }
+            if mask & 0x40 == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Skips an ExtensionObject (§5.2.2.15).
+    pub fn skip_extension_object(&mut self) -> Result<(), Error> {
+        self.node_id()?;
+        match self.u8()? {
+            0x00 => Ok(()),
+            0x01 | 0x02 => self.byte_string().map(|_| ()),
+            other => Err(Error::Encoding(other)),
+        }
+    }
+}
+
+/// Writes values, one behind the other.
+#[derive(Debug, Clone, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// What was written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// A UInt32.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// An Int64, a DateTime.
+    pub fn i64(&mut self, value: i64) -> &mut Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// A String. One of 2 GiB or more, which no message can hold, is written as null.
+    pub fn string(&mut self, text: &str) -> &mut Self {
+        match i32::try_from(text.len()) {
+            Ok(length) => self.raw(&length.to_le_bytes()).raw(text.as_bytes()),
+            Err(_) => self.null(),
+        }
+    }
+
+    /// A String, ByteString or array that is null.
+    pub fn null(&mut self) -> &mut Self {
+        self.raw(&(-1i32).to_le_bytes())
+    }
+
+    /// A NodeId of OPC UA's own namespace.
+    pub fn node_id(&mut self, number: u16) -> &mut Self {
+        self.raw(&[0x01, 0x00]).raw(&number.to_le_bytes())
+    }
+}

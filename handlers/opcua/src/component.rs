@@ -1,0 +1,98 @@
+//! The component: the world's exports and the calls to the host, over the plain functions of this crate.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+
+use crate::details::{self, Details};
+use crate::round::{self, Failure, Report};
+use crate::sockets::Sockets;
+use crate::{INTERVAL_MS, NAME, device};
+use bindings::akri::discovery::types::{Device, DiscoveryError, Problem};
+use bindings::akri::discovery::{logging, logging::Level, round as host};
+use bindings::exports::akri::discovery::handler::{Description, Guest};
+
+#[allow(
+    unsafe_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::allow_attributes_without_reason,
+    reason = "generated: the calls over the component boundary move raw memory"
+)]
+mod bindings {
+    wit_bindgen::generate!({ path: "../../wit", world: "discovery-handler" });
+    export!(Opcua with_types_in self);
+
+    use super::Opcua;
+}
+
+/// How many absent servers the log names; the host takes 64 lines a round.
+const MAX_LINES: usize = 32;
+
+struct Opcua;
+
+impl Guest for Opcua {
+    fn describe() -> Description {
+        Description {
+            name: NAME.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            shared: true,
+            hints: vec![("interval-ms".into(), INTERVAL_MS.to_string())],
+        }
+    }
+
+    fn validate(_details: String) -> Result<Vec<(String, String)>, Vec<Problem>> {
+        details().map(|_| Vec::new())
+    }
+
+    fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
+        let details = details().map_err(DiscoveryError::InvalidDetails)?;
+        let network = Sockets::new(host::remaining);
+        let start = RandomState::new().hash_one(()) as usize; // seeded by the host's random numbers
+        let report = wstd::runtime::block_on(round::run(&network, &details, start)).map_err(failed)?;
+        Ok(told(report, &details))
+    }
+}
+
+fn details() -> Result<Details, Vec<Problem>> {
+    Details::parse(host::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
+}
+
+fn problem(problem: details::Problem) -> Problem {
+    Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
+}
+
+fn failed(failure: Failure) -> DiscoveryError {
+    match failure {
+        Failure::NotGranted(what) => DiscoveryError::NotGranted(what),
+        Failure::Unavailable(what) => DiscoveryError::Unavailable(what),
+    }
+}
+
+/// Tells the host everything that is not a device, and gives the devices.
+fn told(report: Report, details: &Details) -> Vec<Device> {
+    let origin = |place: usize| details.discovery_urls.get(place).map(|url| url.text.as_str()).unwrap_or_default();
+    for note in &report.notes {
+        host::note(origin(note.origin), note.reason, &note.message);
+    }
+    for place in &report.kept {
+        host::keep(origin(*place));
+    }
+    for line in report.absent.iter().take(MAX_LINES) {
+        logging::log(Level::Info, "absent", line);
+    }
+    if let Some(more) = report.absent.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
+        logging::log(Level::Info, "absent", &format!("{more} more servers are listed, but were not found"));
+    }
+    report.devices.into_iter().map(|device| reported(device, origin)).collect()
+}
+
+fn reported<'d>(device: device::Device, origin: impl Fn(usize) -> &'d str) -> Device {
+    Device {
+        id: device.id,
+        origin: origin(device.origin).to_owned(),
+        properties: device.properties.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        mounts: Vec::new(),
+        device_specs: Vec::new(),
+        hints: Vec::new(),
+    }
+}

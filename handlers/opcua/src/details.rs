@@ -1,0 +1,269 @@
+//! `discoveryDetails`: what a Configuration may say.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
+
+use crate::url::Url;
+
+/// How many bad URLs are told at once.
+const MAX_PROBLEMS: usize = 16;
+
+/// How many discovery URLs a Configuration may have: a round has to ask all of them within its time.
+const MAX_URLS: usize = 256;
+
+/// The discovery server of the machine itself, where OPC UA puts it.
+const DEFAULT_URL: &str = "opc.tcp://localhost:4840/";
+
+/// Something wrong in the details.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// JSON pointer (RFC 6901) into the details, "" for the whole.
+    pub path: String,
+    /// `InvalidDetails` or `InvalidUrl`.
+    pub reason: &'static str,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// The details of one Configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Details {
+    /// Who is asked for servers, in the order given, each once.
+    pub discovery_urls: Vec<DiscoveryUrl>,
+    /// Which applications count.
+    pub application_names: NameFilter,
+}
+
+/// A discovery URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoveryUrl {
+    /// As it was written: the origin of what is found there.
+    pub text: String,
+    /// What it means.
+    pub url: Url,
+}
+
+/// Chooses applications by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NameFilter {
+    /// What happens to the applications that are listed.
+    #[serde(default)]
+    action: Action,
+    /// Names, compared as they are.
+    #[serde(default)]
+    items: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+enum Action {
+    /// Only they count.
+    Include,
+    /// All others count.
+    #[default]
+    Exclude,
+}
+
+impl NameFilter {
+    /// Whether the application of this name counts.
+    pub fn lets(&self, name: &str) -> bool {
+        self.items.iter().any(|item| item == name) == (self.action == Action::Include)
+    }
+}
+
+/// The details as they are written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Fields {
+    opcua_discovery_method: Method,
+    #[serde(default)]
+    application_names: NameFilter,
+}
+
+/// There is one; Akri left room for others.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Method {
+    standard: Standard,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Standard {
+    #[serde(default = "default_urls")]
+    discovery_urls: Vec<String>,
+}
+
+fn default_urls() -> Vec<String> {
+    vec![DEFAULT_URL.to_owned()]
+}
+
+impl Details {
+    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON.
+    ///
+    /// # Errors
+    /// At least one problem: the first bad field, or up to 16 bad URLs.
+    pub fn parse(json: Option<&str>) -> Result<Self, Vec<Problem>> {
+        let fields = match json.map(serde_json::from_str) {
+            Some(Ok(Value::Object(fields))) => fields,
+            Some(Ok(_)) => {
+                let message = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
+                return Err(vec![invalid("", message)]);
+            }
+            Some(Err(_)) | None => return Err(vec![invalid("", "the details are neither YAML nor JSON")]),
+        };
+        let fields: Fields = serde_path_to_error::deserialize(fields)
+            .map_err(|error| vec![invalid(pointer(error.path()), error.inner().to_string())])?;
+        let discovery_urls = discovery_urls(fields.opcua_discovery_method.standard.discovery_urls)?;
+        Ok(Self { discovery_urls, application_names: fields.application_names })
+    }
+}
+
+fn discovery_urls(texts: Vec<String>) -> Result<Vec<DiscoveryUrl>, Vec<Problem>> {
+    const PATH: &str = "/opcuaDiscoveryMethod/standard/discoveryUrls";
+    if texts.len() > MAX_URLS {
+        let message = format!("{} URLs are too many for one Configuration (at most {MAX_URLS})", texts.len());
+        return Err(vec![invalid(PATH, message)]);
+    }
+    let (mut urls, mut problems, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for (index, text) in texts.into_iter().enumerate() {
+        match text.parse::<Url>() {
+            Ok(url) if seen.insert(url.to_string()) => urls.push(DiscoveryUrl { text, url }),
+            Ok(_) => {}
+            Err(error) => problems.push(Problem {
+                path: format!("{PATH}/{index}"),
+                reason: "InvalidUrl",
+                message: format!("'{text}' is no discovery URL, such as {DEFAULT_URL}: {error}"),
+            }),
+        }
+    }
+    problems.truncate(MAX_PROBLEMS);
+    if problems.is_empty() { Ok(urls) } else { Err(problems) }
+}
+
+fn invalid(path: impl Into<String>, message: impl Into<String>) -> Problem {
+    Problem { path: path.into(), reason: "InvalidDetails", message: message.into() }
+}
+
+/// The path of a serde error as a JSON pointer.
+fn pointer(path: &Path) -> String {
+    path.iter().fold(String::new(), |pointer, segment| match segment {
+        Segment::Seq { index } => format!("{pointer}/{index}"),
+        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { .. } | Segment::Unknown => pointer,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(json: &serde_json::Value) -> Result<Details, Vec<Problem>> {
+        Details::parse(Some(&json.to_string()))
+    }
+
+    fn urls(urls: &serde_json::Value) -> Result<Vec<String>, Vec<Problem>> {
+        let details = parse(&json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": urls}}}))?;
+        Ok(details.discovery_urls.into_iter().map(|url| url.text).collect())
+    }
+
+    #[test]
+    fn without_urls_the_machines_own_discovery_server_is_asked() {
+        let details = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}})).unwrap();
+        assert_eq!(details.discovery_urls[0].text, "opc.tcp://localhost:4840/");
+        assert!(details.application_names.lets("any") && details.application_names.lets(""));
+        assert_eq!(urls(&json!([])).unwrap(), [""; 0], "none are none");
+    }
+
+    #[test]
+    fn each_url_counts_once() {
+        let given = json!(["opc.tcp://b", "opc.tcp://a:1/", "OPC.TCP://b:4840", "opc.tcp://a:1"]);
+        assert_eq!(urls(&given).unwrap(), ["opc.tcp://b", "opc.tcp://a:1/", "opc.tcp://a:1"]);
+    }
+
+    #[test]
+    fn names_are_chosen_as_akri_chooses_them() {
+        for (filter, pump, other) in [
+            (json!({"action": "Include", "items": ["Pump"]}), true, false),
+            (json!({"action": "Exclude", "items": ["Pump"]}), false, true),
+            (json!({"items": ["Pump"]}), false, true),
+            (json!({"action": "Include", "items": []}), false, false),
+            (json!({"action": "Include"}), false, false),
+            (json!({"action": "Exclude", "items": []}), true, true),
+        ] {
+            let details = json!({"opcuaDiscoveryMethod": {"standard": {}}, "applicationNames": filter});
+            let names = parse(&details).unwrap().application_names;
+            assert_eq!((names.lets("Pump"), names.lets("pump"), names.lets("")), (pump, other, other), "{filter}");
+        }
+    }
+
+    #[test]
+    fn details_that_are_no_mapping_are_named_as_a_whole() {
+        for json in ["null", "[]", "3", "[[]]"] {
+            let message = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
+            assert_eq!(Details::parse(Some(json)), Err(vec![invalid("", message)]));
+        }
+        for json in [None, Some(""), Some("{")] {
+            assert_eq!(Details::parse(json), Err(vec![invalid("", "the details are neither YAML nor JSON")]));
+        }
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        let method = json!({"standard": {}});
+        for (details, path, message) in [
+            (json!({}), "", "missing field `opcuaDiscoveryMethod`"),
+            (json!({"opcuaDiscoveryMethod": {}}), "/opcuaDiscoveryMethod", "missing field `standard`"),
+            (
+                json!({"opcuaDiscoveryMethod": {"scan": {}}}),
+                "/opcuaDiscoveryMethod/scan",
+                "unknown field `scan`, expected `standard`",
+            ),
+            (
+                json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": "opc.tcp://a"}}}),
+                "/opcuaDiscoveryMethod/standard/discoveryUrls",
+                "invalid type: string \"opc.tcp://a\", expected a sequence",
+            ),
+            (
+                json!({"opcuaDiscoveryMethod": method, "applicationNames": {"action": "include"}}),
+                "/applicationNames/action",
+                "unknown variant `include`, expected `Include` or `Exclude`",
+            ),
+            (
+                json!({"opcuaDiscoveryMethod": method, "applicationName": {}}),
+                "/applicationName",
+                "unknown field `applicationName`, expected `opcuaDiscoveryMethod` or `applicationNames`",
+            ),
+        ] {
+            assert_eq!(parse(&details), Err(vec![invalid(path, message)]), "{details}");
+        }
+    }
+
+    #[test]
+    fn every_bad_url_is_named_up_to_a_bound() {
+        let problems = urls(&json!(["http://a:1", "opc.tcp://a", "opc.tcp://a:x"])).unwrap_err();
+        let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+        let path = "/opcuaDiscoveryMethod/standard/discoveryUrls";
+        assert_eq!(paths, [format!("{path}/0"), format!("{path}/2")]);
+        assert_eq!(problems[0].reason, "InvalidUrl");
+        let message =
+            "'http://a:1' is no discovery URL, such as opc.tcp://localhost:4840/: it has to begin with 'opc.tcp://'";
+        assert_eq!(problems[0].message, message);
+        assert_eq!(urls(&json!(vec!["?"; 200])).unwrap_err().len(), MAX_PROBLEMS);
+    }
+
+    #[test]
+    fn the_number_of_urls_is_bounded() {
+        let many = |count: usize| json!((0..count).map(|host| format!("opc.tcp://h{host}")).collect::<Vec<_>>());
+        assert_eq!(urls(&many(MAX_URLS)).unwrap().len(), MAX_URLS);
+        assert_eq!(
+            urls(&many(MAX_URLS + 1)).unwrap_err()[0].message,
+            "257 URLs are too many for one Configuration (at most 256)"
+        );
+    }
+}

@@ -1,0 +1,209 @@
+//! The device of a server that showed that it is there.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use sha1::{Digest as _, Sha1};
+
+use crate::candidate::Candidate;
+use crate::message::Endpoint;
+use crate::url::Url;
+
+/// The longest text of a property in bytes; the host refuses longer ones.
+const MAX_TEXT: usize = 4096;
+
+/// How many security policies are told; the specification knows nine.
+const MAX_POLICIES: usize = 32;
+
+/// The longest name of a security policy in bytes.
+const MAX_POLICY: usize = 64;
+
+/// A server, for brokers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its application URI, or where it has none its URL.
+    pub id: String,
+    /// The place of the discovery URL that it was found by, in the details.
+    pub origin: usize,
+    /// As environment variables.
+    pub properties: Vec<(&'static str, String)>,
+}
+
+/// The device of a candidate, with the endpoints of its own that were found at a URL; none if there are none.
+///
+/// Its origin is the first discovery URL that lists it. If that one is lost, another one that lists it takes its place
+/// in the same round.
+pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Option<Device> {
+    let (listed, first) = (&candidate.application, endpoints.first()?);
+    let uri = first_text([&listed.uri, &first.server.uri]);
+    let tokens: BTreeSet<i32> = endpoints.iter().flat_map(|endpoint| endpoint.user_tokens.iter().copied()).collect();
+    let tokens: Vec<&str> = tokens.into_iter().filter_map(token_type).collect();
+    let properties = [
+        ("OPCUA_DISCOVERY_URL", url.to_string()),
+        ("OPCUA_APPLICATION_NAME", first_text([&listed.name, &first.server.name])),
+        ("OPCUA_APPLICATION_URI", uri.clone()),
+        ("OPCUA_PRODUCT_URI", first_text([&listed.product_uri, &first.server.product_uri])),
+        ("OPCUA_SERVER_CERTIFICATE_THUMBPRINT", thumbprint(endpoints).unwrap_or_default()),
+        ("OPCUA_SECURITY_POLICIES", policies(endpoints).join(",")),
+        ("OPCUA_USER_TOKEN_TYPES", tokens.join(",")),
+    ];
+    Some(Device {
+        id: if uri.is_empty() { url.to_string() } else { uri },
+        origin: *candidate.origins.first()?,
+        properties: properties.into_iter().filter(|(_, value)| !value.is_empty()).collect(),
+    })
+}
+
+fn first_text(texts: [&String; 2]) -> String {
+    let text = texts.into_iter().find(|text| !text.is_empty()).map(String::as_str).unwrap_or_default();
+    text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default().to_owned()
+}
+
+/// The names of the policies, such as `None` and `Basic256Sha256`, in ascending order.
+fn policies(endpoints: &[&Endpoint]) -> Vec<String> {
+    let name = |endpoint: &&Endpoint| {
+        let uri = &endpoint.security_policy;
+        let name = uri.rsplit_once('#').map_or(uri.as_str(), |(_, name)| name);
+        let is_name = (1..=MAX_POLICY).contains(&name.len()) && !name.contains(',');
+        is_name.then(|| name.to_owned())
+    };
+    let names: BTreeSet<String> = endpoints.iter().filter_map(name).collect();
+    names.into_iter().take(MAX_POLICIES).collect()
+}
+
+/// The name of a UserTokenType (OPC 10000-4 §7.43).
+fn token_type(number: i32) -> Option<&'static str> {
+    match number {
+        0 => Some("Anonymous"),
+        1 => Some("UserName"),
+        2 => Some("Certificate"),
+        3 => Some("IssuedToken"),
+        _ => None,
+    }
+}
+
+/// The SHA-1 of the server's certificate in hexadecimal: a name for it, not a proof, that OPC UA stacks and their
+/// tools use (OPC 10000-6 §6.7.2.3). A server has one for all of its endpoints, or none.
+fn thumbprint(endpoints: &[&Endpoint]) -> Option<String> {
+    let chain = endpoints.iter().map(|endpoint| endpoint.certificate.as_slice()).find(|chain| !chain.is_empty())?;
+    let digest = Sha1::digest(leaf(chain).unwrap_or(chain));
+    Some(digest.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String takes everything
+        text
+    }))
+}
+
+/// The first certificate of a chain: a DER value knows its own length (X.690 §8.1.3).
+fn leaf(chain: &[u8]) -> Option<&[u8]> {
+    let (&first, rest) = chain.get(1..)?.split_first()?;
+    let (length, behind) = match first {
+        0..=0x7f => (usize::from(first), 2),
+        _ => {
+            let octets = rest.get(..usize::from(first & 0x7f)).filter(|octets| (1..=4).contains(&octets.len()))?;
+            (octets.iter().fold(0, |length, octet| length << 8 | usize::from(*octet)), 2 + octets.len())
+        }
+    };
+    chain.get(..length.checked_add(behind)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::candidate::{List, candidates};
+    use crate::details::NameFilter;
+    use crate::message::Application;
+
+    fn candidate(application: Application) -> Candidate {
+        let discovery_urls = vec!["opc.tcp://192.0.2.1:4841/".to_owned()];
+        let host = url().host;
+        let lists = [1, 3].map(|origin| {
+            let applications = vec![Application { discovery_urls: discovery_urls.clone(), ..application.clone() }];
+            List { origin, host: host.clone(), applications }
+        });
+        candidates(lists.into(), &NameFilter::default()).remove(0)
+    }
+
+    fn url() -> Url {
+        "opc.tcp://192.0.2.1:4841/".parse().unwrap()
+    }
+
+    fn property<'d>(device: &'d Device, name: &str) -> Option<&'d str> {
+        device.properties.iter().find(|(of, _)| *of == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn everything_a_server_says_of_itself_is_told() {
+        let application = Application {
+            uri: "urn:a".into(),
+            product_uri: "urn:product".into(),
+            name: "A".into(),
+            ..Application::default()
+        };
+        let policy = "http://opcfoundation.org/UA/SecurityPolicy#";
+        let endpoint = |name: &str, user_tokens: &[i32]| Endpoint {
+            security_policy: format!("{policy}{name}"),
+            user_tokens: user_tokens.to_vec(),
+            certificate: b"\x30\x03abc\x30\x01d".to_vec(),
+            ..Endpoint::default()
+        };
+        let endpoints = [endpoint("None", &[1, 0]), endpoint("Basic256Sha256", &[2, 0]), endpoint("None", &[7])];
+        let device = device(&candidate(application), &url(), &endpoints.each_ref()).unwrap();
+        assert_eq!((device.id.as_str(), device.origin), ("urn:a", 1));
+        // printf '0\003abc' | sha1sum
+        let thumbprint = "fb81716e387a08e37bbe2c9def07e19722cd0448";
+        let expected = [
+            ("OPCUA_DISCOVERY_URL", "opc.tcp://192.0.2.1:4841/"),
+            ("OPCUA_APPLICATION_NAME", "A"),
+            ("OPCUA_APPLICATION_URI", "urn:a"),
+            ("OPCUA_PRODUCT_URI", "urn:product"),
+            ("OPCUA_SERVER_CERTIFICATE_THUMBPRINT", thumbprint),
+            ("OPCUA_SECURITY_POLICIES", "Basic256Sha256,None"),
+            ("OPCUA_USER_TOKEN_TYPES", "Anonymous,UserName,Certificate"),
+        ];
+        assert_eq!(device.properties, expected.map(|(name, value)| (name, value.to_owned())));
+    }
+
+    #[test]
+    fn what_the_discovery_server_does_not_know_the_server_itself_says() {
+        let server = Application { uri: "urn:own".into(), name: "Own".into(), ..Application::default() };
+        let endpoint = Endpoint { server, ..Endpoint::default() };
+        let found = device(&candidate(Application::default()), &url(), &[&endpoint]).unwrap();
+        assert_eq!((found.id.as_str(), property(&found, "OPCUA_APPLICATION_NAME")), ("urn:own", Some("Own")));
+        let nameless = Endpoint::default();
+        let found = device(&candidate(Application::default()), &url(), &[&nameless]).unwrap();
+        assert_eq!(found.id, "opc.tcp://192.0.2.1:4841/");
+        assert_eq!(found.properties, [("OPCUA_DISCOVERY_URL", found.id.clone())], "what nobody knows is absent");
+        assert_eq!(device(&candidate(Application::default()), &url(), &[]), None);
+    }
+
+    #[test]
+    fn what_is_too_much_is_cut() {
+        let name = "é".repeat(4000);
+        let endpoints: Vec<Endpoint> = (0..100)
+            .map(|n| Endpoint { security_policy: format!("#{n:0>width$}", width = 60 + n % 9), ..Endpoint::default() })
+            .collect();
+        let endpoints: Vec<&Endpoint> = endpoints.iter().collect();
+        let found = device(&candidate(Application { name, ..Application::default() }), &url(), &endpoints).unwrap();
+        assert!(found.properties.iter().all(|(_, value)| value.len() <= MAX_TEXT));
+        let policies = property(&found, "OPCUA_SECURITY_POLICIES").unwrap();
+        assert_eq!(policies.split(',').count(), MAX_POLICIES);
+    }
+
+    #[test]
+    fn a_leaf_is_the_first_value_of_a_chain() {
+        let long = [b"\x30\x82\x01\x00".as_slice(), &[7; 256]].concat();
+        for (chain, expected) in [
+            (b"\x30\x00".as_slice(), Some(b"\x30\x00".as_slice())),
+            (b"\x30\x01a\x30\x01b", Some(b"\x30\x01a")),
+            (&[long.as_slice(), b"more"].concat(), Some(long.as_slice())),
+            (b"", None),
+            (b"\x30", None),
+            (b"\x30\x05a", None),
+            (b"\x30\x80a", None),
+            (b"\x30\x85\x01\x01\x01\x01\x01a", None),
+            (b"\x30\x84\xff\xff\xff\xffa", None),
+        ] {
+            assert_eq!(leaf(chain), expected, "{chain:?}");
+        }
+    }
+}

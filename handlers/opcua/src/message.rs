@@ -1,0 +1,280 @@
+//! The services of discovery: requests as they are written, responses as they are read (OPC 10000-4 §5.5 and §5.6,
+//! encoded by OPC 10000-6 §5.2).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::binary::{self, Reader, Writer};
+use crate::status::Status;
+
+/// Numbers of the binary encodings (OPC 10000-6 annex A.3).
+mod id {
+    pub(super) const SERVICE_FAULT: u32 = 397;
+    pub(super) const FIND_SERVERS_REQUEST: u16 = 422;
+    pub(super) const FIND_SERVERS_RESPONSE: u32 = 425;
+    pub(super) const GET_ENDPOINTS_REQUEST: u16 = 428;
+    pub(super) const GET_ENDPOINTS_RESPONSE: u32 = 431;
+    pub(super) const OPEN_SECURE_CHANNEL_REQUEST: u16 = 446;
+    pub(super) const OPEN_SECURE_CHANNEL_RESPONSE: u32 = 449;
+    pub(super) const CLOSE_SECURE_CHANNEL_REQUEST: u16 = 452;
+}
+
+/// How many applications one discovery server may list: as many as a round may find devices.
+pub const MAX_APPLICATIONS: usize = 4096;
+
+/// How many endpoints one server may offer. Seven are usual: three policies, signed or encrypted too, and none.
+pub const MAX_ENDPOINTS: usize = 1024;
+
+/// How many of an application's URLs are looked at.
+const MAX_URLS: usize = 8;
+
+/// Seconds from 1601, where OPC UA's time begins, to 1970.
+const EPOCH: u64 = 11_644_473_600;
+
+/// For how long we say we want a channel. We need it for seconds; some servers refuse less than a minute.
+const LIFETIME_MS: u32 = 60_000;
+
+/// What we ask a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// Which applications it knows.
+    FindServers,
+    /// By which endpoints it can be used itself.
+    GetEndpoints,
+}
+
+impl Question {
+    /// The largest response in bytes that we read. At 400 bytes for a server and 5 KiB for an endpoint with its
+    /// certificate, that is 2,600 servers and 100 endpoints. The memory of a round has room for many of them at once.
+    pub fn max_response(self) -> u32 {
+        match self {
+            Self::FindServers => 1024 * 1024,
+            Self::GetEndpoints => 512 * 1024,
+        }
+    }
+
+    /// The request, to the server at a URL.
+    pub fn request(self, url: &str, now: SystemTime) -> Vec<u8> {
+        let id = match self {
+            Self::FindServers => id::FIND_SERVERS_REQUEST,
+            Self::GetEndpoints => id::GET_ENDPOINTS_REQUEST,
+        };
+        let mut writer = request(id, now);
+        writer.string(url).null().null(); // any language; all servers or all transport profiles
+        writer.into_bytes()
+    }
+}
+
+/// Why a response is not the one that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The bytes are no message.
+    #[error("its response can't be read: {0}")]
+    Malformed(#[from] binary::Error),
+    /// The server says that it can't or won't answer.
+    #[error("it answers {0}")]
+    Fault(Status),
+    /// Another message, by the number of its type.
+    #[error("it answers with a message of type {0:?}")]
+    Unexpected(Option<u32>),
+    /// More elements than we read.
+    #[error("it lists {count} {what} (at most {most})")]
+    TooMany {
+        /// What is too much.
+        what: &'static str,
+        /// How many it says there are.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+}
+
+/// An ApplicationDescription (OPC 10000-4 §7.2).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Application {
+    /// Unique in the world, by the specification.
+    pub uri: String,
+    /// Of the product that the application is an instance of.
+    pub product_uri: String,
+    /// For people.
+    pub name: String,
+    /// What it is.
+    pub kind: ApplicationType,
+    /// Where its endpoints can be asked for.
+    pub discovery_urls: Vec<String>,
+}
+
+/// An ApplicationType (OPC 10000-4 §7.4).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ApplicationType {
+    /// Offers data.
+    #[default]
+    Server,
+    /// Uses data.
+    Client,
+    /// Both.
+    ClientAndServer,
+    /// Only knows servers.
+    DiscoveryServer,
+    /// What later versions may bring.
+    Other(i32),
+}
+
+/// An EndpointDescription, as far as it matters here (OPC 10000-4 §7.14).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where it is, as the server sees itself.
+    pub url: String,
+    /// Whose it is.
+    pub server: Application,
+    /// The server's certificate in DER, maybe with those of its issuers behind it; empty if it has none.
+    pub certificate: Vec<u8>,
+    /// The URI of the security policy.
+    pub security_policy: String,
+    /// The UserTokenTypes, by number.
+    pub user_tokens: Vec<i32>,
+}
+
+/// What the server calls the channel it opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    /// SecureChannelId.
+    pub channel: u32,
+    /// TokenId.
+    pub token: u32,
+}
+
+/// OpenSecureChannel with SecurityMode None: a channel for discovery, which needs no certificates.
+pub fn open_secure_channel(now: SystemTime) -> Vec<u8> {
+    let mut writer = request(id::OPEN_SECURE_CHANNEL_REQUEST, now);
+    writer.u32(0); // protocol version
+    writer.u32(0); // issue a token, renew none
+    writer.u32(1); // security mode None
+    writer.null(); // no nonce
+    writer.u32(LIFETIME_MS);
+    writer.into_bytes()
+}
+
+/// CloseSecureChannel, to which there is no response.
+pub fn close_secure_channel(now: SystemTime) -> Vec<u8> {
+    request(id::CLOSE_SECURE_CHANNEL_REQUEST, now).into_bytes()
+}
+
+/// A message up to the end of its RequestHeader (OPC 10000-4 §7.32).
+fn request(id: u16, now: SystemTime) -> Writer {
+    let mut writer = Writer::default();
+    writer.node_id(id);
+    writer.raw(&[0, 0]); // authentication token: null, there is no session
+    writer.i64(date_time(now));
+    writer.u32(0).u32(0); // request handle; diagnostics: none
+    writer.null(); // audit entry
+    writer.u32(0); // timeout hint: none
+    writer.raw(&[0, 0, 0]); // additional header: null
+    writer
+}
+
+/// A DateTime: 100 ns since 1601; 0 means unknown (OPC 10000-6 §5.2.2.5).
+fn date_time(time: SystemTime) -> i64 {
+    let since_1970 = time.duration_since(UNIX_EPOCH).map(|since| since.as_nanos() / 100).unwrap_or_default();
+    i64::try_from(since_1970 + u128::from(EPOCH) * 10_000_000).unwrap_or_default()
+}
+
+/// Reads an OpenSecureChannelResponse.
+///
+/// # Errors
+/// It is another message, or none.
+pub fn read_token(response: &[u8]) -> Result<Token, Error> {
+    let mut reader = open(response, id::OPEN_SECURE_CHANNEL_RESPONSE)?;
+    reader.u32()?; // protocol version
+    Ok(Token { channel: reader.u32()?, token: reader.u32()? })
+}
+
+/// Reads a FindServersResponse.
+///
+/// # Errors
+/// It is another message, or none, or lists more than [`MAX_APPLICATIONS`].
+pub fn read_applications(response: &[u8]) -> Result<Vec<Application>, Error> {
+    let mut reader = open(response, id::FIND_SERVERS_RESPONSE)?;
+    let count = bounded(reader.count(25)?, MAX_APPLICATIONS, "applications")?;
+    (0..count).map(|_| application(&mut reader).map_err(Error::from)).collect()
+}
+
+/// Reads a GetEndpointsResponse.
+///
+/// # Errors
+/// It is another message, or none, or lists more than [`MAX_ENDPOINTS`].
+pub fn read_endpoints(response: &[u8]) -> Result<Vec<Endpoint>, Error> {
+    let mut reader = open(response, id::GET_ENDPOINTS_RESPONSE)?;
+    let count = bounded(reader.count(50)?, MAX_ENDPOINTS, "endpoints")?;
+    (0..count).map(|_| endpoint(&mut reader).map_err(Error::from)).collect()
+}
+
+/// Reads what is in front of a response's own fields: its type and its ResponseHeader (OPC 10000-4 §7.33).
+fn open(response: &[u8], expected: u32) -> Result<Reader<'_>, Error> {
+    let mut reader = Reader::new(response);
+    let id = reader.node_id()?;
+    if id != Some(expected) && id != Some(id::SERVICE_FAULT) {
+        return Err(Error::Unexpected(id));
+    }
+    reader.take(12)?; // timestamp, request handle
+    let status = Status(reader.u32()?);
+    if status.is_bad() {
+        return Err(Error::Fault(status));
+    }
+    if id != Some(expected) {
+        return Err(Error::Unexpected(id)); // a fault that says all is well
+    }
+    reader.skip_diagnostic_info()?;
+    for _ in 0..reader.count(4)? {
+        reader.byte_string()?; // the table of strings for the diagnostics
+    }
+    reader.skip_extension_object()?;
+    Ok(reader)
+}
+
+fn bounded(count: usize, most: usize, what: &'static str) -> Result<usize, Error> {
+    if count <= most { Ok(count) } else { Err(Error::TooMany { what, count, most }) }
+}
+
+fn application(reader: &mut Reader<'_>) -> Result<Application, binary::Error> {
+    let (uri, product_uri, name) = (reader.string()?, reader.string()?, reader.localized_text()?);
+    let kind = match reader.i32()? {
+        0 => ApplicationType::Server,
+        1 => ApplicationType::Client,
+        2 => ApplicationType::ClientAndServer,
+        3 => ApplicationType::DiscoveryServer,
+        other => ApplicationType::Other(other),
+    };
+    reader.byte_string()?; // the gateway it is behind
+    reader.byte_string()?; // the profile of its discovery URLs
+    Ok(Application { uri, product_uri, name, kind, discovery_urls: discovery_urls(reader)? })
+}
+
+/// The first of them: a null in the list takes 4 bytes of a message, and six times as much of memory.
+fn discovery_urls(reader: &mut Reader<'_>) -> Result<Vec<String>, binary::Error> {
+    let count = reader.count(4)?;
+    let urls = (0..count.min(MAX_URLS)).map(|_| reader.string()).collect::<Result<_, _>>()?;
+    for _ in MAX_URLS..count {
+        reader.byte_string()?;
+    }
+    Ok(urls)
+}
+
+fn endpoint(reader: &mut Reader<'_>) -> Result<Endpoint, binary::Error> {
+    let (url, server, certificate) = (reader.string()?, application(reader)?, reader.byte_string()?.to_vec());
+    reader.i32()?; // security mode
+    let security_policy = reader.string()?;
+    let user_tokens = (0..reader.count(20)?).map(|_| user_token(reader)).collect::<Result<_, _>>()?;
+    reader.byte_string()?; // transport profile
+    reader.u8()?; // security level
+    Ok(Endpoint { url, server, certificate, security_policy, user_tokens })
+}
+
+/// The UserTokenType of a UserTokenPolicy (OPC 10000-4 §7.42).
+fn user_token(reader: &mut Reader<'_>) -> Result<i32, binary::Error> {
+    reader.byte_string()?; // its id
+    let kind = reader.i32()?;
+    for _ in 0..3 {
+        reader.byte_string()?; // issued token type, issuer, security policy
+    }
+    Ok(kind)
+}

@@ -1,0 +1,68 @@
+//! What a round needs of the world: to ask servers, and to know how long it may go on.
+
+use std::time::Duration;
+
+use crate::message::{self, Question};
+use crate::url::{Host, Url};
+
+/// The way to the servers.
+pub trait Network {
+    /// Asks the server at a URL. The whole of it, from the name to the last byte, ends within the limit.
+    fn ask(&self, url: &Url, question: Question, limit: Duration) -> impl Future<Output = Result<Vec<u8>, Error>>;
+
+    /// How long the round may still go on.
+    fn remaining(&self) -> Duration;
+}
+
+/// Why a server gave no answer. Each is said behind the server's URL and a colon.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The handler may not do that; says what would have to be granted.
+    #[error("not granted: {0}")]
+    NotGranted(String),
+    /// Nobody knows the name.
+    #[error("the name '{0}' does not resolve")]
+    NameNotResolved(Host),
+    /// No connection, or it broke off.
+    #[error("{0}")]
+    Unreachable(String),
+    /// Nobody said anything, or too slowly.
+    #[error("no answer within {} s", .0.as_secs_f32())]
+    TimedOut(Duration),
+    /// It is no OPC UA server, or refuses.
+    #[error("{0}")]
+    InvalidReply(String),
+    /// Another server answers there.
+    #[error("the server there is '{0}'")]
+    OtherApplication(String),
+    /// It was not its turn before the round's time was up.
+    #[error("the round's time was up before it could answer")]
+    NotReached,
+}
+
+impl Error {
+    /// A CamelCase word for programs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotGranted(_) => "NotGranted",
+            Self::NameNotResolved(_) => "NameNotResolved",
+            Self::Unreachable(_) => "Unreachable",
+            Self::TimedOut(_) => "TimedOut",
+            Self::InvalidReply(_) => "InvalidReply",
+            Self::OtherApplication(_) => "OtherApplication",
+            Self::NotReached => "NotReached",
+        }
+    }
+}
+
+impl From<crate::conversation::Error> for Error {
+    fn from(error: crate::conversation::Error) -> Self {
+        Self::InvalidReply(error.to_string())
+    }
+}
+
+impl From<message::Error> for Error {
+    fn from(error: message::Error) -> Self {
+        Self::InvalidReply(error.to_string())
+    }
+}

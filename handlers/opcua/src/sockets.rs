@@ -1,0 +1,182 @@
+//! The way to the servers over `wasi:sockets`: names, connections and timeouts, many of them at once on the one thread a
+//! component has. The host checks each address it is to connect to and each name it is to resolve.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant, SystemTime};
+
+use wasip2::sockets::instance_network::instance_network;
+use wasip2::sockets::ip_name_lookup::resolve_addresses;
+use wasip2::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, IpSocketAddress};
+use wasip2::sockets::network::{Ipv4SocketAddress, Ipv6SocketAddress};
+use wasip2::sockets::tcp::TcpSocket;
+use wasip2::sockets::tcp_create_socket::create_tcp_socket;
+use wstd::future::FutureExt as _;
+use wstd::io::{AsyncInputStream, AsyncOutputStream};
+use wstd::runtime::AsyncPollable;
+use wstd::time::Timer;
+
+use crate::conversation::{Conversation, Step};
+use crate::message::Question;
+use crate::network::{Error, Network};
+use crate::url::{Host, Url};
+
+/// How many addresses of a name are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// How much is read at once.
+const READ: usize = 16 * 1024;
+
+/// The sockets that the host gives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sockets {
+    remaining: fn() -> u64,
+}
+
+impl Sockets {
+    /// `remaining` tells how many nanoseconds the round may still go on.
+    pub(crate) fn new(remaining: fn() -> u64) -> Self {
+        Self { remaining }
+    }
+}
+
+impl Network for Sockets {
+    async fn ask(&self, url: &Url, question: Question, limit: Duration) -> Result<Vec<u8>, Error> {
+        let start = Instant::now();
+        let addresses = within(limit, addresses(&url.host)).await?;
+        let mut failure = None;
+        for (left, address) in (1..=addresses.len() as u32).rev().zip(addresses) {
+            let share = limit.saturating_sub(start.elapsed()) / left;
+            match within(share, converse(SocketAddr::new(address, url.port), url, question)).await {
+                Ok(response) => return Ok(response),
+                Err(error) => failure = Some(worse(failure, error)),
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::NameNotResolved(url.host.clone())))
+    }
+
+    fn remaining(&self) -> Duration {
+        Duration::from_nanos((self.remaining)())
+    }
+}
+
+/// Of two failures the one that says more about the server: not that one of its addresses is not granted.
+fn worse(before: Option<Error>, now: Error) -> Error {
+    match (before, now) {
+        (Some(before), Error::NotGranted(_)) => before,
+        (_, now) => now,
+    }
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let timer = Timer::after(limit.into());
+    work.timeout(timer.wait()).await.unwrap_or(Err(Error::TimedOut(limit)))
+}
+
+/// The addresses of a machine, in the order the resolver gives them.
+async fn addresses(host: &Host) -> Result<Vec<IpAddr>, Error> {
+    let name = match host {
+        Host::Address(address) => return Ok(vec![*address]),
+        Host::Name(name) => name,
+    };
+    let failed = |code| match code {
+        ErrorCode::AccessDenied => Error::NotGranted(format!("resolving '{name}' (grants.names)")),
+        _ => Error::NameNotResolved(host.clone()),
+    };
+    let lookup = resolve_addresses(&instance_network(), name).map_err(failed)?;
+    let ready = AsyncPollable::new(lookup.subscribe());
+    let mut addresses = Vec::new();
+    while addresses.len() < MAX_ADDRESSES {
+        match lookup.resolve_next_address() {
+            Ok(Some(address)) => addresses.push(ip_address(address)),
+            Ok(None) => break,
+            Err(ErrorCode::WouldBlock) => ready.wait_for().await,
+            Err(code) => return Err(failed(code)),
+        }
+    }
+    Ok(addresses)
+}
+
+/// Asks the server at an address.
+async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<Vec<u8>, Error> {
+    let connection = Connection::open(address).await?;
+    let (mut conversation, hello) = Conversation::begin(question, url.to_string(), SystemTime::now());
+    connection.output.write_all(&hello).await.map_err(broken)?;
+    let mut buffer = vec![0; READ];
+    loop {
+        let length = connection.input.read(&mut buffer).await.map_err(broken)?;
+        if length == 0 {
+            return Err(Error::Unreachable("the server closed the connection".to_owned()));
+        }
+        match conversation.receive(buffer.get(..length).unwrap_or_default())? {
+            Step::Read => {}
+            Step::Send(bytes) => connection.output.write_all(&bytes).await.map_err(broken)?,
+            Step::Done { response, farewell } => {
+                // The peer has the room for it: all we ever sent is less than its smallest buffer.
+                let _ = connection.output.write(&farewell).await;
+                return Ok(response);
+            }
+        }
+    }
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::Unreachable(format!("the connection broke off: {error}"))
+}
+
+/// A TCP connection. Its streams go before its socket.
+struct Connection {
+    input: AsyncInputStream,
+    output: AsyncOutputStream,
+    _socket: TcpSocket,
+}
+
+impl Connection {
+    /// `wstd::net::TcpStream` knows no IPv6 yet, so this is done here.
+    async fn open(address: SocketAddr) -> Result<Self, Error> {
+        let failed = |code| unreachable(address, code);
+        let family = if address.is_ipv4() { IpAddressFamily::Ipv4 } else { IpAddressFamily::Ipv6 };
+        let socket = create_tcp_socket(family).map_err(failed)?;
+        socket.start_connect(&instance_network(), socket_address(address)).map_err(failed)?;
+        let ready = AsyncPollable::new(socket.subscribe());
+        loop {
+            match socket.finish_connect() {
+                Ok((input, output)) => {
+                    let (input, output) = (AsyncInputStream::new(input), AsyncOutputStream::new(output));
+                    return Ok(Self { input, output, _socket: socket });
+                }
+                Err(ErrorCode::WouldBlock) => ready.wait_for().await,
+                Err(code) => return Err(failed(code)),
+            }
+        }
+    }
+}
+
+fn unreachable(address: SocketAddr, code: ErrorCode) -> Error {
+    match code {
+        ErrorCode::AccessDenied => Error::NotGranted(format!("TCP to {address} (grants.tcp)")),
+        ErrorCode::ConnectionRefused => Error::Unreachable("connection refused".to_owned()),
+        ErrorCode::RemoteUnreachable => Error::Unreachable("no route to the machine".to_owned()),
+        ErrorCode::Timeout => Error::Unreachable("no answer to the connection request".to_owned()),
+        ErrorCode::NewSocketLimit => Error::Unreachable("the limit of connections is reached".to_owned()),
+        other => Error::Unreachable(format!("no connection: {}", other.name())),
+    }
+}
+
+fn ip_address(address: IpAddress) -> IpAddr {
+    match address {
+        IpAddress::Ipv4((a, b, c, d)) => [a, b, c, d].into(),
+        IpAddress::Ipv6((a, b, c, d, e, f, g, h)) => [a, b, c, d, e, f, g, h].into(),
+    }
+}
+
+fn socket_address(address: SocketAddr) -> IpSocketAddress {
+    let port = address.port();
+    match address.ip() {
+        IpAddr::V4(ip) => IpSocketAddress::Ipv4(Ipv4SocketAddress { port, address: ip.octets().into() }),
+        IpAddr::V6(ip) => {
+            let address = ip.segments().into();
+            IpSocketAddress::Ipv6(Ipv6SocketAddress { port, flow_info: 0, address, scope_id: 0 })
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Follows the objects of one kind, through any disconnect and any new listing.
+
+use futures::StreamExt as _;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use tracing::{info, warn};
+
+/// What has happened to the objects.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// This is all of them.
+    All(Vec<DynamicObject>),
+    /// One came or changed.
+    Put(Box<DynamicObject>),
+    /// One has gone.
+    Gone(Box<DynamicObject>),
+}
+
+/// Tells every change, for ever. An error is retried with backoff (kube's default: 0.8 s, doubling up to 30 s) and takes
+/// nothing away. Who last changed which field (`managedFields`), usually half of an object, is dropped at once.
+pub(super) async fn follow(
+    api: Api<DynamicObject>,
+    config: watcher::Config,
+    what: String,
+    mut tell: impl FnMut(Change) + Send,
+) {
+    let mut events = watch(api, config).default_backoff().boxed();
+    let mut listing = Vec::new();
+    let mut troubled = false;
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                if !std::mem::replace(&mut troubled, true) {
+                    warn!("cannot watch {what}, known ones stay as they are: {error}");
+                }
+                continue;
+            }
+        };
+        if std::mem::take(&mut troubled) {
+            info!("{what} can be watched again");
+        }
+        match event.modify(|object| object.metadata.managed_fields = None) {
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => listing.push(object),
+            Event::InitDone => tell(Change::All(std::mem::take(&mut listing))),
+            Event::Apply(object) => tell(Change::Put(Box::new(object))),
+            Event::Delete(object) => tell(Change::Gone(Box::new(object))),
+        }
+    }
+}
+
+/// An object as its type. One that does not fit is told and left out: it must not stop the others.
+pub(super) fn typed<T: serde::de::DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
+    let value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}

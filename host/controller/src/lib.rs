@@ -1,0 +1,67 @@
+//! The controller: one for a cluster. It says in the status of Configurations and Instances what the troubles of single nodes
+//! come to (rule 34).
+
+mod status;
+
+use std::sync::Arc;
+
+use akri_api::{Configuration, Instance};
+use futures::StreamExt as _;
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{Controller, WatchStreamExt as _, watcher};
+use kube::{Client, ResourceExt as _};
+use tracing::warn;
+
+use status::{StatusError, write_configuration, write_instance};
+
+/// What a reconciliation needs.
+struct Context {
+    client: Client,
+    /// All Instances of the cluster.
+    instances: Store<DynamicObject>,
+}
+
+/// Runs until `stop` ends.
+pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 'static) {
+    let (configurations, instances) = (ApiResource::erase::<Configuration>(&()), ApiResource::erase::<Instance>(&()));
+    let api = |resource: &ApiResource| Api::<DynamicObject>::all_with(client.clone(), resource);
+    let writer = reflector::store::Writer::new(instances.clone());
+    let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader() });
+    let known = watcher(api(&instances), watcher::Config::default())
+        .default_backoff()
+        .modify(|object| object.metadata.managed_fields = None)
+        .reflect(writer)
+        .for_each(|_| std::future::ready(()));
+    let controller = Controller::new_with(api(&configurations), watcher::Config::default(), configurations)
+        .owns_with(api(&instances), instances, watcher::Config::default())
+        .graceful_shutdown_on(stop)
+        .run(reconcile, |_, error, _| retry(error), context)
+        .for_each(|_| std::future::ready(()));
+    tokio::select! {
+        () = known => {}
+        () = controller => {}
+    }
+}
+
+/// Brings the status of a Configuration and of its Instances up to date.
+async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, StatusError> {
+    if context.instances.wait_until_ready().await.is_err() {
+        return Ok(Action::await_change()); // the controller ends
+    }
+    let uid = object.metadata.uid.clone().unwrap_or_default();
+    let owned = |instance: &DynamicObject| instance.owner_references().iter().any(|owner| owner.uid == uid);
+    let instances = context.instances.state_filter(owned);
+    for instance in &instances {
+        write_instance(&context.client, instance).await?;
+    }
+    write_configuration(&context.client, &object, instances.len()).await?;
+    Ok(Action::await_change())
+}
+
+fn retry(error: &StatusError) -> Action {
+    warn!("{error}");
+    Action::requeue(std::time::Duration::from_secs(5))
+}

@@ -1,0 +1,249 @@
+//! From sources to values: what a Configuration's properties are, given what ConfigMaps and Secrets hold.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::names::Key;
+use crate::property::{KeyRef, Resolved, Secret, Source};
+
+/// Most properties of a Configuration.
+pub const MAX_PROPERTIES: usize = 256;
+
+/// Most bytes of one value: a ConfigMap or a Secret holds no more.
+pub const MAX_VALUE: usize = 1 << 20;
+
+/// Most bytes of all values together, so that they fit into the 4 MiB that every gRPC stack takes as one message.
+pub const MAX_VALUES: usize = 3 << 20;
+
+/// What ConfigMaps and Secrets hold at one moment. One that is not here does not exist.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Values {
+    /// ConfigMaps: `data` and `binaryData` together, which never have a key in common.
+    pub config_maps: BTreeMap<Key, Stored<Vec<u8>>>,
+    /// Secrets.
+    pub secrets: BTreeMap<Key, Stored<Secret>>,
+}
+
+/// A ConfigMap or a Secret as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored<V> {
+    /// Its values by key.
+    Data(BTreeMap<String, V>),
+    /// It could not be read: nobody knows whether it is there. The reason must not hold a value.
+    Unreadable(String),
+}
+
+/// The kind of object that a property refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret.
+    Secret,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        })
+    }
+}
+
+/// Why a Configuration's properties have no values: every one that is in the way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", join(.0))]
+pub struct Unresolved(pub Vec<Fault>);
+
+/// A property without a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Its name.
+    pub property: String,
+    /// What is wrong.
+    pub why: Why,
+}
+
+/// What is wrong with a property.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// The object is not there.
+    #[error("{0} {1} does not exist")]
+    NoObject(Kind, Key),
+    /// The object has no such key.
+    #[error("{0} {1} has no key '{2}'")]
+    NoKey(Kind, Key, String),
+    /// The object could not be read.
+    #[error("{0} {1} can't be read: {2}")]
+    Unreadable(Kind, Key, String),
+    /// The value is too large.
+    #[error("the value has {0} bytes, more than {MAX_VALUE}")]
+    TooLarge(usize),
+    /// With this one, all values together are too large.
+    #[error("with it the values have more than {MAX_VALUES} bytes in all")]
+    TooLargeTogether,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "property '{}': {}", self.property, self.why)
+    }
+}
+
+fn join(faults: &[Fault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// The values of properties. One that may be missing, and is, is left out; one that can't be read is no missing one.
+pub fn resolve(properties: &BTreeMap<String, Source>, values: &Values) -> Result<Resolved, Unresolved> {
+    let mut resolver = Resolver::default();
+    for (name, source) in properties {
+        if let Err(why) = resolver.add(name, source, values) {
+            resolver.faults.push(Fault { property: name.clone(), why });
+        }
+    }
+    if resolver.faults.is_empty() { Ok(resolver.resolved) } else { Err(Unresolved(resolver.faults)) }
+}
+
+#[derive(Default)]
+struct Resolver {
+    resolved: Resolved,
+    faults: Vec<Fault>,
+    bytes: usize,
+}
+
+impl Resolver {
+    fn add(&mut self, name: &str, source: &Source, values: &Values) -> Result<(), Why> {
+        match source {
+            Source::Value(value) => self.plain(name, value),
+            Source::ConfigMap(reference) => match find(&values.config_maps, Kind::ConfigMap, reference)? {
+                Some(value) => self.plain(name, value),
+                None => Ok(()),
+            },
+            Source::Secret(reference) => match find(&values.secrets, Kind::Secret, reference)? {
+                Some(secret) => self.secret(name, secret),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn plain(&mut self, name: &str, value: &[u8]) -> Result<(), Why> {
+        self.count(value.len())?;
+        self.resolved.properties.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    fn secret(&mut self, name: &str, secret: &Secret) -> Result<(), Why> {
+        self.count(secret.reveal().len())?;
+        self.resolved.secrets.insert(name.to_owned(), secret.clone());
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), Why> {
+        if bytes > MAX_VALUE {
+            return Err(Why::TooLarge(bytes));
+        }
+        self.bytes += bytes;
+        if self.bytes > MAX_VALUES { Err(Why::TooLargeTogether) } else { Ok(()) }
+    }
+}
+
+fn find<'a, V>(objects: &'a BTreeMap<Key, Stored<V>>, kind: Kind, reference: &KeyRef) -> Result<Option<&'a V>, Why> {
+    let object = &reference.object;
+    let missing = match objects.get(object) {
+        Some(Stored::Data(data)) => match data.get(&reference.key) {
+            Some(value) => return Ok(Some(value)),
+            None => Why::NoKey(kind, object.clone(), reference.key.clone()),
+        },
+        Some(Stored::Unreadable(reason)) => return Err(Why::Unreadable(kind, object.clone(), reason.clone())),
+        None => Why::NoObject(kind, object.clone()),
+    };
+    if reference.optional { Ok(None) } else { Err(missing) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(name: &str, key: &str, optional: bool) -> KeyRef {
+        KeyRef { object: Key::new("ns", name), key: key.to_owned(), optional }
+    }
+
+    fn data<V>(key: &str, value: V) -> Stored<V> {
+        Stored::Data([(key.to_owned(), value)].into())
+    }
+
+    fn values() -> Values {
+        let unreadable = || "the API server does not answer".to_owned();
+        Values {
+            config_maps: [
+                (Key::new("ns", "plain"), data("host", b"cam.example".to_vec())),
+                (Key::new("ns", "big"), data("all", vec![0; MAX_VALUE + 1])),
+                (Key::new("ns", "dark"), Stored::Unreadable(unreadable())),
+            ]
+            .into(),
+            secrets: [
+                (Key::new("ns", "cam"), data("password", Secret::new(b"hunter2".to_vec()))),
+                (Key::new("ns", "dark"), Stored::Unreadable(unreadable())),
+            ]
+            .into(),
+        }
+    }
+
+    fn resolved(source: Source) -> Result<Resolved, String> {
+        resolve(&[("P".to_owned(), source)].into(), &values()).map_err(|unresolved| unresolved.to_string())
+    }
+
+    #[test]
+    fn each_source_has_its_value_and_a_secret_is_only_with_the_secrets() {
+        let plain = |value: &[u8]| {
+            Ok(Resolved { properties: [("P".to_owned(), value.to_vec())].into(), ..Resolved::default() })
+        };
+        assert_eq!(resolved(Source::Value(b"x".to_vec())), plain(b"x"));
+        assert_eq!(resolved(Source::Value(Vec::new())), plain(b""));
+        assert_eq!(resolved(Source::ConfigMap(reference("plain", "host", false))), plain(b"cam.example"));
+        let found = resolved(Source::Secret(reference("cam", "password", true))).unwrap();
+        assert_eq!((found.properties.len(), found.secrets["P"].reveal()), (0, &b"hunter2"[..]));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_unless_it_may_be() {
+        let config_map = |name, key, optional| resolved(Source::ConfigMap(reference(name, key, optional)));
+        let secret = |name, key, optional| resolved(Source::Secret(reference(name, key, optional)));
+        let nothing = Ok(Resolved::default());
+        let told = |text: &str| Err(format!("property 'P': {text}"));
+        for (found, expected) in [
+            (config_map("other", "host", false), told("ConfigMap ns/other does not exist")),
+            (config_map("plain", "port", false), told("ConfigMap ns/plain has no key 'port'")),
+            (config_map("plain", "port", true), nothing.clone()),
+            (secret("plain", "host", false), told("Secret ns/plain does not exist")),
+            (secret("cam", "user", false), told("Secret ns/cam has no key 'user'")),
+            (secret("other", "x", true), nothing),
+            (secret("dark", "x", true), told("Secret ns/dark can't be read: the API server does not answer")),
+            (config_map("dark", "x", false), told("ConfigMap ns/dark can't be read: the API server does not answer")),
+            (config_map("big", "all", true), told("the value has 1048577 bytes, more than 1048576")),
+        ] {
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn everything_that_is_missing_is_named_at_once() {
+        let missing = |name: &str| (name.to_owned(), Source::Secret(reference(name, "k", false)));
+        let sources = [missing("a"), missing("b"), ("c".to_owned(), Source::Value(Vec::new()))].into();
+        let unresolved = resolve(&sources, &Values::default()).unwrap_err();
+        let told = "property 'a': Secret ns/a does not exist; property 'b': Secret ns/b does not exist";
+        assert_eq!(unresolved.to_string(), told);
+    }
+
+    #[test]
+    fn all_values_together_are_bounded() {
+        let large = |count: usize| {
+            let property = |n: usize| (format!("P{n}"), Source::Value(vec![0; MAX_VALUE]));
+            resolve(&(0..count).map(property).collect(), &Values::default())
+        };
+        assert!(large(3).is_ok());
+        assert_eq!(large(4).unwrap_err().0, [Fault { property: "P3".to_owned(), why: Why::TooLargeTogether }]);
+    }
+}

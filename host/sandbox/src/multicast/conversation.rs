@@ -1,0 +1,142 @@
+//! What a guest says to a group and hears from it during a round.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
+
+use super::interfaces::{self, Interface};
+use super::queue::{Datagram, Queue};
+use super::sockets;
+
+/// Bytes of a datagram that is sent. Requests are small; answers may be as large as UDP allows.
+const SENT: usize = 9000;
+/// Datagrams one conversation sends to its group.
+const SENDS: u32 = 256;
+/// Bytes of a datagram: no UDP payload is larger.
+const DATAGRAM: usize = 1 << 16;
+/// How long a socket that failed is left alone. Its interface is gone, or a port it was sent to is closed.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Why something was not said.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stop {
+    /// A bound was reached.
+    #[error("{0}")]
+    Limit(String),
+    /// No interface carries it.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// A socket on each interface to speak from and one to hear the group with, all read into one queue until this is dropped.
+#[derive(Debug)]
+#[expect(unreachable_pub, reason = "the bindings re-export it")]
+pub struct Conversation {
+    group: SocketAddr,
+    talkers: Vec<(Interface, Arc<UdpSocket>)>,
+    queue: Arc<Queue>,
+    sends_left: u32,
+    /// Ends with the conversation.
+    _drains: JoinSet<()>,
+}
+
+impl Conversation {
+    /// Joins the group on each interface that the globs cover and that can carry it. Has to be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn open(group: SocketAddr, globs: &[String]) -> Result<Self, Stop> {
+        let none = |why: String| Stop::Unavailable(format!("no interface for {group}: {why}"));
+        let (mut pairs, mut last) = (Vec::new(), None);
+        for interface in interfaces::granted(globs, group.ip()).map_err(|error| none(error.to_string()))? {
+            match pair(&interface, group) {
+                Ok((talker, member)) => pairs.push((interface, talker, member)),
+                Err(error) => last = Some(format!("{}: {error}", interface.name)),
+            }
+        }
+        if pairs.is_empty() {
+            let family = if group.is_ipv4() { "IPv4" } else { "IPv6" };
+            let absent = || format!("none of those granted ({}) is up and has an {family} address", globs.join(", "));
+            return Err(none(last.unwrap_or_else(absent)));
+        }
+        Ok(Self::of(group, pairs))
+    }
+
+    fn of(group: SocketAddr, pairs: Vec<(Interface, Arc<UdpSocket>, Arc<UdpSocket>)>) -> Self {
+        // What we send to the group comes back to its members on this node, so also to our own.
+        let own: Arc<[SocketAddr]> = pairs.iter().filter_map(|(_, talker, _)| talker.local_addr().ok()).collect();
+        let queue = Arc::new(Queue::default());
+        let (mut talkers, mut drains) = (Vec::new(), JoinSet::new());
+        for (interface, talker, member) in pairs {
+            for socket in [talker.clone(), member] {
+                let drain = Drain { socket, interface: interface.name.as_str().into(), own: own.clone(), queue: queue.clone() };
+                drains.spawn(drain.run());
+            }
+            talkers.push((interface, talker));
+        }
+        Self { group, talkers, queue, sends_left: SENDS, _drains: drains }
+    }
+
+    /// Sends a datagram to the group on every interface.
+    ///
+    /// # Errors
+    /// If a bound is reached, or if no interface carries it.
+    pub(crate) async fn send(&mut self, payload: &[u8]) -> Result<(), Stop> {
+        if payload.len() > SENT {
+            return Err(Stop::Limit(format!("a datagram of {} bytes (at most {SENT})", payload.len())));
+        }
+        let left = self.sends_left.checked_sub(1);
+        self.sends_left = left.ok_or_else(|| Stop::Limit(format!("more than {SENDS} datagrams are sent")))?;
+        let (mut sent, mut last) = (false, String::new());
+        for (interface, talker) in &self.talkers {
+            match talker.send_to(payload, sockets::on(interface, self.group)).await {
+                Ok(_) => sent = true,
+                Err(error) => last = format!("{}: {error}", interface.name),
+            }
+        }
+        if sent { Ok(()) } else { Err(Stop::Unavailable(format!("nothing was sent to {}: {last}", self.group))) }
+    }
+
+    /// See [`Queue::take`].
+    pub(crate) async fn receive(&self, max: usize, wait: Duration) -> Vec<Datagram> {
+        self.queue.take(max, wait).await
+    }
+
+    /// Datagrams that did not fit into the queue.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.queue.dropped()
+    }
+}
+
+fn pair(interface: &Interface, group: SocketAddr) -> io::Result<(Arc<UdpSocket>, Arc<UdpSocket>)> {
+    Ok((sockets::talker(interface, group)?.into(), sockets::member(interface, group)?.into()))
+}
+
+/// Reads one socket.
+struct Drain {
+    socket: Arc<UdpSocket>,
+    interface: Arc<str>,
+    own: Arc<[SocketAddr]>,
+    queue: Arc<Queue>,
+}
+
+impl Drain {
+    async fn run(self) {
+        let mut buffer = vec![0; DATAGRAM];
+        loop {
+            match self.socket.recv_from(&mut buffer).await {
+                Ok((_, from)) if self.own.contains(&from) => {}
+                Ok((length, from)) => {
+                    let payload = buffer.get(..length).unwrap_or_default().to_vec();
+                    self.queue.push(Datagram { from, interface: self.interface.clone(), payload });
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+}

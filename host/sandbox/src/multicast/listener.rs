@@ -1,0 +1,135 @@
+//! What is said to a group between rounds.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::interfaces::{self, Interface};
+use super::sockets;
+
+/// How often interfaces are looked at. One that comes up is heard after this at the latest.
+const RESCAN: Duration = Duration::from_secs(15);
+/// Datagrams and bytes read at once. After so many the listener rests, so that a flood costs a few percent of a processor;
+/// what the kernel's buffers don't hold meanwhile is lost.
+const BATCH: usize = 256;
+const BATCH_BYTES: usize = 1 << 20;
+const REST: Duration = Duration::from_millis(10);
+/// Bytes of a datagram: no UDP payload is larger.
+const DATAGRAM: usize = 1 << 16;
+
+/// Hears datagrams to a multicast group that contain one of some texts, on each granted interface, also those that come up
+/// later. Made by [`Host::listen`](crate::Host::listen).
+#[derive(Debug)]
+pub struct Listener {
+    group: SocketAddr,
+    interfaces: Vec<String>,
+    containing: Vec<String>,
+    members: Vec<(Interface, UdpSocket)>,
+    rescan: Interval,
+}
+
+impl Listener {
+    pub(crate) fn new(group: SocketAddr, interfaces: &[String], containing: Vec<String>) -> Self {
+        let mut rescan = interval_at(Instant::now() + RESCAN, RESCAN);
+        rescan.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut listener = Self { group, interfaces: interfaces.to_vec(), containing, members: Vec::new(), rescan };
+        listener.follow();
+        listener
+    }
+
+    /// Waits for a datagram that contains one of the texts; "" is in each. All that came in by then count as one. May be
+    /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
+    pub async fn heard(&mut self) {
+        loop {
+            tokio::select! {
+                () = readable(&self.members) => {
+                    if self.read() {
+                        return;
+                    }
+                    tokio::time::sleep(REST).await;
+                }
+                _ = self.rescan.tick() => self.follow(),
+            }
+        }
+    }
+
+    /// Joins the group on interfaces that came up, and leaves those that are gone.
+    fn follow(&mut self) {
+        let granted = match interfaces::granted(&self.interfaces, self.group.ip()) {
+            Ok(granted) => granted,
+            Err(error) => return tracing::warn!("multicast from {}: the interfaces can't be listed: {error}", self.group),
+        };
+        self.members.retain(|(interface, _)| granted.contains(interface));
+        for interface in granted {
+            if self.members.iter().any(|(known, _)| *known == interface) {
+                continue;
+            }
+            match sockets::member(&interface, self.group) {
+                Ok(socket) => self.members.push((interface, socket)),
+                Err(error) => tracing::debug!("no multicast from {} on {}: {error}", self.group, interface.name),
+            }
+        }
+    }
+
+    /// Reads what is there, within bounds; whether one of the texts was in it.
+    fn read(&self) -> bool {
+        let (mut heard, mut buffer) = (false, vec![0; DATAGRAM]);
+        for (_, socket) in &self.members {
+            let mut bytes = 0;
+            for _ in 0..BATCH {
+                match socket.try_recv(&mut buffer) {
+                    Ok(length) => {
+                        bytes += length;
+                        heard = heard || self.counts(buffer.get(..length).unwrap_or_default());
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // That its interface went down, say; it is said once.
+                    Err(_) => {}
+                }
+                if bytes > BATCH_BYTES {
+                    break;
+                }
+            }
+        }
+        heard
+    }
+
+    fn counts(&self, payload: &[u8]) -> bool {
+        self.containing.iter().any(|text| contains(payload, text.as_bytes()))
+    }
+}
+
+/// Waits until one of the sockets has something.
+async fn readable(members: &[(Interface, UdpSocket)]) {
+    std::future::poll_fn(|context| {
+        let ready = members.iter().any(|(_, socket)| socket.poll_recv_ready(context).is_ready());
+        if ready { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn contains(payload: &[u8], text: &[u8]) -> bool {
+    text.is_empty() || payload.windows(text.len()).any(|window| window == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_found_wherever_it_is() {
+        for (payload, text, found) in [
+            ("<a:Action>.../discovery/Hello</a:Action>", "discovery/Hello", true),
+            ("discovery/Hell", "discovery/Hello", false),
+            ("Hello", "Hello", true),
+            ("", "Hello", false),
+            ("", "", true),
+        ] {
+            assert_eq!(contains(payload.as_bytes(), text.as_bytes()), found, "{payload:?}");
+        }
+    }
+}
