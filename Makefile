@@ -4,7 +4,7 @@
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
-HANDLERS  := udev debug-echo
+HANDLERS  := udev debug-echo opcua onvif
 RUN       := target/run
 PEERS     := target/peers
 # Debian packages that stories need: a real udevd, and network namespaces.

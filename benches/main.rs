@@ -5,6 +5,7 @@ mod allocate;
 mod enumerate;
 mod measure;
 mod node;
+mod opcua;
 mod reclaim;
 mod register;
 mod restart;
@@ -14,7 +15,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 7] = ["round", "enumerate", "uevent", "register", "allocate", "reclaim", "restart"];
+const NAMES: [&str; 8] = ["round", "enumerate", "opcua", "uevent", "register", "allocate", "reclaim", "restart"];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -35,6 +36,7 @@ async fn measured(name: &str) -> Table {
     match name {
         "round" => round::measure().await,
         "enumerate" => enumerate::measure().await,
+        "opcua" => opcua::measure().await,
         "uevent" => uevent::measure().await,
         "register" => register::measure().await,
         "allocate" => allocate::measure().await,

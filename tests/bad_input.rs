@@ -28,7 +28,7 @@ const BROKEN: [(&str, &str, &str); 9] = [
     ("capacity:", "capacty:", ":10: spec.capacty: unknown field"),
     ("capacity: 1", "capacity: 0", ":10: spec.capacity: 0 is not between 1 and 1000"),
     ("capacity: 1", "capacity: one", ":10: spec.capacity: invalid type: string \"one\", expected i64"),
-    ("kind: Configuration", "kind: Pod", ":2: kind: 'Pod' is not Configuration or DiscoveryHandler"),
+    ("kind: Configuration", "kind: Pod", ":2: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret"),
     ("akri.sh/v0", "v1", ":1: apiVersion: 'v1' is not akri.sh/v0"),
     ("    name: debugEcho", "    nam: debugEcho", ":7: spec.discoveryHandler.nam: unknown field"),
     ("capacity: 1", "protocol: {}", ":10: spec.protocol: unknown field; today it is spec.discoveryHandler"),
@@ -69,9 +69,9 @@ async fn each_bad_manifest_is_named_and_the_good_ones_are_served() {
     for (name, what) in [
         ("bytes", ": cannot read the file: stream did not contain valid UTF-8"),
         ("large", ": cannot read the file: larger than 4194304 bytes"),
-        ("directory", ": cannot read the file: Is a directory"),
+        ("directory", ": cannot read the file: not a regular file"),
         ("link", ": cannot read the file: No such file or directory"),
-        ("two", ":1: kind: 'Pod' is not Configuration or DiscoveryHandler"),
+        ("two", ":1: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret"),
     ] {
         agent.wait_for_log(&told(name, what)).await;
     }

@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use akri_agent::cluster::local::Local;
-use akri_agent::cluster::{Cluster, ClusterError, Created, HandlerReport, Manifests, Report, Swapped};
+use akri_agent::cluster::{Cluster, ClusterError, Created, HandlerReport, Manifests, Occurrence, Report, Swapped};
+use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::Registry;
+use akri_agent::discovery::sources::Providers;
 use akri_agent::journal::Journal;
+use akri_agent::metrics::Metrics;
 use akri_agent::owner::{Context, Owner};
 use akri_agent::plugin::Plugins;
 use akri_agent::publisher::Publisher;
 use akri_agent::reclaim::Claims;
+use akri_agent::remote::{self, Remote};
 use akri_agent::uevent::Uevents;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_model::claim::Entry;
@@ -72,9 +76,14 @@ impl Cluster for Line {
         self.through(self.to.list(configuration).await)
     }
 
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        names: &[String],
+    ) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
-        self.through(self.to.find(configuration, identity).await)
+        self.through(self.to.find(configuration, identity, names).await)
     }
 
     async fn create(&self, instance: &Instance) -> Result<Created, ClusterError> {
@@ -96,6 +105,10 @@ impl Cluster for Line {
         self.check()?;
         let _turn = self.slow.read().await;
         self.through(self.to.swap_usage(key, slot, from, to).await)
+    }
+
+    fn tell(&self, occurrence: Occurrence) {
+        self.to.tell(occurrence);
     }
 
     async fn report(&self, report: &Report) -> Result<(), ClusterError> {
@@ -169,6 +182,7 @@ impl Site {
             claims: Arc::new(Claims::new(100)),
             sightings,
             cdi: None,
+            metrics: Metrics::default(),
             naming: Semaphore::new(8),
         });
         let config = HostConfig { cache_dir: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
@@ -184,7 +198,17 @@ impl Site {
         handlers.wait_for(|handlers| handlers.settled).await.unwrap();
         let handlers = handlers.borrow().clone();
         let (_, handlers) = watch::channel(handlers);
-        self.owner = Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), handlers));
+        let remote = remote::Settings {
+            directory: self.node.path("handlers"),
+            users: Vec::new(),
+            networks: Vec::new(),
+            trust_paths: false,
+        };
+        let (remote, _) = Remote::start(remote, &self.node.path("state"), handlers.clone());
+        let properties = Properties::new(self.line.values());
+        let providers = Providers { handlers, properties, remote };
+        self.owner =
+            Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
         self.context = Some(context);
     }
 
@@ -326,7 +350,7 @@ async fn a_local_device_is_served_without_the_api() {
 async fn a_container_gets_what_this_node_saw_and_not_what_the_instance_says() {
     let site = Site::new().await;
     let identity = HashInput::new("one", true, "").identity();
-    let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
+    let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity, &[]).await.unwrap().unwrap();
     instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
     site.line.to.publish(&instance).await.unwrap();
     let admitted = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
@@ -363,7 +387,7 @@ async fn a_move_that_fails_is_undone() {
     site.start(&[]).await;
     site.kubelet.wait_for("an id for the other camera", |view| view.resource(whole).allocatable() == 3).await;
     let other = HashInput::new("two", true, "").identity();
-    let other = site.line.to.find(&Key::new("default", "cam"), &other).await.unwrap().unwrap();
+    let other = site.line.to.find(&Key::new("default", "cam"), &other, &[]).await.unwrap().unwrap();
     for slot in other.device_usage.keys() {
         assert_eq!(site.line.to.swap_usage(&other.key, slot, "", "node-b").await, Ok(Swapped::Done));
     }
@@ -371,7 +395,8 @@ async fn a_move_that_fails_is_undone() {
     let container_requests = vec![ContainerAllocateRequest { devices_ids: vec!["0".to_owned(), "1".to_owned()] }];
     let refused = site.kubelet.plugin(whole).allocate(AllocateRequest { container_requests }).await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
-    let first = site.line.to.find(&Key::new("default", "cam"), &HashInput::new("one", true, "").identity()).await;
+    let first = HashInput::new("one", true, "").identity();
+    let first = site.line.to.find(&Key::new("default", "cam"), &first, &[]).await;
     let usage: Vec<String> = first.unwrap().unwrap().device_usage.into_values().collect();
     assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
 }

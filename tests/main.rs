@@ -14,11 +14,17 @@ mod lost_api;
 mod lost_state;
 mod misbehaving_handlers;
 mod names;
+mod opcua;
+mod opcua_peers;
 mod plugin;
+mod properties;
+mod quarantine;
 mod reclaim;
+mod reload;
 mod restarts;
 mod storm;
 mod udev_rules;
 mod uevents;
+mod wakeups;
 
 use akri_tests as support;

@@ -189,7 +189,7 @@ async fn of_two_configurations_with_one_name_one_is_served_at_a_time() {
     let resource = resource_of(&found[0]);
     kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
     write("earlier");
-    agent.wait_for_log("not used: a Configuration of another namespace has the name").await;
+    agent.wait_for_log("akri.sh/echo is the resource of Configuration later/echo, which had it first").await;
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(identities(&node.instances()), identities(&found), "the one that has the name keeps it");
     assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);

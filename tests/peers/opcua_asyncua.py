@@ -5,13 +5,14 @@ The argument is JSON:
   uri, name, type   what it says of itself; type as in ua.ApplicationType, by default Server
   register  URL of a discovery server to register with
   entries   list of {uri, name, urls} that it lists as registered, whether they exist or not
-  farm      number of servers it lists, all of them there: urn:farm:<n> at 127.1.x.y, on the port after its own
+  farm      number of servers it lists, all of them there: urn:farm:<n> on the port after its own, at 127.1.0.0 and on
 """
 
 import asyncio
 import ipaddress
 import json
 import logging
+import resource
 import sys
 from copy import copy
 from urllib.parse import urlsplit
@@ -42,6 +43,8 @@ def registered(uri, name, urls):
 
 async def farm(count, port):
     """One server that is `count` of them: what it says it is goes by the address it is asked at."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     many = await server(f"opc.tcp://127.1.0.0:{port}/", "urn:farm", "farm", "Server")
     original = many.iserver.get_endpoints
 
@@ -54,8 +57,9 @@ async def farm(count, port):
         return endpoints
 
     many.iserver.get_endpoints = get_endpoints
-    many.socket_address = ("0.0.0.0", port)
-    urls = [f"opc.tcp://{ipaddress.ip_address(FARM + number)}:{port}/" for number in range(count)]
+    addresses = [str(ipaddress.ip_address(FARM + number)) for number in range(count)]
+    many.socket_address = (addresses, port)  # a socket for each, rather than one that others can reach
+    urls = [f"opc.tcp://{address}:{port}/" for address in addresses]
     return many, [registered(f"urn:farm:{number}", f"farm {number}", [url]) for number, url in enumerate(urls)]
 
 

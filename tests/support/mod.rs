@@ -1,7 +1,11 @@
 //! What stories are made with.
 
+pub mod cluster;
 pub mod kubelet;
+pub mod namespace;
 pub mod node;
+pub mod onvif;
+pub mod opcua;
 pub mod skip;
 pub mod udev;
 pub mod zram;

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use akri_agent::cluster::local::{read_configurations, read_instances};
+use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
 use akri_api::condition::{self, Condition};
-use akri_api::{Configuration, Instance};
+use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
 use akri_model::names::resource_name;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -177,6 +177,23 @@ impl Node {
 
     pub fn configurations(&self) -> Vec<Configuration> {
         read_configurations(&self.path("state")).unwrap()
+    }
+
+    /// What is reported of a DiscoveryHandler.
+    pub fn handler(&self, name: &str) -> Option<DiscoveryHandlerStatus> {
+        let handlers = read_handlers(&self.path("state")).unwrap();
+        handlers.into_iter().find(|handler| handler.metadata.name.as_deref() == Some(name))?.status
+    }
+
+    /// Waits until what is reported of a DiscoveryHandler is as wanted, and returns it.
+    pub async fn wait_for_handler(
+        &self,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&DiscoveryHandlerStatus) -> bool,
+    ) -> DiscoveryHandlerStatus {
+        let is_wanted = |found: &Option<DiscoveryHandlerStatus>| found.as_ref().is_some_and(&wanted);
+        wait_for(what, || self.handler(name), is_wanted).await.unwrap()
     }
 
     /// A condition of a Configuration in the namespace `default`.

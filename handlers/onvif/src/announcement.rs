@@ -125,7 +125,8 @@ fn camera(found: &Element, sender: IpAddr) -> Result<Camera, ReplyError> {
     let reference = found.text_at(&["EndpointReference", "Address"]);
     let uuid = reference.and_then(uuid).ok_or(ReplyError::NoReference)?;
     let urls = found.text_at(&["XAddrs"]).unwrap_or_default().split_whitespace();
-    let mut urls: Vec<ServiceUrl> = urls.filter_map(|text| ServiceUrl::parse(text, sender)).take(MAX_URLS).collect();
+    let mut urls: Vec<ServiceUrl> =
+        urls.filter_map(|text| ServiceUrl::announced(text, sender)).take(MAX_URLS).collect();
     urls.sort_by_key(|url| url.rank(sender));
     if urls.is_empty() {
         return Err(ReplyError::NoUrl);

@@ -170,7 +170,7 @@ impl<T: Transport> Inquiry<'_, T> {
     /// Cameras write unspecified addresses here, too; then it is the one the camera was reached at.
     fn usable(&self, (media, url): (Media, &str)) -> Option<(Media, ServiceUrl)> {
         let reached = self.url.ip().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        Some((media, ServiceUrl::parse(url, reached)?))
+        Some((media, ServiceUrl::announced(url, reached)?))
     }
 
     /// Asks the device service for what a camera need not be able or willing to say; then it is none.
@@ -201,3 +201,7 @@ fn without_user(uri: &str) -> Option<String> {
     let is_usable = !host.is_empty() && uri.len() <= MAX_URI && !uri.contains(|c: char| c.is_control() || c == ' ');
     is_usable.then(|| format!("{scheme}://{host}{}", rest.get(authority.len()..).unwrap_or_default()))
 }
+
+#[cfg(test)]
+#[path = "inquiry_tests.rs"]
+mod tests;

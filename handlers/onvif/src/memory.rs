@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn camera() -> Camera {
-        let url = ServiceUrl::parse(URL, "192.168.1.5".parse().unwrap()).unwrap();
+        let url = ServiceUrl::parse(URL).unwrap();
         Camera { uuid: "a".into(), scopes: vec![], metadata_version: "10".into(), urls: vec![url] }
     }
 

@@ -36,12 +36,7 @@ pub fn digest_challenge(header: &str) -> Option<DigestClient> {
 }
 
 /// The `Authorization` header of a POST, if the challenge can be met.
-pub fn digest_answer(
-    challenge: &mut DigestClient,
-    credentials: &Credentials,
-    path: &str,
-    body: &[u8],
-) -> Option<String> {
+pub fn digest_answer(challenge: &mut DigestClient, credentials: &Credentials, path: &str) -> Option<String> {
     let answer = PasswordParams {
         username: &credentials.username,
         password: &credentials.password,

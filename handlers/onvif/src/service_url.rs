@@ -17,28 +17,27 @@ pub struct ServiceUrl {
 }
 
 impl ServiceUrl {
-    /// Reads a URL that came from `sender`. Where the host is an unspecified address, as some cameras write, it is the
-    /// sender's. None if the URL is of no use: another scheme, a user in it, or this node's own loopback address although
-    /// the sender is elsewhere.
-    pub fn parse(text: &str, sender: IpAddr) -> Option<Self> {
-        if text.len() > MAX_LENGTH {
-            return None;
-        }
-        let uri: Uri = text.parse().ok()?;
-        let scheme = uri.scheme()?;
-        let authority = uri.authority()?;
+    /// Reads a URL. None if it is none, or one of another scheme or with a user in it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let uri: Uri = Some(text).filter(|text| text.len() <= MAX_LENGTH)?.parse().ok()?;
+        let (scheme, authority) = (uri.scheme()?, uri.authority()?);
         let host = authority.host();
         let is_plain =
             authority.as_str() == host || authority.port_u16().is_some() && !authority.as_str().contains('@');
         let is_http = scheme == &Scheme::HTTP || scheme == &Scheme::HTTPS;
-        if !is_http || !is_plain || host.is_empty() {
-            return None;
-        }
-        match host.trim_matches(['[', ']']).parse::<IpAddr>().ok() {
-            Some(ip) if ip.is_unspecified() => with_host(uri, sender),
-            Some(ip) if ip.is_loopback() && !sender.is_loopback() => None,
-            None if host.eq_ignore_ascii_case("localhost") && !sender.is_loopback() => None,
-            ip => Some(Self { uri, ip }),
+        let ip = host.trim_matches(['[', ']']).parse().ok();
+        (is_http && is_plain && !host.is_empty()).then_some(Self { uri, ip })
+    }
+
+    /// Reads a URL that came from `sender`. Where the host is an unspecified address, as some cameras write, it is the
+    /// sender's. None also if it is this node's own loopback address although the sender is elsewhere.
+    pub fn announced(text: &str, sender: IpAddr) -> Option<Self> {
+        let url = Self::parse(text)?;
+        let is_here = url.ip.map_or(url.host().eq_ignore_ascii_case("localhost"), |ip| ip.to_canonical().is_loopback());
+        match url.ip {
+            Some(ip) if ip.is_unspecified() => with_host(url.uri, sender),
+            _ if is_here && !sender.is_loopback() => None,
+            _ => Some(url),
         }
     }
 
@@ -103,7 +102,7 @@ mod tests {
     const SENDER: &str = "192.168.1.5";
 
     fn parse(text: &str) -> Option<ServiceUrl> {
-        ServiceUrl::parse(text, SENDER.parse().unwrap())
+        ServiceUrl::announced(text, SENDER.parse().unwrap())
     }
 
     fn read(text: &str) -> Option<String> {
@@ -127,16 +126,22 @@ mod tests {
         assert_eq!(read("http://0.0.0.0:8080/onvif?x").as_deref(), Some("http://192.168.1.5:8080/onvif?x"));
         assert_eq!(read("http://0.0.0.0/onvif").as_deref(), Some("http://192.168.1.5/onvif"));
         assert_eq!(read("http://[::]:80/").as_deref(), Some("http://192.168.1.5:80/"));
-        let v6 = ServiceUrl::parse("https://0.0.0.0:1/", "fe80::2".parse().unwrap()).unwrap();
+        let v6 = ServiceUrl::announced("https://0.0.0.0:1/", "fe80::2".parse().unwrap()).unwrap();
         assert_eq!((v6.to_string().as_str(), v6.ip()), ("https://[fe80::2]:1/", Some("fe80::2".parse().unwrap())));
     }
 
     #[test]
     fn a_camera_can_not_send_us_to_ourselves() {
-        for text in ["http://127.0.0.1/", "http://[::1]:80/", "http://localhost/", "http://LOCALHOST:8080/onvif"] {
+        for text in [
+            "http://127.0.0.1/",
+            "http://[::1]:80/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://localhost/",
+            "http://LOCALHOST:8080/onvif",
+        ] {
             assert_eq!(read(text), None, "{text}");
         }
-        let here = ServiceUrl::parse("http://127.0.1.7:80/", "127.0.0.1".parse().unwrap());
+        let here = ServiceUrl::announced("http://127.0.1.7:80/", "127.0.0.1".parse().unwrap());
         assert_eq!(here.unwrap().ip(), Some("127.0.1.7".parse().unwrap()));
     }
 

@@ -199,7 +199,7 @@ fn opening(body: &[u8]) -> Result<&[u8], Error> {
     reader.u32().map_err(unreadable)?; // the channel's number; the message in it says it again
     let policy = reader.string().map_err(unreadable)?;
     if policy != POLICY_NONE {
-        return Err(Error::Policy(policy));
+        return Err(Error::Policy(shown(&policy)));
     }
     reader.byte_string().map_err(unreadable)?; // the server's certificate, which proves nothing here
     reader.byte_string().map_err(unreadable)?; // the thumbprint of ours, which we don't have
@@ -234,11 +234,20 @@ fn refusal(body: &[u8]) -> Error {
     let mut reader = Reader::new(body);
     let read = reader.u32().and_then(|status| Ok((Status(status), reader.string()?)));
     match read {
-        Ok((status, reason)) => Error::Refused { status, reason: reason.chars().take(200).collect() },
+        Ok((status, reason)) => Error::Refused { status, reason: shown(&reason) },
         Err(error) => unreadable(error),
     }
+}
+
+/// As much of a server's text as an error shows.
+fn shown(text: &str) -> String {
+    text.chars().take(200).collect()
 }
 
 fn unreadable(error: binary::Error) -> Error {
     message::Error::from(error).into()
 }
+
+#[cfg(test)]
+#[path = "conversation_tests.rs"]
+mod tests;

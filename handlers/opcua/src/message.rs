@@ -74,7 +74,7 @@ pub enum Error {
     #[error("it answers {0}")]
     Fault(Status),
     /// Another message, by the number of its type.
-    #[error("it answers with a message of type {0:?}")]
+    #[error("it answers with another message{}", .0.map(|id| format!(" (type {id})")).unwrap_or_default())]
     Unexpected(Option<u32>),
     /// More elements than we read.
     #[error("it lists {count} {what} (at most {most})")]
@@ -278,3 +278,7 @@ fn user_token(reader: &mut Reader<'_>) -> Result<i32, binary::Error> {
     }
     Ok(kind)
 }
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;

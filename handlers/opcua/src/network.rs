@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::message::{self, Question};
-use crate::url::{Host, Url};
+use crate::url::Url;
 
 /// The way to the servers.
 pub trait Network {
@@ -22,7 +22,7 @@ pub enum Error {
     NotGranted(String),
     /// Nobody knows the name.
     #[error("the name '{0}' does not resolve")]
-    NameNotResolved(Host),
+    NameNotResolved(String),
     /// No connection, or it broke off.
     #[error("{0}")]
     Unreachable(String),

@@ -216,3 +216,7 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "round_tests.rs"]
+mod tests;

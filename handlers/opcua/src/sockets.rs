@@ -1,6 +1,8 @@
 //! The way to the servers over `wasi:sockets`: names, connections and timeouts, many of them at once on the one thread a
 //! component has. The host checks each address it is to connect to and each name it is to resolve.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
@@ -28,22 +30,37 @@ const MAX_ADDRESSES: usize = 4;
 const READ: usize = 16 * 1024;
 
 /// The sockets that the host gives.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Sockets {
     remaining: fn() -> u64,
+    /// What names resolved to, for the round: many servers share a machine, and the host resolves only so many names.
+    known: RefCell<HashMap<String, Result<Vec<IpAddr>, Error>>>,
 }
 
 impl Sockets {
     /// `remaining` tells how many nanoseconds the round may still go on.
     pub(crate) fn new(remaining: fn() -> u64) -> Self {
-        Self { remaining }
+        Self { remaining, known: RefCell::default() }
+    }
+
+    async fn addresses(&self, host: &Host) -> Result<Vec<IpAddr>, Error> {
+        let name = match host {
+            Host::Address(address) => return Ok(vec![*address]),
+            Host::Name(name) => name,
+        };
+        if let Some(known) = self.known.borrow().get(name) {
+            return known.clone();
+        }
+        let addresses = resolve(name).await;
+        self.known.borrow_mut().insert(name.clone(), addresses.clone());
+        addresses
     }
 }
 
 impl Network for Sockets {
     async fn ask(&self, url: &Url, question: Question, limit: Duration) -> Result<Vec<u8>, Error> {
         let start = Instant::now();
-        let addresses = within(limit, addresses(&url.host)).await?;
+        let addresses = within(limit, self.addresses(&url.host)).await?;
         let mut failure = None;
         for (left, address) in (1..=addresses.len() as u32).rev().zip(addresses) {
             let share = limit.saturating_sub(start.elapsed()) / left;
@@ -52,7 +69,7 @@ impl Network for Sockets {
                 Err(error) => failure = Some(worse(failure, error)),
             }
         }
-        Err(failure.unwrap_or_else(|| Error::NameNotResolved(url.host.clone())))
+        Err(failure.unwrap_or_else(|| Error::NameNotResolved(url.host.to_string())))
     }
 
     fn remaining(&self) -> Duration {
@@ -73,15 +90,11 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
     work.timeout(timer.wait()).await.unwrap_or(Err(Error::TimedOut(limit)))
 }
 
-/// The addresses of a machine, in the order the resolver gives them.
-async fn addresses(host: &Host) -> Result<Vec<IpAddr>, Error> {
-    let name = match host {
-        Host::Address(address) => return Ok(vec![*address]),
-        Host::Name(name) => name,
-    };
+/// The addresses of a name, in the order the resolver gives them.
+async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
     let failed = |code| match code {
         ErrorCode::AccessDenied => Error::NotGranted(format!("resolving '{name}' (grants.names)")),
-        _ => Error::NameNotResolved(host.clone()),
+        _ => Error::NameNotResolved(name.to_owned()),
     };
     let lookup = resolve_addresses(&instance_network(), name).map_err(failed)?;
     let ready = AsyncPollable::new(lookup.subscribe());

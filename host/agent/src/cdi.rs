@@ -2,14 +2,16 @@
 //! changed and removed on its own (Container Device Interface 0.5.0: the first version whose device nodes have a host path
 //! and whose device names may begin with a digit).
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{RESOURCE_PREFIX, cdi_class};
 use serde_json::{Value, json};
 use tracing::warn;
+
+use crate::replace::replace;
 
 /// Where specification files go.
 #[derive(Debug, Clone)]
@@ -74,23 +76,6 @@ fn spec(configuration: &str, hash: &str, edits: &ContainerEdits) -> Value {
         "kind": format!("{RESOURCE_PREFIX}{}", cdi_class(configuration)),
         "devices": [{"name": hash, "containerEdits": {"env": env, "deviceNodes": nodes, "mounts": mounts}}],
     })
-}
-
-/// Engines read the directory at any time: a file appears there as a whole.
-fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|before| before == bytes) {
-        return Ok(());
-    }
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
-    let beside = path.with_extension("new"); // engines read only .json and .yaml
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    if sync {
-        file.sync_data()?;
-    }
-    fs::rename(&beside, path)?;
-    if sync { File::open(directory)?.sync_all() } else { Ok(()) }
 }
 
 #[cfg(test)]

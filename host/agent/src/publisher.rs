@@ -8,9 +8,9 @@ use akri_model::instance::Instance;
 use akri_model::names::Key;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::cluster::{Cluster, ClusterError, Created, HandlerReport, Report};
+use crate::cluster::{Cluster, ClusterError, HandlerReport, Report};
 
 /// First pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
@@ -151,7 +151,7 @@ async fn attempt(cluster: &dyn Cluster, wishes: Wishes) -> Wishes {
 async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<(), ClusterError> {
     match wish {
         Wish::Publish(instance) => match cluster.publish(instance).await {
-            Err(ClusterError::NotFound(_)) => recreate(cluster, instance).await,
+            Err(ClusterError::NotFound(_)) => Ok(()), // its owner is told, too, and makes it again or has let it go
             other => other,
         },
         Wish::Delete { uid } => cluster.delete(key, uid).await,
@@ -160,15 +160,6 @@ async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<(), Clu
         Wish::ReportHandler(report) => cluster.report_handler(report).await,
         Wish::ForgetHandler => cluster.forget_handler(&key.name).await,
     }
-}
-
-/// Somebody deleted an Instance whose device is there: it is made again, with its claims (rule 27).
-async fn recreate(cluster: &dyn Cluster, instance: &Instance) -> Result<(), ClusterError> {
-    match cluster.create(instance).await? {
-        Created::New(_) => info!(instance = %instance.key, "created again"),
-        Created::Taken(other) => warn!(instance = %instance.key, holder = other.uid, "another Instance has the name"),
-    }
-    Ok(())
 }
 
 fn answer(done: oneshot::Sender<()>) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use akri_agent::agent::{self, Settings, Source};
 use akri_agent::cdi::Cdi;
+use akri_agent::remote;
 use anyhow::{Context as _, ensure};
 use kube::{Client, Config};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -13,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::cli::{AgentArgs, CdiFor, node_name};
+use crate::cli::{AgentArgs, CdiFor, RemoteArgs, node_name};
 use crate::get::instances_of;
 
 /// How often `--show` looks for changes.
@@ -28,7 +29,9 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let settings = Settings {
         cdi: args.cdi_dir.map(|directory| Cdi { directory, kubelet }),
         node: node_name(args.node_name)?,
+        remote: remote(args.remote)?,
         source,
+        listen: args.listen,
         components: args.components,
         kubelet_dir: args.kubelet_dir,
         state_dir: std::path::absolute(&args.state_dir).context("--state-dir")?, // compiled code is only run from a fixed place
@@ -41,6 +44,15 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         shown.abort();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn remote(args: RemoteArgs) -> anyhow::Result<remote::Settings> {
+    Ok(remote::Settings {
+        directory: std::path::absolute(&args.handlers_dir).context("--handlers-dir")?,
+        users: args.allow_handler_uid,
+        networks: args.allow_network_handlers,
+        trust_paths: args.trust_remote_paths,
+    })
 }
 
 /// The directory of local mode, or the API server that KUBECONFIG or the pod's service account leads to.

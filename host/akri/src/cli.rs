@@ -1,8 +1,12 @@
 //! The command line. Each flag of the agent has an environment variable, for manifests.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
+
+use crate::handler::HandlerCommand;
 
 /// Leaf devices as Kubernetes resources, discovered by sandboxed WASM components.
 #[derive(Debug, Parser)]
@@ -44,6 +48,12 @@ pub(crate) enum Command {
     Controller,
     /// Run discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
     Discover(DiscoverArgs),
+    /// Inspect, check and try a component that is a discovery handler, or begin a new one. No cluster is needed.
+    Handler {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: HandlerCommand,
+    },
     /// Show what a local agent keeps.
     Get(GetArgs),
 }
@@ -77,10 +87,15 @@ pub(crate) struct AgentArgs {
     pub(crate) cdi: CdiFor,
     #[command(flatten)]
     pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
     /// Seconds after a restart of the kubelet or the agent in which no slot is given back: the kubelet's list of pods is
     /// not complete right away.
     #[arg(long, value_name = "SECONDS", env = "AKRI_SETTLE_SECONDS", default_value_t = 60)]
     pub(crate) settle_seconds: u64,
+    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:8080 [default: nowhere].
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN")]
+    pub(crate) listen: Option<SocketAddr>,
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
     pub(crate) show: bool,
@@ -93,6 +108,27 @@ pub(crate) enum CdiFor {
     None,
     /// The kubelet, in its Allocate answers.
     Kubelet,
+}
+
+/// Who may serve remote discovery handlers.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RemoteArgs {
+    /// Directory of remote discovery handlers: they register on the socket agent-registration.sock in it, and their own
+    /// sockets have to be in it.
+    #[arg(long, value_name = "DIR", env = "DISCOVERY_HANDLERS_DIRECTORY", default_value = "/var/lib/akri")]
+    pub(crate) handlers_dir: PathBuf,
+    /// Let processes of this user register and serve handlers, beside those of root and of the agent's own user. May be
+    /// given more than once.
+    #[arg(long, value_name = "UID", env = "AKRI_ALLOW_HANDLER_UIDS", value_delimiter = ',')]
+    pub(crate) allow_handler_uid: Vec<u32>,
+    /// Let handlers register addresses in this network, such as 10.1.0.0/16. What they are asked, values of Secrets
+    /// included, goes there unencrypted. May be given more than once; without it, handlers serve on Unix sockets only.
+    #[arg(long, value_name = "CIDR", env = "AKRI_ALLOW_NETWORK_HANDLERS", value_delimiter = ',')]
+    pub(crate) allow_network_handlers: Vec<IpNet>,
+    /// Let remote handlers name any path of the node in mounts and device specs, as upstream Akri does; else only devices
+    /// below /dev.
+    #[arg(long, env = "AKRI_TRUST_REMOTE_PATHS")]
+    pub(crate) trust_remote_paths: bool,
 }
 
 /// Where the node's devices are described.
@@ -109,7 +145,8 @@ pub(crate) struct HostArgs {
 /// Flags of `akri discover`.
 #[derive(Debug, Args)]
 pub(crate) struct DiscoverArgs {
-    /// YAML file with one or more Configurations, and DiscoveryHandlers if you like.
+    /// YAML file with one or more Configurations, and if you like DiscoveryHandlers, and the Secrets and ConfigMaps that
+    /// properties come from.
     pub(crate) file: PathBuf,
     /// Use this component for all Configurations, whatever handler they name. A DiscoveryHandler in FILE that names the
     /// component's file gives its grants; without one it is granted nothing but device nodes below /dev.

@@ -5,7 +5,9 @@ mod cli;
 mod controller;
 mod discover;
 mod get;
+mod handler;
 mod output;
+mod subject;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -36,6 +38,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Command::Controller => controller::run().await,
             Command::Discover(args) => discover::run(args).await,
             Command::Get(args) => get::run(&args),
+            Command::Handler { command } => handler::run(command).await,
         }
     });
     runtime.shutdown_background(); // nothing that still reads a slow file may delay the end
@@ -53,8 +56,12 @@ fn start_log(cli: &Cli) {
     let others = "warn,cranelift=warn,wasmtime=warn,h2=warn";
     // What became of its rounds, `discover` says itself.
     let rounds = if default == "warn" { "error" } else { default };
-    let ours = format!("akri={default},akri_agent={default},akri_agent::discovery={rounds},akri_controller={default},akri_sandbox={default}");
-    let wanted = format!("{others},{ours}");
+    let ours = format!(
+        "akri={default},akri_agent={default},akri_agent::discovery={rounds},akri_controller={default},akri_sandbox={default}"
+    );
+    // Whoever tries a component wants to see what it writes.
+    let guests = if matches!(cli.command, Command::Handler { .. }) { ",akri::handler=trace" } else { "" };
+    let wanted = format!("{others},{ours}{guests}");
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {

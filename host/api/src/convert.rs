@@ -31,6 +31,7 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
     model::Configuration {
         key: Key::new(object.namespace().unwrap_or_else(|| "default".to_owned()), object.name_any()),
         uid: object.uid().unwrap_or_default(),
+        created: object.creation_timestamp().map(|Time(at)| at.as_second()).unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         handler: spec.discovery_handler.name.clone(),
         details: spec.discovery_handler.discovery_details.clone(),

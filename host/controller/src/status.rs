@@ -98,10 +98,8 @@ fn conditions(before: &[Condition], verdicts: &[Verdict]) -> Vec<Condition> {
 }
 
 fn troubles(nodes: &BTreeMap<String, condition::Trouble>) -> BTreeMap<String, Trouble> {
-    let trouble = |trouble: &condition::Trouble| Trouble {
-        reason: trouble.reason.clone(),
-        message: trouble.message.clone(),
-    };
+    let trouble =
+        |trouble: &condition::Trouble| Trouble { reason: trouble.reason.clone(), message: trouble.message.clone() };
     nodes.iter().map(|(node, told)| (node.clone(), trouble(told))).collect()
 }
 

@@ -13,6 +13,8 @@ pub struct Configuration {
     pub key: Key,
     /// The object's UID: a Configuration deleted and made again is another one.
     pub uid: String,
+    /// When it was created, in Unix seconds; 0 for a manifest of local mode.
+    pub created: i64,
     /// `metadata.generation`, for `status.observedGeneration`.
     pub generation: i64,
     /// Name of the discovery handler.
@@ -37,6 +39,12 @@ impl Configuration {
     pub fn grace(&self, shared: bool) -> Duration {
         let default = if shared { Duration::from_secs(300) } else { Duration::ZERO };
         self.offline_grace.unwrap_or(default)
+    }
+
+    /// Names of resources know no namespaces: of Configurations with one name that of the lowest rank has it. It is the
+    /// oldest, then the one that is served already, then that of the lowest UID (rule 29).
+    pub fn rank(&self, is_served: bool) -> (i64, bool, &str) {
+        (self.created, !is_served, &self.uid)
     }
 
     /// A device's properties as brokers see them: the device's own, overlaid by the Configuration's.

@@ -64,6 +64,8 @@ pub struct DeviceSet {
     pub notes: Vec<Note>,
     /// Warnings beyond that bound.
     pub notes_dropped: u64,
+    /// How many times a secret was revealed to the handler, for metrics.
+    pub secrets_revealed: u64,
 }
 
 /// What it says about a known device that a set does not list it.

@@ -223,10 +223,10 @@ impl Endpoints {
         longest.is_some_and(|endpoint| self.0.remove(&endpoint).is_some())
     }
 
-    /// A Configuration is connected to the endpoint, or it failed to connect or lost the connection.
-    pub fn connected(&mut self, endpoint: &Endpoint, user: &Key, connected: bool, now: Duration) {
+    /// A Configuration is connected to the endpoint, or could not reach it or lost the connection, or does not try.
+    pub fn connected(&mut self, endpoint: &Endpoint, user: &Key, connected: Option<bool>, now: Duration) {
         let Some(record) = self.0.get_mut(endpoint) else { return };
-        record.users.entry(user.clone()).or_default().connected = Some(connected);
+        record.users.entry(user.clone()).or_default().connected = connected;
         record.settle(now);
     }
 
@@ -293,16 +293,16 @@ mod tests {
         let mut all = registered(&[&one]);
         let state = |all: &Endpoints| all.get(&one).map(|record| (record.state, record.since));
         assert_eq!(state(&all), Some((State::Waiting, at(0))));
-        all.connected(&one, &user("c"), true, at(1));
+        all.connected(&one, &user("c"), Some(true), at(1));
         assert_eq!(state(&all), Some((State::Active, at(1))));
-        all.connected(&one, &user("d"), false, at(2));
+        all.connected(&one, &user("d"), Some(false), at(2));
         assert_eq!(state(&all), Some((State::Active, at(1))), "one Configuration reaches it");
-        all.connected(&one, &user("c"), false, at(3));
-        all.connected(&one, &user("c"), false, at(4));
+        all.connected(&one, &user("c"), Some(false), at(3));
+        all.connected(&one, &user("c"), Some(false), at(4));
         assert_eq!(state(&all), Some((State::Offline, at(3))), "further failures don't start the time anew");
         all.register(one.clone(), false, at(5), alive).unwrap();
         assert_eq!(state(&all), Some((State::Waiting, at(5))));
-        all.connected(&one, &user("c"), true, at(6));
+        all.connected(&one, &user("c"), Some(true), at(6));
         all.released(&one, &user("c"), at(7));
         all.released(&one, &user("d"), at(8));
         assert_eq!(state(&all), Some((State::Waiting, at(7))), "nobody uses it");
@@ -313,7 +313,7 @@ mod tests {
         let (one, other) = (endpoint("cam", "/a"), endpoint("cam", "/b"));
         let mut all = registered(&[&one, &other]);
         assert_eq!(all.next_expiry(), None);
-        all.connected(&one, &user("c"), false, at(10));
+        all.connected(&one, &user("c"), Some(false), at(10));
         assert_eq!(all.next_expiry(), Some(at(310)));
         assert_eq!(all.expire(at(309)), []);
         assert_eq!(all.expire(at(310)), [one]);
@@ -369,8 +369,8 @@ mod tests {
     fn what_is_of_no_use_makes_room() {
         let many: Vec<Endpoint> = (0..MAX_OF_ONE_HANDLER).map(|n| endpoint("h", &format!("/{n}"))).collect();
         let mut all = registered(&many.iter().collect::<Vec<_>>());
-        all.connected(&many[3], &user("c"), false, at(2));
-        all.connected(&many[5], &user("c"), false, at(1));
+        all.connected(&many[3], &user("c"), Some(false), at(2));
+        all.connected(&many[5], &user("c"), Some(false), at(1));
         all.register(endpoint("h", "/new"), false, at(3), alive).unwrap();
         assert!(all.get(&many[5]).is_none() && all.get(&many[3]).is_some(), "the one that was offline for longest");
         all.register(endpoint("h", "/newer"), false, at(3), alive).unwrap();

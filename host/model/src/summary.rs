@@ -53,7 +53,9 @@ pub fn configuration(invalid: Option<&str>, nodes: &BTreeMap<String, Trouble>, i
         let speaks = |trouble: &Trouble| reasons.contains(&trouble.reason.as_str());
         match nodes.values().find(|trouble| speaks(trouble)) {
             None => verdict(kind, true, "Accepted", ""),
-            Some(first) => verdict(kind, false, &first.reason, &told(nodes.iter().filter(|(_, trouble)| speaks(trouble)))),
+            Some(first) => {
+                verdict(kind, false, &first.reason, &told(nodes.iter().filter(|(_, trouble)| speaks(trouble))))
+            }
         }
     });
     std::iter::once(ready).chain(others).collect()

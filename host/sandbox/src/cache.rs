@@ -1,12 +1,137 @@
 //! What a handler remembers between the rounds of a Configuration.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Entries, beside the bound on their bytes.
+const ENTRIES: usize = 4096;
+
+type Entries = BTreeMap<String, Vec<u8>>;
 
 /// Memory for one Configuration, one handler and one digest of it: whoever runs rounds starts with an empty one when any of
 /// them changes. Clones are the same memory.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Cache {
-    #[expect(dead_code, reason = "for now")]
-    entries: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+    entries: Arc<Mutex<Arc<Entries>>>,
+}
+
+impl fmt::Debug for Cache {
+    /// Sessions are in there, and nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache({} entries)", self.entries().len())
+    }
+}
+
+impl Cache {
+    /// A copy to work with, of at most so many bytes.
+    pub(crate) fn draft(&self, max_bytes: usize) -> Draft {
+        let entries = self.entries().clone();
+        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        Draft { entries, bytes, max_bytes, cache: self.clone() }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Arc<Entries>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a round reads and writes. It is gone with the round, unless it is committed.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// Those of the cache until the first write.
+    entries: Arc<Entries>,
+    bytes: usize,
+    max_bytes: usize,
+    cache: Cache,
+}
+
+impl Draft {
+    pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
+        self.entries.get(key).map(Vec::as_slice)
+    }
+
+    /// # Errors
+    /// If it does not fit; says what would.
+    pub(crate) fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), String> {
+        let was = self.entries.get(&key).map(|value| key.len() + value.len());
+        let bytes = self.bytes - was.unwrap_or(0) + key.len() + value.len();
+        if bytes > self.max_bytes {
+            return Err(format!("{bytes} bytes of keys and values (at most {})", self.max_bytes));
+        }
+        if was.is_none() && self.entries.len() >= ENTRIES {
+            return Err(format!("more than {ENTRIES} entries"));
+        }
+        self.bytes = bytes;
+        Arc::make_mut(&mut self.entries).insert(key, value);
+        Ok(())
+    }
+
+    pub(crate) fn delete(&mut self, key: &str) {
+        if self.entries.contains_key(key)
+            && let Some(value) = Arc::make_mut(&mut self.entries).remove(key)
+        {
+            self.bytes -= key.len() + value.len();
+        }
+    }
+
+    /// Makes it what the next round finds.
+    pub(crate) fn commit(self) {
+        *self.cache.entries() = self.entries;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: &str) -> Vec<u8> {
+        value.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn a_draft_sees_its_own_writes_and_others_only_what_was_committed() {
+        let cache = Cache::default();
+        let mut draft = cache.draft(100);
+        draft.set("mac".to_owned(), text("02:00")).unwrap();
+        draft.set("session".to_owned(), text("abc")).unwrap();
+        draft.delete("session");
+        draft.delete("absent");
+        assert_eq!((draft.get("mac"), draft.get("session")), (Some(b"02:00".as_slice()), None));
+        assert_eq!(cache.draft(100).get("mac"), None);
+        draft.commit();
+        assert_eq!(cache.clone().draft(100).get("mac"), Some(b"02:00".as_slice()));
+        let mut dropped = cache.draft(100);
+        dropped.delete("mac");
+        drop(dropped);
+        assert!(cache.draft(100).get("mac").is_some());
+        assert_eq!(format!("{cache:?}"), "Cache(1 entries)");
+    }
+
+    #[test]
+    fn keys_and_values_together_are_bounded() {
+        let cache = Cache::default();
+        let mut draft = cache.draft(10);
+        draft.set("key".to_owned(), text("1234567")).unwrap();
+        assert!(draft.set("k".to_owned(), Vec::new()).unwrap_err().contains("11 bytes"));
+        draft.set("key".to_owned(), text("7654321")).unwrap();
+        assert!(draft.set("key".to_owned(), text("12345678")).is_err());
+        assert_eq!(draft.get("key"), Some(b"7654321".as_slice()), "what did not fit changed nothing");
+        draft.delete("key");
+        draft.set("0123456789".to_owned(), Vec::new()).unwrap();
+        draft.commit();
+        // Less is allowed now: it stays until something is deleted.
+        let mut smaller = cache.draft(5);
+        assert!(smaller.set("a".to_owned(), Vec::new()).is_err());
+        smaller.delete("0123456789");
+        smaller.set("a".to_owned(), Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn there_are_so_many_entries_and_no_more() {
+        let mut draft = Cache::default().draft(1 << 20);
+        (0..ENTRIES).for_each(|number| draft.set(number.to_string(), Vec::new()).unwrap());
+        assert!(draft.set("one more".to_owned(), Vec::new()).unwrap_err().contains("4096 entries"));
+        draft.set("0".to_owned(), text("again")).unwrap();
+    }
 }

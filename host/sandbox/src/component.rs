@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::convert;
 use crate::host::Shared;
 use crate::log::LogLine;
-use crate::round::Round;
+use crate::round::{Round, Surroundings};
 use crate::text::clean;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
@@ -27,6 +27,8 @@ const COMPONENT: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
+/// Names that one component may have resolved at once.
+const LOOKUPS: usize = 4;
 
 /// What one call is given.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +84,7 @@ struct Loaded {
     digest: String,
     description: Description,
     imports: Vec<String>,
-    udev_runs: Arc<Semaphore>,
+    surroundings: Arc<Surroundings>,
 }
 
 impl Component {
@@ -143,12 +145,19 @@ impl Component {
     /// Why there is no answer. None of them means that a device has gone.
     pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
-        self.run(call, ask, |answer, round| {
+        self.run(call, ask, |answer, mut round| {
             let limits = &round.call.limits;
-            let found = answer.map_err(|error| convert::discovery_error(error, limits))?;
-            let devices = convert::devices(found, limits)?;
-            let Round { kept, notes, notes_dropped, .. } = round;
-            Ok(DeviceSet { devices, kept, notes, notes_dropped, ..DeviceSet::default() })
+            let devices = match answer {
+                Ok(found) => convert::devices(found, limits)?,
+                Err(error) => {
+                    let error = convert::discovery_error(error, limits);
+                    round.commit();
+                    return Err(error);
+                }
+            };
+            let set = round.withhold(devices)?;
+            round.commit();
+            Ok(set)
         })
         .await
     }
@@ -170,8 +179,7 @@ impl Component {
         let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let limit = call.limits.round.min(LONGEST);
         let deadline = Instant::now() + limit;
-        let (name, udev_runs) = (&self.loaded.description.name, self.loaded.udev_runs.clone());
-        let round = Round::new(call, name, deadline, self.shared.sysfs.clone(), udev_runs);
+        let round = Round::new(call, &self.loaded.description.name, deadline, self.loaded.surroundings.clone());
         let served = serve(self.loaded.pre.clone(), round, ask, take);
         let guests = self.shared.runtime.handle().ok_or_else(stopped)?;
         let task = guests.spawn(async move {
@@ -192,8 +200,8 @@ impl Component {
     }
 
     #[cfg(test)]
-    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<Shared>) {
-        (self.loaded.pre.clone(), self.shared.clone())
+    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<Surroundings>, Arc<Shared>) {
+        (self.loaded.pre.clone(), self.loaded.surroundings.clone(), self.shared.clone())
     }
 }
 
@@ -216,10 +224,15 @@ async fn serve<T, R>(
         Err(error) => Err(error),
     };
     let round = store.into_data();
-    match answer {
+    let (revealed, configuration) = (round.log.revealed(), round.call.subject.clone());
+    if revealed.times > 0 {
+        tracing::debug!(configuration, "secrets were revealed {} times", revealed.times);
+    }
+    let ended = match answer {
         Ok(answer) => take(answer, round),
         Err(error) => Err(round.failure(&error)),
-    }
+    };
+    ended.map_err(|error| revealed.hide_in_error(error))
 }
 
 /// A task that ends with its owner; a bare handle would let it run on.
@@ -255,7 +268,14 @@ fn compile(shared: &Shared, bytes: &[u8]) -> Result<Loaded, LoadError> {
     // Until it has described itself, its log lines go by its digest.
     let name = digest.chars().take(12).collect();
     let description = Description { name, version: String::new(), shared: false, interval: None };
-    Ok(Loaded { pre, digest, description, imports, udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)) })
+    let surroundings = Surroundings {
+        sysfs: shared.sysfs.clone(),
+        udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
+        lookups: Arc::new(Semaphore::new(LOOKUPS)),
+        lookup: shared.lookup.clone(),
+        trust: shared.trust.clone(),
+    };
+    Ok(Loaded { pre, digest, description, imports, surroundings: Arc::new(surroundings) })
 }
 
 fn hex(bytes: &[u8]) -> String {

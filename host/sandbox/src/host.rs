@@ -16,6 +16,8 @@ use wasmtime::{Cache, CacheConfig, Config, Engine};
 use crate::capabilities;
 use crate::component::{Component, LoadError};
 use crate::multicast::Listener;
+use crate::network::names::{self, Lookup};
+use crate::network::tls::Trust;
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
 use crate::sysfs::{self, Bounds, Sysfs, is_granted};
@@ -96,11 +98,18 @@ pub(crate) struct Shared {
     pub(crate) rounds: Arc<Semaphore>,
     pub(crate) compiles: Arc<Semaphore>,
     pub(crate) sysfs: Sysfs,
+    pub(crate) lookup: Lookup,
+    pub(crate) trust: Arc<Trust>,
 }
 
 impl Host {
     /// Sets up the engine and starts its threads.
     pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
+        Self::resolving(config, names::system())
+    }
+
+    /// Resolves DNS names by `lookup`.
+    pub(crate) fn resolving(config: HostConfig, lookup: Lookup) -> Result<Self, SandboxError> {
         let cache = config.cache_dir.as_deref().map(cache).transpose()?;
         let failed = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = Engine::new(&engine_config(cache)).map_err(failed)?;
@@ -114,6 +123,8 @@ impl Host {
                 rounds: Arc::new(Semaphore::new(ROUNDS)),
                 compiles: Arc::new(Semaphore::new(1)),
                 sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
+                lookup,
+                trust: Arc::default(),
             }),
         })
     }

@@ -20,6 +20,8 @@ mod host;
 mod limiter;
 mod log;
 mod multicast;
+mod network;
+mod revealed;
 mod round;
 mod runtime;
 mod sysfs;

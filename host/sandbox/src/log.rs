@@ -1,5 +1,7 @@
 //! What a guest writes: its log lines, standard output and standard error, bounded and in the agent's log.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use bytes::Bytes;
@@ -9,11 +11,16 @@ use wasmtime_wasi::async_trait;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
+use akri_model::property::Secret;
+
 use crate::Call;
+use crate::revealed::Revealed;
 use crate::text::clean;
 
 /// Bytes of standard error kept for the message of a trap: a panic's text is its end.
 const TAIL: usize = 1024;
+/// Different things a round was refused that are said in the log.
+const REFUSALS: usize = 8;
 /// Bytes a guest may write at once; it comes back for more.
 const CHUNK: usize = 4096;
 
@@ -38,13 +45,15 @@ pub(crate) struct RoundLog {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     lines_left: usize,
     dropped: u64,
     /// What was written since the last line end, to standard output and to standard error.
     partial: [Vec<u8>; 2],
     tail: Vec<u8>,
+    refusals: BTreeSet<String>,
+    revealed: Revealed,
 }
 
 /// Where a guest writes to.
@@ -58,7 +67,7 @@ impl RoundLog {
     /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
     pub(crate) fn new(handler: String, call: &Call) -> Arc<Self> {
         let lines_left = call.limits.log_lines;
-        let state = State { lines_left, dropped: 0, partial: [Vec::new(), Vec::new()], tail: Vec::new() };
+        let state = State { lines_left, ..State::default() };
         Arc::new(Self {
             handler,
             configuration: call.subject.clone(),
@@ -73,11 +82,38 @@ impl RoundLog {
         if !self.state().take_line() {
             return;
         }
-        let (context, message) = (clean(context, self.text_bytes), clean(message, self.text_bytes));
+        let text = |text: &str| self.hide(clean(text, self.text_bytes));
+        let (context, message) = (text(context), text(message));
         self.emit(level, &context, &message);
         if let Some(copy) = &self.copy {
             let _ = copy.send(LogLine { level, context, message }); // nobody may be interested any more
         }
+    }
+
+    /// Says once what the guest was refused, for whoever writes its grants; not many such things.
+    pub(crate) fn refused(&self, what: &dyn Display) {
+        let what = clean(&what.to_string(), self.text_bytes);
+        let mut state = self.state();
+        let is_new = state.refusals.len() < REFUSALS && state.refusals.insert(what.clone());
+        drop(state);
+        if is_new {
+            self.emit(Level::WARN, "grants", &format!("refused: {what}"));
+        }
+    }
+
+    /// From here on, nothing is logged that contains the secret.
+    pub(crate) fn reveal(&self, name: &str, secret: &Secret) {
+        self.state().revealed.add(name, secret);
+    }
+
+    /// The text, unless it contains a secret that was revealed.
+    pub(crate) fn hide(&self, text: String) -> String {
+        self.state().revealed.hide(text)
+    }
+
+    /// What was revealed by now.
+    pub(crate) fn revealed(&self) -> Revealed {
+        self.state().revealed.clone()
     }
 
     /// The end of what the guest wrote to standard error, on one line.
@@ -97,7 +133,7 @@ impl RoundLog {
             Stream::Output => (Level::INFO, "stdout"),
             Stream::Error => (Level::WARN, "stderr"),
         };
-        self.emit(level, context, &clean(&String::from_utf8_lossy(line), self.text_bytes));
+        self.emit(level, context, &self.hide(clean(&String::from_utf8_lossy(line), self.text_bytes)));
     }
 
     fn emit(&self, level: Level, context: &str, message: &str) {
@@ -227,7 +263,7 @@ mod tests {
     use super::*;
 
     fn state(lines: usize) -> State {
-        State { lines_left: lines, dropped: 0, partial: [Vec::new(), Vec::new()], tail: Vec::new() }
+        State { lines_left: lines, ..State::default() }
     }
 
     fn text(lines: Vec<Vec<u8>>) -> Vec<String> {

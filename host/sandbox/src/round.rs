@@ -4,15 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akri_model::device::Note;
+use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use tokio::sync::Semaphore;
 use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 
 use crate::Call;
+use crate::cache::Draft;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
+use crate::network::http::{Client, Http};
+use crate::network::names::{Lookup, Names};
+use crate::network::sockets::Addresses;
+use crate::network::tls::Trust;
+use crate::network::turns::Turns;
 use crate::sysfs::Sysfs;
 use crate::text::clean;
 
@@ -29,6 +36,19 @@ const HANDLES: usize = 16 << 10;
 /// Bytes of all the `udev` snapshots a guest holds.
 const SNAPSHOTS: usize = 32 << 20;
 
+/// Bytes of the headers of one HTTP message, with what they take beside their text.
+const HEADERS: usize = 64 << 10;
+
+/// What all rounds of a component have in common.
+pub(crate) struct Surroundings {
+    pub(crate) sysfs: Sysfs,
+    /// Turns to read sysfs, and to resolve names: a thread that hangs in either can't be ended.
+    pub(crate) udev_runs: Arc<Semaphore>,
+    pub(crate) lookups: Arc<Semaphore>,
+    pub(crate) lookup: Lookup,
+    pub(crate) trust: Arc<Trust>,
+}
+
 /// The data of a store.
 pub(crate) struct Round {
     pub(crate) call: Call,
@@ -37,10 +57,13 @@ pub(crate) struct Round {
     pub(crate) notes: Vec<Note>,
     pub(crate) notes_dropped: u64,
     pub(crate) kept: BTreeSet<String>,
-    pub(crate) sysfs: Sysfs,
-    pub(crate) udev_runs: Arc<Semaphore>,
+    pub(crate) draft: Option<Draft>,
+    pub(crate) surroundings: Arc<Surroundings>,
     pub(crate) snapshot_bytes: usize,
     pub(crate) deadline: Instant,
+    pub(crate) names: Arc<Names>,
+    pub(crate) http: Http,
+    pub(crate) http_context: WasiHttpCtx,
     wasi: WasiCtx,
     limiter: Limiter,
 }
@@ -52,12 +75,20 @@ pub(crate) struct OverLimit(pub(crate) String);
 
 impl Round {
     /// A round for `call` that has to end at `deadline`.
-    pub(crate) fn new(call: Call, handler: &str, deadline: Instant, sysfs: Sysfs, udev_runs: Arc<Semaphore>) -> Self {
+    pub(crate) fn new(mut call: Call, handler: &str, deadline: Instant, surroundings: Arc<Surroundings>) -> Self {
         let log = RoundLog::new(handler.to_owned(), &call);
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
+        // Grants of the network are moved to who keeps them.
+        let granted = std::mem::take(&mut call.grants.names);
+        let names = Arc::new(Names::new(granted, surroundings.lookup.clone(), surroundings.lookups.clone()));
+        let mut http_context = WasiHttpCtx::new();
+        http_context.set_field_size_limit(HEADERS);
         Self {
-            wasi: empty_wasi(&log),
+            wasi: wasi(&mut call, &log),
+            http: http(&mut call, &names, &surroundings, &log),
+            http_context,
+            names,
             limiter: Limiter::new(call.limits.memory_bytes),
             call,
             log,
@@ -65,8 +96,8 @@ impl Round {
             notes: Vec::new(),
             notes_dropped: 0,
             kept: BTreeSet::new(),
-            sysfs,
-            udev_runs,
+            draft: None,
+            surroundings,
             snapshot_bytes: SNAPSHOTS,
             deadline,
         }
@@ -95,6 +126,27 @@ impl Round {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// What the round found, less what gives a secret away.
+    pub(crate) fn withhold(&mut self, devices: Vec<Device>) -> Result<DeviceSet, RoundError> {
+        let revealed = self.log.revealed();
+        let set = DeviceSet {
+            devices,
+            kept: std::mem::take(&mut self.kept),
+            notes: std::mem::take(&mut self.notes),
+            notes_dropped: self.notes_dropped,
+            secrets_revealed: revealed.times,
+            ..DeviceSet::default()
+        };
+        revealed.withhold(set, self.call.limits.notes)
+    }
+
+    /// Keeps what the guest wrote to its cache: it returned.
+    pub(crate) fn commit(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            draft.commit();
+        }
+    }
+
     /// How many resources of a kind the guest holds.
     pub(crate) fn count<T: 'static>(&mut self) -> usize {
         self.table.iter_mut().filter(|resource| resource.is::<T>()).count()
@@ -102,7 +154,7 @@ impl Round {
 
     /// What a failed call means.
     pub(crate) fn failure(&self, error: &wasmtime::Error) -> RoundError {
-        let whole = || clean(&format!("{error:?}"), 4096);
+        let whole = || self.log.hide(clean(&format!("{error:?}"), 4096));
         tracing::debug!(configuration = self.call.subject, "the component failed: {}", whole());
         if let Some(Trap::Interrupt) = error.downcast_ref() {
             return RoundError::DeadlineExceeded(self.call.limits.round);
@@ -126,6 +178,9 @@ impl Round {
         if let Some(ResourceTableError::Full) = error.downcast_ref() {
             return Some(format!("resources: more than {RESOURCES}"));
         }
+        if let Some(FieldMapError::TooManyFields | FieldMapError::TotalSizeTooBig) = error.downcast_ref() {
+            return Some(format!("HTTP headers: more than {HEADERS} bytes"));
+        }
         // wasmtime has no public type for this one; a test holds the text.
         if error.root_cause().to_string().contains("fuel allocated for hostcalls") {
             return Some(format!("bytes handed to the host: more than {ARGUMENTS} in a call or {RESULT} in a result"));
@@ -144,17 +199,26 @@ fn bound_what_is_copied(mut store: StoreContextMut<'_, Round>, hook: CallHook) -
     Ok(())
 }
 
-/// WASI with clocks and random numbers, and nothing else: no arguments, no environment, no files, no network.
-fn empty_wasi(log: &Arc<RoundLog>) -> WasiCtx {
+/// WASI with clocks, random numbers, granted addresses, and nothing else: no arguments, no environment, no files.
+fn wasi(call: &mut Call, log: &Arc<RoundLog>) -> WasiCtx {
     let console = |stream| Console { log: log.clone(), stream };
-    WasiCtx::builder()
-        .stdout(console(Stream::Output))
-        .stderr(console(Stream::Error))
-        .allow_tcp(false)
-        .allow_udp(false)
-        .allow_ip_name_lookup(false)
-        .max_random_size(RANDOM)
-        .build()
+    let addresses = Addresses { tcp: std::mem::take(&mut call.grants.tcp), udp: std::mem::take(&mut call.grants.udp) };
+    let mut wasi = WasiCtx::builder();
+    wasi.stdout(console(Stream::Output)).stderr(console(Stream::Error)).max_random_size(RANDOM);
+    addresses.set(&mut wasi, log);
+    wasi.build()
+}
+
+fn http(call: &mut Call, names: &Arc<Names>, surroundings: &Surroundings, log: &Arc<RoundLog>) -> Http {
+    let grants = std::mem::take(&mut call.grants.http);
+    let client = (!grants.is_empty()).then(|| Client {
+        grants,
+        names: names.clone(),
+        turns: Turns::new(call.limits.connections),
+        trust: surroundings.trust.clone(),
+        log: log.clone(),
+    });
+    Http::new(client)
 }
 
 impl WasiView for Round {

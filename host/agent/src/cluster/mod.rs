@@ -128,6 +128,21 @@ pub struct ReportedCondition {
     pub message: String,
 }
 
+/// Something happened to an object that a person may want to know, besides what its status says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occurrence {
+    /// `Instance` or `Configuration`.
+    pub kind: &'static str,
+    /// The object.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// A CamelCase word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
 /// A store of Akri's objects. Every call is bounded in time by its implementation.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
@@ -138,15 +153,21 @@ pub trait Cluster: Send + Sync + 'static {
     /// is one that can't be read.
     fn values(&self) -> watch::Receiver<Arc<Values>>;
 
-    /// Counts what may have changed about who uses the slots of shared devices: claims and releases of any node.
+    /// Counts what may have changed about Instances that their owners want to know of: claims and releases of any node,
+    /// and deletions.
     fn usage(&self) -> watch::Receiver<u64>;
 
     /// The Instances of a Configuration that this node may see.
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
 
-    /// The Instance of a Configuration that stands for a device, whatever its name (rule 22). Another Configuration may
-    /// have one for the same device.
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
+    /// The Instance of a Configuration that stands for a device: it has one of these names (rule 22). Another Configuration
+    /// may have one for the same device.
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        names: &[String],
+    ) -> Result<Option<Instance>, ClusterError>;
 
     /// Creates an Instance. The name is taken atomically: of two who try, one gets it.
     async fn create(&self, instance: &Instance) -> Result<Created, ClusterError>;
@@ -166,6 +187,9 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Removes the report of a Configuration that is gone.
     async fn forget(&self, key: &Key) -> Result<(), ClusterError>;
+
+    /// Shows users what happened, where there is a place for it. It never waits, and may be lost; the caller logs it, too.
+    fn tell(&self, occurrence: Occurrence);
 
     /// Shows users how a discovery handler is doing.
     async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError>;

@@ -7,13 +7,18 @@ use std::path::Path;
 
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::grant::{Grants, Limits};
-use akri_model::policy;
+use akri_model::policy::{self, Refusal};
 
 /// Moves the devices that must not be handed out to the withheld ones, with a note for each. Blocks on the file system.
-pub fn admit(mut set: DeviceSet, grants: &Grants, limits: &Limits) -> DeviceSet {
+pub fn admit(set: DeviceSet, grants: &Grants, limits: &Limits) -> DeviceSet {
+    withhold(set, limits, |device| refusal(device, grants, Refusal::to_string))
+}
+
+/// The same, for whatever reason `refusal` gives.
+pub(crate) fn withhold(mut set: DeviceSet, limits: &Limits, refusal: impl Fn(&Device) -> Option<String>) -> DeviceSet {
     let (admitted, refused): (Vec<_>, Vec<_>) = std::mem::take(&mut set.devices)
         .into_iter()
-        .map(|device| (refusal(&device, grants), device))
+        .map(|device| (refusal(&device), device))
         .partition(|(refusal, _)| refusal.is_none());
     set.devices = admitted.into_iter().map(|(_, device)| device).collect();
     for (refusal, device) in refused {
@@ -32,9 +37,10 @@ fn note(set: &mut DeviceSet, note: Note, limits: &Limits) {
     }
 }
 
-fn refusal(device: &Device, grants: &Grants) -> Option<String> {
+/// Why a device must not be handed out, if so. `told` puts into words what the grants say of it.
+pub(crate) fn refusal(device: &Device, grants: &Grants, told: impl Fn(&Refusal) -> String) -> Option<String> {
     if let Err(refusal) = policy::check(device, grants) {
-        return Some(refusal.to_string());
+        return Some(told(&refusal));
     }
     let nodes = device.device_specs.iter().find_map(|spec| node_refusal(&spec.host_path, &grants.device_paths, true));
     nodes.or_else(|| device.mounts.iter().find_map(|mount| node_refusal(&mount.host_path, &grants.mount_paths, false)))

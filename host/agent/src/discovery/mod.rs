@@ -1,17 +1,27 @@
-//! From Configurations to device sets: the registry of handlers, and the rounds that are run with them.
+//! From Configurations to device sets: the registry of handlers, the rounds that are run with them, and what they and
+//! remote handlers say together.
 
 pub mod admission;
+mod component_file;
+mod ears;
 mod pace;
 pub mod properties;
 pub mod registry;
+pub mod reports;
+mod round;
 pub mod rounds;
+pub mod sources;
+pub mod standing;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 
-/// What the owner of a Configuration is told by its source of device sets.
+pub use round::call;
+
+/// What came of looking for the devices of a Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// There is no handler of that name; the message says what there is.
@@ -25,4 +35,9 @@ pub enum Outcome {
         /// Whether many nodes see these devices.
         shared: bool,
     },
+}
+
+/// Any number, another one each time: for pauses that are not to be the same everywhere.
+pub(crate) fn dice() -> u64 {
+    RandomState::new().hash_one(())
 }

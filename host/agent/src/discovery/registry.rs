@@ -2,23 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::HandlerRules;
 use akri_sandbox::{Component, Host};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
+use super::component_file::{ComponentFile, MAX_COMPONENT};
+use super::standing::Standings;
 use crate::cluster::{HandlerObject, Manifests};
 use crate::uevent::Uevents;
 use crate::watch_dir::{WatchDir, any_changed};
-
-/// Largest component file.
-const MAX_COMPONENT: u64 = 64 << 20;
 
 /// Pause between rounds of a handler that names none.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
@@ -26,6 +24,8 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 /// A handler that is ready to run.
 #[derive(Clone)]
 pub struct Handler {
+    /// Name of its DiscoveryHandler object.
+    pub object: String,
     /// The component.
     pub component: Component,
     /// What its DiscoveryHandler object says.
@@ -34,6 +34,10 @@ pub struct Handler {
     pub shared: bool,
     /// Pause between rounds.
     pub interval: Duration,
+    /// What runs it.
+    pub host: Host,
+    /// Who uses it.
+    pub standings: Standings,
 }
 
 impl fmt::Debug for Handler {
@@ -45,7 +49,15 @@ impl fmt::Debug for Handler {
 impl PartialEq for Handler {
     fn eq(&self, other: &Self) -> bool {
         self.component.digest() == other.component.digest()
-            && (&self.rules, self.shared, self.interval) == (&other.rules, other.shared, other.interval)
+            && (&self.object, &self.rules, self.shared, self.interval)
+                == (&other.object, &other.rules, other.shared, other.interval)
+    }
+}
+
+impl Handler {
+    /// The name Configurations use.
+    pub fn name(&self) -> &str {
+        &self.component.description().name
     }
 }
 
@@ -54,17 +66,32 @@ impl PartialEq for Handler {
 pub struct Handlers {
     /// Those that can run.
     pub ready: BTreeMap<String, Arc<Handler>>,
-    /// DiscoveryHandler objects that can't, and why.
-    pub refused: BTreeMap<String, String>,
+    /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
+    pub refused: BTreeMap<String, Refused>,
     /// All objects of the manifests have been looked at; before that an absent handler may only be slow to load.
     pub settled: bool,
     /// What starts rounds before their time.
     pub uevents: Uevents,
 }
 
+/// Why a DiscoveryHandler object can't be as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// A CamelCase word for programs.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 /// Why a component is not used.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+pub(super) enum Refusal {
     #[error("cannot read component '{}': {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("component '{}' is larger than {MAX_COMPONENT} bytes", path.display())]
@@ -76,14 +103,35 @@ enum Refusal {
     #[error("handler '{name}' is already served by DiscoveryHandler '{holder}'")]
     NameTaken { name: String, holder: String },
     #[error(
-        "the new component says name '{now}' and shared {shared_now}, the running one '{before}' and {shared_before}"
+        "the new component says name '{now}' and shared {shared_now}, the running one '{before}' and {shared_before}; \
+         if that is meant, delete the DiscoveryHandler and make it anew"
     )]
     OtherHandler { before: String, shared_before: bool, now: String, shared_now: bool },
+}
+
+impl Refusal {
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "Unreadable",
+            Self::TooLarge { .. } => "TooLarge",
+            Self::Digest { .. } => "DigestMismatch",
+            Self::Load { .. } => "Invalid",
+            Self::NameTaken { .. } => "NameTaken",
+            Self::OtherHandler { .. } => "OtherHandler",
+        }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { reason: refusal.reason(), message: refusal.to_string() }
+    }
 }
 
 /// Loads handlers and keeps them current.
 pub struct Registry {
     handlers: watch::Receiver<Arc<Handlers>>,
+    standings: Standings,
     task: JoinHandle<()>,
 }
 
@@ -97,13 +145,27 @@ impl Registry {
         uevents: Uevents,
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
-        let loader = Loader { host, directories, uevents, loaded: BTreeMap::new(), told: BTreeMap::new() };
-        Self { handlers, task: tokio::spawn(loader.run(manifests, sender)) }
+        let standings = Standings::default();
+        let loader = Loader {
+            host,
+            directories,
+            uevents,
+            standings: standings.clone(),
+            loaded: BTreeMap::new(),
+            serving: BTreeMap::new(),
+            told: BTreeMap::new(),
+        };
+        Self { handlers, standings, task: tokio::spawn(loader.run(manifests, sender)) }
     }
 
     /// The handlers now, and every change.
     pub fn handlers(&self) -> watch::Receiver<Arc<Handlers>> {
         self.handlers.clone()
+    }
+
+    /// How they are doing.
+    pub fn standings(&self) -> Standings {
+        self.standings.clone()
     }
 }
 
@@ -117,10 +179,13 @@ struct Loader {
     host: Host,
     directories: Vec<PathBuf>,
     uevents: Uevents,
+    standings: Standings,
     /// What runs for each object.
     loaded: BTreeMap<String, Arc<Handler>>,
+    /// Which object serves each name. It keeps it for as long as it is loaded, whoever else comes.
+    serving: BTreeMap<String, String>,
     /// Refusals already logged.
-    told: BTreeMap<String, String>,
+    told: BTreeMap<String, Refused>,
 }
 
 impl Loader {
@@ -146,60 +211,82 @@ impl Loader {
         if manifests.complete {
             self.loaded.retain(|object, _| manifests.handlers.contains_key(object));
         }
-        let mut handlers = Handlers { settled: true, uevents: self.uevents.clone(), ..Handlers::default() };
-        let mut holders: BTreeMap<String, String> = BTreeMap::new();
+        let mut refused = BTreeMap::new();
         for (name, object) in &manifests.handlers {
             if let Err(refusal) = self.load(name, object).await {
-                handlers.refused.insert(name.clone(), refusal.to_string());
+                refused.insert(name.clone(), Refused::from(refusal));
             }
-            let Some(handler) = self.loaded.get(name) else { continue };
-            let served = handler.component.description().name.clone();
-            if let Some(holder) = holders.get(&served) {
-                let refusal = Refusal::NameTaken { name: served, holder: holder.clone() };
-                handlers.refused.insert(name.clone(), refusal.to_string());
-                continue;
-            }
-            holders.insert(served.clone(), name.clone());
-            handlers.ready.insert(served, Arc::clone(handler));
         }
-        handlers
+        let ready = self.serve(&mut refused);
+        Handlers { ready, refused, settled: true, uevents: self.uevents.clone() }
     }
 
-    /// Brings the handler of one object up to date. When that fails, the one that runs goes on running.
+    /// Brings the handler of one object up to date. When that fails, the one that runs goes on running, but never with
+    /// more than the object grants today, and not at all if the object wants another digest.
     async fn load(&mut self, name: &str, object: &HandlerObject) -> Result<(), Refusal> {
         let running = self.loaded.get(name).cloned();
-        let path = self.locate(&object.file);
-        let bytes = read(&path).await?;
-        let digest = hex(&Sha256::digest(&bytes));
-        if let Some(wanted) = object.digest.as_ref().filter(|wanted| **wanted != digest) {
-            return Err(Refusal::Digest { path, actual: digest, wanted: wanted.clone() });
-        }
-        let component = match &running {
-            Some(running) if running.component.digest() == digest => running.component.clone(),
-            _ => self.compile(path, bytes).await?,
+        let (next, refusal) = match self.fetch(name, object, running.as_deref()).await {
+            Ok(fetched) => match running.as_deref().and_then(|running| other_handler(running, &fetched)) {
+                None => (Some(fetched), None),
+                Some(refusal) => (running.as_deref().and_then(|running| running.kept(object)), Some(refusal)),
+            },
+            Err(refusal) => (running.as_deref().and_then(|running| running.kept(object)), Some(refusal)),
         };
-        let handler = ready(component, &object.rules);
-        if let Some(running) = &running {
-            same_handler(running, &handler)?;
+        match next {
+            Some(next) if running.as_deref() != Some(&next) => {
+                info!(handler = next.name(), object = name, digest = next.component.digest(), "handler ready");
+                self.loaded.insert(name.to_owned(), Arc::new(next));
+            }
+            Some(_) => {}
+            None if self.loaded.remove(name).is_some() => {
+                warn!(object = name, "the handler that ran is not allowed any more")
+            }
+            None => {}
         }
-        if running.as_deref() != Some(&handler) {
-            info!(handler = handler.component.description().name, object = name, %digest, "handler ready");
-            self.loaded.insert(name.to_owned(), Arc::new(handler));
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// The handler that the object asks for.
+    async fn fetch(&self, name: &str, object: &HandlerObject, running: Option<&Handler>) -> Result<Handler, Refusal> {
+        let file = ComponentFile::read(&self.directories, &object.file).await?;
+        if let Some(wanted) = object.digest.as_ref().filter(|wanted| **wanted != file.digest) {
+            return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted: wanted.clone() });
         }
-        Ok(())
+        let component = match running.filter(|running| running.component.digest() == file.digest) {
+            Some(running) => running.component.clone(),
+            None => file.load(&self.host).await?,
+        };
+        let description = component.description();
+        Ok(Handler {
+            object: name.to_owned(),
+            shared: object.rules.shared.unwrap_or(description.shared),
+            interval: object.rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
+            rules: object.rules.clone(),
+            component,
+            host: self.host.clone(),
+            standings: self.standings.clone(),
+        })
     }
 
-    async fn compile(&self, path: PathBuf, bytes: Vec<u8>) -> Result<Component, Refusal> {
-        self.host.load(bytes).await.map_err(|error| Refusal::Load { path, reason: error.to_string() })
+    /// Which of those loaded serve: two of one name would be one too many.
+    fn serve(&mut self, refused: &mut BTreeMap<String, Refused>) -> BTreeMap<String, Arc<Handler>> {
+        let loaded = &self.loaded;
+        self.serving.retain(|name, object| loaded.get(object).is_some_and(|handler| handler.name() == name));
+        let mut ready = BTreeMap::new();
+        for (object, handler) in loaded {
+            let name = handler.name().to_owned();
+            let holder = self.serving.entry(name.clone()).or_insert_with(|| object.clone());
+            if holder == object {
+                ready.insert(name, Arc::clone(handler));
+            } else {
+                let refusal = Refusal::NameTaken { name, holder: holder.clone() };
+                refused.entry(object.clone()).or_insert_with(|| refusal.into());
+            }
+        }
+        ready
     }
 
-    fn locate(&self, file: &str) -> PathBuf {
-        let paths = self.directories.iter().map(|directory| directory.join(file));
-        let first = self.directories.first().map(|directory| directory.join(file));
-        paths.into_iter().find(|path| path.exists()).or(first).unwrap_or_else(|| PathBuf::from(file))
-    }
-
-    fn tell(&mut self, refused: &BTreeMap<String, String>) {
+    fn tell(&mut self, refused: &BTreeMap<String, Refused>) {
         for (object, reason) in refused.iter().filter(|(object, reason)| self.told.get(*object) != Some(*reason)) {
             error!(object, "DiscoveryHandler refused: {reason}");
         }
@@ -207,44 +294,25 @@ impl Loader {
     }
 }
 
-/// What a DiscoveryHandler object makes of a component.
-pub fn ready(component: Component, rules: &HandlerRules) -> Handler {
-    let description = component.description();
-    Handler {
-        shared: rules.shared.unwrap_or(description.shared),
-        interval: rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
-        rules: rules.clone(),
-        component,
+impl Handler {
+    /// The same component under the rules of today, if it is still allowed: an object that can't be had as it is must not
+    /// leave a handler with what was taken from it.
+    fn kept(&self, object: &HandlerObject) -> Option<Self> {
+        let allowed = object.digest.as_ref().is_none_or(|wanted| wanted == self.component.digest());
+        let interval = object.rules.interval.or(self.component.description().interval).unwrap_or(DEFAULT_INTERVAL);
+        allowed.then(|| Self { rules: object.rules.clone(), interval, ..self.clone() })
     }
 }
 
 /// A reload must not turn a handler into another one: names of Instances depend on it.
-fn same_handler(before: &Handler, now: &Handler) -> Result<(), Refusal> {
-    let name = |handler: &Handler| handler.component.description().name.clone();
-    if name(before) == name(now) && before.shared == now.shared {
-        return Ok(());
+fn other_handler(before: &Handler, now: &Handler) -> Option<Refusal> {
+    if before.name() == now.name() && before.shared == now.shared {
+        return None;
     }
-    Err(Refusal::OtherHandler {
-        before: name(before),
+    Some(Refusal::OtherHandler {
+        before: before.name().to_owned(),
         shared_before: before.shared,
-        now: name(now),
+        now: now.name().to_owned(),
         shared_now: now.shared,
-    })
-}
-
-async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
-    let failed = |source| Refusal::Read { path: path.to_owned(), source };
-    let size = tokio::fs::metadata(path).await.map_err(failed)?.len();
-    if size > MAX_COMPONENT {
-        return Err(Refusal::TooLarge { path: path.to_owned() });
-    }
-    tokio::fs::read(path).await.map_err(failed)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String can't fail
-        text
     })
 }

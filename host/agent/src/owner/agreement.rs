@@ -2,6 +2,7 @@
 //! (rules 6, 11, 28). Of a shared device the API server has the truth; of a local one the journal, and after damage to it
 //! what either of them knows.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_model::claim::Entry;
@@ -14,7 +15,7 @@ use tracing::{info, warn};
 
 use super::published::Published;
 use super::{Context, State};
-use crate::cluster::{ClusterError, Swapped};
+use crate::cluster::{ClusterError, Created, Swapped};
 
 /// How long a start waits for the API before Instances are served without its word.
 const START: Duration = Duration::from_secs(2);
@@ -38,7 +39,9 @@ impl State {
     /// Takes Instances of this node that the journal does not know into service, for the containers that use them. Their
     /// devices are not handed out before a round has said what they are, and go if it does not see them (rule 28).
     async fn remember_published(&mut self) -> Result<(), ClusterError> {
-        for instance in self.context.cluster.list(&self.configuration.key).await? {
+        let instances = self.context.cluster.list(&self.configuration.key).await?;
+        self.notice_lost(&instances);
+        for instance in instances {
             let Some(identity) = instance.identity.clone().filter(|identity| !self.published.contains_key(identity))
             else {
                 continue;
@@ -57,15 +60,22 @@ impl State {
         Ok(())
     }
 
-    /// Takes over what other nodes have claimed and given back of the shared devices, and tells the kubelet (rule 4).
-    pub(super) async fn hear_of_others(&mut self) {
-        if !self.published.values().any(|published| published.entry.shared) {
-            return;
+    /// Notes which Instances somebody has deleted.
+    fn notice_lost(&mut self, there: &[Instance]) {
+        let there: BTreeSet<&str> = there.iter().map(|instance| instance.key.name.as_str()).collect();
+        for published in self.published.values_mut() {
+            published.lost = !there.contains(published.entry.key.name.as_str());
         }
+    }
+
+    /// Takes over what other nodes have claimed and given back of the shared devices, and tells the kubelet (rule 4). An
+    /// Instance that somebody deleted is made again (rule 27).
+    pub(super) async fn hear_of_others(&mut self) {
         let instances = match self.context.cluster.list(&self.configuration.key).await {
             Ok(instances) => instances,
             Err(error) => return warn!(configuration = %self.configuration.key, "slots of other nodes: {error}"),
         };
+        self.notice_lost(&instances);
         for instance in instances {
             let published = instance.identity.as_ref().and_then(|identity| self.published.get_mut(identity));
             let Some(published) = published.filter(|published| published.entry.shared && published.agreed) else {
@@ -74,6 +84,9 @@ impl State {
             if published.set_others(&instance.device_usage, &self.context.node) {
                 published.advertise(&self.context.node, false);
             }
+        }
+        if self.published.values().any(|published| published.lost) {
+            self.agree().await;
         }
     }
 
@@ -119,12 +132,36 @@ async fn agree(
     published: &mut Published,
 ) -> Result<(), ClusterError> {
     give_up_doubtful(context, published).await?;
-    if let Some(instance) = context.cluster.find(&configuration.key, &published.entry.identity).await? {
+    let names = [published.entry.key.name.clone()];
+    let found = context.cluster.find(&configuration.key, &published.entry.identity, &names).await?;
+    let instance = match found {
+        Some(instance) => instance,
+        None => make_again(context, configuration, published).await?,
+    };
+    published.entry.uid.clone_from(&instance.uid);
+    if published.entry.shared {
         claim_again(context, published, &instance).await?;
-        learn(context, configuration, published, &instance);
     }
-    published.agreed = true;
+    learn(context, configuration, published, &instance);
+    (published.agreed, published.lost) = (true, false);
     Ok(())
+}
+
+/// Somebody deleted the Instance of a device that is there: it is made again, with its claims (rule 27).
+async fn make_again(
+    context: &Context,
+    configuration: &Configuration,
+    published: &Published,
+) -> Result<Instance, ClusterError> {
+    let wanted = published.instance(configuration, &context.node);
+    match context.cluster.create(&wanted).await? {
+        Created::New(instance) => {
+            info!(instance = %instance.key, "created again");
+            Ok(instance)
+        }
+        Created::Taken(other) if other.identity == wanted.identity => Ok(other),
+        Created::Taken(other) => Err(ClusterError::Unavailable(format!("another device has the name {}", other.key))),
+    }
 }
 
 /// The kubelet was told that these claims failed: wherever the API has them, they end.
@@ -150,7 +187,8 @@ async fn claim_again(context: &Context, published: &Published, instance: &Instan
         }
         let swapped = context.cluster.swap_usage(&published.entry.key, &name, "", &claim.usage).await?;
         if let Swapped::Differs(other) = swapped {
-            warn!(instance = %published.entry.key, slot, other, "SlotOvercommitted: in use here and claimed elsewhere");
+            let message = format!("slot {slot} is in use on {} and claimed by {other}", context.node);
+            context.cluster.tell(published.occurrence("SlotOvercommitted", message));
         } else {
             info!(instance = %published.entry.key, slot, "claimed again: it is in use here");
         }

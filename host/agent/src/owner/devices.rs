@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_model::configuration::Resources;
-use akri_model::device::{Device, DeviceSet};
+use akri_model::configuration::{Configuration, Resources};
+use akri_model::device::{Device, DeviceSet, Unlisted};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
 use akri_model::names::Identity;
@@ -15,18 +15,31 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::agreement;
-use super::naming::{self, Nameless};
+use super::naming::{self, Nameless, NamingError};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
+use crate::cluster::Occurrence;
 use crate::discovery::Outcome;
+use crate::discovery::sources::Told;
 use crate::plugin::Plugin;
 use crate::plugin::resource::Advertised;
 
 impl State {
-    pub(super) async fn take(&mut self, outcome: Outcome) {
-        self.health.outcome(&outcome);
-        let Outcome::Found { set, shared } = outcome else { return };
+    pub(super) async fn take(&mut self, told: Told) {
+        match told {
+            Told::Outcome(outcome) => {
+                self.health.outcome(&outcome);
+                if let Outcome::Found { set, shared } = outcome {
+                    self.found(set, shared).await;
+                }
+            }
+            Told::Silent => self.health.silent(),
+            Told::Lost => self.found(DeviceSet { unlisted: Unlisted::Unknown, ..DeviceSet::default() }, false).await,
+        }
+    }
+
+    async fn found(&mut self, set: DeviceSet, shared: bool) {
         let plan = self.plan(&set, shared);
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);
@@ -34,7 +47,8 @@ impl State {
         let mut touched = Vec::new();
         for (identity, device) in plan.change {
             if let Some(published) = self.published.get_mut(&identity) {
-                published.set_device(device);
+                let moved = published.set_device(device);
+                moved.into_iter().for_each(|occurrence| self.context.cluster.tell(occurrence));
                 touched.push(identity);
             }
         }
@@ -80,6 +94,7 @@ impl State {
             Err(error) => {
                 warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
                 self.health.unpublished(&device.id, &error.to_string());
+                self.tell_unpublished(&device, &error);
                 return;
             }
         };
@@ -96,6 +111,16 @@ impl State {
         let identity = published.entry.identity.clone();
         self.insert(published);
         self.write_cdi(vec![identity]).await;
+    }
+
+    /// A device that can't have an Instance is worth an Event (rule 30); one whose turn has only not come is not.
+    fn tell_unpublished(&self, device: &Device, error: &NamingError) {
+        if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
+            let Configuration { key, uid, .. } = &*self.configuration;
+            let message = format!("device '{}': {error}", device.id);
+            let (key, uid) = (key.clone(), uid.clone());
+            self.context.cluster.tell(Occurrence { kind: "Configuration", key, uid, reason: "NotPublished", message });
+        }
     }
 
     /// Takes an Instance into service.

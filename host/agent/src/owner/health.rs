@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
+use akri_model::property::Source;
 
 use crate::cluster::{Report, ReportedCondition};
 use crate::discovery::Outcome;
@@ -25,6 +26,7 @@ pub(super) struct Health {
 enum Last {
     NoHandler(String),
     Failed { error: RoundError, ever_found: bool },
+    Silent,
     Found { notes: Vec<Note>, dropped: u64 },
 }
 
@@ -44,6 +46,11 @@ impl Health {
         });
     }
 
+    /// A remote handler is connected and has not said anything yet.
+    pub(super) fn silent(&mut self) {
+        self.last = Some(Last::Silent);
+    }
+
     /// A device could not be published.
     pub(super) fn unpublished(&mut self, device: &str, error: &str) {
         self.unpublished.insert(device.to_owned(), error.to_owned());
@@ -61,7 +68,7 @@ impl Health {
             uid: configuration.uid.clone(),
             generation: configuration.generation,
             instances,
-            conditions: self.conditions(instances),
+            conditions: self.conditions(configuration, instances),
         };
         if self.reported.as_ref() == Some(&report) {
             return None;
@@ -70,15 +77,37 @@ impl Health {
         Some(report)
     }
 
-    fn conditions(&self, instances: usize) -> Vec<ReportedCondition> {
-        match &self.last {
-            None => vec![condition("Ready", None, "Starting", "no round has ended yet")],
-            Some(Last::NoHandler(message)) => vec![
-                condition("Ready", Some(false), "NoHandler", message),
-                condition("HandlerAvailable", Some(false), "NoHandler", message),
-            ],
+    fn conditions(&self, configuration: &Configuration, instances: usize) -> Vec<ReportedCondition> {
+        let mut conditions = match &self.last {
+            None => return vec![condition("Ready", None, "Starting", "no round has ended yet")],
+            Some(Last::NoHandler(message)) => {
+                return vec![
+                    condition("Ready", Some(false), "NoHandler", message),
+                    condition("HandlerAvailable", Some(false), "NoHandler", message),
+                ];
+            }
             Some(Last::Failed { error, ever_found }) => failed(error, *ever_found),
+            Some(Last::Silent) => vec![
+                condition("Ready", None, "NothingReported", "the remote handler has not reported any devices yet"),
+                condition("HandlerAvailable", Some(true), "Connected", ""),
+            ],
             Some(Last::Found { notes, dropped }) => self.found(notes, *dropped, instances),
+        };
+        conditions.extend(self.properties(configuration));
+        conditions
+    }
+
+    /// Whether all properties have values; nothing if all values are in the Configuration itself.
+    fn properties(&self, configuration: &Configuration) -> Option<ReportedCondition> {
+        let kind = "PropertiesResolved";
+        match &self.last {
+            Some(Last::Failed { error: error @ RoundError::PropertiesUnresolved(unresolved), .. }) => {
+                Some(condition(kind, Some(false), error.reason(), &unresolved.to_string()))
+            }
+            _ if configuration.properties.values().any(Source::is_reference) => {
+                Some(condition(kind, Some(true), "Resolved", ""))
+            }
+            _ => None,
         }
     }
 
@@ -115,7 +144,12 @@ fn failed(error: &RoundError, ever_found: bool) -> Vec<ReportedCondition> {
     if let RoundError::InvalidDetails(_) = error {
         conditions.push(condition("DetailsValid", Some(false), error.reason(), &error.to_string()));
     }
-    conditions.push(condition("HandlerAvailable", Some(true), "Running", ""));
+    conditions.push(match error {
+        RoundError::Quarantined { .. } => {
+            condition("HandlerAvailable", Some(false), error.reason(), &error.to_string())
+        }
+        _ => condition("HandlerAvailable", Some(true), "Running", ""),
+    });
     conditions
 }
 
@@ -144,11 +178,22 @@ mod tests {
     use std::sync::Arc;
 
     use akri_model::device::Device;
+    use akri_model::resolve::{Values, resolve};
 
     use super::*;
 
+    fn configuration(properties: serde_json::Value) -> Configuration {
+        let handler = serde_json::json!({"name": "h", "discoveryProperties": properties});
+        let object = serde_json::json!({"metadata": {"name": "c"}, "spec": {"discoveryHandler": handler}});
+        akri_api::configuration_to_model(&serde_json::from_value(object).unwrap())
+    }
+
     fn conditions(health: &Health) -> Vec<(&'static str, Option<bool>, String)> {
-        health.conditions(2).into_iter().map(|c| (c.kind, c.holds, c.reason)).collect()
+        health
+            .conditions(&configuration(serde_json::json!([])), 2)
+            .into_iter()
+            .map(|c| (c.kind, c.holds, c.reason))
+            .collect()
     }
 
     fn found_with(notes: Vec<Note>) -> Outcome {
@@ -169,7 +214,7 @@ mod tests {
         let mut health = Health::default();
         let note = |origin: &str| Note { origin: origin.into(), reason: "Dead".into(), message: "no answer".into() };
         health.outcome(&found_with(vec![note("opc.tcp://a"), note("")]));
-        let conditions = health.conditions(0);
+        let conditions = health.conditions(&configuration(serde_json::json!([])), 0);
         assert_eq!(conditions[0].holds, Some(true));
         assert_eq!((conditions[3].holds, conditions[3].reason.as_str()), (Some(false), "Dead"));
         assert_eq!(conditions[3].message, "opc.tcp://a: no answer; no answer");
@@ -202,9 +247,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_referred_to_is_resolved_or_named() {
+        let reference = serde_json::json!({"secretKeyRef": {"name": "cam", "key": "password"}});
+        let configuration = configuration(serde_json::json!([{"name": "password", "valueFrom": reference}]));
+        let mut health = Health::default();
+        let resolved = |health: &Health| {
+            let conditions = health.conditions(&configuration, 0);
+            conditions.into_iter().find(|c| c.kind == "PropertiesResolved").map(|c| (c.holds, c.message))
+        };
+        assert_eq!(resolved(&health), None, "nobody has looked yet");
+        let unresolved = resolve(&configuration.properties, &Values::default()).unwrap_err();
+        health.outcome(&Outcome::Failed(Arc::new(RoundError::PropertiesUnresolved(unresolved))));
+        let told = "property 'password': Secret default/cam does not exist".to_owned();
+        assert_eq!(resolved(&health), Some((Some(false), told)));
+        health.outcome(&found_with(Vec::new()));
+        assert_eq!(resolved(&health), Some((Some(true), String::new())));
+    }
+
+    #[test]
+    fn a_quarantined_handler_is_not_available() {
+        let last = Box::new(RoundError::Trapped("it trapped".into()));
+        let pause = std::time::Duration::from_secs(600);
+        let mut health = Health::default();
+        health.outcome(&Outcome::Failed(Arc::new(RoundError::Quarantined { faults: 5, last, pause })));
+        let conditions = health.conditions(&configuration(serde_json::json!([])), 0);
+        assert_eq!((conditions[1].kind, conditions[1].holds), ("HandlerAvailable", Some(false)));
+        let told = "quarantined after 5 failed rounds in a row, the last because the handler trapped: it trapped; the next \
+                    one is in 10 minutes, or at once when the component, its DiscoveryHandler or the Configuration changes";
+        assert_eq!(conditions[1].message, told);
+    }
+
+    #[test]
     fn nothing_new_is_not_reported() {
-        let object = serde_json::json!({"metadata": {"name": "c"}, "spec": {"discoveryHandler": {"name": "h"}}});
-        let configuration = akri_api::configuration_to_model(&serde_json::from_value(object).unwrap());
+        let configuration = configuration(serde_json::json!([]));
         let mut health = Health::default();
         assert!(health.report(&configuration, 0).is_some());
         assert!(health.report(&configuration, 0).is_none());

@@ -17,18 +17,16 @@ use std::sync::Arc;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::names::Identity;
+use akri_model::names::{Identity, Key};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cdi::Cdi;
 use crate::cluster::Cluster;
-use crate::discovery::Outcome;
-use crate::discovery::properties::Properties;
-use crate::discovery::registry::Handlers;
-use crate::discovery::rounds::Rounds;
+use crate::discovery::sources::{Providers, Sources, Told};
 use crate::journal::Journal;
+use crate::metrics::Metrics;
 use crate::plugin::{Plugin, Plugins};
 use crate::publisher::Publisher;
 use crate::reclaim::{Claims, Sighting};
@@ -62,6 +60,8 @@ pub struct Context {
     pub cdi: Option<Cdi>,
     /// How many Instances are being created at once.
     pub naming: Semaphore,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 /// How an owner ends.
@@ -86,16 +86,21 @@ impl Owner {
         context: Arc<Context>,
         configuration: Arc<Configuration>,
         entries: Vec<Entry>,
-        handlers: watch::Receiver<Arc<Handlers>>,
+        providers: Providers,
     ) -> Self {
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
-        let (outcomes, rounds) = mpsc::channel(1);
-        let properties = Properties::new(context.cluster.values());
-        let source = Rounds::start(receiver.clone(), handlers, properties, outcomes);
-        let inbox = Inbox { configuration: receiver, rounds, ended, _source: source };
+        let (tells, told) = mpsc::channel(1);
+        let shared = entries.iter().any(|entry| entry.shared);
+        let sources = Sources::start(receiver.clone(), providers, shared, tells);
+        let inbox = Inbox { configuration: receiver, told, ended, _sources: sources };
         let task = tokio::spawn(State::new(context, entries, &inbox).run(inbox));
         Self { configuration: sender, end, task }
+    }
+
+    /// The UID of the Configuration.
+    pub fn uid(&self) -> String {
+        self.configuration.borrow().uid.clone()
     }
 
     /// The Configuration was edited.
@@ -126,9 +131,9 @@ impl Owner {
 /// Where messages to an owner come from.
 struct Inbox {
     configuration: watch::Receiver<Arc<Configuration>>,
-    rounds: mpsc::Receiver<Outcome>,
+    told: mpsc::Receiver<Told>,
     ended: oneshot::Receiver<End>,
-    _source: Rounds,
+    _sources: Sources,
 }
 
 type NamingResult = (Identity, Device, Result<Named, NamingError>);
@@ -187,7 +192,7 @@ impl State {
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command).await,
-                Some(outcome) = inbox.rounds.recv() => self.take(outcome).await,
+                Some(told) = inbox.told.recv() => self.take(told).await,
                 Some(named) = self.naming.join_next() => self.named(named.ok()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
@@ -217,6 +222,8 @@ impl State {
         let claims = self.published.values().map(|published| published.entry.claims.len()).sum();
         self.context.claims.count(self.counted, claims);
         self.counted = claims;
+        let Key { namespace, name } = &self.configuration.key;
+        self.context.metrics.instances(namespace, name, self.published.len());
         let report = self.health.report(&self.configuration, self.published.len());
         if let Some(report) = report {
             self.context.publisher.report(report);
@@ -233,6 +240,8 @@ impl State {
         if let Some(plugin) = self.whole.plugin.take() {
             plugin.close().await;
         }
+        let Key { namespace, name } = &self.configuration.key;
+        self.context.metrics.forget(namespace, name);
         self.context.publisher.forget(self.configuration.key.clone());
     }
 

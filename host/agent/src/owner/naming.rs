@@ -25,6 +25,9 @@ pub(super) enum NamingError {
     /// Configuration name and hash are too long for a resource.
     #[error("'{configuration}-{hash}' is too long for a resource name; give the Configuration a shorter name")]
     TooLong { configuration: String, hash: String },
+    /// The next round tries again.
+    #[error("its Instance {0} of an earlier Configuration of the name has not gone yet")]
+    Outgoing(Key),
     /// All three lengths belong to other devices.
     #[error("every name for it belongs to another device")]
     AllTaken,
@@ -47,13 +50,22 @@ pub(super) struct Named {
 /// Takes the Instance that already stands for the device, else the shortest name that is free. What comes of it is in the
 /// journal before anybody uses it.
 pub(super) async fn name(context: &Context, nameless: &Nameless) -> Result<Named, NamingError> {
-    let instance = match context.cluster.find(&nameless.configuration.key, &nameless.identity).await? {
+    let configuration = &nameless.configuration.key;
+    let instance = match context.cluster.find(configuration, &nameless.identity, &names(context, nameless)).await? {
+        Some(known) if outgoing(&known, nameless) => return Err(NamingError::Outgoing(known.key)),
         Some(known) => known,
         None => create(context, nameless).await?,
     };
     let entry = entry(nameless, &instance);
     context.journal.put(entry.clone()).await?;
     Ok(Named { entry, instance })
+}
+
+/// The names it may have, the shortest first.
+fn names(context: &Context, nameless: &Nameless) -> Vec<String> {
+    let input = HashInput::new(&nameless.device.id, nameless.shared, &context.node);
+    let name = |length| instance_name(&nameless.configuration.key.name, &input.hash(length));
+    HashLength::ALL.into_iter().filter_map(name).collect()
 }
 
 async fn create(context: &Context, nameless: &Nameless) -> Result<Instance, NamingError> {
@@ -63,6 +75,7 @@ async fn create(context: &Context, nameless: &Nameless) -> Result<Instance, Nami
         let wanted = wanted(context, nameless, hash)?;
         match context.cluster.create(&wanted).await? {
             Created::New(instance) => return Ok(instance),
+            Created::Taken(other) if outgoing(&other, nameless) => return Err(NamingError::Outgoing(other.key)),
             // One without an identity was made by upstream Akri, for this very name.
             Created::Taken(other) if other.identity.as_ref().is_none_or(|id| *id == nameless.identity) => {
                 return Ok(other);
@@ -71,6 +84,12 @@ async fn create(context: &Context, nameless: &Nameless) -> Result<Instance, Nami
         }
     }
     Err(NamingError::AllTaken)
+}
+
+/// Whether it belongs to an earlier Configuration of the name, and goes with that (rule 26).
+fn outgoing(other: &Instance, nameless: &Nameless) -> bool {
+    let of_the_name = other.configuration == nameless.configuration.key.name;
+    of_the_name && !other.configuration_uid.is_empty() && other.configuration_uid != nameless.configuration.uid
 }
 
 fn wanted(context: &Context, nameless: &Nameless, hash: String) -> Result<Instance, NamingError> {

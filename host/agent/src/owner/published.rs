@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::cluster::Occurrence;
 use crate::plugin::Plugin;
 use crate::plugin::resource::{Advertised, VirtualDevice};
 use crate::reclaim::Claims;
@@ -40,6 +41,8 @@ pub(super) struct Published {
     pub(super) plugin: Option<Plugin>,
     /// Whether the API has said who uses the slots, since the start; it has the truth for shared devices.
     pub(super) agreed: bool,
+    /// Whether somebody deleted the Instance: it has to be made again (rule 27).
+    pub(super) lost: bool,
     /// Whether containers get the device by its CDI name.
     pub(super) by_cdi: bool,
 }
@@ -65,6 +68,7 @@ impl Published {
             advertised,
             plugin: None,
             agreed,
+            lost: false,
             by_cdi: false,
         }
     }
@@ -105,7 +109,7 @@ impl Published {
 
     /// Whether the API has to say who uses the slots, or what became of a claim.
     pub(super) fn waits(&self) -> bool {
-        !self.agreed || self.entry.claims.values().any(|claim| claim.doubtful)
+        !self.agreed || self.lost || self.entry.claims.values().any(|claim| claim.doubtful)
     }
 
     /// Marks a slot as used whatever the capacity is now: somebody may be using it.
@@ -182,13 +186,21 @@ impl Published {
         cdi_name(&self.entry.configuration, self.hash())
     }
 
-    /// The device looks different now. A container that runs keeps what it got: the kubelet replays its answer.
-    pub(super) fn set_device(&mut self, device: Device) {
-        let moved = self.entry.device.device_specs != device.device_specs;
-        if moved && !self.entry.claims.is_empty() {
-            warn!(instance = %self.entry.key, "DeviceNodeChanged: containers that use the device keep its old node");
-        }
+    /// The device looks different now. A container that runs keeps what it got, for the kubelet replays its answer; that is
+    /// told if it is another device node (rule 18).
+    pub(super) fn set_device(&mut self, device: Device) -> Option<Occurrence> {
+        let moved = self.entry.device.device_specs != device.device_specs && !self.entry.claims.is_empty();
         self.entry.device = device;
+        moved.then(|| {
+            self.occurrence("DeviceNodeChanged", "containers that use the device keep its old node".to_owned())
+        })
+    }
+
+    /// Something that happened to it.
+    pub(super) fn occurrence(&self, reason: &'static str, message: String) -> Occurrence {
+        warn!(instance = %self.entry.key, "{reason}: {message}");
+        let Entry { key, uid, .. } = &self.entry;
+        Occurrence { kind: "Instance", key: key.clone(), uid: uid.clone(), reason, message }
     }
 
     /// The last round saw the device, or did not, or nobody can tell any more.

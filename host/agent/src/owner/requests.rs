@@ -5,6 +5,7 @@ use std::sync::Arc;
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{Identity, Usage, resource_name};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::claims::Undo;
@@ -56,7 +57,10 @@ impl State {
     ) {
         let context = Arc::clone(&self.context);
         let _answering = context.claims.answering();
-        match self.claim(target, containers).await {
+        let asked = Instant::now();
+        let claimed = self.claim(target, containers).await;
+        context.metrics.claim(*target != Target::Configuration, claimed.is_ok(), asked.elapsed());
+        match claimed {
             Ok((edits, undo)) => {
                 let touched: Vec<Identity> = undo.touched().cloned().collect();
                 let heard = reply.send(Ok(edits)).is_ok();
@@ -131,6 +135,7 @@ impl State {
             let usage: Usage = claim.usage.parse().unwrap_or_default();
             published.slots.release(*slot, &usage);
             published.sightings.remove(slot);
+            self.context.metrics.reclaimed();
             info!(instance = %published.entry.key, slot, "released: no container uses it");
         }
         if published.entry.shared

@@ -28,7 +28,7 @@ pub(crate) async fn connect(socket: &Path) -> io::Result<Channel> {
 }
 
 /// The innermost error's text: the outer ones only say "transport error".
-fn cause(error: &dyn Error) -> String {
+pub(crate) fn cause(error: &dyn Error) -> String {
     error.source().map_or_else(|| error.to_string(), cause)
 }
 

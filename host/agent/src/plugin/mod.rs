@@ -15,7 +15,7 @@ use resource::Resource;
 use socket::Sockets;
 
 pub mod authority;
-mod channel;
+pub(crate) mod channel;
 mod convert;
 mod kubelet;
 mod lists;
@@ -24,7 +24,7 @@ mod registration;
 pub mod resource;
 mod server;
 mod service;
-mod socket;
+pub(crate) mod socket;
 
 /// How many resources there are and how many of them the kubelet knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

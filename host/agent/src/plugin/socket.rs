@@ -22,7 +22,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Which file a path led to. A path that is unlinked and bound again leads to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FileId {
+pub(crate) struct FileId {
     device: u64,
     inode: u64,
     /// File systems give the inode of a removed file to the next one; its change time tells the two apart.
@@ -31,18 +31,18 @@ pub(super) struct FileId {
 
 impl FileId {
     /// The file at this path itself, be it a link; `None` if there is none or it can't be looked at.
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         fs::symlink_metadata(path).ok().map(|metadata| Self::from(&metadata))
     }
 
     /// The same, if the file is a socket.
-    pub(super) fn of_socket(path: &Path) -> Option<Self> {
+    pub(crate) fn of_socket(path: &Path) -> Option<Self> {
         let metadata = fs::symlink_metadata(path).ok()?;
         metadata.file_type().is_socket().then(|| Self::from(&metadata))
     }
 
     /// Whether both are one inode. Change times are left out: a file's owner or mode may change and it is still ours.
-    pub(super) fn same_inode(self, other: Self) -> bool {
+    pub(crate) fn same_inode(self, other: Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 }

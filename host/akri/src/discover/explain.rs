@@ -5,17 +5,17 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 
 use akri_agent::discovery::admission::admit;
+use akri_agent::discovery::call;
 use akri_agent::discovery::registry::Handler;
-use akri_agent::discovery::rounds::call;
 use akri_model::property::Resolved;
-use akri_sandbox::Found;
+use akri_sandbox::{Cache, Found};
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
-use super::load::{Loaded, Subject};
-use super::source::show;
+use super::load::Loaded;
 use crate::cli::Output;
 use crate::output::{plain, print};
+use crate::subject::{self, Subject};
 
 /// The property that asks, and the context of the lines that answer.
 const EXPLAIN: &str = "explain";
@@ -74,12 +74,12 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::
 async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
     let properties = loaded.properties.clone().of(&subject.configuration)?;
-    let mut call = call(&subject.configuration, handler, Resolved::clone(&properties));
+    let mut call = call(&subject.configuration, &handler.rules, Resolved::clone(&properties), Cache::default());
     call.properties.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
     call.limits.log_lines = LINES;
     call.log = Some(log);
     let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;
-    show(&admit(set, &handler.rules.grants, &handler.rules.limits), &subject.configuration);
+    subject::warn(&admit(set, &handler.rules.grants, &handler.rules.limits), &subject.configuration);
     Ok(lines.try_iter().filter(|line| line.context == EXPLAIN).map(|line| line.message).collect())
 }
 

@@ -10,17 +10,17 @@ use akri_agent::cluster::{HandlerObject, Manifests};
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::{Handlers, Registry};
 use akri_agent::uevent::{Listener, Uevents};
+use akri_api::HandlerRules;
 use akri_api::data;
-use akri_api::manifest::{self, Manifest, Object};
-use akri_api::{HandlerRules, configuration_to_model};
-use akri_model::configuration::Configuration;
+use akri_api::manifest::{Manifest, Object};
 use akri_model::resolve::Values;
 use akri_sandbox::{Host, HostConfig};
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, ensure};
 use indicatif::ProgressBar;
 use tokio::sync::watch;
 
 use crate::cli::{DiscoverArgs, node_name};
+use crate::subject::{self, Subject};
 
 /// All that rounds need. Handlers are loaded anew when their files change, as long as this is there.
 pub(super) struct Loaded {
@@ -35,16 +35,12 @@ pub(super) struct Loaded {
     _listener: Option<Listener>,
 }
 
-/// A Configuration of the file, and where it stands.
-pub(super) struct Subject {
-    pub(super) configuration: Arc<Configuration>,
-    pub(super) manifest: Manifest,
-}
-
 /// Reads, loads, and waits until all handlers have been looked at.
 pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let node = node_name(args.node_name.clone())?;
-    let manifests = read(&args.file)?;
+    let manifests = subject::read(&args.file)?;
+    let holds_any = manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_)));
+    ensure!(holds_any, "'{}' holds no Configuration", args.file.display());
     let (directory, objects) = components(args, &manifests)?;
     let config =
         HostConfig { cache_dir: cache_dir(), sysfs: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
@@ -61,7 +57,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let settled = handlers.wait_for(|handlers| handlers.settled).await.context("no handler was loaded")?.clone();
     spinner.finish_and_clear();
     let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
-    let subjects = manifests.into_iter().filter_map(|manifest| subject(manifest, only)).collect();
+    let subjects = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
     Ok(Loaded {
         node,
         subjects,
@@ -75,27 +71,13 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     })
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read '{}'", file.display()))?;
-    let (manifests, errors) = manifest::parse(file, &text);
-    if !errors.is_empty() {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        bail!("{}", lines.join("\nerror: "));
-    }
-    if !manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_))) {
-        bail!("'{}' holds no Configuration", file.display());
-    }
-    Ok(manifests)
-}
-
 /// A Configuration; with `--handler` it is for that handler, whatever it says.
-fn subject(manifest: Manifest, only: Option<&String>) -> Option<Subject> {
-    let Object::Configuration(object) = &manifest.object else { return None };
-    let mut configuration = configuration_to_model(object);
+fn subject(manifest: &Manifest, only: Option<&String>) -> Option<Subject> {
+    let mut subject = Subject::of(manifest)?;
     if let Some(only) = only {
-        configuration.handler.clone_from(only);
+        Arc::make_mut(&mut subject.configuration).handler.clone_from(only);
     }
-    Some(Subject { configuration: Arc::new(configuration), manifest })
+    Some(subject)
 }
 
 /// The components and where they are: that of `--handler` alone, else all of the component directory and of the file.
@@ -127,14 +109,14 @@ fn handler_objects<'a>(
 }
 
 /// What a DiscoveryHandler of the file grants to a component.
-fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
+pub(crate) fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
     let object = handler_objects(manifests.iter()).find(|(_, object)| object.file == file);
     object
         .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |(_, object)| object.rules.clone())
 }
 
 /// Compiled components are kept for the next time, where the user's caches are.
-fn cache_dir() -> Option<PathBuf> {
+pub(crate) fn cache_dir() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let caches = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
     std::fs::create_dir_all(&caches).ok().map(|()| caches.join("akri"))

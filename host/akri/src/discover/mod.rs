@@ -1,7 +1,7 @@
 //! `akri discover`: discovery on this machine, without a cluster. Rounds are run by the agent's own code.
 
 mod explain;
-mod load;
+pub(crate) mod load;
 mod source;
 mod watch;
 
@@ -21,7 +21,7 @@ use source::Source;
 /// A device that was found, and what it would be called.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Found {
+pub(crate) struct Found {
     configuration: String,
     /// Absent if the Configuration's name is too long.
     resource: Option<String>,
@@ -57,7 +57,7 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
 }
 
 impl Found {
-    fn new(device: Device, configuration: &Configuration, shared: bool, node: &str) -> Self {
+    pub(crate) fn new(device: Device, configuration: &Configuration, shared: bool, node: &str) -> Self {
         let hash = HashInput::new(&device.id, shared, node).hash(HashLength::Short);
         Self {
             configuration: configuration.key.to_string(),
@@ -72,7 +72,7 @@ impl Found {
     }
 }
 
-fn found_table(found: &[Found]) -> String {
+pub(crate) fn found_table(found: &[Found]) -> String {
     if found.is_empty() {
         return "no devices\n".to_owned();
     }

@@ -7,12 +7,11 @@ use akri_agent::discovery::registry::Handlers;
 use akri_agent::discovery::rounds::Rounds;
 use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
-use akri_model::discovery::RoundError;
 use tokio::sync::{mpsc, watch};
 
 use super::Found;
-use super::load::{Loaded, Subject};
-use crate::output::plain;
+use super::load::Loaded;
+use crate::subject::{self, Failure, Subject};
 
 /// A Configuration and what its rounds come to.
 pub(super) struct Source<'a> {
@@ -29,18 +28,6 @@ pub(super) struct Source<'a> {
 pub(super) struct Round {
     pub(super) set: DeviceSet,
     pub(super) shared: bool,
-}
-
-/// A round that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(super) struct Failure {
-    /// A CamelCase word for programs.
-    pub(super) reason: &'static str,
-    /// For people; more than one line if more is wrong.
-    pub(super) message: String,
-    /// The next round will fail likewise unless someone does something.
-    pub(super) is_lasting: bool,
 }
 
 impl<'a> Source<'a> {
@@ -67,7 +54,7 @@ impl<'a> Source<'a> {
             Some(Outcome::Found { mut set, shared }) => {
                 if set.notes != self.notes {
                     self.notes.clone_from(&set.notes);
-                    show(&set, self.configuration());
+                    subject::warn(&set, self.configuration());
                 }
                 for device in &mut set.devices {
                     device.properties = self.configuration().broker_view(&device.properties);
@@ -90,18 +77,6 @@ impl Round {
 }
 
 impl Subject {
-    /// What a round's error means to a person; a handler's problems each with file, line and field.
-    pub(super) fn failure(&self, error: &RoundError) -> Failure {
-        let message = match error {
-            RoundError::InvalidDetails(problems) => {
-                let located = self.manifest.locate_problems(&self.configuration.details, problems);
-                located.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
-            }
-            error => format!("{}: {error}", self.configuration.key),
-        };
-        Failure { reason: error.reason(), message, is_lasting: matches!(error, RoundError::InvalidDetails(_)) }
-    }
-
     /// There is no handler of the name.
     pub(super) fn no_handler(&self, handlers: &Handlers) -> Failure {
         let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
@@ -114,15 +89,5 @@ impl Subject {
             refused.collect::<String>()
         );
         Failure { reason: "NoHandler", message, is_lasting: true }
-    }
-}
-
-/// The warnings of a round.
-pub(super) fn show(set: &DeviceSet, configuration: &Configuration) {
-    for note in &set.notes {
-        eprintln!("warning: {}: {} ({})", configuration.key, plain(&note.message), plain(&note.reason));
-    }
-    if set.notes_dropped > 0 {
-        eprintln!("warning: {}: {} more warnings", configuration.key, set.notes_dropped);
     }
 }

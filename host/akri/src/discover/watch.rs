@@ -15,12 +15,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::Loaded;
-use super::source::{Failure, Round, Source};
+use super::source::{Round, Source};
 use super::{Found, found_table};
 use crate::agent::stop_signal;
 use crate::cli::Output;
 use crate::get::telling;
 use crate::output::plain;
+use crate::subject::Failure;
 
 /// Something happened.
 #[derive(Debug, Serialize)]

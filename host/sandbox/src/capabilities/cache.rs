@@ -1,20 +1,30 @@
-//! `akri:discovery/cache`: memory between rounds. No grant exists for it yet, so nothing is kept and every round finds it
-//! empty, which handlers have to be able to do anyway.
+//! `akri:discovery/cache`: memory between rounds.
 
 use crate::bindings::cache::Host;
 use crate::bindings::types::AccessError;
+use crate::cache::Draft;
 use crate::round::Round;
 
 impl Host for Round {
-    fn get(&mut self, _key: String) -> wasmtime::Result<Option<Vec<u8>>> {
-        Ok(None)
+    fn get(&mut self, key: String) -> wasmtime::Result<Option<Vec<u8>>> {
+        Ok(self.draft().get(&key).map(<[u8]>::to_vec))
     }
 
-    fn set(&mut self, _key: String, _value: Vec<u8>) -> wasmtime::Result<Result<(), AccessError>> {
-        Ok(Err(super::no_grant_exists("cache")))
+    fn set(&mut self, key: String, value: Vec<u8>) -> wasmtime::Result<Result<(), AccessError>> {
+        let set = self.draft().set(key, value);
+        Ok(set.map_err(|what| AccessError::Limit(format!("akri:discovery/cache: {what}"))))
     }
 
-    fn delete(&mut self, _key: String) -> wasmtime::Result<()> {
+    fn delete(&mut self, key: String) -> wasmtime::Result<()> {
+        self.draft().delete(&key);
         Ok(())
+    }
+}
+
+impl Round {
+    /// Made when it is first asked for: most rounds never do.
+    fn draft(&mut self) -> &mut Draft {
+        let (cache, max) = (&self.call.cache, self.call.limits.cache_bytes);
+        self.draft.get_or_insert_with(|| cache.draft(max))
     }
 }

@@ -1,24 +1,46 @@
-//! `akri:discovery/secrets`: properties that come from a Secret. No grant exists for it yet, so none is given out.
+//! `akri:discovery/secrets`: the properties that come from a Secret.
 
+use akri_model::property::Secret;
 use wasmtime::component::Resource;
 
-use crate::bindings::secrets::{Host, HostSecret, Secret};
+use crate::bindings::secrets::{Host, HostSecret};
 use crate::bindings::types::AccessError;
+use crate::glob;
 use crate::round::Round;
+use crate::text::clean;
+
+/// A secret that a guest holds.
+#[expect(unreachable_pub, reason = "the bindings re-export it")]
+#[derive(Debug)]
+pub struct Held {
+    name: String,
+    secret: Secret,
+}
 
 impl Host for Round {
-    fn get(&mut self, _name: String) -> wasmtime::Result<Result<Option<Resource<Secret>>, AccessError>> {
-        Ok(Err(super::no_grant_exists("secrets")))
+    fn get(&mut self, name: String) -> wasmtime::Result<Result<Option<Resource<Held>>, AccessError>> {
+        if !glob::any(&self.call.grants.secrets, &name) {
+            return Ok(Err(AccessError::NotGranted(format!(
+                "akri:discovery/secrets: the property '{}'; add it to grants.secrets of the handler's DiscoveryHandler \
+                 object",
+                clean(&name, 64)
+            ))));
+        }
+        let Some(secret) = self.call.properties.secrets.get(&name).cloned() else { return Ok(Ok(None)) };
+        Ok(Ok(Some(self.table.push(Held { name, secret })?)))
     }
 }
 
-/// No guest holds a secret: wasmtime checks every handle, so these are not reached.
 impl HostSecret for Round {
-    fn reveal(&mut self, _: Resource<Secret>) -> wasmtime::Result<Vec<u8>> {
-        Ok(Vec::new())
+    /// The copy is dropped as soon as it is in the guest's memory, which is given back to the kernel with the round.
+    fn reveal(&mut self, secret: Resource<Held>) -> wasmtime::Result<Vec<u8>> {
+        let Held { name, secret } = self.table.get(&secret)?;
+        self.log.reveal(name, secret);
+        Ok(secret.reveal().to_vec())
     }
 
-    fn drop(&mut self, _: Resource<Secret>) -> wasmtime::Result<()> {
+    fn drop(&mut self, secret: Resource<Held>) -> wasmtime::Result<()> {
+        self.table.delete(secret)?;
         Ok(())
     }
 }

@@ -168,8 +168,9 @@ impl Round {
             ));
         }
         let closed = |_| AccessError::Unavailable("akri:discovery/udev: the host is shutting down".to_owned());
-        let permit = self.udev_runs.clone().acquire_owned().await.map_err(closed)?;
-        let (sysfs, bounds) = (self.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.deadline });
+        let permit = self.surroundings.udev_runs.clone().acquire_owned().await.map_err(closed)?;
+        let (sysfs, bounds) =
+            (self.surroundings.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.deadline });
         let run = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             sysfs.run(&query, &granted, &bounds)

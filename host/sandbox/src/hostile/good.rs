@@ -2,6 +2,7 @@
 
 use akri_model::device::{DeviceSpec, Mount, Note};
 use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::property::Resolved;
 
 use super::*;
 
@@ -46,6 +47,7 @@ async fn a_device_arrives_whole() {
 #[tokio::test]
 async fn properties_are_those_of_the_call() {
     let given = BTreeMap::from([("A".to_owned(), b"1".to_vec()), ("B".to_owned(), Vec::new())]);
+    let given = Resolved { properties: given, ..Resolved::default() };
     let seen = properties(Call { properties: given, ..call("properties") }).await;
     let expected = [("A", "1"), ("ABSENT", "none"), ("B", "")].map(|(k, v)| (k.to_owned(), v.to_owned()));
     assert_eq!(seen, BTreeMap::from(expected));

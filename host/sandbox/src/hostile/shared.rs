@@ -63,7 +63,7 @@ async fn a_dropped_call_ends_its_guest() {
 #[tokio::test]
 async fn the_host_ends_though_a_guest_loops() {
     let guest = alone().await;
-    let engine = guest.parts().1.engine.weak();
+    let engine = guest.parts().2.engine.weak();
     let looping = guest.clone();
     let mut round = Box::pin(async move { looping.discover(long("loop")).await });
     while guest.turns().available_permits() == 4 {
@@ -79,10 +79,9 @@ async fn the_host_ends_though_a_guest_loops() {
 #[tokio::test]
 async fn a_guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
-    let (pre, shared) = guest.parts();
+    let (pre, surroundings, shared) = guest.parts();
     let deadline = std::time::Instant::now() + Duration::from_millis(100);
-    let runs = std::sync::Arc::new(tokio::sync::Semaphore::new(1));
-    let round = Round::new(brief("loop"), "guest", deadline, shared.sysfs.clone(), runs);
+    let round = Round::new(brief("loop"), "guest", deadline, surroundings);
     let run = async move {
         let mut store = round.into_store(pre.engine());
         let handler = pre.instantiate_async(&mut store).await.unwrap();

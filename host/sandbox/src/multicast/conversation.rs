@@ -74,7 +74,8 @@ impl Conversation {
         let (mut talkers, mut drains) = (Vec::new(), JoinSet::new());
         for (interface, talker, member) in pairs {
             for socket in [talker.clone(), member] {
-                let drain = Drain { socket, interface: interface.name.as_str().into(), own: own.clone(), queue: queue.clone() };
+                let drain =
+                    Drain { socket, interface: interface.name.as_str().into(), own: own.clone(), queue: queue.clone() };
                 drains.spawn(drain.run());
             }
             talkers.push((interface, talker));

@@ -34,7 +34,10 @@ pub(crate) fn granted(globs: &[String], group: IpAddr) -> io::Result<Vec<Interfa
     let listed: Vec<Listed> = getifaddrs()?.filter_map(Listed::new).collect();
     let mut chosen = choose(listed, globs, group);
     if chosen.len() > INTERFACES {
-        tracing::warn!("multicast to {group}: {} interfaces are granted, the first {INTERFACES} are used", chosen.len());
+        tracing::warn!(
+            "multicast to {group}: {} interfaces are granted, the first {INTERFACES} are used",
+            chosen.len()
+        );
         chosen.truncate(INTERFACES);
     }
     // One that went away meanwhile has no number any more.

@@ -89,13 +89,9 @@ mod tests {
 
     #[test]
     fn groups_stay_on_their_link() {
-        for (group, ttl) in [
-            ("224.0.0.251", 255),
-            ("239.255.255.250", 1),
-            ("224.0.1.1", 1),
-            ("ff02::fb", 255),
-            ("ff05::c", 1),
-        ] {
+        for (group, ttl) in
+            [("224.0.0.251", 255), ("239.255.255.250", 1), ("224.0.1.1", 1), ("ff02::fb", 255), ("ff05::c", 1)]
+        {
             assert_eq!(time_to_live(group.parse().unwrap()), ttl, "{group}");
         }
     }

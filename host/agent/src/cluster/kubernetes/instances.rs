@@ -23,14 +23,27 @@ const FIRST_LISTING: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct Instances {
     node: Arc<str>,
-    known: Arc<Mutex<BTreeMap<Key, Instance>>>,
+    known: Arc<Mutex<BTreeMap<Key, Seen>>>,
     listed: watch::Sender<bool>,
     changes: watch::Sender<u64>,
 }
 
+/// An Instance as of one of its versions.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    instance: Instance,
+    /// `metadata.resourceVersion`, which grows with each change (KEP-5504); none if it is no number.
+    version: Option<u64>,
+}
+
 impl Instances {
     pub(super) fn new(node: &str) -> Self {
-        Self { node: node.into(), known: Arc::default(), listed: watch::Sender::new(false), changes: watch::Sender::new(0) }
+        Self {
+            node: node.into(),
+            known: Arc::default(),
+            listed: watch::Sender::new(false),
+            changes: watch::Sender::new(0),
+        }
     }
 
     /// Counts changes of who uses slots, and deletions.
@@ -42,12 +55,13 @@ impl Instances {
     pub(super) fn take(&self, change: Change) {
         let changed = match change {
             Change::All(objects) => {
-                let now: BTreeMap<Key, Instance> = objects.iter().filter_map(|object| self.read(object)).collect();
+                let now = objects.iter().filter_map(|object| self.read(object));
+                let now: BTreeMap<Key, Seen> = now.map(|seen| (seen.instance.key.clone(), seen)).collect();
                 let before = self.with(|known| std::mem::replace(known, now.clone()));
                 self.listed.send_replace(true);
                 before != now
             }
-            Change::Put(object) => self.read(&object).is_some_and(|(key, instance)| self.put(key, instance)),
+            Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
             Change::Gone(object) => {
                 let gone = Key::new(object.namespace().unwrap_or_default(), object.name_any());
                 self.with(|known| known.remove(&gone)).is_some()
@@ -58,11 +72,29 @@ impl Instances {
         }
     }
 
-    /// Takes what a write of this agent was answered with: the watch may tell it later. Says whether others would want to know.
-    pub(super) fn put(&self, key: Key, instance: Instance) -> bool {
+    /// Takes what a request of this agent was answered with, for the watch may tell it later; and what it returns is the
+    /// Instance.
+    pub(super) fn learn(&self, object: &akri_api::Instance) -> Instance {
+        let seen = self.understand(object);
+        let instance = seen.instance.clone();
+        if instance.nodes.iter().any(|node| **node == *self.node) {
+            self.put(seen);
+        } else {
+            self.with(|known| known.remove(&instance.key)); // this node has left it
+        }
+        instance
+    }
+
+    /// Says whether others would want to know. What is older than what is known comes from a watch that lags behind.
+    fn put(&self, seen: Seen) -> bool {
         self.with(|known| {
-            let before = known.insert(key, instance.clone());
-            before.is_none_or(|before| before.uid != instance.uid || before.device_usage != instance.device_usage)
+            let before = known.get(&seen.instance.key).filter(|before| before.instance.uid == seen.instance.uid);
+            if before.is_some_and(|before| before.version > seen.version) {
+                return false;
+            }
+            let changed = before.is_none_or(|before| before.instance.device_usage != seen.instance.device_usage);
+            known.insert(seen.instance.key.clone(), seen);
+            changed
         })
     }
 
@@ -73,20 +105,22 @@ impl Instances {
         if !matches!(waited, Ok(Ok(_))) {
             return Err(ClusterError::Unavailable("the API server has not listed the Instances yet".to_owned()));
         }
-        Ok(self.with(|known| known.values().filter(|instance| test(instance)).cloned().collect()))
+        Ok(self.with(|known| {
+            known.values().map(|seen| &seen.instance).filter(|instance| test(instance)).cloned().collect()
+        }))
     }
 
     /// One of them.
     pub(super) fn get(&self, key: &Key) -> Option<Instance> {
-        self.with(|known| known.get(key).cloned())
+        self.with(|known| known.get(key).map(|seen| seen.instance.clone()))
     }
 
-    fn with<T>(&self, step: impl FnOnce(&mut BTreeMap<Key, Instance>) -> T) -> T {
+    fn with<T>(&self, step: impl FnOnce(&mut BTreeMap<Key, Seen>) -> T) -> T {
         step(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// An Instance, unless it is being deleted: that counts as gone (rule 26).
-    fn read(&self, object: &DynamicObject) -> Option<(Key, Instance)> {
+    fn read(&self, object: &DynamicObject) -> Option<Seen> {
         if object.metadata.deletion_timestamp.is_some() {
             return None;
         }
@@ -100,7 +134,7 @@ impl Instances {
     }
 
     /// An Instance as this node sees it: whether the device is online here is what this node said.
-    pub(super) fn understand(&self, object: &akri_api::Instance) -> (Key, Instance) {
+    fn understand(&self, object: &akri_api::Instance) -> Seen {
         let mut instance = instance_to_model(object);
         let trouble = object.status.as_ref().and_then(|status| status.nodes.get(&*self.node));
         instance.online = match trouble.map(|trouble| trouble.reason.as_str()) {
@@ -108,6 +142,6 @@ impl Instances {
             Some(super::HANDLER_GONE) => Online::Unknown,
             Some(_) => Online::False,
         };
-        (instance.key.clone(), instance)
+        Seen { instance, version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()) }
     }
 }

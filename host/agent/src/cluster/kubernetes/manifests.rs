@@ -39,9 +39,12 @@ impl Assembler {
 
     pub(super) fn configurations(&self, change: Change) {
         let listed = matches!(change, Change::All(_));
-        self.change(|manifests| take_configurations(&mut manifests.configurations, change), |all| {
-            all.configurations |= listed;
-        });
+        self.change(
+            |manifests| take_configurations(&mut manifests.configurations, change),
+            |all| {
+                all.configurations |= listed;
+            },
+        );
     }
 
     pub(super) fn handlers(&self, change: Change) {
@@ -74,7 +77,9 @@ fn take_configurations(known: &mut Configurations, change: Change) {
         Change::All(objects) => {
             let before = std::mem::take(known);
             for object in &objects {
-                if let Some(kept) = before.get(&key(object)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid)) {
+                if let Some(kept) =
+                    before.get(&key(object)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid))
+                {
                     known.insert(key(object), Arc::clone(kept));
                 }
                 put_configuration(known, object);
@@ -121,7 +126,8 @@ fn checked<T: serde::de::DeserializeOwned>(
     validate: impl Fn(&T) -> Vec<FieldError>,
 ) -> Result<T, String> {
     let typed: T = typed(object)?;
-    let errors: Vec<String> = validate(&typed).iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
+    let errors: Vec<String> =
+        validate(&typed).iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
     if errors.is_empty() { Ok(typed) } else { Err(errors.join("; ")) }
 }
 
@@ -180,8 +186,7 @@ mod tests {
         let assembler = Assembler::new();
         assembler.configurations(Change::Put(Box::new(camera("u", 2))));
         let mut deleting = camera("u", 2);
-        deleting.metadata.deletion_timestamp =
-            serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assembler.configurations(Change::Put(Box::new(deleting)));
         assert!(capacities(&assembler).is_empty());
         assembler.configurations(Change::Put(Box::new(camera("u", 2))));

@@ -1,6 +1,7 @@
 //! Akri's objects in the API server of a cluster. What this node needs of them is kept up to date by watches; every write says
 //! what it expects to find (rules 10, 22 to 25).
 
+mod events;
 mod feed;
 mod instances;
 mod manifests;
@@ -16,6 +17,7 @@ use akri_model::instance::{Instance, Online};
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use async_trait::async_trait;
+use futures::future::try_join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
@@ -26,7 +28,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{Cluster, ClusterError, Created, HandlerReport, Manifests, Report, Swapped};
+use super::{Cluster, ClusterError, Created, HandlerReport, Manifests, Occurrence, Report, Swapped};
+use events::Events;
 use feed::follow;
 use instances::Instances;
 use manifests::Assembler;
@@ -50,6 +53,7 @@ pub struct Kubernetes {
     manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
+    events: Events,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -59,6 +63,7 @@ impl Kubernetes {
         let assembler = Assembler::new();
         let instances = Instances::new(node);
         let (values, values_receiver) = watch::channel(Arc::default());
+        let events = events::start(client.clone(), node);
         let everything = watcher::Config::default();
         let of_this_node = watcher::Config::default().labels(&patch::node_label(node));
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
@@ -83,7 +88,15 @@ impl Kubernetes {
             )),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
         ];
-        Self { client, node: node.to_owned(), manifests: assembler.manifests(), values: values_receiver, instances, tasks }
+        Self {
+            client,
+            node: node.to_owned(),
+            manifests: assembler.manifests(),
+            values: values_receiver,
+            instances,
+            events,
+            tasks,
+        }
     }
 
     fn api(&self, key: &Key) -> Api<akri_api::Instance> {
@@ -107,25 +120,16 @@ impl Kubernetes {
         self.api(key).patch(&key.name, &params, &Patch::Json::<()>(operations)).await
     }
 
-    /// Remembers what a write was answered with.
-    fn learn(&self, object: &akri_api::Instance) -> Instance {
-        let (key, instance) = self.instances.understand(object);
-        if instance.nodes.contains(&self.node) {
-            self.instances.put(key, instance.clone());
-        }
-        instance
-    }
-
     /// This node sees the device.
     async fn join(&self, key: &Key, uid: &str) -> Result<Instance, ClusterError> {
         let joined = self.apply(key, patch::membership(&key.name, uid, &self.node, true)).await?;
-        Ok(self.learn(&joined))
+        Ok(self.instances.learn(&joined))
     }
 
     async fn published(&self, instance: &Instance) -> Result<Instance, ClusterError> {
         let known = match self.instances.get(&instance.key) {
             Some(known) => Some(known),
-            None => self.get(&instance.key).await?.as_ref().map(|object| self.instances.understand(object).1),
+            None => self.get(&instance.key).await?.map(|object| self.instances.learn(&object)),
         };
         known.filter(|known| known.uid == instance.uid).ok_or_else(|| ClusterError::NotFound(instance.key.clone()))
     }
@@ -140,8 +144,9 @@ impl Kubernetes {
         let Key { name, .. } = &instance.key;
         let value = patch::trouble("Instance", name, &instance.uid, &self.node, trouble);
         let params = PatchParams::apply(&patch::manager(&self.node));
-        let told = bounded(&instance.key, self.api(&instance.key).patch_status(name, &params, &Patch::Apply(value))).await?;
-        self.learn(&told);
+        let told =
+            bounded(&instance.key, self.api(&instance.key).patch_status(name, &params, &Patch::Apply(value))).await?;
+        self.instances.learn(&told);
         Ok(())
     }
 }
@@ -178,9 +183,22 @@ impl Cluster for Kubernetes {
         self.instances.filter(is_its).await
     }
 
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        names: &[String],
+    ) -> Result<Option<Instance>, ClusterError> {
+        let stands_for = |instance: &Instance| instance.identity.as_ref() == Some(identity);
         let mine = self.list(configuration).await?;
-        Ok(mine.into_iter().find(|instance| instance.identity.as_ref() == Some(identity)))
+        if let Some(known) = mine.into_iter().find(stands_for) {
+            return Ok(Some(known));
+        }
+        // Another node may have made it, and only that node's agent watches it.
+        let keys: Vec<Key> = names.iter().map(|name| Key::new(&*configuration.namespace, name)).collect();
+        let found = try_join_all(keys.iter().map(|key| self.get(key))).await?;
+        let found = found.into_iter().flatten().map(|object| self.instances.learn(&object));
+        Ok({ found }.find(stands_for))
     }
 
     async fn create(&self, instance: &Instance) -> Result<Created, ClusterError> {
@@ -212,7 +230,7 @@ impl Cluster for Kubernetes {
         }
         if let Some(value) = patch::agreement(&published, instance, &self.node) {
             let patched = bounded(&instance.key, self.json_patch(&instance.key, value)).await?;
-            self.learn(&patched);
+            self.instances.learn(&patched);
         }
         Ok(())
     }
@@ -229,7 +247,8 @@ impl Cluster for Kubernetes {
         if !left.spec.nodes.is_empty() || left.spec.device_usage.values().any(|usage| !usage.is_empty()) {
             return Ok(()); // others see it or use it (rule 25)
         }
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: left.metadata.resource_version };
+        let preconditions =
+            Preconditions { uid: Some(uid.to_owned()), resource_version: left.metadata.resource_version };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         match bounded(key, self.api(key).delete(&key.name, &params)).await {
             Ok(_) | Err(ClusterError::NotFound(_)) => Ok(()),
@@ -241,7 +260,7 @@ impl Cluster for Kubernetes {
         let patched = timeout(REQUEST, self.json_patch(key, patch::usage(slot, from, to))).await.map_err(|_| late())?;
         match patched {
             Ok(object) => {
-                self.learn(&object);
+                self.instances.learn(&object);
                 Ok(Swapped::Done)
             }
             Err(Error::Api(status)) if status.code == 422 => self.swap_again(key, slot, from, to).await,
@@ -263,6 +282,10 @@ impl Cluster for Kubernetes {
         }
     }
 
+    fn tell(&self, occurrence: Occurrence) {
+        let _ = self.events.try_send(occurrence); // it is in the log, too
+    }
+
     /// Its status went with it.
     async fn forget(&self, _key: &Key) -> Result<(), ClusterError> {
         Ok(())
@@ -281,14 +304,14 @@ impl Kubernetes {
     /// The slot was not used as expected: what it is used for, or another try if its key does not exist.
     async fn swap_again(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError> {
         let object = self.get(key).await?.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
-        self.learn(&object);
+        self.instances.learn(&object);
         match object.spec.device_usage.get(slot) {
             Some(usage) if usage == to => Ok(Swapped::Done),
             Some(usage) => Ok(Swapped::Differs(usage.clone())),
             None if from.is_empty() => {
                 let version = object.metadata.resource_version.unwrap_or_default();
                 let patched = bounded(key, self.json_patch(key, patch::missing_usage(slot, &version, to))).await?;
-                self.learn(&patched);
+                self.instances.learn(&patched);
                 Ok(Swapped::Done)
             }
             None => Ok(Swapped::Differs(String::new())),

@@ -8,10 +8,10 @@ use akri_model::property::{Secret, Source};
 use akri_model::resolve::{Kind, Stored, Values};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1 as core;
+use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::runtime::watcher;
-use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use super::{Cluster, ClusterError, Created, HandlerReport, Manifests, Report, Swapped};
+use super::{Cluster, ClusterError, Created, HandlerReport, Manifests, Occurrence, Report, Swapped};
 use manifests::Watched;
 pub use manifests::{Scan, read_directory};
 use objects::Objects;
@@ -81,7 +81,13 @@ impl Cluster for Local {
         Ok(objects.instances().map(instance_to_model).filter(is_its).collect())
     }
 
-    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
+    /// Every Instance is at hand, so that one under a name that today's rules would not give is found, too.
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        _names: &[String],
+    ) -> Result<Option<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
         let stands_for = |object: &&akri_api::Instance| {
             let annotations = object.metadata.annotations.as_ref();
@@ -129,11 +135,13 @@ impl Cluster for Local {
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
         let (key, uid) = (key.clone(), uid.to_owned());
-        self.with(move |objects| match objects.instance(&key) {
+        let deleted = self.with(move |objects| match objects.instance(&key) {
             Some(object) if object.metadata.uid.as_deref() == Some(&uid) => objects.remove_instance(&key),
             _ => Ok(()),
-        })
-        .await
+        });
+        deleted.await?;
+        self.usage.send_modify(|count| *count = count.wrapping_add(1));
+        Ok(())
     }
 
     async fn swap_usage(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError> {
@@ -162,6 +170,9 @@ impl Cluster for Local {
         let key = key.clone();
         self.with(move |objects| objects.remove_report(&key)).await
     }
+
+    /// The log is the place.
+    fn tell(&self, _occurrence: Occurrence) {}
 
     async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
         let report = report.clone();

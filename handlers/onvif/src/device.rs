@@ -1,0 +1,101 @@
+//! What a broker is told of a camera.
+
+use crate::announcement::Camera;
+use crate::inquiry::Facts;
+use crate::service_url::ServiceUrl;
+
+/// A camera to report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// The UUID.
+    pub id: String,
+    /// Names and values.
+    pub properties: Vec<(String, String)>,
+}
+
+/// The device that a camera is. `with_stream` adds the URI of its stream.
+pub fn device(camera: &Camera, facts: &Facts, with_stream: bool) -> Device {
+    let information = &facts.information;
+    let address = address(camera, facts);
+    let properties = [
+        ("SERVICE_URL", Some(&facts.url)),
+        ("UUID", Some(&camera.uuid)),
+        ("IP_ADDRESS", address.as_ref()),
+        ("MAC_ADDRESS", facts.mac.as_ref()),
+        ("MANUFACTURER", Some(&information.manufacturer)),
+        ("MODEL", Some(&information.model)),
+        ("FIRMWARE_VERSION", Some(&information.firmware_version)),
+        ("SERIAL_NUMBER", Some(&information.serial_number)),
+        ("HARDWARE_ID", Some(&information.hardware_id)),
+        ("STREAM_URI", facts.stream.as_ref().filter(|_| with_stream)),
+    ];
+    let known = properties.into_iter().filter_map(|(name, value)| Some((name, value.filter(|v| !v.is_empty())?)));
+    let properties = known.map(|(name, value)| (format!("ONVIF_DEVICE_{name}"), value.clone())).collect();
+    Device { id: camera.uuid.clone(), properties }
+}
+
+/// The address the camera is reached at.
+fn address(camera: &Camera, facts: &Facts) -> Option<String> {
+    let reached = camera.urls.iter().find(|url| url.to_string() == facts.url);
+    reached.and_then(ServiceUrl::ip).map(|ip| ip.to_string()).or_else(|| facts.address.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_service::Information;
+
+    fn camera(url: &str) -> Camera {
+        let urls = vec![ServiceUrl::parse(url).unwrap()];
+        Camera { uuid: "a-1".into(), scopes: vec![], metadata_version: String::new(), urls }
+    }
+
+    fn written(device: &Device) -> Vec<String> {
+        device.properties.iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    #[test]
+    fn a_camera_that_says_nothing_has_what_it_announced() {
+        let url = "http://10.0.0.9/onvif/device_service";
+        let device = device(&camera(url), &Facts { url: url.into(), ..Facts::default() }, true);
+        assert_eq!(device.id, "a-1");
+        let expected =
+            [&format!("ONVIF_DEVICE_SERVICE_URL={url}"), "ONVIF_DEVICE_UUID=a-1", "ONVIF_DEVICE_IP_ADDRESS=10.0.0.9"];
+        assert_eq!(written(&device), expected);
+    }
+
+    #[test]
+    fn a_camera_that_says_everything_has_everything_in_its_order() {
+        let url = "https://camera.example/onvif/device_service";
+        let information = Information {
+            manufacturer: "Acme".into(),
+            model: "Dome".into(),
+            firmware_version: "5".into(),
+            serial_number: "S1".into(),
+            hardware_id: "h".into(),
+        };
+        let facts = Facts {
+            url: url.into(),
+            mac: Some("00:1a".into()),
+            address: Some("10.0.0.9".into()),
+            information,
+            scopes: None,
+            stream: Some("rtsp://10.0.0.9/1".into()),
+        };
+        let all = device(&camera(url), &facts, true);
+        let expected = [
+            "SERVICE_URL=https://camera.example/onvif/device_service",
+            "UUID=a-1",
+            "IP_ADDRESS=10.0.0.9",
+            "MAC_ADDRESS=00:1a",
+            "MANUFACTURER=Acme",
+            "MODEL=Dome",
+            "FIRMWARE_VERSION=5",
+            "SERIAL_NUMBER=S1",
+            "HARDWARE_ID=h",
+            "STREAM_URI=rtsp://10.0.0.9/1",
+        ];
+        assert_eq!(written(&all), expected.map(|property| format!("ONVIF_DEVICE_{property}")));
+        assert_eq!(device(&camera(url), &facts, false).properties, all.properties[..9]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Requests by the host's HTTP client.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use wstd::future::FutureExt;
+use wstd::http::body::util::{BodyExt, Limited};
+use wstd::http::error::ErrorCode;
+use wstd::http::{Body, Client, Error, HeaderMap, Request, Response};
+use wstd::time::Timer;
+
+use crate::session::{Post, Reply, Transport, TransportError};
+
+/// Time for one exchange, from the connection to the last byte.
+const EXCHANGE: Duration = Duration::from_secs(3);
+/// Bytes of an answer. The largest, lists of profiles, have some tens of thousands.
+const MAX_BODY: usize = 256 << 10;
+
+/// The way to cameras.
+pub(crate) struct Http {
+    client: Client,
+}
+
+impl Http {
+    pub(crate) fn new() -> Self {
+        Self { client: Client::new() }
+    }
+
+    async fn exchange(&self, post: Post<'_>) -> Result<Reply, TransportError> {
+        let mut request = Request::post(post.url.uri().clone())
+            .header("Content-Type", "application/soap+xml; charset=utf-8")
+            .header("Content-Length", post.message.len()); // many cameras understand no chunks
+        if let Some(authorization) = post.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let request = request.body(Body::from(post.message)).map_err(|error| failed(&error.into()))?;
+        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
+        reply(response).await
+    }
+}
+
+impl Transport for Http {
+    async fn post(&self, post: Post<'_>) -> Result<Reply, TransportError> {
+        let end = Timer::after(EXCHANGE.into());
+        self.exchange(post).timeout(end.wait()).await.unwrap_or(Err(TransportError::TimedOut))
+    }
+
+    async fn sleep(&self, time: Duration) {
+        Timer::after(time.into()).wait().await;
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn nonce(&self) -> [u8; 16] {
+        random()
+    }
+}
+
+/// Sixteen random bytes.
+pub(crate) fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    wstd::rand::get_random_bytes(&mut bytes);
+    bytes
+}
+
+async fn reply(response: Response<Body>) -> Result<Reply, TransportError> {
+    let (head, body) = response.into_parts();
+    let too_large = |_| TransportError::Failed(format!("its answer breaks off or has more than {MAX_BODY} bytes"));
+    let message = Limited::new(body.into_boxed_body(), MAX_BODY).collect().await.map_err(too_large)?;
+    Ok(Reply {
+        status: head.status.as_u16(),
+        challenge: header(&head.headers, "WWW-Authenticate"),
+        date: header(&head.headers, "Date"),
+        message: message.to_bytes().into(),
+    })
+}
+
+/// All values of a header, with commas between them.
+fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    if values.is_empty() { None } else { Some(values.join(", ")) }
+}
+
+fn failed(error: &Error) -> TransportError {
+    let Some(code) = error.downcast_ref::<ErrorCode>() else { return TransportError::Failed(error.to_string()) };
+    let why = match code {
+        ErrorCode::HttpRequestDenied => return TransportError::NotGranted("http".to_owned()),
+        ErrorCode::ConnectionTimeout | ErrorCode::HttpResponseTimeout => return TransportError::TimedOut,
+        ErrorCode::ConnectionRefused => "the connection is refused",
+        ErrorCode::DnsError(_) => "its name is not known",
+        ErrorCode::TlsCertificateError => "its certificate is not trusted",
+        ErrorCode::InternalError(Some(why)) => why,
+        other => return TransportError::Failed(format!("{other:?}")),
+    };
+    TransportError::Failed(why.to_owned())
+}

@@ -1,0 +1,198 @@
+use futures::executor::block_on;
+
+use super::*;
+use crate::fixture::{FakeCamera, Mood, PASSWORD, Site, Wants, credentials};
+
+const URL: &str = "http://10.0.0.9/onvif/device_service";
+const MEDIA: &str = "http://10.0.0.9/onvif/media";
+const MAC: &str = "00:1a:2b:3c:4d:5e";
+const NOTHING_MORE: Wanted<'_> = Wanted { scopes: false, stream: None };
+
+fn camera(urls: &[&str]) -> Camera {
+    let urls = urls.iter().map(|url| ServiceUrl::parse(url).unwrap()).collect();
+    Camera { uuid: "a".into(), scopes: vec![], metadata_version: String::new(), urls }
+}
+
+fn ask_site(site: &Site, password: Option<&str>, wanted: Wanted<'_>) -> Result<Learnt, String> {
+    let credentials = password.map(credentials);
+    block_on(ask(site, &camera(&[URL]), credentials.as_ref(), wanted))
+}
+
+fn site(wants: Wants) -> Site {
+    Site::new([(URL, FakeCamera { wants, ..FakeCamera::with_mac(MAC) })])
+}
+
+#[test]
+fn a_camera_that_trusts_everyone_tells_everyone() {
+    for password in [None, Some(PASSWORD), Some("wrong")] {
+        let learnt = ask_site(&site(Wants::Nothing), password, NOTHING_MORE).unwrap();
+        assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (Some(MAC), false));
+        assert_eq!((learnt.facts.url.as_str(), learnt.facts.information.model.as_str()), (URL, "Dome"));
+    }
+}
+
+#[test]
+fn the_password_convinces_in_each_way_a_camera_may_want_it() {
+    for wants in [Wants::Token, Wants::TokenAlways, Wants::HttpDigest] {
+        let learnt = ask_site(&site(wants), Some(PASSWORD), NOTHING_MORE).unwrap();
+        assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (Some(MAC), false), "{wants:?}");
+    }
+}
+
+#[test]
+fn wrong_or_no_credentials_are_tried_once() {
+    for (wants, password, tries) in [
+        (Wants::Token, Some("wrong"), 1),
+        (Wants::TokenAlways, Some("wrong"), 1),
+        (Wants::HttpDigest, Some("wrong"), 2), // the first brings the challenge
+        (Wants::Token, None, 1),
+        (Wants::HttpDigest, None, 1),
+        (Wants::HttpBasic, Some(PASSWORD), 1),
+    ] {
+        let site = site(wants);
+        let learnt = ask_site(&site, password, NOTHING_MORE).unwrap();
+        assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (None, true), "{wants:?}");
+        let asked = site.asked();
+        assert_eq!(asked.iter().filter(|name| name.contains("GetDeviceInformation")).count(), tries, "{asked:?}");
+        assert_eq!(asked.len(), tries + 1);
+    }
+}
+
+#[test]
+fn a_clock_that_is_wrong_is_allowed_for() {
+    for wants in [Wants::Token, Wants::TokenAlways] {
+        for ahead in [-86_400 * 400, -20, 20, 86_400 * 400] {
+            let site = site(wants);
+            site.cameras.borrow_mut().get_mut(URL).unwrap().ahead = ahead;
+            assert!(!ask_site(&site, Some(PASSWORD), NOTHING_MORE).unwrap().refused, "{wants:?} {ahead}");
+        }
+    }
+}
+
+#[test]
+fn the_first_url_that_answers_is_taken() {
+    let broken = |mood| FakeCamera { mood, ..FakeCamera::default() };
+    let site = Site::new([
+        ("http://10.0.0.1/", broken(Mood::Off)),
+        ("http://10.0.0.2/", broken(Mood::Html)),
+        (URL, FakeCamera::with_mac(MAC)),
+    ]);
+    let learn = |urls: &[&str]| block_on(ask(&site, &camera(urls), None, NOTHING_MORE));
+    assert_eq!(learn(&["http://10.0.0.1/", "http://10.0.0.2/", URL]).unwrap().facts.url, URL);
+    assert_eq!(
+        learn(&["http://10.0.0.1/", "http://10.0.0.2/"]),
+        Err("http://10.0.0.1/: connection refused; http://10.0.0.2/: it answers with HTTP status 200, and it is not \
+             well-formed XML"
+            .into())
+    );
+    let many: Vec<String> = (0..8).map(|number| format!("http://10.0.1.{number}/")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(learn(&many).unwrap_err().matches("connection refused").count(), MAX_TRIED);
+}
+
+#[test]
+fn what_a_camera_can_not_say_is_left_out() {
+    let site = Site::new([(URL, FakeCamera::default())]);
+    let learnt = ask_site(&site, None, Wanted { scopes: true, stream: None }).unwrap();
+    assert_eq!(
+        learnt,
+        Learnt { facts: Facts { url: URL.into(), ..Facts::default() }, refused: false, no_stream: None }
+    );
+    let names = ["GetSystemDateAndTime", "GetDeviceInformation", "GetNetworkInterfaces", "GetScopes"];
+    assert_eq!(site.asked(), names.map(|name| format!("{URL} {name}")));
+}
+
+#[test]
+fn scopes_are_asked_for_only_if_they_are_wanted_and_not_announced() {
+    let mut with_scopes = FakeCamera::with_mac(MAC);
+    let scopes = "<GetScopesResponse><Scopes><ScopeItem>onvif://x</ScopeItem></Scopes></GetScopesResponse>";
+    with_scopes.answers.insert("GetScopes", scopes.into());
+    let site = Site::new([(URL, with_scopes)]);
+    let wanted = Wanted { scopes: true, stream: None };
+    assert_eq!(ask_site(&site, None, wanted).unwrap().facts.scopes, Some(vec!["onvif://x".to_owned()]));
+    assert_eq!(ask_site(&site, None, NOTHING_MORE).unwrap().facts.scopes, None);
+    let announced = Camera { scopes: vec!["onvif://y".into()], ..camera(&[URL]) };
+    site.asked();
+    assert_eq!(block_on(ask(&site, &announced, None, wanted)).unwrap().facts.scopes, None);
+    assert!(site.asked().iter().all(|name| !name.contains("GetScopes")));
+}
+
+fn stream(site: &Site, wanted: &WantedStream) -> Learnt {
+    ask_site(site, Some(PASSWORD), Wanted { scopes: false, stream: Some(wanted) }).unwrap()
+}
+
+#[test]
+fn the_stream_is_that_of_the_wanted_profile_without_the_password_in_its_uri() {
+    for url in [MEDIA, "http://0.0.0.0/onvif/media"] {
+        let device = FakeCamera { wants: Wants::Token, ..FakeCamera::with_mac(MAC).with_media(url) };
+        let site = Site::new([(URL, device.clone()), (MEDIA, device)]);
+        let uri = |wanted: &WantedStream| stream(&site, wanted).facts.stream;
+        assert_eq!(uri(&WantedStream::First).as_deref(), Some("rtsp://10.0.0.9:554/p0"));
+        assert_eq!(uri(&WantedStream::Profile("name of p1".into())).as_deref(), Some("rtsp://10.0.0.9:554/p1"));
+    }
+}
+
+#[test]
+fn why_there_is_no_stream_is_said() {
+    let why = |media: FakeCamera, device: FakeCamera, wanted: &WantedStream| {
+        let learnt = stream(&Site::new([(URL, device), (MEDIA, media)]), wanted);
+        assert_eq!((learnt.facts.stream, learnt.facts.mac.as_deref()), (None, Some(MAC)), "the rest is known");
+        learnt.no_stream.unwrap()
+    };
+    let device = || FakeCamera::with_mac(MAC).with_media(MEDIA);
+    assert_eq!(
+        why(device(), device(), &WantedStream::Profile("x".into())),
+        "it has no such media profile, only: name of p0, name of p1"
+    );
+    let off = FakeCamera { mood: Mood::Off, ..device() };
+    assert_eq!(why(off, device(), &WantedStream::First), format!("asked GetProfiles at {MEDIA}, connection refused"));
+    let closed = FakeCamera { wants: Wants::HttpBasic, ..device() };
+    assert_eq!(
+        why(closed, device(), &WantedStream::First),
+        format!("asked GetProfiles at {MEDIA}, it asks for other credentials")
+    );
+    assert_eq!(
+        why(device(), FakeCamera::with_mac(MAC), &WantedStream::First),
+        format!("asked GetCapabilities at {URL}, it answers: not implemented")
+    );
+}
+
+#[test]
+fn a_camera_that_is_lost_on_the_way_is_no_half_camera() {
+    let site = site(Wants::Nothing);
+    site.cameras.borrow_mut().get_mut(URL).unwrap().mood = Mood::OffLater;
+    assert_eq!(ask_site(&site, None, NOTHING_MORE), Err(format!("{URL}: connection refused")));
+}
+
+#[test]
+fn a_stream_s_uri_has_no_user() {
+    for (uri, expected) in [
+        ("rtsp://10.0.0.9/1", Some("rtsp://10.0.0.9/1")),
+        ("rtsp://a:b@10.0.0.9:554/1?x=y@z", Some("rtsp://10.0.0.9:554/1?x=y@z")),
+        ("rtsp://a:b@c@10.0.0.9", Some("rtsp://10.0.0.9")),
+        ("rtsp://a@h?q", Some("rtsp://h?q")),
+        ("rtsp://", None),
+        ("rtsp://a:b@/1", None),
+        ("10.0.0.9/1", None),
+        ("rtsp://h/a b", None),
+        ("rtsp://h/\n", None),
+    ] {
+        assert_eq!(without_user(uri).as_deref(), expected, "{uri}");
+    }
+    assert_eq!(without_user(&format!("rtsp://h/{}", "x".repeat(MAX_URI))), None);
+}
+
+#[test]
+fn earlier_facts_fill_gaps_only() {
+    let full = Facts {
+        url: "old".into(),
+        mac: Some("m".into()),
+        address: Some("a".into()),
+        information: Information { model: "M".into(), ..Information::default() },
+        scopes: Some(vec![]),
+        stream: Some("s".into()),
+    };
+    let new = Facts { url: "new".into(), ..Facts::default() };
+    assert_eq!(new.or(full.clone()), Facts { url: "new".into(), ..full.clone() });
+    assert_eq!(full.clone().or(Facts::default()), full);
+}

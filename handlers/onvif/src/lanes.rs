@@ -1,0 +1,130 @@
+//! Many things at once, but not too many, and not too many for one host.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::pin::pin;
+
+use futures::StreamExt;
+use futures::future::select;
+use futures::stream;
+
+/// Jobs at once.
+pub const AT_ONCE: usize = 64;
+/// Of them for one host, such as a recorder that speaks for all its cameras.
+pub const PER_HOST: usize = 4;
+
+/// Does jobs until `end`; what came of each, none if its turn did not come or it was not done by then.
+pub async fn run<J, R>(
+    jobs: &[J],
+    host: impl Fn(&J) -> &str,
+    perform: impl AsyncFn(&J) -> R,
+    end: impl Future<Output = ()>,
+) -> Vec<Option<R>> {
+    let results = RefCell::new(jobs.iter().map(|_| None).collect::<Vec<Option<R>>>());
+    let lane = async |lane: Vec<usize>| {
+        for index in lane {
+            let Some(job) = jobs.get(index) else { continue };
+            let result = perform(job).await;
+            if let Some(place) = results.borrow_mut().get_mut(index) {
+                *place = Some(result);
+            }
+        }
+    };
+    let all = stream::iter(lanes(jobs.iter().map(host))).for_each_concurrent(AT_ONCE, lane);
+    select(pin!(all), pin!(end)).await;
+    results.take()
+}
+
+/// Indices of jobs in lanes of jobs to do one after the other, at most [`PER_HOST`] lanes for a host.
+fn lanes<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
+    let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, host) in hosts.enumerate() {
+        by_host.entry(host).or_default().push(index);
+    }
+    let split = |jobs: Vec<usize>| {
+        let lane = move |number| jobs.iter().skip(number).step_by(PER_HOST).copied().collect::<Vec<usize>>();
+        (0..PER_HOST).map(lane)
+    };
+    by_host.into_values().flat_map(split).filter(|lane| !lane.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, poll_fn, ready};
+    use std::task::{Context, Poll};
+
+    use futures::FutureExt;
+    use futures::channel::oneshot;
+    use futures::executor::block_on;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_job_is_in_one_lane_and_a_host_has_four_at_most(hosts in prop::collection::vec("[a-e]", 0..60)) {
+            let lanes = lanes(hosts.iter().map(String::as_str));
+            let mut all: Vec<usize> = lanes.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..hosts.len()).collect::<Vec<_>>());
+            for host in "abcde".chars() {
+                let of_host = lanes.iter().filter(|lane| lane.iter().any(|job| hosts[*job].starts_with(host)));
+                prop_assert!(of_host.count() <= PER_HOST);
+            }
+            for lane in lanes {
+                prop_assert!(lane.iter().all(|job| hosts[*job] == hosts[lane[0]]));
+            }
+        }
+    }
+
+    #[test]
+    fn all_jobs_are_done_and_never_more_than_64_at_once() {
+        let (running, most) = (Cell::new(0), Cell::new(0));
+        let jobs: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+        let perform = async |job: &String| {
+            running.set(running.get() + 1);
+            most.set(most.get().max(running.get()));
+            for _ in 0..100 {
+                yield_once().await;
+            }
+            running.set(running.get() - 1);
+            job.len()
+        };
+        let results = block_on(run(&jobs, |job| job.as_str(), perform, pending()));
+        assert_eq!(results, jobs.iter().map(|job| Some(job.len())).collect::<Vec<_>>());
+        assert_eq!(most.get(), AT_ONCE);
+    }
+
+    #[test]
+    fn a_job_that_does_not_end_holds_only_its_own_lane() {
+        let (end, ended) = oneshot::channel();
+        let end = RefCell::new(Some(end));
+        let jobs = [("slow", 0), ("slow", 1), ("slow", 2), ("slow", 3), ("slow", 4), ("quick", 5), ("quick", 6)];
+        let perform = async |(host, number): &(&str, i32)| match (*host, *number) {
+            ("slow", 0) => pending().await,
+            ("quick", 6) => {
+                end.borrow_mut().take().unwrap().send(()).unwrap();
+                6
+            }
+            (_, number) => number,
+        };
+        let results = block_on(run(&jobs, |job| job.0, perform, ended.map(Result::unwrap)));
+        assert_eq!(results, [None, Some(1), Some(2), Some(3), None, Some(5), Some(6)]);
+    }
+
+    #[test]
+    fn without_time_nothing_is_done() {
+        let results = block_on(run(&["a"], |job| job, async |_| pending::<()>().await, ready(())));
+        assert_eq!(results, [None]);
+    }
+
+    async fn yield_once() {
+        let mut yielded = false;
+        let once = |context: &mut Context<'_>| {
+            context.waker().wake_by_ref();
+            if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }
+        };
+        poll_fn(once).await;
+    }
+}

@@ -1,0 +1,257 @@
+//! A round, from the cameras that answered the probe to devices.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::slice;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use jiff::Timestamp;
+
+use crate::announcement::{Answers, Camera};
+use crate::credentials::{Credentials, Source, Store};
+use crate::details::Details;
+use crate::device::{Device, device};
+use crate::filter::Verdict;
+use crate::inquiry::{self, Facts, Learnt, Wanted};
+use crate::lanes;
+use crate::memory::{Known, Memory};
+use crate::service_url::ServiceUrl;
+use crate::session::Transport;
+use crate::verdict::{self, verdict};
+
+/// Time for one camera. A slower one is tried again in the next round, so that the others need not wait for it.
+const PER_CAMERA: Duration = Duration::from_secs(5);
+
+/// What a round found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The cameras that are wanted, in ascending order of UUID.
+    pub devices: Vec<Device>,
+    /// Cameras that the round did not find out about, by UUID.
+    pub kept: Vec<String>,
+    /// What went wrong.
+    pub notes: Vec<Note>,
+    /// What the next round need not ask again.
+    pub memory: Memory,
+}
+
+/// Something that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// A camera's UUID, or "".
+    pub origin: String,
+    /// A CamelCase word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Something to find out.
+enum Task<'a> {
+    /// Everything about a camera.
+    Ask { camera: &'a Camera, credentials: Option<Credentials> },
+    /// Whether a camera is still there that did not answer the probe: datagrams get lost.
+    Look { uuid: &'a str, url: ServiceUrl },
+}
+
+/// What came of it.
+enum Outcome {
+    Learnt(Learnt),
+    IsThere,
+    Unreachable(String),
+}
+
+impl Task<'_> {
+    fn host(&self) -> &str {
+        match self {
+            Self::Ask { camera, .. } => camera.urls.first().map_or("", ServiceUrl::host),
+            Self::Look { url, .. } => url.host(),
+        }
+    }
+
+    async fn perform<T: Transport>(&self, transport: &T, wanted: Wanted<'_>) -> Outcome {
+        let outcome = async {
+            match self {
+                Self::Ask { camera, credentials } => {
+                    inquiry::ask(transport, camera, credentials.as_ref(), wanted).await.map(Outcome::Learnt)
+                }
+                Self::Look { url, .. } => {
+                    inquiry::reach(transport, slice::from_ref(url), None).await.map(|_| Outcome::IsThere)
+                }
+            }
+        };
+        match select(pin!(outcome), pin!(transport.sleep(PER_CAMERA))).await {
+            Either::Left((outcome, _)) => outcome.unwrap_or_else(Outcome::Unreachable),
+            Either::Right(_) => Outcome::Unreachable(format!("it does not answer everything within {PER_CAMERA:?}")),
+        }
+    }
+}
+
+/// Asks the cameras that are not known yet, within `time`, and says which are wanted.
+pub async fn survey<T: Transport, S: Source>(
+    details: &Details,
+    answers: &Answers,
+    memory: &Memory,
+    store: &Store<S>,
+    transport: &T,
+    time: Duration,
+) -> Report {
+    let mut survey = Survey { details, memory, now: transport.now(), report: Report::default() };
+    let mut tasks: Vec<Task<'_>> = answers.cameras().filter_map(|camera| survey.consider(camera, store)).collect();
+    tasks.extend(silent(answers, memory));
+    if !tasks.is_empty() {
+        // Should the time not suffice for all of them, it is not always the same ones that are left out.
+        let turn = usize::try_from(survey.now.as_second()).unwrap_or_default() % tasks.len();
+        tasks.rotate_left(turn);
+    }
+    let perform = async |task: &Task<'_>| task.perform(transport, survey.wanted()).await;
+    let outcomes = lanes::run(&tasks, Task::host, perform, transport.sleep(time)).await;
+    survey.conclude(tasks, outcomes);
+    survey.report
+}
+
+/// The cameras that were there in the last round and did not answer the probe. One whose address has another camera now
+/// has gone.
+fn silent<'a>(answers: &'a Answers, memory: &'a Memory) -> impl Iterator<Item = Task<'a>> {
+    let taken: BTreeSet<String> =
+        answers.cameras().flat_map(|camera| &camera.urls).map(ServiceUrl::to_string).collect();
+    let is_silent =
+        move |(uuid, known): &(&String, &Known)| !answers.contains(uuid) && !taken.contains(&known.facts.url);
+    memory.iter().filter(is_silent).filter_map(|(uuid, known)| {
+        let url = ServiceUrl::parse(&known.facts.url)?;
+        Some(Task::Look { uuid, url })
+    })
+}
+
+struct Survey<'a> {
+    details: &'a Details,
+    memory: &'a Memory,
+    now: Timestamp,
+    report: Report,
+}
+
+impl<'a> Survey<'a> {
+    fn wanted(&self) -> Wanted<'a> {
+        Wanted { scopes: self.details.scopes.is_some(), stream: self.details.stream.as_ref() }
+    }
+
+    /// What has to be found out about a camera; nothing if it is not wanted or known already.
+    fn consider<S: Source>(&mut self, camera: &'a Camera, store: &Store<S>) -> Option<Task<'a>> {
+        if verdict(self.details, camera, None) == Verdict::Drop {
+            return None;
+        }
+        let credentials = store.find(&camera.uuid).unwrap_or_else(|error| {
+            self.note(camera, "CredentialsInvalid", error.to_string());
+            None
+        });
+        let is_current = |known: &&Known| known.is_current(camera, self.wanted(), credentials.is_some(), self.now);
+        let known = self.memory.get(&camera.uuid).filter(is_current);
+        match known.map(|known| (known, verdict(self.details, camera, Some(&known.facts)))) {
+            None | Some((_, Verdict::Unknown)) => return Some(Task::Ask { camera, credentials }),
+            Some((known, Verdict::Keep)) => self.add(camera, &known.facts),
+            Some((_, Verdict::Drop)) => {}
+        }
+        self.remember(&camera.uuid);
+        None
+    }
+
+    fn conclude(&mut self, tasks: Vec<Task<'a>>, outcomes: Vec<Option<Outcome>>) {
+        let mut unasked = 0;
+        for (task, outcome) in tasks.into_iter().zip(outcomes) {
+            match (task, outcome) {
+                (Task::Ask { camera, credentials }, Some(Outcome::Learnt(learnt))) => {
+                    self.learn(camera, credentials.is_some(), learnt);
+                }
+                (Task::Ask { camera, .. }, Some(Outcome::Unreachable(why))) => {
+                    self.keep(&camera.uuid);
+                    self.note(camera, "CameraUnreachable", why);
+                }
+                (Task::Ask { camera, .. }, _) => {
+                    self.keep(&camera.uuid);
+                    unasked += 1;
+                }
+                (Task::Look { .. }, Some(Outcome::Unreachable(_))) => {}
+                (Task::Look { uuid, .. }, _) => self.keep(uuid),
+            }
+        }
+        if unasked > 0 {
+            let message =
+                format!("{unasked} cameras could not be asked in the time a round has; they stay as they are");
+            self.report.notes.push(Note { origin: String::new(), reason: "RoundTooShort", message });
+        }
+        self.report.devices.sort_by(|a, b| a.id.cmp(&b.id));
+    }
+
+    fn learn(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
+        let earlier = self.memory.get(&camera.uuid).filter(|_| learnt.refused).map(|known| known.facts.clone());
+        let Learnt { facts, refused, no_stream } = learnt;
+        let facts = facts.or(earlier.unwrap_or_default());
+        let problem = match no_stream {
+            _ if refused && with_credentials => Some(("CredentialsRefused", "it refuses its credentials".to_owned())),
+            _ if refused && self.details.stream.is_some() => Some(("NoStream", "it asks for credentials".to_owned())),
+            no_stream => no_stream.map(|why| ("NoStream", why)),
+        };
+        let verdict = verdict(self.details, camera, Some(&facts));
+        match problem {
+            _ if verdict == Verdict::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
+            Some((reason, why)) if verdict == Verdict::Keep => {
+                self.note(camera, reason, format!("{}: {why}", facts.url));
+                self.remember(&camera.uuid);
+            }
+            Some(_) => self.remember(&camera.uuid),
+            None => self.memorize(camera, with_credentials, facts.clone()),
+        }
+        if verdict == Verdict::Keep {
+            self.add(camera, &facts);
+        }
+    }
+
+    fn memorize(&mut self, camera: &Camera, with_credentials: bool, facts: Facts) {
+        let known = Known {
+            facts,
+            asked_at: self.now.as_second(),
+            metadata_version: camera.metadata_version.clone(),
+            with_credentials,
+            stream: self.details.stream.clone(),
+        };
+        self.report.memory.insert(camera.uuid.clone(), known);
+    }
+
+    fn hold_back(&mut self, camera: &Camera, with_credentials: bool, refused: bool, facts: &Facts) {
+        let why = match (refused, with_credentials) {
+            (false, _) => "the camera does not tell",
+            (true, true) => "the camera refuses its credentials",
+            (true, false) => "the camera asks for credentials, and it has none",
+        };
+        let what = verdict::unknown(self.details, camera, facts);
+        let message = format!("{}: it is held back, as there is a filter on its {what}: {why}", facts.url);
+        self.keep(&camera.uuid);
+        self.note(camera, "HeldBack", message);
+    }
+
+    /// Nothing was found out about a camera; what is known of it stays.
+    fn keep(&mut self, uuid: &str) {
+        self.report.kept.push(uuid.to_owned());
+        self.remember(uuid);
+    }
+
+    /// What was known of a camera stays known, but is no newer than before.
+    fn remember(&mut self, uuid: &str) {
+        if let Some(known) = self.memory.get(uuid) {
+            self.report.memory.insert(uuid.to_owned(), known.clone());
+        }
+    }
+
+    fn add(&mut self, camera: &Camera, facts: &Facts) {
+        self.report.devices.push(device(camera, facts, self.details.stream.is_some()));
+    }
+
+    fn note(&mut self, camera: &Camera, reason: &'static str, message: String) {
+        self.report.notes.push(Note { origin: camera.uuid.clone(), reason, message });
+    }
+}
+
+#[cfg(test)]
+#[path = "survey_tests.rs"]
+mod tests;

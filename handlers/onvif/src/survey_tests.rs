@@ -1,0 +1,291 @@
+use std::cell::Cell;
+
+use futures::executor::block_on;
+use jiff::SignedDuration;
+
+use super::*;
+use crate::details::WantedStream;
+use crate::fixture::{FakeCamera, Mood, PASSWORD, Site, Wants};
+
+const A: &str = "http://10.0.0.1/onvif/device_service";
+const B: &str = "http://10.0.0.2/onvif/device_service";
+const C: &str = "http://10.0.0.3/onvif/device_service";
+const MAC: &str = "00:1a:2b:3c:4d:5e";
+
+/// Properties of the Configuration: the password for all cameras, if there is one.
+struct Properties(Option<&'static str>);
+
+impl Source for Properties {
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        Ok(match name {
+            "username_default" => self.0.map(|_| b"admin".to_vec()),
+            "password_default" => self.0.map(|password| password.as_bytes().to_vec()),
+            "username_b" if self.0 == Some("") => return Err("not granted".to_owned()),
+            _ => None,
+        })
+    }
+}
+
+/// Rounds of one Configuration.
+struct Rounds {
+    site: Site,
+    details: Details,
+    password: Option<&'static str>,
+    memory: Memory,
+    time: Cell<Duration>,
+}
+
+impl Rounds {
+    fn new(details: &str, cameras: impl IntoIterator<Item = (&'static str, FakeCamera)>) -> Self {
+        let details = Details::parse(Some(details)).unwrap();
+        let time = Cell::new(Duration::from_secs(60));
+        Self { site: Site::new(cameras), details, password: None, memory: Memory::new(), time }
+    }
+
+    fn with_password(self, password: &'static str) -> Self {
+        Self { password: Some(password), ..self }
+    }
+
+    fn change(&self, url: &str, change: impl FnOnce(&mut FakeCamera)) {
+        change(self.site.cameras.borrow_mut().get_mut(url).unwrap());
+    }
+
+    /// A round in which these cameras answer the probe, by UUID and URL.
+    fn round(&mut self, answering: &[(&str, &str)]) -> Report {
+        let mut answers = Answers::default();
+        for (uuid, url) in answering {
+            answers.add(probe_match(uuid, url).as_bytes(), "10.0.0.250".parse().unwrap());
+        }
+        let (store, errors) = Store::read(Properties(self.password));
+        assert_eq!(errors, []);
+        let surveyed = survey(&self.details, &answers, &self.memory, &store, &self.site, self.time.get());
+        let report = block_on(surveyed);
+        self.memory = report.memory.clone();
+        report
+    }
+}
+
+fn probe_match(uuid: &str, url: &str) -> String {
+    crate::soap::envelope(
+        "",
+        &format!(
+            "<ProbeMatches xmlns='http://schemas.xmlsoap.org/ws/2005/04/discovery'><ProbeMatch><EndpointReference><Address>\
+             urn:uuid:{uuid}</Address></EndpointReference><XAddrs>{url}</XAddrs></ProbeMatch></ProbeMatches>"
+        ),
+    )
+}
+
+fn ids(report: &Report) -> Vec<&str> {
+    let mut ids: Vec<&str> = report.devices.iter().map(|device| device.id.as_str()).collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn notes(report: &Report) -> Vec<String> {
+    report.notes.iter().map(|note| format!("{} {}: {}", note.origin, note.reason, note.message)).collect()
+}
+
+fn property<'a>(report: &'a Report, id: &str, name: &str) -> Option<&'a str> {
+    let device = report.devices.iter().find(|device| device.id == id).unwrap();
+    device.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+fn locked() -> FakeCamera {
+    FakeCamera { wants: Wants::Token, ..FakeCamera::with_mac(MAC) }
+}
+
+#[test]
+fn a_steady_state_costs_no_request() {
+    for password in [None, Some(PASSWORD)] {
+        let mut rounds = Rounds::new("{}", [(A, locked()), (B, FakeCamera::with_mac(MAC))]);
+        rounds.password = password;
+        let first = rounds.round(&[("a", A), ("b", B)]);
+        assert!(!rounds.site.asked().is_empty());
+        assert_eq!(property(&first, "a", "ONVIF_DEVICE_MAC_ADDRESS"), password.map(|_| MAC));
+        assert_eq!(property(&first, "b", "ONVIF_DEVICE_MAC_ADDRESS"), Some(MAC));
+        for _ in 0..3 {
+            let next = rounds.round(&[("a", A), ("b", B)]);
+            assert_eq!((&next.devices, &next.notes, &next.kept), (&first.devices, &vec![], &vec![]));
+            assert_eq!(rounds.site.asked(), [""; 0]);
+        }
+        let camera = rounds.round(&[("a", A), ("b", B), ("c", B)]);
+        assert_eq!(ids(&camera), ["a", "b", "c"]);
+        assert!(rounds.site.asked().iter().all(|asked| asked.starts_with(B)), "only the new one is asked");
+    }
+}
+
+#[test]
+fn everything_is_asked_again_after_an_hour_and_where_something_changed() {
+    let mut rounds = Rounds::new("{}", [(A, locked()), (B, FakeCamera::with_mac(MAC))]);
+    rounds.round(&[("a", A)]);
+    rounds.site.asked();
+    rounds.site.now.set(rounds.site.now.get() + SignedDuration::from_mins(61));
+    rounds.round(&[("a", A)]);
+    assert!(!rounds.site.asked().is_empty());
+    let moved = rounds.round(&[("a", B)]);
+    assert_eq!(property(&moved, "a", "ONVIF_DEVICE_SERVICE_URL"), Some(B));
+    rounds.site.asked();
+    let mut rounds = rounds.with_password(PASSWORD);
+    rounds.round(&[("a", B)]);
+    assert!(!rounds.site.asked().is_empty(), "there are credentials now");
+}
+
+#[test]
+fn cameras_that_are_not_wanted_are_not_even_asked() {
+    let details = r#"{"uuids": {"items": ["a"]}, "ipAddresses": {"action": "Exclude", "items": ["10.0.0.3"]}}"#;
+    let mut rounds = Rounds::new(details, [(A, FakeCamera::default()), (B, FakeCamera::default())]);
+    let report = rounds.round(&[("a", A), ("b", B), ("A", C)]);
+    assert_eq!(ids(&report), [""; 0], "one of its addresses is excluded");
+    let report = rounds.round(&[("a", A), ("b", B)]);
+    assert_eq!(ids(&report), ["a"]);
+    assert!(rounds.site.asked().iter().all(|asked| asked.starts_with(A)));
+    assert_eq!((report.kept.len(), report.notes.len()), (0, 0));
+}
+
+#[test]
+fn a_filter_on_a_mac_address_decides_and_is_not_asked_again() {
+    let details = r#"{"macAddresses": {"items": ["00-1A-2B-3C-4D-5E"]}}"#;
+    let mut rounds =
+        Rounds::new(details, [(A, FakeCamera::with_mac(MAC)), (B, FakeCamera::with_mac("00:00:00:00:00:01"))]);
+    for asked in [6, 0] {
+        let report = rounds.round(&[("a", A), ("b", B)]);
+        assert_eq!((ids(&report), report.kept.len(), report.notes.len()), (vec!["a"], 0, 0));
+        assert_eq!(rounds.site.asked().len(), asked);
+    }
+}
+
+#[test]
+fn a_camera_that_can_not_be_judged_is_held_back_until_it_can() {
+    let details = r#"{"macAddresses": {"items": ["00:1a:2b:3c:4d:5e"]}}"#;
+    let mut rounds = Rounds::new(details, [(A, locked())]);
+    let held = |why: &str| format!("a HeldBack: {A}: it is held back, as there is a filter on its MAC address: {why}");
+    for _ in 0..2 {
+        let report = rounds.round(&[("a", A)]);
+        assert_eq!((ids(&report), &report.kept), (vec![], &vec!["a".to_owned()]));
+        assert_eq!(notes(&report), [held("the camera asks for credentials, and it has none")]);
+        assert!(!rounds.site.asked().is_empty(), "it is asked in each round");
+    }
+    let mut rounds = rounds.with_password("wrong");
+    assert_eq!(notes(&rounds.round(&[("a", A)])), [held("the camera refuses its credentials")]);
+    rounds.change(A, |camera| camera.wants = Wants::Nothing);
+    rounds.change(A, |camera| _ = camera.answers.remove("GetNetworkInterfaces"));
+    assert_eq!(notes(&rounds.round(&[("a", A)])), [held("the camera does not tell")]);
+    rounds.change(A, |camera| *camera = locked());
+    let report = rounds.with_password(PASSWORD).round(&[("a", A)]);
+    assert_eq!((ids(&report), report.kept.len(), report.notes.len()), (vec!["a"], 0, 0));
+}
+
+#[test]
+fn a_filter_that_comes_later_finds_what_it_needs() {
+    let mut rounds = Rounds::new("{}", [(A, locked())]);
+    assert_eq!(ids(&rounds.round(&[("a", A)])), ["a"]);
+    rounds.details = Details::parse(Some(r#"{"macAddresses": {"items": ["00:1a:2b:3c:4d:5e"]}}"#)).unwrap();
+    rounds.change(A, |camera| camera.wants = Wants::Nothing);
+    assert_eq!(ids(&rounds.round(&[("a", A)])), ["a"], "what was not known of it is asked for");
+}
+
+#[test]
+fn credentials_that_fail_are_told_without_them_and_tried_again() {
+    let mut rounds = Rounds::new("{}", [(A, locked())]).with_password("hunter2");
+    for _ in 0..2 {
+        let report = rounds.round(&[("a", A)]);
+        assert_eq!(notes(&report), [format!("a CredentialsRefused: {A}: it refuses its credentials")]);
+        assert!(!notes(&report).concat().contains("hunter2"));
+        assert_eq!(property(&report, "a", "ONVIF_DEVICE_SERVICE_URL"), Some(A));
+        assert_eq!(property(&report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), None);
+    }
+    let report = rounds.with_password(PASSWORD).round(&[("a", A)]);
+    assert_eq!((property(&report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), report.notes.len()), (Some(MAC), 0));
+}
+
+#[test]
+fn a_password_that_was_changed_takes_nothing_away_that_is_known() {
+    let mut rounds = Rounds::new("{}", [(A, locked())]).with_password(PASSWORD);
+    rounds.round(&[("a", A)]);
+    rounds.site.now.set(rounds.site.now.get() + SignedDuration::from_hours(2));
+    let mut rounds = rounds.with_password("old");
+    let report = rounds.round(&[("a", A)]);
+    assert_eq!((property(&report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), report.notes.len()), (Some(MAC), 1));
+    let report = rounds.round(&[("a", A)]);
+    assert_eq!((property(&report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), report.notes.len()), (Some(MAC), 1));
+}
+
+#[test]
+fn credentials_that_can_not_be_read_are_told_for_each_camera() {
+    let mut rounds = Rounds::new("{}", [(A, locked()), (B, locked())]).with_password("");
+    let report = rounds.round(&[("b", B)]);
+    let message = "b CredentialsInvalid: the property 'username_b' can't be read: not granted";
+    assert_eq!((ids(&report), notes(&report)), (vec!["b"], vec![message.to_owned()]));
+}
+
+#[test]
+fn a_slow_or_broken_camera_stays_as_it_is_and_holds_up_no_other() {
+    let in_mood = |mood| FakeCamera { mood, ..FakeCamera::with_mac(MAC) };
+    for mood in [Mood::Off, Mood::OffLater, Mood::Mute, Mood::MuteLater, Mood::Html] {
+        let mut rounds = Rounds::new("{}", [(A, in_mood(mood)), (B, in_mood(Mood::Good))]);
+        let report = rounds.round(&[("a", A), ("b", B)]);
+        assert_eq!((ids(&report), &report.kept), (vec!["b"], &vec!["a".to_owned()]), "{mood:?}");
+        assert!(notes(&report)[0].starts_with("a CameraUnreachable: "), "{mood:?}");
+        rounds.change(A, |camera| camera.mood = Mood::Good);
+        assert_eq!(ids(&rounds.round(&[("a", A), ("b", B)])), ["a", "b"]);
+    }
+}
+
+#[test]
+fn a_round_ends_in_time_and_keeps_what_it_did_not_reach() {
+    let mute = FakeCamera { mood: Mood::Mute, ..FakeCamera::default() };
+    let mut rounds = Rounds::new("{}", [(A, mute), (B, FakeCamera::default())]);
+    rounds.time.set(Duration::from_secs(2));
+    let report = rounds.round(&[("a", A), ("b", B)]);
+    assert_eq!((ids(&report), &report.kept), (vec!["b"], &vec!["a".to_owned()]));
+    let message = " RoundTooShort: 1 cameras could not be asked in the time a round has; they stay as they are";
+    assert_eq!(notes(&report), [message]);
+    rounds.time.set(Duration::ZERO);
+    let mut kept = rounds.round(&[("c", C)]).kept;
+    kept.sort();
+    assert_eq!(kept, ["b", "c"], "a is not known");
+}
+
+#[test]
+fn a_camera_whose_answer_was_lost_is_looked_for_where_it_was() {
+    let mut rounds = Rounds::new("{}", [(A, locked()), (B, locked()), (C, locked())]);
+    rounds.round(&[("a", A), ("b", B), ("c", C)]);
+    rounds.site.asked();
+    rounds.change(B, |camera| camera.mood = Mood::Off);
+    let report = rounds.round(&[("new", C)]);
+    assert_eq!((ids(&report), &report.kept), (vec!["new"], &vec!["a".to_owned()]), "c's address is another's now");
+    assert_eq!(notes(&report), [""; 0]);
+    let asked = rounds.site.asked();
+    assert_eq!(asked.iter().filter(|asked| asked.starts_with(A)).count(), 1, "{asked:?}");
+    let mut kept = rounds.round(&[]).kept;
+    kept.sort();
+    assert_eq!(kept, ["a", "new"]);
+    rounds.change(A, |camera| camera.mood = Mood::Off);
+    rounds.change(C, |camera| camera.mood = Mood::Off);
+    assert_eq!(rounds.round(&[]).kept, [""; 0]);
+    assert!(rounds.memory.is_empty());
+}
+
+#[test]
+fn a_stream_that_can_not_be_had_is_told_and_asked_for_again() {
+    let media = "http://10.0.0.1/onvif/media";
+    let open = FakeCamera::with_mac(MAC).with_media(media);
+    let mut rounds = Rounds::new(r#"{"streamProfile": "p7"}"#, [(A, open.clone()), (media, open)]);
+    for _ in 0..2 {
+        let report = rounds.round(&[("a", A)]);
+        let message = format!("a NoStream: {A}: it has no such media profile, only: name of p0, name of p1");
+        assert_eq!((ids(&report), notes(&report)), (vec!["a"], vec![message]));
+    }
+    rounds.details.stream = Some(WantedStream::Profile("p1".into()));
+    let report = rounds.round(&[("a", A)]);
+    assert_eq!(property(&report, "a", "ONVIF_DEVICE_STREAM_URI"), Some("rtsp://10.0.0.9:554/p1"));
+    rounds.site.asked();
+    rounds.round(&[("a", A)]);
+    assert_eq!(rounds.site.asked(), [""; 0]);
+    rounds.details.stream = None;
+    let report = rounds.round(&[("a", A)]);
+    assert_eq!(property(&report, "a", "ONVIF_DEVICE_STREAM_URI"), None);
+    rounds.change(A, |camera| camera.wants = Wants::Token);
+    rounds.details.stream = Some(WantedStream::First);
+    assert_eq!(notes(&rounds.round(&[("a", A)])), [format!("a NoStream: {A}: it asks for credentials")]);
+}

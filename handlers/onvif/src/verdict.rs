@@ -1,0 +1,124 @@
+//! Whether a camera is wanted, by all filters of the details.
+
+use crate::announcement::Camera;
+use crate::details::Details;
+use crate::filter::{Filter, Ip, Mac, Scope, Uuid, Verdict};
+use crate::inquiry::Facts;
+use crate::service_url::ServiceUrl;
+
+/// What all filters say together, before anything was asked of the camera or with what it said.
+pub fn verdict(details: &Details, camera: &Camera, facts: Option<&Facts>) -> Verdict {
+    verdicts(details, camera, facts).into_iter().map(|(_, verdict)| verdict).max().unwrap_or(Verdict::Keep)
+}
+
+/// What a filter is on that nobody knows of the camera, in words.
+pub fn unknown(details: &Details, camera: &Camera, facts: &Facts) -> &'static str {
+    let verdicts = verdicts(details, camera, Some(facts));
+    verdicts.into_iter().find(|(_, verdict)| *verdict == Verdict::Unknown).map_or("nothing", |(what, _)| what)
+}
+
+fn verdicts(details: &Details, camera: &Camera, facts: Option<&Facts>) -> [(&'static str, Verdict); 4] {
+    let addresses = addresses(camera, facts);
+    let mac = facts.and_then(|facts| Mac::parse(facts.mac.as_deref()?));
+    let scopes = if camera.scopes.is_empty() { facts.and_then(|f| f.scopes.as_deref()) } else { Some(&*camera.scopes) };
+    let scopes: Option<Vec<Scope>> = scopes.map(|scopes| scopes.iter().cloned().map(Scope).collect());
+    [
+        ("UUID", one(details.uuids.as_ref(), Some(&[Uuid(camera.uuid.clone())]))),
+        ("scopes", one(details.scopes.as_ref(), scopes.as_deref())),
+        ("IP address", one(details.ip_addresses.as_ref(), Some(&*addresses).filter(|all| !all.is_empty()))),
+        ("MAC address", one(details.mac_addresses.as_ref(), mac.as_ref().map(std::slice::from_ref))),
+    ]
+}
+
+fn one<T: PartialEq>(filter: Option<&Filter<T>>, values: Option<&[T]>) -> Verdict {
+    filter.map_or(Verdict::Keep, |filter| filter.verdict(values))
+}
+
+/// Every address the camera announces, and the one it told if it announces names only.
+fn addresses(camera: &Camera, facts: Option<&Facts>) -> Vec<Ip> {
+    let announced = camera.urls.iter().filter_map(ServiceUrl::ip);
+    let told = facts.and_then(|facts| facts.address.as_ref()?.parse().ok());
+    announced.chain(told).map(Ip::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict::{Drop, Keep, Unknown};
+    use super::*;
+
+    fn details(json: &str) -> Details {
+        Details::parse(Some(json)).unwrap()
+    }
+
+    fn camera(urls: &[&str], scopes: &[&str]) -> Camera {
+        let sender = "10.0.0.9".parse().unwrap();
+        Camera {
+            uuid: "a-1".into(),
+            scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
+            metadata_version: String::new(),
+            urls: urls.iter().map(|url| ServiceUrl::announced(url, sender).unwrap()).collect(),
+        }
+    }
+
+    fn told(mac: Option<&str>) -> Facts {
+        Facts { mac: mac.map(str::to_owned), ..Facts::default() }
+    }
+
+    /// Before anything is known, with a MAC address, and after asking for it in vain.
+    fn verdicts_of(json: &str) -> [Verdict; 3] {
+        let camera = camera(&["http://10.0.0.9/", "http://192.168.1.9/"], &["onvif://x", "onvif://y"]);
+        let (mac, none) = (told(Some("00:1A:2B:3C:4D:5E")), told(None));
+        [None, Some(&mac), Some(&none)].map(|facts| verdict(&details(json), &camera, facts))
+    }
+
+    #[test]
+    fn what_a_camera_announces_decides_before_it_is_asked() {
+        for (json, expected) in [
+            ("{}", Keep),
+            (r#"{"uuids": {"items": ["urn:uuid:A-1"]}}"#, Keep),
+            (r#"{"uuids": {"items": ["a-2"]}}"#, Drop),
+            (r#"{"uuids": {"action": "Exclude", "items": ["a-1"]}}"#, Drop),
+            (r#"{"scopes": {"items": ["onvif://z", "onvif://y"]}}"#, Keep),
+            (r#"{"scopes": {"items": ["onvif://X"]}}"#, Drop),
+            (r#"{"scopes": {"action": "Exclude", "items": ["onvif://x"]}}"#, Drop),
+            (r#"{"ipAddresses": {"items": ["192.168.1.9"]}}"#, Keep),
+            (r#"{"ipAddresses": {"items": ["192.168.1.8"]}}"#, Drop),
+            (r#"{"ipAddresses": {"action": "Exclude", "items": ["192.168.1.9"]}}"#, Drop),
+            (r#"{"macAddresses": {"items": []}}"#, Drop),
+            (r#"{"macAddresses": {"action": "Exclude", "items": []}}"#, Keep),
+        ] {
+            assert_eq!(verdicts_of(json), [expected; 3], "{json}");
+        }
+    }
+
+    #[test]
+    fn a_mac_address_has_to_be_told() {
+        let include = r#"{"macAddresses": {"items": ["00-1a-2b-3c-4d-5e"]}}"#;
+        assert_eq!(verdicts_of(include), [Unknown, Keep, Unknown]);
+        let exclude = r#"{"macAddresses": {"action": "Exclude", "items": ["001a2b3c4d5e"]}}"#;
+        assert_eq!(verdicts_of(exclude), [Unknown, Drop, Unknown]);
+        let other = r#"{"macAddresses": {"items": ["00:00:00:00:00:01"]}, "uuids": {"items": ["b"]}}"#;
+        assert_eq!(verdicts_of(other), [Drop; 3]);
+        assert_eq!(
+            unknown(&details(include), &camera(&["http://10.0.0.9/"], &[]), &told(Some("garbage"))),
+            "MAC address"
+        );
+    }
+
+    #[test]
+    fn scopes_and_addresses_that_are_not_announced_can_be_told() {
+        let scopes = details(r#"{"scopes": {"items": ["onvif://x"]}}"#);
+        let camera = camera(&["http://camera.example/"], &[]);
+        assert_eq!(verdict(&scopes, &camera, None), Unknown);
+        assert_eq!(unknown(&scopes, &camera, &told(None)), "scopes");
+        for (found, expected) in [(vec![], Drop), (vec!["onvif://x".to_owned()], Keep)] {
+            let facts = Facts { scopes: Some(found), ..Facts::default() };
+            assert_eq!(verdict(&scopes, &camera, Some(&facts)), expected);
+        }
+        let addresses = details(r#"{"ipAddresses": {"items": ["10.0.0.9"]}}"#);
+        assert_eq!(verdict(&addresses, &camera, None), Unknown);
+        assert_eq!(unknown(&addresses, &camera, &told(None)), "IP address");
+        let facts = Facts { address: Some("10.0.0.9".into()), ..Facts::default() };
+        assert_eq!(verdict(&addresses, &camera, Some(&facts)), Keep);
+    }
+}

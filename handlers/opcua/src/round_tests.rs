@@ -1,0 +1,297 @@
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::fixture::{ApplicationType, application, one_endpoint, servers};
+
+/// What a server answers after, when nothing else is said.
+const LATENCY: Duration = Duration::from_millis(10);
+
+/// Servers by URL, and a clock that stands still but when everybody waits.
+struct World {
+    servers: HashMap<String, Behaviour>,
+    round: Duration,
+    now: Cell<Duration>,
+    waiting: RefCell<Vec<(Duration, Waker)>>,
+    asked: RefCell<Vec<String>>,
+    flying: Cell<usize>,
+    most_flying: Cell<usize>,
+}
+
+/// One that is not there refuses connections.
+#[derive(Clone)]
+enum Behaviour {
+    Answers(Vec<u8>),
+    Fails(Error),
+    IsSilent,
+}
+
+use Behaviour::{Answers, Fails, IsSilent};
+
+impl World {
+    fn new(servers: impl IntoIterator<Item = (&'static str, Behaviour)>) -> Self {
+        Self {
+            servers: servers.into_iter().map(|(url, behaviour)| (url.to_owned(), behaviour)).collect(),
+            round: Duration::from_secs(60),
+            now: Cell::default(),
+            waiting: RefCell::default(),
+            asked: RefCell::default(),
+            flying: Cell::default(),
+            most_flying: Cell::default(),
+        }
+    }
+
+    fn run(&self, discovery_urls: &[&str]) -> Result<Report, Failure> {
+        self.run_from(0, discovery_urls)
+    }
+
+    fn run_from(&self, start: usize, discovery_urls: &[&str]) -> Result<Report, Failure> {
+        let json = serde_json::json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": discovery_urls}}});
+        let details = Details::parse(Some(&json.to_string())).unwrap();
+        let mut round = pin!(run(self, &details, start));
+        loop {
+            match round.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(report) => return report,
+                Poll::Pending => self.pass_time(),
+            }
+        }
+    }
+
+    /// Goes on to when the next one who waits has waited enough.
+    fn pass_time(&self) {
+        let waiting = self.waiting.take();
+        self.now.set(waiting.iter().map(|(until, _)| *until).min().expect("somebody waits"));
+        let (over, waiting) = waiting.into_iter().partition(|(until, _)| *until <= self.now.get());
+        self.waiting.replace(waiting);
+        let over: Vec<(Duration, Waker)> = over;
+        over.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    async fn wait(&self, duration: Duration) {
+        let until = self.now.get() + duration;
+        poll_fn(|context| {
+            if self.now.get() >= until {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push((until, context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Network for World {
+    async fn ask(&self, url: &Url, _question: Question, limit: Duration) -> Result<Vec<u8>, Error> {
+        self.asked.borrow_mut().push(url.to_string());
+        self.flying.set(self.flying.get() + 1);
+        self.most_flying.set(self.most_flying.get().max(self.flying.get()));
+        let behaviour = self.servers.get(&url.to_string()).cloned();
+        let silent = matches!(behaviour, Some(IsSilent));
+        self.wait(if silent { limit } else { LATENCY.min(limit) }).await;
+        self.flying.set(self.flying.get() - 1);
+        match behaviour {
+            Some(Answers(response)) => Ok(response),
+            Some(Fails(error)) => Err(error),
+            Some(IsSilent) => Err(Error::TimedOut(limit)),
+            None => Err(Error::Unreachable("connection refused".into())),
+        }
+    }
+
+    fn remaining(&self) -> Duration {
+        self.round.saturating_sub(self.now.get())
+    }
+}
+
+/// A discovery server that lists servers, as URI and URL.
+fn lists(entries: &[(&str, &str)]) -> Behaviour {
+    let entry = |(uri, url): &(&str, &str)| application(ApplicationType::Server, uri, uri, &[url]);
+    Answers(servers(entries.iter().map(entry).collect()))
+}
+
+fn is(uri: &str) -> Behaviour {
+    Answers(one_endpoint(uri))
+}
+
+const LDS: &str = "opc.tcp://192.0.2.7:4840/";
+const OTHER_LDS: &str = "opc.tcp://192.0.2.8:4840/";
+const A: &str = "opc.tcp://192.0.2.1:4841/";
+const B: &str = "opc.tcp://192.0.2.2:4841/";
+
+/// Ids, origins and the URLs where they are.
+fn found(report: &Report) -> Vec<(&str, usize, &str)> {
+    report.devices.iter().map(|device| (device.id.as_str(), device.origin, device.properties[0].1.as_str())).collect()
+}
+
+fn notes(report: &Report) -> Vec<(usize, &str, &str)> {
+    report.notes.iter().map(|note| (note.origin, note.reason, note.message.as_str())).collect()
+}
+
+#[test]
+fn what_is_listed_and_there_is_a_device() {
+    let listed = lists(&[("urn:b", B), ("urn:a", A), ("urn:stale", "opc.tcp://192.0.2.3:1"), ("urn:before", A)]);
+    let report = World::new([(LDS, listed), (A, is("urn:a")), (B, is("urn:b"))]).run(&[LDS]).unwrap();
+    assert_eq!(found(&report), [("urn:a", 0, A), ("urn:b", 0, B)]);
+    assert_eq!((report.notes.len(), report.kept.len()), (0, 0));
+    let absent = [
+        "'urn:before' is listed, but was not found: opc.tcp://192.0.2.1:4841/: the server there is 'urn:a'",
+        "'urn:stale' is listed, but was not found: opc.tcp://192.0.2.3:1: connection refused",
+    ];
+    assert_eq!(report.absent, absent);
+}
+
+#[test]
+fn a_server_that_answers_nonsense_is_not_there() {
+    let empty = Answers(crate::fixture::endpoints(vec![]));
+    let world = World::new([(LDS, lists(&[("urn:a", A), ("urn:b", B)])), (A, empty), (B, Answers(vec![1]))]);
+    let report = world.run(&[LDS]).unwrap();
+    assert!(report.devices.is_empty() && report.notes.is_empty());
+    assert!(report.absent[0].ends_with("it offers no endpoint"), "{}", report.absent[0]);
+    assert!(report.absent[1].ends_with("its response can't be read: it ends in the middle of a value"));
+}
+
+#[test]
+fn a_dead_discovery_server_is_named_and_its_servers_are_kept() {
+    let dead = "opc.tcp://192.0.2.9:4840/";
+    let world = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a")), (OTHER_LDS, IsSilent)]);
+    let report = world.run(&[dead, LDS, OTHER_LDS]).unwrap();
+    assert_eq!(found(&report), [("urn:a", 1, A)]);
+    assert_eq!(report.kept, BTreeSet::from([0, 2]));
+    let refused = "opc.tcp://192.0.2.9:4840/: connection refused";
+    let silent = "opc.tcp://192.0.2.8:4840/: no answer within 10 s";
+    assert_eq!(notes(&report), [(0, "Unreachable", refused), (2, "TimedOut", silent)]);
+}
+
+#[test]
+fn without_any_answer_the_round_fails() {
+    let refused = Fails(Error::NotGranted("TCP".into()));
+    let world = World::new([(LDS, refused)]);
+    let not_granted = "opc.tcp://192.0.2.7:4840/: not granted: TCP".to_owned();
+    assert_eq!(world.run(&[LDS]), Err(Failure::NotGranted(not_granted.clone())));
+    let both = format!("{not_granted}; {OTHER_LDS}: connection refused");
+    assert_eq!(world.run(&[LDS, OTHER_LDS]), Err(Failure::Unavailable(both)));
+    assert_eq!(world.run(&[]), Ok(Report::default()), "who asks for nothing gets it");
+    let many: Vec<String> = (0..11).map(|port| format!("opc.tcp://192.0.2.9:{}/", port + 1)).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let Err(Failure::Unavailable(message)) = world.run(&many) else { panic!("no failure") };
+    assert!(message.ends_with("opc.tcp://192.0.2.9:8/: connection refused; and 3 more"), "{message}");
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_looked_for_beside_the_discovery_server() {
+    let (named, beside) = ("opc.tcp://plc:4841/x", "opc.tcp://192.0.2.7:4841/x");
+    let unknown = Fails(Error::NameNotResolved("plc".into()));
+    let world = World::new([(LDS, lists(&[("urn:a", named)])), (named, unknown), (beside, is("urn:a"))]);
+    assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)]);
+    assert_eq!(*world.asked.borrow(), [LDS, named, beside]);
+}
+
+#[test]
+fn another_machines_localhost_is_not_this_one() {
+    let (local, beside) = ("opc.tcp://localhost:4841/", "opc.tcp://192.0.2.7:4841/");
+    let world = World::new([(LDS, lists(&[("urn:a", local)])), (local, is("urn:mine")), (beside, is("urn:a"))]);
+    assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)]);
+}
+
+#[test]
+fn a_server_of_two_discovery_servers_stays_when_one_is_lost() {
+    let both = || [(LDS, lists(&[("urn:a", A)])), (OTHER_LDS, lists(&[("urn:a", A)])), (A, is("urn:a"))];
+    let report = World::new(both()).run(&[LDS, OTHER_LDS]).unwrap();
+    assert_eq!(found(&report), [("urn:a", 0, A)]);
+    for (lost, origin) in [(LDS, 1), (OTHER_LDS, 0)] {
+        let report = World::new(both().into_iter().filter(|(url, _)| *url != lost)).run(&[LDS, OTHER_LDS]).unwrap();
+        assert_eq!(found(&report), [("urn:a", origin, A)]);
+        assert_eq!(report.kept, BTreeSet::from([1 - origin]));
+    }
+}
+
+#[test]
+fn servers_without_a_uri_are_known_by_their_url() {
+    let listed = lists(&[("", A), ("", B), ("", "opc.tcp://localhost:4841/"), ("", A)]);
+    let local = ("opc.tcp://localhost:4841/", is("urn:c"));
+    let report = World::new([(LDS, listed), (A, is("")), (B, is("urn:c")), local]).run(&[LDS]).unwrap();
+    assert_eq!(found(&report), [(A, 0, A), ("urn:c", 0, B)], "ids are unique");
+}
+
+#[test]
+fn a_server_that_may_not_be_asked_is_something_to_grant() {
+    let refused = Fails(Error::NotGranted("TCP to 192.0.2.1:4841 (grants.tcp)".into()));
+    let report = World::new([(LDS, lists(&[("urn:a", A)])), (A, refused)]).run(&[LDS]).unwrap();
+    let message = format!("'urn:a' is listed, but was not found: {A}: not granted: TCP to 192.0.2.1:4841 (grants.tcp)");
+    assert_eq!(notes(&report), [(0, "NotGranted", message.as_str())]);
+    assert!(report.absent.is_empty() && report.kept.is_empty());
+}
+
+#[test]
+fn the_urls_of_a_server_share_its_time() {
+    let listed = Answers(servers(vec![application(ApplicationType::Server, "urn:a", "A", &["opc.tcp://plc:1", A])]));
+    let world = World::new([(LDS, listed), ("opc.tcp://plc:1", IsSilent), ("opc.tcp://192.0.2.7:1", IsSilent)]);
+    let report = world.run(&[LDS]).unwrap();
+    let message = "'urn:a' is listed, but was not found: opc.tcp://plc:1: no answer within 1 s; opc.tcp://192.0.2.1:4841/: \
+                   connection refused; opc.tcp://192.0.2.7:1: no answer within 1.99 s";
+    assert_eq!(report.absent, [message]);
+    assert_eq!(world.now.get(), LATENCY + CHECK);
+}
+
+/// A discovery server with that many entries nobody answers for, and one more in the middle of them.
+fn crowd(silent: usize) -> World {
+    let url = |number: usize| format!("opc.tcp://10.0.{}.{}:4841/", number / 250, number % 250);
+    let entries: Vec<(String, String)> = (0..=silent).map(|number| (format!("urn:{number}"), url(number))).collect();
+    let entry = |(uri, url): &(String, String)| application(ApplicationType::Server, uri, uri, &[url]);
+    let mut world = World::new([(LDS, Answers(servers(entries.iter().map(entry).collect())))]);
+    world.servers.extend(entries.iter().map(|(_, url)| (url.clone(), IsSilent)));
+    let there = silent / 2;
+    world.servers.insert(url(there), is(&format!("urn:{there}")));
+    world
+}
+
+#[test]
+fn many_are_asked_at_once_but_not_too_many() {
+    let world = crowd(100);
+    assert_eq!(world.run(&[LDS]).unwrap().devices.len(), 1);
+    assert_eq!(world.most_flying.get(), IN_FLIGHT);
+    let rounds_of_checks = u32::try_from(100usize.div_ceil(IN_FLIGHT)).unwrap();
+    assert!(world.now.get() <= LATENCY * 3 + CHECK * rounds_of_checks, "{:?}", world.now.get());
+}
+
+#[test]
+fn who_was_not_reached_in_time_is_kept_and_gets_a_turn_in_another_round() {
+    let report = crowd(2000).run(&[LDS]).unwrap();
+    assert!(report.devices.is_empty(), "{:?}", report.devices);
+    assert_eq!(report.kept, BTreeSet::from([0]));
+    let note = "the round's time was up before 1393 of the servers listed there could be asked";
+    assert_eq!(notes(&report), [(0, "NotReached", note)]);
+    for start in [700, 900, 1000] {
+        let world = crowd(2000);
+        assert_eq!(world.run_from(start, &[LDS]).unwrap().devices.len(), 1, "{start}");
+        assert!(world.remaining() >= RESERVE);
+    }
+}
+
+#[test]
+fn silent_discovery_servers_leave_half_of_the_round_to_the_others() {
+    let silent: Vec<String> = (0..200).map(|number| format!("opc.tcp://10.0.0.{number}:4840/")).collect();
+    let mut world = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a"))]);
+    world.servers.extend(silent.iter().map(|url| (url.clone(), IsSilent)));
+    let urls: Vec<&str> = [LDS].into_iter().chain(silent.iter().map(String::as_str)).collect();
+    let report = world.run(&urls).unwrap();
+    assert_eq!(found(&report), [("urn:a", 0, A)]);
+    assert_eq!((report.kept.len(), report.notes.len()), (200, 200));
+    let with = |reason: &str| report.notes.iter().filter(|note| note.reason == reason).count();
+    assert!(with("TimedOut") >= 64 && with("NotReached") >= 64, "{} {}", with("TimedOut"), with("NotReached"));
+    assert!(world.remaining() >= Duration::from_secs(29), "{:?}", world.remaining());
+}
+
+#[test]
+fn a_short_round_gives_what_it_can() {
+    let mut world = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a")), (OTHER_LDS, IsSilent)]);
+    world.round = Duration::from_secs(4);
+    let report = world.run(&[LDS, OTHER_LDS]).unwrap();
+    assert_eq!(found(&report), [("urn:a", 0, A)]);
+    assert_eq!(notes(&report), [(1, "TimedOut", "opc.tcp://192.0.2.8:4840/: no answer within 2 s")]);
+    world.round = Duration::from_millis(900);
+    world.now.set(Duration::ZERO);
+    assert!(matches!(world.run(&[LDS]), Err(Failure::Unavailable(message)) if message.contains("time was up")));
+}

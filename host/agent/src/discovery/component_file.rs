@@ -1,0 +1,104 @@
+//! Component files, read within bounds.
+
+use std::path::{Path, PathBuf};
+
+use akri_sandbox::{Component, Host};
+use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncReadExt as _;
+
+use super::registry::Refusal;
+
+/// Largest component file.
+pub(super) const MAX_COMPONENT: u64 = 64 << 20;
+
+/// A component file as it was read.
+pub(super) struct ComponentFile {
+    pub(super) path: PathBuf,
+    bytes: Vec<u8>,
+    /// SHA-256 in lower hex.
+    pub(super) digest: String,
+}
+
+impl ComponentFile {
+    /// Reads the file of that name from the first directory that has it.
+    pub(super) async fn read(directories: &[PathBuf], name: &str) -> Result<Self, Refusal> {
+        let path = locate(directories, name);
+        let bytes = read(&path).await?;
+        let digest = hex(&Sha256::digest(&bytes));
+        Ok(Self { path, bytes, digest })
+    }
+
+    /// Compiles it.
+    pub(super) async fn load(self, host: &Host) -> Result<Component, Refusal> {
+        let Self { path, bytes, .. } = self;
+        host.load(bytes).await.map_err(|error| Refusal::Load { path, reason: error.to_string() })
+    }
+}
+
+fn locate(directories: &[PathBuf], name: &str) -> PathBuf {
+    let mut paths = directories.iter().map(|directory| directory.join(name));
+    let first = paths.clone().next().unwrap_or_else(|| PathBuf::from(name));
+    paths.find(|path| path.exists()).unwrap_or(first)
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
+    let failed = |source| Refusal::Read { path: path.to_owned(), source };
+    // A pipe could keep us waiting, and a device has no end.
+    if !tokio::fs::metadata(path).await.map_err(failed)?.is_file() {
+        return Err(failed(std::io::Error::other("not a regular file")));
+    }
+    let file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_COMPONENT + 1).read_to_end(&mut bytes).await.map_err(failed)?;
+    if bytes.len() as u64 > MAX_COMPONENT {
+        return Err(Refusal::TooLarge { path: path.to_owned() });
+    }
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a String can't fail
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_no_file_of_a_component_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("directory.wasm")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("endless.wasm")).unwrap();
+        fs::File::create(path("large.wasm")).unwrap().set_len(MAX_COMPONENT + 1).unwrap();
+        for (name, reason, what) in [
+            ("absent.wasm", "Unreadable", "No such file"),
+            ("directory.wasm", "Unreadable", "not a regular file"),
+            ("endless.wasm", "Unreadable", "not a regular file"),
+            ("large.wasm", "TooLarge", "is larger than 67108864 bytes"),
+        ] {
+            let read = ComponentFile::read(&[directory.path().to_owned()], name).await;
+            let Err(refusal) = read else { panic!("{name}") };
+            let told = refusal.to_string();
+            assert_eq!(refusal.reason(), reason, "{name}");
+            assert!(told.contains(what) && told.contains(path(name).to_str().unwrap()), "{told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_directory_that_has_it_counts() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let directories = [first.path().to_owned(), second.path().to_owned()];
+        fs::write(second.path().join("x.wasm"), "").unwrap();
+        let read = async || ComponentFile::read(&directories, "x.wasm").await.ok().map(|file| file.path);
+        assert_eq!(read().await, Some(second.path().join("x.wasm")));
+        fs::write(first.path().join("x.wasm"), "").unwrap();
+        assert_eq!(read().await, Some(first.path().join("x.wasm")));
+    }
+}

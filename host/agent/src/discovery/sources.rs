@@ -1,0 +1,319 @@
+//! Who reports the devices of one Configuration, put together: the rounds of a component, and a stream from each endpoint of
+//! the remote handler of that name (rule 31).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::configuration::Configuration;
+use akri_model::grant::Limits;
+use akri_model::remote::{Address, Endpoint, Endpoints};
+use akri_model::sources::{Found, Said, Source, Sources as Model};
+use tokio::sync::watch::error::RecvError;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::Outcome;
+use super::properties::{Answer, Properties};
+use super::registry::Handlers;
+use super::rounds::Rounds;
+use crate::remote::{Heard, News, Question, Remote, Stream};
+
+/// Shortest pause between outcomes that streams cause; those of rounds are never held up.
+const PACE: Duration = Duration::from_millis(50);
+
+/// A stream that stands for so long without a word: what its handler said before no longer counts. Upstream Akri's handlers
+/// are silent while they see nothing.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// News of streams that wait to be looked at.
+const NEWS: usize = 8;
+
+/// All sources of one Configuration; they stop when this is dropped.
+#[derive(Debug)]
+pub struct Sources {
+    task: JoinHandle<()>,
+}
+
+/// What the owner of a Configuration is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// What came of looking, all sources taken together.
+    Outcome(Outcome),
+    /// A remote handler is connected, and none has reported devices yet.
+    Silent,
+    /// A remote handler has gone. Nobody can tell how its devices are, until one of its name reports some.
+    Lost,
+}
+
+/// Where sources come from; cheap to clone.
+#[derive(Clone)]
+pub struct Providers {
+    /// Components.
+    pub handlers: watch::Receiver<Arc<Handlers>>,
+    /// Values of properties.
+    pub properties: Properties,
+    /// Remote handlers.
+    pub remote: Remote,
+}
+
+impl Sources {
+    /// Starts them. Changes of the Configuration, its properties and the handlers take effect at once. `shared` is what is
+    /// taken for devices whose handler has not said whether many nodes see them.
+    pub fn start(
+        configuration: watch::Receiver<Arc<Configuration>>,
+        providers: Providers,
+        shared: bool,
+        owner: mpsc::Sender<Told>,
+    ) -> Self {
+        let runner = Runner::new(configuration, providers, shared, owner);
+        Self { task: tokio::spawn(runner.run()) }
+    }
+}
+
+impl Drop for Sources {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Runner {
+    configuration: watch::Receiver<Arc<Configuration>>,
+    providers: Providers,
+    endpoints: watch::Receiver<Arc<Endpoints>>,
+    shared: bool,
+    owner: mpsc::Sender<Told>,
+    asked: Asked,
+    question: watch::Sender<Arc<Question>>,
+    /// What streams cause is due then.
+    due: Option<Instant>,
+    told: Instant,
+}
+
+/// All that is about one handler, and ends when the Configuration names another one.
+struct Asked {
+    handler: String,
+    model: Model,
+    _rounds: Rounds,
+    outcomes: mpsc::Receiver<Outcome>,
+    streams: BTreeMap<Address, Listened>,
+    heard: mpsc::Receiver<Heard>,
+    hears: mpsc::Sender<Heard>,
+    /// What there is instead of the component, in words.
+    no_component: String,
+}
+
+struct Listened {
+    stream: Stream,
+    /// Since when the stream has stood without a word.
+    silent: Option<Instant>,
+}
+
+impl Runner {
+    fn new(
+        mut configuration: watch::Receiver<Arc<Configuration>>,
+        mut providers: Providers,
+        shared: bool,
+        owner: mpsc::Sender<Told>,
+    ) -> Self {
+        let now = configuration.borrow_and_update().clone();
+        let question = watch::Sender::new(Arc::new(question(&now, providers.properties.of(&now))));
+        let asked = Asked::new(&now, configuration.clone(), &providers);
+        let endpoints = providers.remote.endpoints();
+        Self { configuration, providers, endpoints, shared, owner, asked, question, due: None, told: Instant::now() }
+    }
+
+    async fn run(mut self) {
+        let first = true;
+        self.look_for_endpoints(first);
+        while let Ok(tell) = self.next().await {
+            if tell && self.tell().await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for something to happen; says whether there is something to tell.
+    async fn next(&mut self) -> Result<bool, RecvError> {
+        let configuration = self.configuration.borrow().clone();
+        let answer = self.question.borrow().properties.clone();
+        let silence = self.asked.next_silence();
+        tokio::select! {
+            Some(outcome) = self.asked.outcomes.recv() => {
+                self.asked.component(outcome);
+                Ok(true)
+            }
+            Some(heard) = self.asked.heard.recv() => {
+                self.asked.heard(heard);
+                self.due.get_or_insert_with(|| self.told + PACE);
+                Ok(false)
+            }
+            () = moment(self.due) => Ok(true),
+            () = moment(silence) => Ok(self.asked.silence()),
+            changed = self.configuration.changed() => changed.map(|()| self.reconfigured()),
+            changed = self.providers.properties.other_than(&answer, &configuration) => {
+                changed.map(|answer| self.ask(&configuration, answer))
+            }
+            changed = self.endpoints.changed() => changed.map(|()| self.look_for_endpoints(false)),
+        }
+    }
+
+    fn reconfigured(&mut self) -> bool {
+        let configuration = self.configuration.borrow_and_update().clone();
+        let answer = self.providers.properties.of(&configuration);
+        self.ask(&configuration, answer);
+        if configuration.handler == self.asked.handler {
+            return false;
+        }
+        self.asked = Asked::new(&configuration, self.configuration.clone(), &self.providers);
+        self.look_for_endpoints(true);
+        false
+    }
+
+    fn ask(&mut self, configuration: &Configuration, answer: Answer) -> bool {
+        let question = question(configuration, answer);
+        self.question.send_if_modified(|asked| {
+            let differs = **asked != question;
+            *asked = Arc::new(question);
+            differs
+        });
+        false
+    }
+
+    /// Listens to every endpoint of the handler. Who is there at the first look may know devices from before.
+    fn look_for_endpoints(&mut self, first: bool) -> bool {
+        let endpoints = self.endpoints.borrow_and_update().clone();
+        let user = self.configuration.borrow().key.clone();
+        let asked = &mut self.asked;
+        let gone =
+            asked.streams.extract_if(.., |address, _| endpoints.get(&asked_at(&asked.handler, address)).is_none());
+        let gone: Vec<Address> = gone.map(|(address, _)| address).collect();
+        for (endpoint, record) in endpoints.of(&asked.handler) {
+            asked.model.appear(Source::Remote(endpoint.address.clone()), record.shared, first);
+            let listened = asked.streams.entry(endpoint.address.clone()).or_insert_with(|| {
+                let (question, heard) = (self.question.subscribe(), asked.hears.clone());
+                let stream = Stream::start(&self.providers.remote, endpoint.clone(), user.clone(), question, heard);
+                Listened { stream, silent: None }
+            });
+            listened.stream.registered(record.registrations);
+        }
+        gone.iter().for_each(|address| asked.model.vanish(&Source::Remote(address.clone())));
+        !gone.is_empty()
+    }
+
+    /// Tells the owner what all sources say together; `None` if it no longer listens.
+    async fn tell(&mut self) -> Option<()> {
+        (self.due, self.told) = (None, Instant::now());
+        let said = self.asked.model.said(Limits::default().notes);
+        if self.asked.model.is_lost() && !matches!(said, Said::Found(_)) {
+            self.owner.send(Told::Lost).await.ok()?;
+        }
+        match said {
+            Said::Nobody => self.outcome(Outcome::NoHandler(self.nobody())).await,
+            Said::Nothing if self.asked.is_connected() => self.owner.send(Told::Silent).await.ok(),
+            Said::Nothing => Some(()),
+            Said::Failed(error, untold) => {
+                if let Some(untold) = untold {
+                    self.found(untold).await?;
+                }
+                self.outcome(Outcome::Failed(Arc::new(error))).await
+            }
+            Said::Found(all) => self.found(all).await,
+        }
+    }
+
+    async fn found(&self, found: Found) -> Option<()> {
+        let Found { set, shared } = found;
+        self.outcome(Outcome::Found { set, shared: shared.unwrap_or(self.shared) }).await
+    }
+
+    async fn outcome(&self, outcome: Outcome) -> Option<()> {
+        self.owner.send(Told::Outcome(outcome)).await.ok()
+    }
+
+    fn nobody(&self) -> String {
+        let socket = self.providers.remote.socket().display();
+        format!("{}; none of that name has registered at {socket}", self.asked.no_component)
+    }
+}
+
+impl Asked {
+    fn new(now: &Configuration, configuration: watch::Receiver<Arc<Configuration>>, providers: &Providers) -> Self {
+        let Providers { handlers, properties, .. } = providers.clone();
+        let (tells, outcomes) = mpsc::channel(1);
+        let (hears, heard) = mpsc::channel(NEWS);
+        let mut model = Model::default();
+        model.appear(Source::Component, None, true);
+        let _rounds = Rounds::start(configuration, handlers, properties, tells);
+        let (handler, streams) = (now.handler.clone(), BTreeMap::new());
+        Self { handler, model, _rounds, outcomes, streams, heard, hears, no_component: String::new() }
+    }
+
+    fn component(&mut self, outcome: Outcome) {
+        let component = Source::Component;
+        match outcome {
+            Outcome::NoHandler(message) => {
+                self.model.absent(&component);
+                self.no_component = message;
+            }
+            Outcome::Failed(error) => {
+                self.model.appear(component.clone(), None, false);
+                self.model.failed(&component, (*error).clone());
+            }
+            Outcome::Found { set, shared } => {
+                self.model.appear(component.clone(), Some(shared), false);
+                self.model.found(&component, set);
+            }
+        }
+    }
+
+    fn heard(&mut self, Heard { address, news }: Heard) {
+        let Some(listened) = self.streams.get_mut(&address) else { return };
+        let source = Source::Remote(address);
+        listened.silent = None;
+        match news {
+            News::Connected => {
+                listened.silent = Some(Instant::now());
+                self.model.recovered(&source);
+            }
+            News::Found(set) => self.model.found(&source, set),
+            News::Failed(error) => self.model.failed(&source, error),
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.streams.values().any(|listened| listened.silent.is_some())
+    }
+
+    fn next_silence(&self) -> Option<Instant> {
+        self.streams.values().filter_map(|listened| listened.silent).min().map(|since| since + SILENCE)
+    }
+
+    /// Gives up those that have been silent for too long.
+    fn silence(&mut self) -> bool {
+        let now = Instant::now();
+        for (address, listened) in &mut self.streams {
+            if listened.silent.is_some_and(|since| since + SILENCE <= now) {
+                listened.silent = None;
+                self.model.silent(&Source::Remote(address.clone()));
+            }
+        }
+        true
+    }
+}
+
+fn asked_at(handler: &str, address: &Address) -> Endpoint {
+    Endpoint { handler: handler.to_owned(), address: address.clone() }
+}
+
+fn question(configuration: &Configuration, properties: Answer) -> Question {
+    Question { details: configuration.details.clone(), properties }
+}
+
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

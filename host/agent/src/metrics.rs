@@ -1,0 +1,159 @@
+//! What the agent counts, in the OpenMetrics format: names begin with `akri_`, units are base units.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use akri_model::discovery::RoundError;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// Everything that is counted. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    rounds: Family<Round, Counter>,
+    round_durations: Family<Handler, Histogram, fn() -> Histogram>,
+    instances: Family<Configuration, Gauge>,
+    claims: Family<Claim, Counter>,
+    allocate_duration: Histogram,
+    reclaimed: Counter,
+    registrations: Counter,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Round {
+    handler: String,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Handler {
+    handler: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Configuration {
+    namespace: String,
+    configuration: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Claim {
+    resource: &'static str,
+    result: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Arc::default(),
+            rounds: Family::default(),
+            round_durations: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 4.0, 10))),
+            instances: Family::default(),
+            claims: Family::default(),
+            allocate_duration: Histogram::new(exponential_buckets(0.0005, 2.0, 13)),
+            reclaimed: Counter::default(),
+            registrations: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&self) {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let akri = registry.sub_registry_with_prefix("akri");
+        akri.register("discovery_rounds", "Rounds of discovery by handler and result", self.rounds.clone());
+        let durations = self.round_durations.clone();
+        akri.register_with_unit("discovery_round_duration", "Time a round takes", Unit::Seconds, durations);
+        akri.register("instances", "Instances of this node by Configuration", self.instances.clone());
+        akri.register(
+            "claims",
+            "Containers that asked for devices, by kind of resource and result",
+            self.claims.clone(),
+        );
+        let duration = self.allocate_duration.clone();
+        akri.register_with_unit("allocate_duration", "Time an Allocate takes", Unit::Seconds, duration);
+        akri.register("slots_reclaimed", "Slots given back since no container uses them", self.reclaimed.clone());
+        akri.register("plugin_registrations", "Resources registered with the kubelet", self.registrations.clone());
+    }
+
+    /// A round has ended; `None` is success.
+    pub fn round(&self, handler: &str, error: Option<&RoundError>, took: Duration) {
+        let result = error.map_or("Discovered", RoundError::reason);
+        self.rounds.get_or_create(&Round { handler: handler.to_owned(), result }).inc();
+        self.round_durations.get_or_create(&Handler { handler: handler.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// A Configuration has so many Instances on this node.
+    pub fn instances(&self, namespace: &str, configuration: &str, count: usize) {
+        let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
+        self.instances.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A Configuration is gone.
+    pub fn forget(&self, namespace: &str, configuration: &str) {
+        let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
+        self.instances.remove(&labels);
+    }
+
+    /// A container asked for devices, of an Instance or of a Configuration.
+    pub fn claim(&self, of_instance: bool, granted: bool, took: Duration) {
+        let resource = if of_instance { "instance" } else { "configuration" };
+        let result = if granted { "Granted" } else { "Refused" };
+        self.claims.get_or_create(&Claim { resource, result }).inc();
+        self.allocate_duration.observe(took.as_secs_f64());
+    }
+
+    /// A slot was given back since no container uses it.
+    pub fn reclaimed(&self) {
+        self.reclaimed.inc();
+    }
+
+    /// A resource was registered with the kubelet.
+    pub fn registered(&self) {
+        self.registrations.inc();
+    }
+
+    /// All of it as text (OpenMetrics 1.0).
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = encode(&mut text, &registry); // writing to a String can't fail
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_is_counted_under_its_name() {
+        let metrics = Metrics::default();
+        metrics.round("udev", None, Duration::from_millis(2));
+        metrics.round("udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
+        metrics.instances("default", "cam", 3);
+        metrics.claim(true, false, Duration::from_millis(1));
+        let text = metrics.encode();
+        for line in [
+            r#"akri_discovery_rounds_total{handler="udev",result="Discovered"} 1"#,
+            r#"akri_discovery_rounds_total{handler="udev",result="Trapped"} 1"#,
+            r#"akri_discovery_round_duration_seconds_count{handler="udev"} 2"#,
+            r#"akri_instances{namespace="default",configuration="cam"} 3"#,
+            r#"akri_claims_total{resource="instance",result="Refused"} 1"#,
+            "akri_allocate_duration_seconds_count 1",
+            "akri_slots_reclaimed_total 0",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        metrics.forget("default", "cam");
+        assert!(!metrics.encode().contains("akri_instances{"));
+    }
+}

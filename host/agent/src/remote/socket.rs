@@ -1,0 +1,227 @@
+//! The socket on which handlers register.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::Stream;
+use futures::stream::unfold;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tonic::transport::server::Connected;
+use tracing::{debug, warn};
+
+use super::SOCKET;
+use super::trust::Trust;
+use crate::plugin::authority::Filter;
+use crate::plugin::socket::FileId;
+
+/// Connections at once; others wait for one of them to end.
+const CONNECTIONS: usize = 64;
+
+/// Pause after a failed accept: most likely there are no file descriptors left, and trying at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the agent of a socket that is there may take to accept.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Why handlers can't register.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindError {
+    /// The directory or the socket can't be made.
+    #[error("cannot make '{}': {source}; name another directory with --handlers-dir", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// Another agent is there.
+    #[error("'{}' is served by another agent; stop it, or name another directory with --handlers-dir", .0.display())]
+    InUse(PathBuf),
+    /// Somebody keeps something else there.
+    #[error("'{}' is there and is no socket", .0.display())]
+    NoSocket(PathBuf),
+}
+
+/// The socket's file, removed on drop, but only while it is still ours.
+#[derive(Debug)]
+pub(super) struct OwnSocket {
+    path: PathBuf,
+    id: FileId,
+}
+
+impl OwnSocket {
+    /// Whether the path no longer leads to our socket.
+    pub(super) fn lost(&self) -> bool {
+        FileId::of(&self.path).is_none_or(|id| !id.same_inode(self.id))
+    }
+}
+
+impl Drop for OwnSocket {
+    fn drop(&mut self) {
+        if !self.lost() {
+            let _ = fs::remove_file(&self.path); // should it be gone by now, nothing is left to do
+        }
+    }
+}
+
+/// Makes the socket in the handler directory, which is made if need be. One that an agent left behind is replaced; it has
+/// its mode from the moment it is seen.
+pub(super) async fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, UnixListener), BindError> {
+    let path = directory.join(SOCKET);
+    let failed = |source| BindError::Io { path: path.clone(), source };
+    DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
+    if FileId::of(&path).is_some() {
+        check_stale(&path).await?;
+    }
+    let beside = directory.join(format!(".{SOCKET}.{}", std::process::id()));
+    let _ = fs::remove_file(&beside); // of a process of the same id that was killed
+    let listener = UnixListener::bind(&beside).map_err(failed)?;
+    let id = fs::set_permissions(&beside, Permissions::from_mode(mode))
+        .and_then(|()| FileId::of(&beside).ok_or_else(|| io::ErrorKind::NotFound.into()))
+        .map_err(failed)?;
+    fs::rename(&beside, &path).map_err(failed)?;
+    Ok((OwnSocket { path, id }, listener))
+}
+
+async fn check_stale(path: &Path) -> Result<(), BindError> {
+    if FileId::of_socket(path).is_none() {
+        return Err(BindError::NoSocket(path.to_owned()));
+    }
+    match timeout(CONNECT, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(Err(source)) => Err(BindError::Io { path: path.to_owned(), source }),
+        Ok(Ok(_)) | Err(_) => Err(BindError::InUse(path.to_owned())),
+    }
+}
+
+/// The connections of users that may register, for as long as the stream is polled.
+pub(super) fn incoming(listener: UnixListener, trust: Arc<Trust>) -> impl Stream<Item = io::Result<Filter<Peer>>> {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    unfold((listener, trust, room, None), |(listener, trust, room, mut refused)| async move {
+        loop {
+            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    sleep(ACCEPT_PAUSE).await;
+                    return Some((Err(error), (listener, trust, room, refused)));
+                }
+            };
+            if may_register(&stream, &trust, &mut refused) {
+                let peer = Filter::new(Peer { stream, _permit: permit });
+                return Some((Ok(peer), (listener, trust, room, refused)));
+            }
+        }
+    })
+}
+
+/// Whether the peer's user may; who is refused again and again is logged once.
+fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<u32>) -> bool {
+    let Ok(credentials) = stream.peer_cred() else { return false };
+    let user = credentials.uid();
+    let Err(error) = trust.user(user) else { return true };
+    if refused.replace(user) == Some(user) {
+        debug!(pid = credentials.pid(), "connection refused: {error}");
+    } else {
+        warn!(pid = credentials.pid(), "connection refused: {error}");
+    }
+    false
+}
+
+/// A connection that counts.
+#[derive(Debug)]
+pub(super) struct Peer {
+    stream: UnixStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Peer {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_made_with_its_directory_and_removed_with_its_owner() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("lib/akri");
+        let (socket, _listener) = bind(&directory, 0o660).await.unwrap();
+        assert_eq!(mode(&directory.join(SOCKET)), 0o660);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
+        drop(socket);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(SOCKET);
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (first, _listener) = bind(root.path(), 0o660).await.unwrap();
+        assert!(matches!(bind(root.path(), 0o660).await, Err(BindError::InUse(_))));
+        assert!(!first.lost());
+        UnixStream::connect(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(SOCKET), "precious").unwrap();
+        assert!(matches!(bind(root.path(), 0o660).await, Err(BindError::NoSocket(_))));
+        assert_eq!(fs::read_to_string(root.path().join(SOCKET)).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn one_that_took_its_place_is_not_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(SOCKET);
+        let (socket, _listener) = bind(root.path(), 0o660).await.unwrap();
+        // Kept under another name, so that the file system can't give its inode to the new socket.
+        fs::rename(&path, root.path().join("other")).unwrap();
+        assert!(socket.lost());
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_can_not_be_made_is_named_with_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "").unwrap();
+        let error = bind(&root.path().join("file/akri"), 0o660).await.unwrap_err().to_string();
+        assert!(error.contains("file/akri/agent-registration.sock") && error.contains("--handlers-dir"), "{error}");
+    }
+}

@@ -1,0 +1,78 @@
+//! `akri handler`: for those who write handlers, and for those who decide what handlers may reach.
+
+mod args;
+mod new;
+mod run;
+mod validate;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use akri_api::manifest::{Manifest, Object};
+use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_sandbox::{Component, Host, HostConfig};
+use anyhow::{Context as _, anyhow, bail, ensure};
+
+pub(crate) use self::args::HandlerCommand;
+use crate::cli::HostArgs;
+use crate::discover::load::cache_dir;
+use crate::subject::{self, Subject};
+
+/// Does what was asked for.
+pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        HandlerCommand::Validate(args) => validate::run(&args).await,
+        HandlerCommand::Run(args) => run::run(&args).await,
+        HandlerCommand::New(args) => new::run(&args),
+    }
+}
+
+/// Loads a component. Without `host`, it can't be used to look at devices.
+async fn load(file: &Path, host: Option<&HostArgs>) -> anyhow::Result<Component> {
+    let bytes = tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?;
+    let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
+    let config = HostConfig { cache_dir: cache_dir(), sysfs, udev_data };
+    let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
+    host.load(bytes).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
+}
+
+/// The Configurations of a file that name the component's handler, and all objects of the file.
+fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>, Vec<Manifest>)> {
+    let manifests = subject::read(file)?;
+    let handler = &component.description().name;
+    let (mine, others): (Vec<Subject>, Vec<Subject>) =
+        manifests.iter().filter_map(Subject::of).partition(|subject| subject.configuration.handler == *handler);
+    if mine.is_empty() {
+        let named: Vec<&str> = others.iter().map(|subject| subject.configuration.handler.as_str()).collect();
+        let named = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
+        bail!("'{}' holds no Configuration for handler '{handler}'; handlers named there: {named}", file.display());
+    }
+    Ok((mine, manifests))
+}
+
+/// What a DiscoveryHandler grants to a component: that of its own file, else one among other objects that names the
+/// component's file, else none, which grants nothing but device nodes.
+fn rules(own: Option<&PathBuf>, others: &[Manifest], component: &Path) -> anyhow::Result<HandlerRules> {
+    let file = component.file_name().and_then(|name| name.to_str()).context("the component has no file name")?;
+    let Some(own) = own else {
+        let object = handlers(others).find(|object| object.spec.component.file == file);
+        return Ok(HandlerRules::from(object.unwrap_or(&DiscoveryHandler::default())));
+    };
+    let manifests = subject::read(own)?;
+    let all: Vec<&DiscoveryHandler> = handlers(&manifests).collect();
+    ensure!(!all.is_empty(), "'{}' holds no DiscoveryHandler", own.display());
+    let object = match all.as_slice() {
+        [only] => Some(only),
+        several => several.iter().find(|object| object.spec.component.file == file),
+    };
+    let object =
+        object.with_context(|| format!("none of the DiscoveryHandlers of '{}' names '{file}'", own.display()))?;
+    Ok(HandlerRules::from(*object))
+}
+
+fn handlers(manifests: &[Manifest]) -> impl Iterator<Item = &DiscoveryHandler> {
+    manifests.iter().filter_map(|manifest| match &manifest.object {
+        Object::DiscoveryHandler(object) => Some(&**object),
+        Object::Configuration(_) | Object::ConfigMap(_) | Object::Secret(_) => None,
+    })
+}

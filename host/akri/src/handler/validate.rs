@@ -1,0 +1,101 @@
+//! `akri handler validate`: what a component says of the details of Configurations.
+
+use std::process::ExitCode;
+
+use akri_agent::discovery::call;
+use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_model::discovery::{RoundError, Trigger};
+use akri_model::property::Resolved;
+use akri_sandbox::{Cache, Component};
+use anyhow::bail;
+use serde::Serialize;
+
+use super::args::ValidateArgs;
+use super::{load, subjects};
+use crate::output::print;
+use crate::subject::Subject;
+
+/// What is said of one Configuration.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Verdict {
+    configuration: String,
+    valid: bool,
+    /// What starts a round.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    triggers: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<Problem>,
+}
+
+/// Something wrong in the details.
+#[derive(Debug, Serialize)]
+struct Problem {
+    file: String,
+    line: Option<u64>,
+    /// JSON pointer of the field.
+    field: String,
+    reason: String,
+    message: String,
+    #[serde(skip)]
+    text: String,
+}
+
+/// Fails if the details of one of the Configurations are refused.
+pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
+    let component = load(&args.component, None).await?;
+    let mut verdicts = Vec::new();
+    for subject in subjects(&args.file, &component)?.0 {
+        verdicts.push(verdict(&component, &subject).await?);
+    }
+    for problem in verdicts.iter().flat_map(|verdict| &verdict.problems) {
+        eprintln!("error: {}", problem.text);
+    }
+    print(&verdicts, args.output, || verdicts.iter().map(line).collect())?;
+    let valid = verdicts.iter().all(|verdict| verdict.valid);
+    Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn verdict(component: &Component, subject: &Subject) -> anyhow::Result<Verdict> {
+    let rules = HandlerRules::from(&DiscoveryHandler::default());
+    let call = call(&subject.configuration, &rules, Resolved::default(), Cache::default());
+    let configuration = subject.configuration.key.to_string();
+    match component.validate(call).await {
+        Ok(triggers) => {
+            let triggers = triggers.iter().map(trigger).collect();
+            Ok(Verdict { configuration, valid: true, triggers, problems: Vec::new() })
+        }
+        Err(RoundError::InvalidDetails(problems)) => {
+            let located = subject.manifest.locate_problems(&subject.configuration.details, &problems);
+            let problems = located.into_iter().zip(problems).map(|(error, problem)| Problem {
+                text: error.to_string(),
+                file: error.file.display().to_string(),
+                line: error.line,
+                field: error.field,
+                reason: problem.reason,
+                message: problem.message,
+            });
+            Ok(Verdict { configuration, valid: false, triggers: Vec::new(), problems: problems.collect() })
+        }
+        Err(error) => bail!("{configuration}: {error}"),
+    }
+}
+
+/// What starts a round, as people read it.
+pub(super) fn trigger(trigger: &Trigger) -> String {
+    match trigger {
+        Trigger::Uevent(subsystem) => format!("uevent {subsystem}"),
+        Trigger::Multicast { group, containing } if containing.is_empty() => format!("multicast {group}"),
+        Trigger::Multicast { group, containing } => format!("multicast {group} '{containing}'"),
+        Trigger::Interval(interval) => format!("every {interval:?}"),
+    }
+}
+
+fn line(verdict: &Verdict) -> String {
+    let Verdict { configuration, valid, triggers, .. } = verdict;
+    match (valid, triggers.is_empty()) {
+        (false, _) => format!("{configuration}: invalid\n"),
+        (true, true) => format!("{configuration}: valid\n"),
+        (true, false) => format!("{configuration}: valid; rounds are started by: {}\n", triggers.join(", ")),
+    }
+}

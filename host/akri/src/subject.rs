@@ -1,0 +1,73 @@
+//! What the commands without a cluster work on: the objects of a file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use akri_api::configuration_to_model;
+use akri_api::manifest::{self, Manifest, Object};
+use akri_model::configuration::Configuration;
+use akri_model::device::DeviceSet;
+use akri_model::discovery::RoundError;
+use anyhow::{Context as _, bail};
+
+use crate::output::plain;
+
+/// A Configuration of a file, and where it stands.
+pub(crate) struct Subject {
+    pub(crate) configuration: Arc<Configuration>,
+    pub(crate) manifest: Manifest,
+}
+
+/// A round that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    /// A CamelCase word for programs.
+    pub(crate) reason: &'static str,
+    /// For people; more than one line if more is wrong.
+    pub(crate) message: String,
+    /// The next round will fail likewise unless someone does something.
+    pub(crate) is_lasting: bool,
+}
+
+/// The objects of a file. Fails with everything that is wrong in it.
+pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read '{}'", file.display()))?;
+    let (manifests, errors) = manifest::parse(file, &text);
+    if !errors.is_empty() {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        bail!("{}", lines.join("\nerror: "));
+    }
+    Ok(manifests)
+}
+
+impl Subject {
+    /// The Configuration of a manifest, if it is one.
+    pub(crate) fn of(manifest: &Manifest) -> Option<Self> {
+        let Object::Configuration(object) = &manifest.object else { return None };
+        Some(Self { configuration: Arc::new(configuration_to_model(object)), manifest: manifest.clone() })
+    }
+
+    /// What a round's error means to a person; a handler's problems each with file, line and field.
+    pub(crate) fn failure(&self, error: &RoundError) -> Failure {
+        let message = match error {
+            RoundError::InvalidDetails(problems) => {
+                let located = self.manifest.locate_problems(&self.configuration.details, problems);
+                located.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
+            }
+            error => format!("{}: {error}", self.configuration.key),
+        };
+        let is_lasting = matches!(error, RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_));
+        Failure { reason: error.reason(), message, is_lasting }
+    }
+}
+
+/// Shows the warnings of a round.
+pub(crate) fn warn(set: &DeviceSet, configuration: &Configuration) {
+    for note in &set.notes {
+        eprintln!("warning: {}: {} ({})", configuration.key, plain(&note.message), plain(&note.reason));
+    }
+    if set.notes_dropped > 0 {
+        eprintln!("warning: {}: {} more warnings", configuration.key, set.notes_dropped);
+    }
+}

@@ -1,0 +1,113 @@
+//! Where an HTTP request goes, and which of the addresses there are granted.
+
+use std::net::{IpAddr, SocketAddr};
+
+use akri_model::grant::{HttpDestinations, Tls};
+use http::Uri;
+use http::uri::Scheme;
+use wasmtime_wasi_http::Error;
+
+/// The server of a request, as its URI says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+    pub(crate) secure: bool,
+}
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// An address, an IPv4 one mapped into IPv6 as that.
+    Address(IpAddr),
+    /// A name that has to be resolved.
+    Name(String),
+}
+
+impl Destination {
+    /// Reads the URI of a request.
+    ///
+    /// # Errors
+    /// If it has no host, or names a user: credentials belong into a header.
+    pub(crate) fn of(uri: &Uri) -> Result<Self, Error> {
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+        let host = authority.map(|authority| authority.host()).filter(|host| !host.is_empty());
+        let host = host.ok_or(Error::HttpRequestUriInvalid)?;
+        let secure = uri.scheme() == Some(&Scheme::HTTPS);
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = match bare.parse::<IpAddr>() {
+            Ok(address) => Host::Address(address.to_canonical()),
+            Err(_) => Host::Name(host.to_owned()),
+        };
+        Ok(Self { host, port, secure })
+    }
+
+    /// The name, if it is one.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match &self.host {
+            Host::Address(_) => None,
+            Host::Name(name) => Some(name),
+        }
+    }
+}
+
+/// Those of the addresses that are granted, each with whom its server is to be trusted by: of several grants that hold it,
+/// the first decides.
+pub(crate) fn granted<'g>(
+    addresses: &[IpAddr],
+    port: u16,
+    grants: &'g [HttpDestinations],
+) -> Vec<(SocketAddr, &'g Tls)> {
+    let sockets = addresses.iter().map(|address| SocketAddr::new(*address, port));
+    let grant = |to: SocketAddr| grants.iter().find(|grant| grant.to.contain(to)).map(|grant| (to, &grant.tls));
+    sockets.filter_map(grant).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::grant::Destinations;
+
+    use super::*;
+
+    fn destination(uri: &str) -> Option<Destination> {
+        Destination::of(&uri.parse::<Uri>().ok()?).ok()
+    }
+
+    #[test]
+    fn hosts_and_ports_are_read() {
+        let address = |text: &str| Host::Address(text.parse().unwrap());
+        for (uri, host, port, secure) in [
+            ("http://10.0.0.1/x", address("10.0.0.1"), 80, false),
+            ("https://10.0.0.1/x", address("10.0.0.1"), 443, true),
+            ("http://[::1]:8080/", address("::1"), 8080, false),
+            ("http://[::ffff:10.0.0.1]/", address("10.0.0.1"), 80, false),
+            ("http://camera.example:81/", Host::Name("camera.example".to_owned()), 81, false),
+            ("http://127.1/", Host::Name("127.1".to_owned()), 80, false),
+            ("http://0x7f000001/", Host::Name("0x7f000001".to_owned()), 80, false),
+        ] {
+            assert_eq!(destination(uri), Some(Destination { host, port, secure }), "{uri}");
+        }
+        for uri in ["/path", "http://user@10.0.0.1/", "http://10.0.0.1@camera.example/"] {
+            assert_eq!(destination(uri), None, "{uri}");
+        }
+    }
+
+    #[test]
+    fn each_address_is_granted_by_itself_and_the_first_grant_decides() {
+        let grant = |network: &str, ports, tls| {
+            let to = Destinations { networks: vec![network.parse().unwrap()], ports: vec![ports] };
+            HttpDestinations { to, tls }
+        };
+        let grants = [grant("10.0.0.0/24", 80..=80, Tls::Insecure), grant("10.0.0.0/8", 80..=90, Tls::System)];
+        let addresses: Vec<IpAddr> =
+            ["127.0.0.1", "10.0.0.1", "::1", "10.1.0.1"].iter().map(|address| address.parse().unwrap()).collect();
+        let names = |port| {
+            let granted = granted(&addresses, port, &grants).into_iter();
+            granted.map(|(to, tls)| (to.to_string(), tls.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(names(80), [("10.0.0.1:80".to_owned(), Tls::Insecure), ("10.1.0.1:80".to_owned(), Tls::System)]);
+        assert_eq!(names(90), [("10.0.0.1:90".to_owned(), Tls::System), ("10.1.0.1:90".to_owned(), Tls::System)]);
+        assert_eq!(names(91), []);
+    }
+}

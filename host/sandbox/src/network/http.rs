@@ -1,0 +1,207 @@
+//! `wasi:http`, outgoing: a request goes to a granted address or nowhere.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::grant::{HttpDestinations, Tls};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, Request, Response, Uri, header};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
+use wasmtime_wasi_http::io::TokioIo;
+use wasmtime_wasi_http::p2::bindings::http::types::ErrorCode;
+use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
+
+use super::body::{self, BODY};
+use super::destination::{Destination, Host, granted};
+use super::dial::dial;
+use super::names::{NameError, Names};
+use super::tls::Trust;
+use super::turns::{Turn, Turns};
+use crate::log::RoundLog;
+
+/// For a connection, TLS included, unless the request says otherwise.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For a response to begin.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// For it to go on.
+const BETWEEN_BYTES: Duration = Duration::from_secs(10);
+/// Bytes of a response's head.
+const HEAD: usize = 64 << 10;
+/// Bytes of a request's body that wait in the host, twice: a thousand requests may.
+const CHUNK: usize = 16 << 10;
+
+/// The requests of one round.
+pub(crate) struct Http {
+    /// None: nothing is granted.
+    client: Option<Arc<Client>>,
+}
+
+/// Sends them.
+pub(crate) struct Client {
+    pub(crate) grants: Vec<HttpDestinations>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) turns: Turns,
+    pub(crate) trust: Arc<Trust>,
+    pub(crate) log: Arc<RoundLog>,
+}
+
+type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
+type Answered = Result<(Response<WasiBody>, Finished), Error>;
+
+impl Http {
+    /// Without a client nothing is granted.
+    pub(crate) fn new(client: Option<Client>) -> Self {
+        Self { client: client.map(Arc::new) }
+    }
+}
+
+impl WasiHttpHooks for Http {
+    fn send_request(
+        &mut self,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _sent: Finished,
+    ) -> Box<dyn Future<Output = Answered> + Send> {
+        match self.client.clone() {
+            Some(client) => Box::new(async move { client.send(request, options.unwrap_or_default()).await }),
+            None => Box::new(std::future::ready(Err(Error::HttpRequestDenied))),
+        }
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK
+    }
+
+    // By default each of these is a warning in the agent's log, as often as a guest likes.
+
+    fn p2_error_from_hyper(&mut self, _: &hyper::Error) -> ErrorCode {
+        ErrorCode::HttpProtocolError
+    }
+
+    fn p2_error_from_connect(&mut self, _: &std::io::Error) -> ErrorCode {
+        ErrorCode::ConnectionRefused
+    }
+
+    fn p2_error_from_tls(&mut self, _: &std::io::Error) -> ErrorCode {
+        ErrorCode::TlsProtocolError
+    }
+}
+
+impl Client {
+    async fn send(self: Arc<Self>, request: Request<WasiBody>, options: RequestOptions) -> Answered {
+        // What it would open is no request any more, and nothing checks what it carries.
+        if request.method() == Method::CONNECT {
+            return Err(Error::HttpRequestMethodInvalid);
+        }
+        let to = Destination::of(request.uri())?;
+        let addresses = self.resolve(&to).await?;
+        let granted = self.granted(&to, &addresses)?;
+        let first = granted.first().ok_or(Error::DestinationIpProhibited)?;
+        let turn = self.turns.turn(first.0.ip()).await.map_err(|_| Error::ConnectionLimitReached)?;
+        let connect = self.connect(&to, &granted, options.connect_timeout.unwrap_or(CONNECT), turn);
+        let Connected { mut sender, driver } = connect.await?;
+        let answer = sender.send_request(prepared(request)?);
+        let answer = timeout(options.first_byte_timeout.unwrap_or(FIRST_BYTE), answer).await;
+        let answer = answer.map_err(|_| Error::HttpResponseTimeout)?.map_err(body::unwrapped)?;
+        let answer = bounded(answer, options.between_bytes_timeout.unwrap_or(BETWEEN_BYTES))?;
+        let finished = async move {
+            driver.await;
+            Ok(())
+        };
+        Ok((answer, Box::new(finished)))
+    }
+
+    async fn resolve(&self, to: &Destination) -> Result<Vec<IpAddr>, Error> {
+        let name = match &to.host {
+            Host::Address(address) => return Ok(vec![*address]),
+            Host::Name(name) => name,
+        };
+        self.names.addresses(name).await.map_err(|error| match error {
+            NameError::NotGranted(_) => {
+                self.log.refused(&error);
+                Error::HttpRequestDenied
+            }
+            NameError::Invalid(_) => Error::HttpRequestUriInvalid,
+            NameError::TooMany => Error::InternalError(Some(error.to_string())),
+            NameError::Unresolved(why) => Error::DnsError { rcode: Some(why), info_code: None },
+        })
+    }
+
+    /// Only what is checked here is dialled: a name that means another address a moment later means nothing.
+    fn granted(&self, to: &Destination, addresses: &[IpAddr]) -> Result<Vec<(SocketAddr, &Tls)>, Error> {
+        let granted = granted(addresses, to.port, &self.grants);
+        if granted.is_empty() {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let (addresses, port) = (addresses.join(", "), to.port);
+            self.log.refused(&format_args!("http to {addresses}, port {port}, is not covered by grants.http"));
+            return Err(match to.host {
+                Host::Address(_) => Error::HttpRequestDenied,
+                Host::Name(_) => Error::DestinationIpProhibited,
+            });
+        }
+        Ok(granted)
+    }
+
+    async fn connect(
+        &self,
+        to: &Destination,
+        granted: &[(SocketAddr, &Tls)],
+        within: Duration,
+        turn: Turn,
+    ) -> Result<Connected, Error> {
+        let addresses: Vec<SocketAddr> = granted.iter().map(|(address, _)| *address).collect();
+        let connected = async {
+            let (address, stream) = dial(&addresses, within).await?;
+            if !to.secure {
+                return Connected::over(stream, turn).await;
+            }
+            let granted = granted.iter().find(|(granted, _)| *granted == address);
+            let (address, tls) = granted.ok_or(Error::DestinationIpProhibited)?;
+            let stream = self.trust.secure(stream, to.name(), address.ip(), tls).await?;
+            Connected::over(stream, turn).await
+        };
+        timeout(within, connected).await.map_err(|_| Error::ConnectionTimeout)?
+    }
+}
+
+/// A connection for one request.
+struct Connected {
+    sender: http1::SendRequest<WasiBody>,
+    /// Ends with the request, or with the guest's interest in it.
+    driver: AbortOnDropJoinHandle<()>,
+}
+
+impl Connected {
+    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, turn: Turn) -> Result<Self, Error> {
+        let (sender, connection) = http1::Builder::new().max_buf_size(HEAD).handshake(TokioIo::new(stream)).await?;
+        let driver = spawn(async move {
+            let _turn = turn;
+            // What goes wrong is told by the response and its body.
+            let _ = connection.await;
+        });
+        Ok(Self { sender, driver })
+    }
+}
+
+/// As a server wants it: without scheme and host, which are for proxies, and the only one on its connection.
+fn prepared(request: Request<WasiBody>) -> Result<Request<WasiBody>, Error> {
+    let (mut parts, body) = request.into_parts();
+    let root = || PathAndQuery::from_static("/");
+    let path = parts.uri.path_and_query().cloned().unwrap_or_else(root);
+    parts.uri = Uri::builder().path_and_query(path).build().map_err(|_| Error::HttpRequestUriInvalid)?;
+    parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Ok(Request::from_parts(parts, body::sent(body)))
+}
+
+fn bounded(answer: Response<Incoming>, pause: Duration) -> Result<Response<WasiBody>, Error> {
+    let announced = answer.body().size_hint().lower();
+    if announced > BODY as u64 {
+        return Err(Error::HttpResponseBodySize(Some(announced)));
+    }
+    Ok(answer.map(|incoming| body::received(incoming, pause)))
+}

@@ -1,0 +1,18 @@
+//! What a guest reaches by `wasi:http` and `wasi:sockets`: only addresses that are granted, each checked when it is used.
+//!
+//! ```text
+//! wasi:http     ──► destination ──► names ──► grants, address by address ──► turns ──► dial ──► tls ──► body
+//! wasi:sockets  ──► names
+//!               └─► check: each bind, connect, send and receive
+//! ```
+
+pub(crate) mod body;
+pub(crate) mod destination;
+pub(crate) mod dial;
+pub(crate) mod http;
+pub(crate) mod names;
+pub(crate) mod sockets;
+#[cfg(test)]
+mod tests;
+pub(crate) mod tls;
+pub(crate) mod turns;

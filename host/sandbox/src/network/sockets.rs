@@ -1,0 +1,87 @@
+//! `wasi:sockets`: each use of an address is checked.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use akri_model::grant::Destinations;
+use wasmtime_wasi::WasiCtxBuilder;
+use wasmtime_wasi::sockets::SocketAddrUse;
+
+use crate::log::RoundLog;
+
+/// Where the sockets of a round may go.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    pub(crate) tcp: Vec<Destinations>,
+    pub(crate) udp: Vec<Destinations>,
+}
+
+impl Addresses {
+    /// Sets what sockets may be used for; what they are refused is said in the log.
+    pub(crate) fn set(self, wasi: &mut WasiCtxBuilder, log: &Arc<RoundLog>) {
+        wasi.allow_tcp(!self.tcp.is_empty()).allow_udp(!self.udp.is_empty()).allow_ip_name_lookup(false);
+        if self.tcp.is_empty() && self.udp.is_empty() {
+            return;
+        }
+        let log = log.clone();
+        wasi.socket_addr_check(move |address, usage| {
+            let allowed = self.allow(address, usage);
+            // What comes in from elsewhere is not the guest's doing.
+            if !allowed && !matches!(usage, SocketAddrUse::UdpReceive) {
+                log.refused(&format_args!("{usage:?} {address} is not covered by grants.tcp or grants.udp"));
+            }
+            Box::pin(std::future::ready(allowed))
+        });
+    }
+
+    /// A socket is bound to whatever port is free, and nobody connects to it. Groups have an interface of their own,
+    /// `multicast`, and a grant of their own.
+    fn allow(&self, address: SocketAddr, usage: SocketAddrUse) -> bool {
+        let granted = |grants: &[Destinations]| grants.iter().any(|grant| grant.contain(address));
+        match usage {
+            SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => address.ip().is_unspecified() && address.port() == 0,
+            SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => false,
+            SocketAddrUse::TcpConnect => granted(&self.tcp),
+            SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive => !address.ip().is_multicast() && granted(&self.udp),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use SocketAddrUse::{TcpAccept, TcpBind, TcpConnect, TcpListen, UdpBind, UdpReceive, UdpSend};
+
+    use super::*;
+
+    #[test]
+    fn each_use_of_an_address_is_checked_by_itself() {
+        let grant = |network: &str, port| Destinations { networks: vec![network.parse().unwrap()], ports: vec![port] };
+        let addresses = Addresses {
+            tcp: vec![grant("10.0.0.0/8", 4840..=4840)],
+            udp: vec![grant("10.0.0.0/8", 1..=u16::MAX), grant("224.0.0.0/4", 1..=u16::MAX)],
+        };
+        for (usage, address, allowed) in [
+            (TcpBind, "0.0.0.0:0", true),
+            (TcpBind, "[::]:0", true),
+            (TcpBind, "0.0.0.0:8080", false),
+            (TcpBind, "10.0.0.1:0", false),
+            (UdpBind, "0.0.0.0:0", true),
+            (UdpBind, "0.0.0.0:5353", false),
+            (UdpBind, "127.0.0.1:0", false),
+            (TcpListen, "0.0.0.0:0", false),
+            (TcpAccept, "10.0.0.1:4840", false),
+            (TcpConnect, "10.0.0.1:4840", true),
+            (TcpConnect, "10.0.0.1:4841", false),
+            (TcpConnect, "127.0.0.1:4840", false),
+            (TcpConnect, "[::ffff:10.0.0.1]:4840", true),
+            (TcpConnect, "[::ffff:127.0.0.1]:4840", false),
+            (UdpSend, "10.0.0.1:53", true),
+            (UdpSend, "127.0.0.1:53", false),
+            (UdpSend, "239.255.255.250:3702", false),
+            (UdpReceive, "10.0.0.1:53", true),
+            (UdpReceive, "192.0.2.1:53", false),
+        ] {
+            assert_eq!(addresses.allow(address.parse().unwrap(), usage), allowed, "{usage:?} {address}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Secrets that a guest was shown, and whether they are in what it says.
+//!
+//! This catches accidents, a password in a URL or in a panic. It is no boundary: a guest that means to can write a secret in
+//! another way, or send it wherever it may send anything.
+
+use std::collections::BTreeMap;
+
+use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::discovery::{Problem, RoundError};
+use akri_model::property::Secret;
+use memchr::memmem;
+
+/// A shorter secret is in too much that has nothing to do with it.
+const SHORTEST: usize = 4;
+/// A line of a secret that has several, such as a key in PEM: a shorter one is not looked for by itself.
+const SHORTEST_LINE: usize = 16;
+/// Stands where a secret was.
+const HIDDEN: &str = "(withheld: it contains a secret)";
+
+/// The secrets that were revealed, by property, and how often that was.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Revealed {
+    secrets: BTreeMap<String, Secret>,
+    pub(crate) times: u64,
+}
+
+impl Revealed {
+    /// Remembers that it was.
+    pub(crate) fn add(&mut self, name: &str, secret: &Secret) {
+        self.times = self.times.saturating_add(1);
+        if !self.secrets.contains_key(name) {
+            self.secrets.insert(name.to_owned(), secret.clone());
+        }
+    }
+
+    /// The property whose secret is in a text, if one is. White space around a secret, such as the line end that its file
+    /// had, is not part of it.
+    pub(crate) fn within(&self, text: &str) -> Option<&str> {
+        let is_in = |needle: &[u8]| memmem::find(text.as_bytes(), needle).is_some();
+        let found = |secret: &Secret| needles(secret.reveal()).any(is_in);
+        self.secrets.iter().find(|(_, secret)| found(secret)).map(|(name, _)| name.as_str())
+    }
+
+    /// The text, unless a secret is in it.
+    pub(crate) fn hide(&self, text: String) -> String {
+        if self.within(&text).is_some() { HIDDEN.to_owned() } else { text }
+    }
+
+    /// The error, its texts hidden.
+    pub(crate) fn hide_in_error(&self, error: RoundError) -> RoundError {
+        let hide = |text| self.hide(text);
+        match error {
+            RoundError::InvalidDetails(problems) => {
+                let hide =
+                    |p: Problem| Problem { path: hide(p.path), reason: hide(p.reason), message: hide(p.message) };
+                RoundError::InvalidDetails(problems.into_iter().map(hide).collect())
+            }
+            RoundError::NotGranted(what) => RoundError::NotGranted(hide(what)),
+            RoundError::Unavailable(what) => RoundError::Unavailable(hide(what)),
+            RoundError::Trapped(what) => RoundError::Trapped(hide(what)),
+            RoundError::LimitExceeded(what) => RoundError::LimitExceeded(hide(what)),
+            // Words of ours alone.
+            error @ (RoundError::DeadlineExceeded(_)
+            | RoundError::PropertiesUnresolved(_)
+            | RoundError::Quarantined { .. }) => error,
+        }
+    }
+
+    /// Withholds devices that give a secret away, with a note for each beside the guest's own, at most `notes` of them, in
+    /// which nothing is given away either.
+    ///
+    /// # Errors
+    /// If it is in what tells devices apart: then it can't be said which one that is, nor what became of it.
+    pub(crate) fn withhold(&self, mut set: DeviceSet, notes: usize) -> Result<DeviceSet, RoundError> {
+        if self.secrets.is_empty() {
+            return Ok(set);
+        }
+        let mut ids = set.devices.iter().map(|device| &device.id).chain(&set.kept);
+        if let Some(name) = ids.find_map(|id| self.within(id)) {
+            let why = format!("the id of a device, or a kept origin, contains the secret '{name}'");
+            return Err(RoundError::LimitExceeded(why));
+        }
+        let hide =
+            |n: Note| Note { origin: self.hide(n.origin), reason: self.hide(n.reason), message: self.hide(n.message) };
+        set.notes = set.notes.into_iter().map(hide).collect();
+        for device in std::mem::take(&mut set.devices) {
+            let Some((place, name)) = self.place(&device) else {
+                set.devices.push(device);
+                continue;
+            };
+            let message = format!("device '{}': {place} contains the secret '{name}'", device.id);
+            let note = Note { origin: self.hide(device.origin), reason: "SecretInProperty".to_owned(), message };
+            if set.notes.len() < notes {
+                set.notes.push(note)
+            } else {
+                set.notes_dropped += 1
+            }
+            set.withheld.insert(device.id);
+        }
+        Ok(set)
+    }
+
+    /// Where in a device a secret is, and which. The place is told without the guest's own words.
+    fn place(&self, device: &Device) -> Option<(&'static str, &str)> {
+        let properties =
+            device.properties.iter().flat_map(|(name, value)| [("a property", name), ("a property", value)]);
+        let mounts = device.mounts.iter().flat_map(|m| [("a mount", &m.container_path), ("a mount", &m.host_path)]);
+        let specs = device.device_specs.iter().flat_map(|spec| {
+            [&spec.container_path, &spec.host_path, &spec.permissions].map(|text| ("a device spec", text))
+        });
+        let mut places = [("its origin", &device.origin)].into_iter().chain(properties).chain(mounts).chain(specs);
+        places.find_map(|(place, text)| Some((place, self.within(text)?)))
+    }
+}
+
+/// What to look for: the secret, and its lines if it has several.
+fn needles(secret: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let whole = secret.trim_ascii();
+    let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| line.len() >= SHORTEST_LINE);
+    std::iter::once(whole)
+        .filter(|whole| whole.len() >= SHORTEST)
+        .chain(lines.filter(move |line| line.len() < whole.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::device::{DeviceSpec, Mount};
+
+    use super::*;
+
+    fn revealed(secrets: &[(&str, &str)]) -> Revealed {
+        let mut revealed = Revealed::default();
+        secrets.iter().for_each(|(name, secret)| revealed.add(name, &Secret::new(secret.as_bytes().to_vec())));
+        revealed
+    }
+
+    #[test]
+    fn a_secret_is_found_wherever_it_is() {
+        let key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\r\nhkiG9w0B\n-----END KEY-----\n";
+        let revealed = revealed(&[("password", "hunter2\n"), ("pin", "123"), ("key", key), ("empty", " \n")]);
+        for (text, name) in [
+            ("hunter2", Some("password")),
+            ("rtsp://admin:hunter2@camera/", Some("password")),
+            ("hunter", None),
+            ("123", None),
+            (key, Some("key")),
+            ("key: MIIEvQIBADANBgkq", Some("key")),
+            ("hkiG9w0B", None),
+            ("", None),
+            (" \n", None),
+        ] {
+            assert_eq!(revealed.within(text), name, "{text:?}");
+        }
+        assert_eq!(Revealed::default().within("hunter2"), None, "only what was revealed is looked for");
+    }
+
+    fn set(change: impl FnOnce(&mut Device)) -> DeviceSet {
+        let mut device = Device { id: "camera".to_owned(), ..Device::default() };
+        change(&mut device);
+        let other = Device { id: "other".to_owned(), ..Device::default() };
+        DeviceSet { devices: vec![device, other], ..DeviceSet::default() }
+    }
+
+    #[test]
+    fn a_device_that_gives_a_secret_away_is_withheld_and_the_note_does_not() {
+        let revealed = revealed(&[("password", "hunter2")]);
+        let secret = || "a hunter2 b".to_owned();
+        let mount = || Mount { container_path: "/m".to_owned(), host_path: secret(), read_only: true };
+        let spec = || DeviceSpec { container_path: secret(), host_path: "/d".to_owned(), permissions: "rw".to_owned() };
+        let changes: [(&str, Box<dyn FnOnce(&mut Device)>); 5] = [
+            ("a property", Box::new(|d| _ = d.properties.insert("URL".to_owned(), secret()))),
+            ("a property", Box::new(|d| _ = d.properties.insert(secret(), String::new()))),
+            ("a mount", Box::new(|d| d.mounts.push(mount()))),
+            ("a device spec", Box::new(|d| d.device_specs.push(spec()))),
+            ("its origin", Box::new(|d| d.origin = secret())),
+        ];
+        for (place, change) in changes {
+            let set = revealed.withhold(set(change), 10).unwrap();
+            assert_eq!(set.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), ["other"]);
+            assert_eq!(set.withheld, ["camera".to_owned()].into());
+            assert_eq!(set.notes[0].reason, "SecretInProperty");
+            assert_eq!(set.notes[0].message, format!("device 'camera': {place} contains the secret 'password'"));
+            assert!(!format!("{set:?}").contains("hunter2"), "{set:?}");
+        }
+        assert!(revealed.withhold(set(|_| {}), 10).unwrap().withheld.is_empty());
+    }
+
+    #[test]
+    fn a_secret_in_what_tells_devices_apart_spoils_the_round() {
+        let revealed = revealed(&[("password", "hunter2")]);
+        let kept = DeviceSet { kept: ["http://hunter2@camera".to_owned()].into(), ..DeviceSet::default() };
+        for set in [set(|d| d.id = "camera-hunter2".to_owned()), kept] {
+            let error = revealed.withhold(set, 10).unwrap_err().to_string();
+            assert!(error.contains("'password'") && !error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn notes_of_withheld_devices_are_bounded_and_the_guest_s_own_are_hidden() {
+        let revealed = revealed(&[("password", "hunter2")]);
+        let leaking = |number: usize| Device {
+            id: number.to_string(),
+            properties: [("P".to_owned(), "hunter2".to_owned())].into(),
+            ..Device::default()
+        };
+        let note = Note { origin: String::new(), reason: "Refused".to_owned(), message: "hunter2 is wrong".to_owned() };
+        let notes = vec![note];
+        let set = DeviceSet { devices: (0..20).map(leaking).collect(), notes, ..DeviceSet::default() };
+        let set = revealed.withhold(set, 10).unwrap();
+        assert_eq!((set.notes.len(), set.notes_dropped, set.withheld.len()), (10, 11, 20));
+        assert_eq!(set.notes[0].message, HIDDEN);
+    }
+
+    #[test]
+    fn errors_are_hidden_too() {
+        let revealed = revealed(&[("password", "hunter2")]);
+        let problem = |text: &str| Problem { path: text.to_owned(), reason: text.to_owned(), message: text.to_owned() };
+        for error in [
+            RoundError::InvalidDetails(vec![problem("hunter2")]),
+            RoundError::NotGranted("hunter2".to_owned()),
+            RoundError::Unavailable("hunter2".to_owned()),
+            RoundError::Trapped("hunter2".to_owned()),
+            RoundError::LimitExceeded("hunter2".to_owned()),
+        ] {
+            assert!(!format!("{:?}", revealed.hide_in_error(error)).contains("hunter2"));
+        }
+        let harmless = RoundError::Unavailable("no answer".to_owned());
+        assert_eq!(revealed.hide_in_error(harmless.clone()), harmless);
+    }
+}

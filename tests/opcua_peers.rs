@@ -1,0 +1,100 @@
+//! OPC UA peers of other kinds: node-opcua, very many at once, and ones that break the rules.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::namespace::Namespace;
+use crate::support::node::{Node, akri, is_online};
+use crate::support::opcua::hostile::BEHAVIOURS;
+use crate::support::opcua::{
+    LOOPBACK, Peer, add_handler, certificates, discover, discovery_server, entry, found, free_port, machine, node,
+    server, url, warnings, write_configuration,
+};
+
+const LDS: &str = "opc.tcp://127.0.0.1:4840/";
+
+#[tokio::test]
+async fn servers_come_and_go_by_the_discovery_server_of_node_opcua() {
+    let Some(network) = Namespace::new() else { return };
+    let lds = json!({"port": 4840, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer"});
+    let Some(_lds) = Peer::node_opcua(&network, "lds", &lds).await else { return };
+    let server = |port: u16| json!({"port": port, "uri": "urn:pump", "name": "pump", "register": LDS});
+    let pump = Peer::node_opcua(&network, "pump", &server(4841)).await.unwrap();
+    let node = Node::new();
+    // The server registers by the name of this machine, which leads out of the namespace, if it resolves at all.
+    add_handler(&node, &format!("  interval: 300ms\n{}", LOOPBACK.replace("localhost, ", "\"*\", ")));
+    write_configuration(&node, &[LDS], "");
+    let _agent = node.start_by(network.command(&akri()), &[]);
+
+    let found = node.wait_for_instances("the server", |list| !list.is_empty()).await;
+    let properties = &found[0].spec.broker_properties;
+    let expected = [
+        ("OPCUA_APPLICATION_NAME", "pump"),
+        ("OPCUA_APPLICATION_URI", "urn:pump"),
+        ("OPCUA_PRODUCT_URI", "NodeOPCUA-Server"),
+        ("OPCUA_SECURITY_POLICIES", "Aes128_Sha256_RsaOaep,Aes256_Sha256_RsaPss,Basic256Sha256,None"),
+        ("OPCUA_USER_TOKEN_TYPES", "Anonymous,UserName,Certificate"),
+        ("OPCUA_SERVER_CERTIFICATE_THUMBPRINT", &thumbprint("pump")),
+    ];
+    for (name, value) in expected {
+        assert_eq!(properties[name], value, "{name}");
+    }
+    let name = found[0].metadata.name.clone().unwrap();
+
+    pump.stop(); // it takes its entry back
+    node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
+    let pump = Peer::node_opcua(&network, "pump", &server(4842)).await.unwrap();
+    let back = node.wait_for_instance(&name, "back", is_online).await;
+    assert!(back.spec.broker_properties["OPCUA_DISCOVERY_URL"].contains(":4842"), "moved, and the same device");
+    drop(pump); // killed: its entry stays
+    node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
+}
+
+/// As node itself says it.
+fn thumbprint(name: &str) -> String {
+    let program = "const c = new crypto.X509Certificate(fs.readFileSync(process.argv[1])); console.log(c.fingerprint)";
+    let certificate = certificates(name).join("own/certs/certificate.pem");
+    let output = Command::new("node").args(["-e", program]).arg(certificate).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().replace(':', "").to_lowercase()
+}
+
+#[tokio::test]
+async fn a_thousand_registered_servers_are_found() {
+    let node = node();
+    let port = free_port();
+    let lds = url(machine(), port);
+    let farm = json!({"url": lds, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer", "farm": 1000});
+    let Some(_farm) = Peer::asyncua(&farm).await else { return };
+    add_handler(&node, &format!("{LOOPBACK}  limits:\n    round: 60s\n"));
+    let output = discover(&node, &[&lds], "");
+    assert_eq!(warnings(&output), "");
+    let mut expected: Vec<String> = (0..1000).map(|number| format!("urn:farm:{number}")).collect();
+    expected.sort();
+    assert_eq!(found(&output), expected);
+}
+
+#[tokio::test]
+async fn peers_that_break_the_rules_are_named_and_hide_nobody() {
+    let (at, node) = (machine(), node());
+    let ports = || 5001u16..;
+    for (behaviour, port) in BEHAVIOURS.iter().zip(ports()) {
+        behaviour.start((at, port).into());
+    }
+    let lds = url(at, 4840);
+    let listed: Vec<Value> =
+        BEHAVIOURS.iter().zip(ports()).map(|(behaviour, port)| entry(behaviour.name, &url(at, port))).collect();
+    let Some(_lds) = discovery_server(&lds, &listed).await else { return };
+    let _pump = server("pump", &url(at, 4841), &lds).await.unwrap();
+    let urls: Vec<String> = ports().take(BEHAVIOURS.len()).map(|port| url(at, port)).chain([lds]).collect();
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+
+    let output = discover(&node, &urls, "");
+    let warnings = warnings(&output);
+    assert_eq!(found(&output), ["urn:pump"], "{warnings}");
+    for (behaviour, port) in BEHAVIOURS.iter().zip(ports()) {
+        let said = format!("{}: {}", url(at, port), behaviour.said);
+        assert!(warnings.contains(&said), "{}: no '{said}' in\n{warnings}", behaviour.name);
+    }
+    assert_eq!(warnings.lines().count(), BEHAVIOURS.len(), "{warnings}");
+}

@@ -1,0 +1,259 @@
+//! Components and DiscoveryHandlers change while the agent runs: what is good takes over, what is not is refused, and what is
+//! taken back is gone.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use akri_api::condition::{self, Condition};
+use akri_api::{DiscoveryHandlerStatus, HandlerState};
+use sha2::{Digest as _, Sha256};
+
+use crate::support::node::{Node, guest, identities, is_online, wait_for};
+
+/// The guest, and versions of it that do the same and are not the same.
+fn version(number: usize) -> Vec<u8> {
+    let mut bytes = fs::read(guest()).unwrap();
+    let name = format!("version-{number:03}");
+    if number > 0 {
+        bytes.extend([0, u8::try_from(name.len() + 1).unwrap(), u8::try_from(name.len()).unwrap()]);
+        bytes.extend(name.as_bytes());
+    }
+    bytes
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn replace(node: &Node, bytes: &[u8]) {
+    fs::write(node.path("components/guest.new"), bytes).unwrap();
+    fs::rename(node.path("components/guest.new"), node.path("components/guest.wasm")).unwrap();
+}
+
+async fn runs(node: &Node, number: usize) -> DiscoveryHandlerStatus {
+    let wanted = Some(digest(&version(number)));
+    let is_current = |status: &DiscoveryHandlerStatus| {
+        status.digest == wanted && accepted(status).is_some_and(|accepted| accepted.status == "True")
+    };
+    node.wait_for_handler("guest", &format!("version {number}"), is_current).await
+}
+
+fn accepted(status: &DiscoveryHandlerStatus) -> Option<&Condition> {
+    condition::find(&status.conditions, "Accepted")
+}
+
+async fn is_refused(node: &Node, reason: &str) -> DiscoveryHandlerStatus {
+    let refused = |status: &DiscoveryHandlerStatus| {
+        accepted(status).is_some_and(|accepted| (&*accepted.status, &*accepted.reason) == ("False", reason))
+    };
+    node.wait_for_handler("guest", reason, refused).await
+}
+
+/// A node whose guest has found a device.
+async fn begin(spec: &str) -> (Node, crate::support::node::Agent) {
+    let node = Node::new();
+    node.add_guest(spec);
+    node.write_configuration("guest", "guest", "      devices:1\n", "");
+    let agent = node.start();
+    node.wait_for_instances("the device", |list| list.len() == 1).await;
+    (node, agent)
+}
+
+/// The handler runs: it finds what it is told to find from now on.
+async fn finds(node: &Node, devices: usize) {
+    node.write_configuration("guest", "guest", &format!("      devices:{devices}\n"), "");
+    node.wait_for_instances("as many devices", |list| list.len() == devices && list.iter().all(is_online)).await;
+}
+
+#[tokio::test]
+async fn a_handler_says_how_it_is_doing() {
+    let (node, _agent) = begin("").await;
+    let status = runs(&node, 0).await;
+    assert_eq!(status.handler.as_deref(), Some("guest"));
+    let active = |status: &DiscoveryHandlerStatus| {
+        (status.state, status.devices, status.last_result.as_deref()) == (HandlerState::Active, 1, Some("Discovered"))
+    };
+    let active = node.wait_for_handler("guest", "a device", active).await;
+    let udev = node.handler("udev").unwrap();
+    assert_eq!((udev.state, udev.devices, udev.last_result), (HandlerState::Waiting, 0, None));
+
+    node.write_configuration("second", "guest", "      panic\n", "");
+    let suffers = |status: &DiscoveryHandlerStatus| status.last_result.as_deref() == Some("Trapped (default/second)");
+    let suffering = node.wait_for_handler("guest", "the trap", suffers).await;
+    assert_eq!((suffering.devices, suffering.state), (1, HandlerState::Active));
+    assert_eq!(suffering.since, active.since, "it did not begin anew");
+    for name in ["guest", "second"] {
+        node.remove(&format!("manifests/{name}.yaml"));
+    }
+    let waits = |status: &DiscoveryHandlerStatus| (status.state, status.devices) == (HandlerState::Waiting, 0);
+    node.wait_for_handler("guest", "nothing to do", waits).await;
+    node.remove("components/guest.yaml");
+    wait_for("no report", || node.handler("guest"), Option::is_none).await;
+}
+
+#[tokio::test]
+async fn many_quick_writes_end_with_the_last() {
+    let (node, _agent) = begin("").await;
+    let found = node.instances();
+    for number in 1..=40 {
+        replace(&node, &version(number));
+    }
+    runs(&node, 40).await;
+    // Written in place, as by cp: a half of it may be seen, and is no component.
+    let bytes = version(41);
+    for end in (0..bytes.len()).step_by(bytes.len() / 20) {
+        fs::write(node.path("components/guest.wasm"), &bytes[..end]).unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let half = is_refused(&node, "Invalid").await;
+    assert_eq!(half.digest, Some(digest(&version(40))), "the one that ran runs on");
+    fs::write(node.path("components/guest.wasm"), &bytes).unwrap();
+    runs(&node, 41).await;
+    finds(&node, 2).await;
+    assert!(identities(&node.instances()).contains(&identities(&found)[0]));
+}
+
+#[tokio::test]
+async fn a_component_that_is_removed_runs_on_and_its_object_does_not() {
+    let (node, agent) = begin("").await;
+    let found = node.instances();
+    node.remove("components/guest.wasm");
+    let removed = is_refused(&node, "Unreadable").await;
+    assert_eq!(removed.state, HandlerState::Active);
+    finds(&node, 2).await;
+    node.remove("components/guest.yaml");
+    let missing = node.wait_for_condition("guest", "HandlerAvailable", "False", "NoHandler").await;
+    assert_eq!(missing.message, "no discovery handler 'guest' (ready: debugEcho, udev)");
+    let after = node.instances();
+    assert!(after.len() == 2 && after.iter().all(is_online), "its devices stay: {after:?}");
+    node.add_guest("");
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+    assert!(identities(&node.instances()).contains(&identities(&found)[0]));
+    agent.wait_for_log("DiscoveryHandler refused: cannot read component").await;
+}
+
+/// As the kubelet writes a ConfigMap volume: a link to a directory of links is replaced.
+#[tokio::test]
+async fn links_that_are_swapped_are_followed() {
+    let node = Node::new();
+    let components = node.path("components");
+    let publish = |generation: &str, number: usize, spec: &str| {
+        let directory = components.join(format!("..{generation}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("guest.wasm"), version(number)).unwrap();
+        let object = format!(
+            "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata: {{name: guest}}\nspec:\n  component: {{file: \
+             guest.wasm}}\n  interval: 200ms\n{spec}"
+        );
+        fs::write(directory.join("guest.yaml"), object).unwrap();
+        symlink(format!("..{generation}"), components.join("..data_tmp")).unwrap();
+        fs::rename(components.join("..data_tmp"), components.join("..data")).unwrap();
+    };
+    publish("first", 1, "");
+    for name in ["guest.wasm", "guest.yaml"] {
+        symlink(format!("..data/{name}"), components.join(name)).unwrap();
+    }
+    node.write_configuration("guest", "guest", "      devices:3\n", "");
+    let _agent = node.start();
+    node.wait_for_instances("the devices", |list| list.len() == 3).await;
+    runs(&node, 1).await;
+    publish("second", 2, "  limits: {devices: 2}\n");
+    fs::remove_dir_all(components.join("..first")).unwrap();
+    runs(&node, 2).await;
+    let limited = node.wait_for_condition("guest", "Ready", "False", "LimitExceeded").await;
+    assert!(limited.message.starts_with("limit exceeded: devices: 3"), "{}", limited.message);
+}
+
+#[tokio::test]
+async fn a_pinned_digest_is_the_only_one_that_runs() {
+    let pin =
+        |number: usize| format!("    digest: sha256:{}\n  interval: 200ms\n", digest(&version(number)).to_uppercase());
+    let node = Node::new();
+    fs::write(node.path("components/guest.wasm"), version(1)).unwrap();
+    node.write_handler("guest", "guest.wasm", &pin(1));
+    node.write_configuration("guest", "guest", "      devices:1\n", "");
+    let _agent = node.start();
+    runs(&node, 1).await;
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+
+    replace(&node, &version(2));
+    let refused = is_refused(&node, "DigestMismatch").await;
+    assert_eq!(refused.digest, Some(digest(&version(1))), "the pinned one runs on");
+    let told = format!("has digest sha256:{}, the object wants sha256:{}", digest(&version(2)), digest(&version(1)));
+    assert!(accepted(&refused).unwrap().message.ends_with(&told));
+    node.write_handler("guest", "guest.wasm", &pin(2));
+    runs(&node, 2).await;
+
+    // Whoever pins another digest says that the one that runs must not.
+    node.write_handler("guest", "guest.wasm", &pin(3));
+    let revoked = is_refused(&node, "DigestMismatch").await;
+    assert_eq!((revoked.state, revoked.digest), (HandlerState::Refused, None));
+    node.wait_for_condition("guest", "HandlerAvailable", "False", "NoHandler").await;
+    assert_eq!(identities(&node.instances()), identities(&found), "its devices stay");
+    replace(&node, &version(3));
+    runs(&node, 3).await;
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+}
+
+#[tokio::test]
+async fn what_is_not_granted_any_more_is_gone_even_if_the_file_is_broken() {
+    let (node, _agent) = begin("  grants: {udev: {subsystems: [mem]}, devicePaths: [/dev/**]}\n").await;
+    node.write_configuration("guest", "guest", "      udev:mem\n", "");
+    node.wait_for_instances("devices of a granted subsystem", |list| list.len() > 1).await;
+    replace(&node, b"not a component");
+    is_refused(&node, "Invalid").await;
+    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n");
+    let refused = node.wait_for_condition("guest", "Ready", "False", "NotGranted").await;
+    assert!(refused.message.contains("udev"), "{}", refused.message);
+    assert_eq!(node.handler("guest").unwrap().digest, Some(digest(&version(0))));
+}
+
+#[tokio::test]
+async fn a_reload_does_not_make_another_handler_of_it() {
+    let (node, _agent) = begin("").await;
+    let found = node.instances();
+    replace(&node, &fs::read(node.path("components/debug_echo.wasm")).unwrap());
+    let refused = is_refused(&node, "OtherHandler").await;
+    let told = "the new component says name 'debugEcho' and shared true, the running one 'guest' and false; if that is \
+                meant, delete the DiscoveryHandler and make it anew";
+    assert_eq!(accepted(&refused).unwrap().message, told);
+    replace(&node, &version(0));
+    runs(&node, 0).await;
+    node.add_guest("  shared: true\n");
+    is_refused(&node, "OtherHandler").await;
+    finds(&node, 2).await;
+    assert!(identities(&node.instances()).contains(&identities(&found)[0]), "identities are those of local devices");
+    assert!(node.instances().iter().all(|instance| !instance.spec.shared));
+}
+
+/// Of two objects with one handler the one that served first serves on, whatever they are called.
+#[tokio::test]
+async fn a_name_stays_with_the_object_that_has_it() {
+    let (node, _agent) = begin("").await;
+    fs::write(node.path("components/a.wasm"), version(1)).unwrap();
+    node.write_handler("a-rival", "a.wasm", "  interval: 200ms\n");
+    let refused =
+        |status: &DiscoveryHandlerStatus| accepted(status).is_some_and(|accepted| accepted.reason == "NameTaken");
+    let rival = node.wait_for_handler("a-rival", "a refusal", refused).await;
+    assert_eq!(rival.state, HandlerState::Refused);
+    assert_eq!(accepted(&rival).unwrap().message, "handler 'guest' is already served by DiscoveryHandler 'guest'");
+    runs(&node, 0).await;
+    finds(&node, 2).await;
+    node.remove("components/guest.yaml");
+    let serves = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Active;
+    node.wait_for_handler("a-rival", "its turn", serves).await;
+    finds(&node, 3).await;
+}
+
+/// Details that were refused may be good for another version.
+#[tokio::test]
+async fn a_reload_validates_all_details_again() {
+    let (node, agent) = begin("").await;
+    node.write_configuration("bad", "guest", "      invalid-details\n", "");
+    node.wait_for_condition("bad", "DetailsValid", "False", "InvalidDetails").await;
+    let refusals = |log: &String| log.matches("round failed: invalid discoveryDetails").count();
+    assert_eq!(refusals(&agent.log()), 1, "they are not tried again by themselves");
+    replace(&node, &version(1));
+    wait_for("another look at the details", || agent.log(), |log| refusals(log) == 2).await;
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+}

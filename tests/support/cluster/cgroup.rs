@@ -1,0 +1,161 @@
+//! Control groups are the record of which processes are the cluster's. What a component starts is in its group, too, and a
+//! number can't come to mean another process, as with files of process ids.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// How long processes have to vanish after SIGKILL, and groups after their processes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A group, in whatever hierarchies there are.
+#[derive(Debug, Clone)]
+pub struct Group {
+    name: PathBuf,
+}
+
+impl Group {
+    /// The group of everything that belongs to the cluster of this folder.
+    pub fn of(folder: &Path) -> Self {
+        let name = folder.to_string_lossy().trim_matches('/').replace('/', "-");
+        Self { name: PathBuf::from(name) }
+    }
+
+    /// A group in this one.
+    pub fn child(&self, name: &str) -> Self {
+        Self { name: self.name.join(name) }
+    }
+
+    /// As a kubelet wants it.
+    pub fn kubelet_name(&self) -> String {
+        format!("/{}", self.name.display())
+    }
+
+    /// Makes the group in all hierarchies, with the processors and memory of what is above it.
+    pub fn create(&self) -> anyhow::Result<()> {
+        for hierarchy in hierarchies() {
+            let mut above = hierarchy.clone();
+            for part in &self.name {
+                let group = above.join(part);
+                make(&group).with_context(|| format!("cannot make the control group {}", group.display()))?;
+                for file in ["cpuset.cpus", "cpuset.mems"] {
+                    let (from, to) = (above.join(file), group.join(file));
+                    if fs::read_to_string(&to).is_ok_and(|text| text.trim().is_empty()) && from.exists() {
+                        let _ = fs::write(&to, fs::read(&from)?); // the new hierarchy inherits them by itself
+                    }
+                }
+                above = group;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file that a process writes its id into to be in the group.
+    pub fn door(&self) -> anyhow::Result<PathBuf> {
+        Ok(tracking()?.join(&self.name).join("cgroup.procs"))
+    }
+
+    /// All processes in it and in the groups below.
+    pub fn processes(&self) -> Vec<Pid> {
+        let mut found = Vec::new();
+        if let Ok(hierarchy) = tracking() {
+            collect(&hierarchy.join(&self.name), &mut found);
+        }
+        found
+    }
+
+    /// Sends a signal to all of them.
+    pub fn signal(&self, signal: Signal) {
+        for process in self.processes() {
+            let _ = kill_process(process, signal); // it may have ended meanwhile
+        }
+    }
+
+    /// Ends all processes at once.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.processes().is_empty() {
+            ensure!(Instant::now() < deadline, "processes of {} survive: {:?}", self.name.display(), self.processes());
+            self.signal(Signal::KILL);
+            sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Removes the group, and the groups below, from all hierarchies. It has no processes any more.
+    pub fn remove(&self) -> anyhow::Result<()> {
+        for hierarchy in hierarchies() {
+            let group = hierarchy.join(&self.name);
+            let deadline = Instant::now() + PATIENCE;
+            while let Err(error) = remove_tree(&group) {
+                if Instant::now() > deadline {
+                    bail!("cannot remove the control group {}: {error}", group.display());
+                }
+                sleep(Duration::from_millis(50)); // the kernel is not done with its processes
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The hierarchies of this machine: one with version 2, one for each controller with version 1.
+fn hierarchies() -> Vec<PathBuf> {
+    let root = PathBuf::from(MOUNT);
+    if root.join("cgroup.procs").exists() {
+        return vec![root];
+    }
+    let entries = fs::read_dir(&root).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| !path.is_symlink() && path.join("cgroup.procs").exists()).collect()
+}
+
+/// One in which everything is: components, and containers, which are in all of them.
+fn tracking() -> anyhow::Result<PathBuf> {
+    let all = hierarchies();
+    let found = all.iter().find(|path| path.ends_with("cgroup") || path.ends_with("pids"));
+    found.cloned().with_context(|| format!("no control groups below {MOUNT}"))
+}
+
+/// Whether groups can be made here, and if not, why.
+pub fn check() -> anyhow::Result<()> {
+    let hierarchy = tracking()?;
+    let probe = hierarchy.join(format!("akri-probe-{}", std::process::id()));
+    fs::create_dir(&probe).with_context(|| format!("no control group can be made in {}", hierarchy.display()))?;
+    fs::remove_dir(&probe).context("a control group that was made can't be removed")
+}
+
+fn make(group: &Path) -> io::Result<()> {
+    match fs::create_dir(group) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+fn collect(group: &Path, found: &mut Vec<Pid>) {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    found.extend(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)));
+    for below in groups_in(group) {
+        collect(&below, found);
+    }
+}
+
+fn remove_tree(group: &Path) -> io::Result<()> {
+    for below in groups_in(group) {
+        remove_tree(&below)?;
+    }
+    match fs::remove_dir(group) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn groups_in(group: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+}

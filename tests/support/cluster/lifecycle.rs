@@ -1,0 +1,232 @@
+//! Up and down. Everything that is known of a running cluster is in its folder and its control groups, so that any process
+//! can find, use and end it.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rustix::process::geteuid;
+
+use super::cgroup::{self, Group};
+use super::component::Component;
+use super::control_plane::ControlPlane;
+use super::layout::Layout;
+use super::machine::Machine;
+use super::worker::Worker;
+use super::{certificates, forward, image, ready};
+
+/// How long a component has until it is ready.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How much of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// The API alone.
+    Control,
+    /// With two nodes.
+    Nodes,
+}
+
+/// The cluster of this project's `target/`.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    layout: Layout,
+    pub control: ControlPlane,
+    pub nodes: [Worker; 2],
+}
+
+/// Says that the cluster is in use, for as long as it is there.
+#[derive(Debug)]
+pub struct Use {
+    _lock: File,
+}
+
+impl Cluster {
+    /// A handle. Nothing is started.
+    pub fn new() -> Self {
+        let layout = Layout::new();
+        let control = ControlPlane::new(&layout, &helper());
+        Self { nodes: [0, 1].map(|number| Worker::new(&layout, number)), control, layout }
+    }
+
+    /// Why there can't be a cluster on this machine.
+    pub fn obstacle(&self) -> Option<String> {
+        if !geteuid().is_root() {
+            return Some("a cluster needs root".to_owned());
+        }
+        let bin = self.layout.bin();
+        if !bin.join("recipe").exists() {
+            return Some(format!("no Kubernetes in {}: run 'make kubernetes', on Debian bookworm", bin.display()));
+        }
+        cgroup::check().err().map(|error| format!("{error:#}"))
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.layout.kubeconfig("admin")
+    }
+
+    /// What components have printed.
+    pub fn logs(&self) -> PathBuf {
+        self.layout.logs()
+    }
+
+    /// Starts what does not run, and waits until it is ready. Says whether nothing of it ran before.
+    pub fn up(&self, extent: Extent) -> anyhow::Result<bool> {
+        let _starting = lock(&self.layout, "starting")?;
+        let fresh = !self.is_up(Extent::Control);
+        let started = self.start(fresh, extent);
+        if started.is_err() {
+            self.end()?; // half a cluster helps nobody; what it printed stays
+        }
+        started.map(|()| fresh)
+    }
+
+    fn start(&self, fresh: bool, extent: Extent) -> anyhow::Result<()> {
+        if fresh {
+            self.end()?;
+            remove(&self.layout.logs())?;
+            self.start_control()?;
+        }
+        if extent == Extent::Nodes {
+            self.start_nodes()?;
+        }
+        self.wait_for("the controller manager", &self.control.components(), || {
+            ready::service_accounts_work(&self.kubeconfig())
+        })
+    }
+
+    /// Ends the cluster once nobody uses it, and removes all of it but the logs.
+    pub fn down(&self) -> anyhow::Result<()> {
+        let unused = open_lock(&self.layout, "used")?;
+        unused.lock().context("cannot wait for users of the cluster")?;
+        let _starting = lock(&self.layout, "starting")?;
+        self.end()
+    }
+
+    /// Starts a cluster for stories, if there is none, and a process that ends it when nobody uses it any more. One that
+    /// ran already is left running: it is somebody's.
+    pub fn join(&self, extent: Extent) -> anyhow::Result<Use> {
+        fs::create_dir_all(self.layout.root())?;
+        let lock = open_lock(&self.layout, "used")?;
+        lock.lock_shared().context("cannot wait for the end of another cluster")?;
+        if self.up(extent)? {
+            let mut keeper = Command::new(helper());
+            keeper.arg("down").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            std::os::unix::process::CommandExt::process_group(&mut keeper, 0);
+            keeper.spawn().context("cannot start what ends the cluster")?;
+        }
+        Ok(Use { _lock: lock })
+    }
+
+    /// Loads the project's own image on all nodes.
+    pub fn load_akri(&self) -> anyhow::Result<()> {
+        let archive = image::make_akri(&self.layout)?;
+        self.nodes.iter().try_for_each(|node| node.load(&archive))
+    }
+
+    /// Forwards connections to the API server until the process ends.
+    pub fn forward(&self) -> anyhow::Result<()> {
+        forward::run(self.port()?, self.control.machine.pid()?)
+    }
+
+    fn group(&self) -> Group {
+        Group::of(self.layout.root())
+    }
+
+    fn is_up(&self, extent: Extent) -> bool {
+        let nodes = match extent {
+            Extent::Control => &[][..],
+            Extent::Nodes => &self.nodes[..],
+        };
+        let on_nodes = nodes.iter().flat_map(|node| [&node.containerd, &node.kubelet]);
+        self.control.components().into_iter().chain(on_nodes).all(|component| component.is_running())
+            && ready::api_answers(&self.kubeconfig()).is_ok()
+    }
+
+    fn end(&self) -> anyhow::Result<()> {
+        self.group().kill()?;
+        self.group().remove()?;
+        remove(&self.layout.run())
+    }
+
+    fn start_control(&self) -> anyhow::Result<()> {
+        fs::create_dir_all(self.layout.run())?;
+        fs::create_dir_all(self.layout.logs())?;
+        let machines: Vec<Machine> = self.nodes.iter().map(|node| node.machine.clone()).collect();
+        certificates::make(&self.layout, &machines, self.choose_port()?)?;
+        let control = &self.control;
+        control.machine.create_control()?;
+        let api = [&control.etcd, &control.api_server, &control.forward];
+        api.iter().try_for_each(|component| component.start())?;
+        self.wait_for("the API server", &api, || ready::api_answers(&self.kubeconfig()))?;
+        control.controller_manager.start()?;
+        control.scheduler.start()
+    }
+
+    /// Those that run are left alone.
+    fn start_nodes(&self) -> anyhow::Result<()> {
+        self.nodes.iter().try_for_each(|node| node.start(&self.control.machine))?;
+        let archives = image::make_base(&self.layout)?;
+        for node in &self.nodes {
+            archives.iter().try_for_each(|archive| node.load(archive))?;
+        }
+        for node in &self.nodes {
+            let needs = [&node.containerd, &node.kubelet];
+            self.wait_for(node.name(), &needs, || ready::node_is_ready(&self.kubeconfig(), node.name()))?;
+        }
+        Ok(())
+    }
+
+    fn wait_for(&self, what: &str, needs: &[&Component], look: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = look() {
+            needs.iter().try_for_each(|component| component.check())?;
+            ensure!(Instant::now() < deadline, "{what} is not ready: {error:#}; see {}", self.layout.logs().display());
+            sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    /// A free port of this machine, remembered for the next start of what listens there.
+    fn choose_port(&self) -> anyhow::Result<u16> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        fs::write(self.layout.run().join("port"), port.to_string())?;
+        Ok(port)
+    }
+
+    fn port(&self) -> anyhow::Result<u16> {
+        Ok(fs::read_to_string(self.layout.run().join("port")).context("there is no cluster")?.parse()?)
+    }
+}
+
+/// The program that outlives stories, beside the one that asks.
+fn helper() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let is_it = own.file_name().is_some_and(|name| name == "test-cluster");
+    if is_it { own } else { own.parent().and_then(Path::parent).unwrap_or(&own).join("test-cluster") }
+}
+
+fn open_lock(layout: &Layout, name: &str) -> anyhow::Result<File> {
+    let path = layout.root().join(format!("{name}.lock"));
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    file.with_context(|| format!("cannot open {}", path.display()))
+}
+
+fn lock(layout: &Layout, name: &str) -> anyhow::Result<File> {
+    let file = open_lock(layout, name)?;
+    file.lock().with_context(|| format!("cannot lock {name}"))?;
+    Ok(file)
+}
+
+fn remove(directory: &Path) -> anyhow::Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| format!("cannot remove {}", directory.display()))?;
+    }
+    ensure!(!directory.exists(), "{} is still there", directory.display());
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! A node of the cluster: a kubelet with containerd, on a machine of its own.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use super::cgroup::Group;
+use super::component::Component;
+use super::layout::Layout;
+use super::machine::Machine;
+
+/// How long containerd has until it answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+
+/// A node.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    layout: Layout,
+    pub(super) machine: Machine,
+    pub containerd: Component,
+    pub kubelet: Component,
+    /// Where its pods have their addresses.
+    pods: String,
+}
+
+impl Worker {
+    /// The node of that number; 0 is the first.
+    pub(super) fn new(layout: &Layout, number: u8) -> Self {
+        let name = format!("node-{}", char::from(b'a' + number));
+        let machine = Machine::new(layout, &name, Ipv4Addr::new(10, 200, 0, 11 + number));
+        let component = |program: &str, flags: &[String]| {
+            let command = [&[layout.bin().join(program).display().to_string()], flags].concat();
+            Component::new(layout, &format!("{name}/{program}"), command).on(&machine)
+        };
+        let configuration = |file: &str| machine.directory().join(file).display().to_string();
+        let kubelet = [
+            format!("--config={}", configuration("kubelet.yaml")),
+            format!("--kubeconfig={}", layout.kubeconfig(&name).display()),
+            format!("--hostname-override={name}"),
+            format!("--node-ip={}", machine.address()),
+            "--container-runtime=remote".to_owned(),
+            format!("--container-runtime-endpoint=unix://{CONTAINERD}"),
+        ];
+        Self {
+            layout: layout.clone(),
+            containerd: component("containerd", &[format!("--config={}", configuration("containerd.toml"))]),
+            kubelet: component("kubelet", &kubelet),
+            machine,
+            pods: format!("10.244.{number}.0/24"),
+        }
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &str {
+        self.machine.name()
+    }
+
+    /// A command that runs a program on the node, with this process's environment. It ends with the cluster at the latest.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = self.agent().prepare().unwrap();
+        command.envs(std::env::vars_os()).arg(program);
+        command
+    }
+
+    fn agent(&self) -> Component {
+        Component::new(&self.layout, &format!("{}/agent", self.name()), Vec::new()).on(&self.machine)
+    }
+
+    /// Starts the node, but does not wait for it.
+    pub(super) fn start(&self, control: &Machine) -> anyhow::Result<()> {
+        self.machine.create_node(control, &self.pods)?;
+        for file in ["kubelet.yaml", "containerd.toml", "network.conflist"] {
+            self.configure(file).with_context(|| format!("cannot configure {file} of {}", self.name()))?;
+        }
+        self.group().create()?;
+        self.containerd.start()?;
+        self.kubelet.start()
+    }
+
+    fn group(&self) -> Group {
+        Group::of(self.layout.root()).child(self.name())
+    }
+
+    fn configure(&self, file: &str) -> anyhow::Result<()> {
+        let mut text = fs::read_to_string(Layout::sources().join(file))?;
+        let path = |path: &Path| path.display().to_string();
+        for (name, value) in [
+            ("@ADDRESS@", self.machine.address().to_string()),
+            ("@BIN@", path(&self.layout.bin())),
+            ("@CERTIFICATES@", path(&self.layout.certificates())),
+            ("@CGROUP@", self.group().kubelet_name()),
+            ("@CONFIGURATION@", path(self.machine.directory())),
+            ("@NODE@", self.name().to_owned()),
+            ("@PODS@", self.pods.clone()),
+        ] {
+            text = text.replace(name, &value);
+        }
+        Ok(fs::write(self.machine.directory().join(file), text)?)
+    }
+
+    /// Loads an image that `tests/cluster/image.sh` made.
+    pub(super) fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        self.wait_for_containerd()?;
+        let archive = archive.to_str().context("not UTF-8")?;
+        self.ctr(&["images", "import", archive]).with_context(|| format!("{}: cannot load {archive}", self.name()))
+    }
+
+    fn wait_for_containerd(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.ctr(&["version"]) {
+            self.containerd.check()?;
+            ensure!(Instant::now() < deadline, "containerd of {} does not answer: {error:#}", self.name());
+            sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut command = self.agent().prepare()?;
+        command.arg(self.layout.bin().join("ctr")).args(["--address", CONTAINERD, "--namespace", "k8s.io"]);
+        let output = command.args(arguments).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
+    }
+}

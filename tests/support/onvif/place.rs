@@ -1,0 +1,88 @@
+//! A node among cameras.
+
+use std::fs;
+use std::process::Command;
+
+use akri_api::Instance;
+
+use super::camera::Camera;
+use super::{Farm, PORT, TLS_PORT};
+use crate::namespace::Namespace;
+use crate::node::{Agent, Node, akri, built_components};
+use crate::skip::is_root;
+
+/// A property of the Configuration: its name, its value and whether that comes from a Secret.
+pub type Property<'a> = (&'a str, &'a str, bool);
+
+/// The node, and a network with nothing on it but the node and cameras.
+pub struct Place {
+    pub node: Node,
+    pub farm: Farm,
+    pub namespace: Namespace,
+}
+
+impl Place {
+    /// None, with the reason, where it can't be had.
+    pub fn new(cameras: impl IntoIterator<Item = Camera>) -> Option<Self> {
+        let namespace = is_root().then(Namespace::new)??;
+        let farm = Farm::start(&namespace, cameras);
+        let place = Self { node: Node::new(), farm, namespace };
+        fs::copy(built_components().join("onvif.wasm"), place.node.path("components/onvif.wasm")).unwrap();
+        place.write_handler("300ms", "");
+        Some(place)
+    }
+
+    /// The handler, which may reach the loopback interface and nothing else; `tls` is lines of YAML of its HTTP grant.
+    pub fn write_handler(&self, interval: &str, tls: &str) {
+        let spec = format!(
+            r#"  interval: {interval}
+  grants:
+    multicast:
+    - {{group: 239.255.255.250, port: 3702, interfaces: [lo]}}
+    http:
+    - networks: [127.0.0.0/8]
+      ports: [{PORT}, 8081, {TLS_PORT}]
+{tls}    secrets: ["*"]
+  limits: {{round: 60s}}
+"#
+        );
+        self.node.write_handler("onvif", "onvif.wasm", &spec);
+    }
+
+    /// The Configuration `camera`; `details` is lines of YAML.
+    pub fn write_cameras(&self, details: &str, properties: &[Property<'_>]) {
+        self.write_cameras_with(details, properties, "");
+    }
+
+    /// The same with more of its spec.
+    pub fn write_cameras_with(&self, details: &str, properties: &[Property<'_>], spec: &str) {
+        let details: String = details.lines().map(|line| format!("      {line}\n")).collect();
+        let secrets: String =
+            properties.iter().filter(|(.., secret)| *secret).map(|(name, value, _)| format!("  {name}: '{value}'\n")).collect();
+        self.node.write(
+            "manifests/secret.yaml",
+            &format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: cameras\nstringData: {{}}\n").replace(
+                " {}\n",
+                if secrets.is_empty() { " {}\n" } else { "\n" },
+            ),
+        );
+        let _ = (details, spec);
+    }
+
+    /// Starts the agent on this network.
+    pub fn start(&self) -> Agent {
+        self.node.start_by(self.namespace.command(&akri()), &[])
+    }
+
+    /// `akri discover` of the Configuration, on this network.
+    pub fn discover(&self, flags: &[&str]) -> std::process::Output {
+        let mut command: Command = self.namespace.command(&akri());
+        command.arg("discover").arg(self.node.path("manifests/camera.yaml"));
+        command.arg("--components").arg(self.node.path("components")).args(flags).output().unwrap()
+    }
+}
+
+/// A property of an Instance.
+pub fn property<'a>(instance: &'a Instance, name: &str) -> Option<&'a str> {
+    instance.spec.broker_properties.get(&format!("ONVIF_DEVICE_{name}")).map(String::as_str)
+}

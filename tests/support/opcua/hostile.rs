@@ -1,0 +1,195 @@
+//! OPC UA servers that break the rules, or the peace, each at one point of a conversation.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+const CHANNEL: u32 = 7;
+const TOKEN: u32 = 9;
+
+/// What a server does, and what is said of it then.
+pub struct Behaviour {
+    pub name: &'static str,
+    pub said: &'static str,
+    act: fn(TcpStream) -> io::Result<()>,
+}
+
+/// All there are.
+#[rustfmt::skip]
+pub const BEHAVIOURS: &[Behaviour] = &[
+    Behaviour { name: "hangs up", said: "the server closed the connection", act: |_| Ok(()) },
+    Behaviour { name: "is silent", said: "no answer within", act: wait },
+    Behaviour { name: "speaks HTTP", said: r#"what came is no OPC UA: it begins with "HTTP/1.1""#, act: speak_http },
+    Behaviour { name: "stalls after Hello", said: "no answer within", act: stall },
+    Behaviour { name: "drips", said: "no answer within", act: drip },
+    Behaviour { name: "refuses", said: "it answers BadTcpServerTooBusy: come back tomorrow", act: refuse },
+    Behaviour { name: "sends a huge chunk", said: "it sent a chunk of 4294967295 bytes (at most 65536)", act: send_huge },
+    Behaviour { name: "sends chunks without end", said: "its response has more than 256 chunks", act: send_many },
+    Behaviour { name: "sends bytes without end", said: "its response has more than", act: send_much },
+    Behaviour { name: "gives up", said: "it answers BadResponseTooLarge: too much", act: give_up },
+    Behaviour { name: "answers for another token", said: "it sent a chunk for another token", act: mistake_token },
+    Behaviour { name: "answers before it is asked", said: "it sent Message where something else belongs", act: blurt },
+    Behaviour { name: "nests diagnostics", said: "its response can't be read", act: nest },
+    Behaviour { name: "claims 2 GiB of XML", said: "its response can't be read", act: claim_xml },
+];
+
+impl Behaviour {
+    /// Behaves so at an address, to whoever comes, until the stories end.
+    pub fn start(&self, address: SocketAddr) {
+        let listener = TcpListener::bind(address).unwrap();
+        let act = self.act;
+        thread::spawn(move || {
+            for connection in listener.incoming().map_while(Result::ok) {
+                thread::spawn(move || act(connection));
+            }
+        });
+    }
+}
+
+/// Until the other side has enough.
+fn wait(mut stream: TcpStream) -> io::Result<()> {
+    io::copy(&mut stream, &mut io::sink()).map(|_| ())
+}
+
+fn speak_http(mut stream: TcpStream) -> io::Result<()> {
+    receive(&mut stream)?;
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
+    wait(stream)
+}
+
+fn stall(mut stream: TcpStream) -> io::Result<()> {
+    acknowledge(&mut stream)?;
+    wait(stream)
+}
+
+/// A byte now and then: each read of the other side gets something.
+fn drip(mut stream: TcpStream) -> io::Result<()> {
+    receive(&mut stream)?;
+    for byte in acknowledgement().into_iter().cycle() {
+        stream.write_all(&[byte])?;
+        thread::sleep(std::time::Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+fn refuse(mut stream: TcpStream) -> io::Result<()> {
+    receive(&mut stream)?;
+    stream.write_all(&chunk(b"ERRF", &[&0x807d_0000u32.to_le_bytes(), &string("come back tomorrow")]))?;
+    wait(stream)
+}
+
+fn send_huge(mut stream: TcpStream) -> io::Result<()> {
+    acknowledge(&mut stream)?;
+    stream.write_all(b"OPNF\xff\xff\xff\xff")?;
+    flood(stream, &[0; 4096])
+}
+
+fn send_many(stream: TcpStream) -> io::Result<()> {
+    let stream = open(stream)?;
+    flood(stream, &message(b"MSGC", TOKEN, &[]))
+}
+
+fn send_much(stream: TcpStream) -> io::Result<()> {
+    let stream = open(stream)?;
+    flood(stream, &message(b"MSGC", TOKEN, &[0; 60_000]))
+}
+
+fn give_up(mut stream: TcpStream) -> io::Result<()> {
+    stream = open(stream)?;
+    let error = [0x80b9_0000u32.to_le_bytes().to_vec(), string("too much")].concat();
+    stream.write_all(&[message(b"MSGC", TOKEN, b"half"), message(b"MSGA", TOKEN, &error)].concat())?;
+    wait(stream)
+}
+
+fn mistake_token(stream: TcpStream) -> io::Result<()> {
+    answer(stream, TOKEN + 1, b"anything")
+}
+
+fn blurt(mut stream: TcpStream) -> io::Result<()> {
+    acknowledge(&mut stream)?;
+    stream.write_all(&message(b"MSGF", TOKEN, b"anything"))?;
+    wait(stream)
+}
+
+fn nest(stream: TcpStream) -> io::Result<()> {
+    let mut stream = open(stream)?;
+    stream.write_all(&message(b"MSGC", TOKEN, &response_header()))?;
+    for _ in 0..16 {
+        stream.write_all(&message(b"MSGC", TOKEN, &[0x40; 60_000]))?;
+    }
+    stream.write_all(&message(b"MSGF", TOKEN, &[0x40]))?;
+    wait(stream)
+}
+
+fn claim_xml(stream: TcpStream) -> io::Result<()> {
+    let xml = [[0, 0, 0, 0, 0, 0, 0, 2].as_slice(), &i32::MAX.to_le_bytes()].concat();
+    answer(stream, TOKEN, &[response_header(), xml].concat())
+}
+
+/// A response to FindServers up to its diagnostics.
+fn response_header() -> Vec<u8> {
+    [[1, 0, 0xa9, 1].as_slice(), &[0; 16]].concat()
+}
+
+fn answer(stream: TcpStream, token: u32, body: &[u8]) -> io::Result<()> {
+    let mut stream = open(stream)?;
+    stream.write_all(&message(b"MSGF", token, body))?;
+    wait(stream)
+}
+
+/// Until the other side hangs up.
+fn flood(mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
+    loop {
+        stream.write_all(bytes)?;
+    }
+}
+
+fn acknowledge(stream: &mut TcpStream) -> io::Result<()> {
+    receive(stream)?;
+    stream.write_all(&acknowledgement())
+}
+
+fn acknowledgement() -> Vec<u8> {
+    chunk(b"ACKF", &[0u32, 65_536, 65_536, 0, 0].map(u32::to_le_bytes).each_ref().map(<[u8; 4]>::as_slice))
+}
+
+/// Goes on as it should until it has been asked something.
+fn open(mut stream: TcpStream) -> io::Result<TcpStream> {
+    acknowledge(&mut stream)?;
+    receive(&mut stream)?;
+    let policy = string("http://opcfoundation.org/UA/SecurityPolicy#None");
+    let null = [0xff; 8]; // certificate, thumbprint
+    let numbers = [1u32, 1].map(u32::to_le_bytes).concat(); // sequence number, request
+    let response = [[1, 0, 0xc1, 1].as_slice(), &[0; 16], &[0; 8]].concat(); // no diagnostics, strings, header
+    let token = [0, CHANNEL, TOKEN].map(u32::to_le_bytes).concat();
+    stream.write_all(&chunk(
+        b"OPNF",
+        &[&CHANNEL.to_le_bytes(), &policy, &null, &numbers, &response, &token, &[0; 12], &[0xff; 4]],
+    ))?;
+    receive(&mut stream)?;
+    Ok(stream)
+}
+
+fn message(kind: &[u8; 4], token: u32, body: &[u8]) -> Vec<u8> {
+    let numbers = [CHANNEL, token, 2, 2].map(u32::to_le_bytes).concat();
+    chunk(kind, &[&numbers, body])
+}
+
+fn chunk(kind: &[u8; 4], parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let size = u32::try_from(body.len() + 8).unwrap();
+    [kind.as_slice(), &size.to_le_bytes(), &body].concat()
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&u32::try_from(text.len()).unwrap().to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// One chunk of the other side.
+fn receive(stream: &mut TcpStream) -> io::Result<()> {
+    let mut header = [0; 8];
+    stream.read_exact(&mut header)?;
+    let size = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+    let mut body = vec![0; size as usize - header.len()];
+    stream.read_exact(&mut body)
+}
