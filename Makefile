@@ -1,6 +1,7 @@
 # All the set-up a fresh machine needs, and the ways to build, run and test. Wants rustup, a C linker, make.
 .DELETE_ON_ERROR:
-.PHONY: build run test release bench fuzz lint format components guests peers toolchain packages
+.PHONY: build run test release bench fuzz lint format components guests peers toolchain packages \
+  kubernetes cluster cluster-down image manifests
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
@@ -17,19 +18,38 @@ build: components ## The program and the built-in handlers, for development.
 run: build ## The main job without a cluster: this machine's devices from the Configurations in examples/local.
 	@mkdir -p $(RUN)/kubelet
 	exec target/debug/akri agent --local examples/local --components target/components \
-	  --state-dir $(RUN)/state --kubelet-dir $(RUN)/kubelet --show
+	  --state-dir $(RUN)/state --kubelet-dir $(RUN)/kubelet --handlers-dir $(RUN)/handlers --show
 
-test: packages peers build guests lint ## Everything CI checks.
+test: packages peers kubernetes build guests lint ## Everything CI checks.
 	cd handlers && cargo test --workspace --locked --quiet
 	cargo test --workspace --locked
 
 lint: toolchain
 	cargo fmt --all --check
 	cd handlers && cargo fmt --all --check
-	cd tests/guests && cargo fmt --check
+	cd tests/guests && cargo fmt --all --check
 	cd fuzz && cargo fmt --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cd handlers && cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+kubernetes: ## The programs of a cluster, for stories; minutes, but once. Without Debian those stories are skipped.
+	tests/cluster/build.sh target/cluster
+
+cluster: kubernetes build ## A real cluster of two nodes, to try things by hand; stories use it while it runs. Wants root.
+	target/debug/test-cluster up
+
+cluster-down: build
+	target/debug/test-cluster down
+
+image: release ## The files of the container image, which deploy/Containerfile describes.
+	rm -rf target/image
+	mkdir -p target/image
+	cp -r target/release/akri target/components deploy/Containerfile target/image/
+	@echo "now: podman build --tag NAME target/image"
+
+manifests: build ## What in deploy/ is made from the program and the handlers.
+	target/debug/akri crds >deploy/crds.yaml
+	for handler in $(sort $(HANDLERS)); do echo --- && cat handlers/$$handler/handler.yaml; done >deploy/handlers.yaml
 
 release: components ## The optimised program. Takes several minutes.
 	cargo build --release --locked --workspace
@@ -91,5 +111,5 @@ packages:
 format:
 	cargo fmt --all
 	cd handlers && cargo fmt --all
-	cd tests/guests && cargo fmt
+	cd tests/guests && cargo fmt --all
 	cd fuzz && cargo fmt

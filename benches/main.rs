@@ -3,11 +3,15 @@
 
 mod allocate;
 mod enumerate;
+mod hostile;
+mod load;
 mod measure;
 mod node;
+mod onvif;
 mod opcua;
 mod reclaim;
 mod register;
+mod remote;
 mod restart;
 mod round;
 mod uevent;
@@ -15,7 +19,20 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 8] = ["round", "enumerate", "opcua", "uevent", "register", "allocate", "reclaim", "restart"];
+const NAMES: [&str; 12] = [
+    "load",
+    "round",
+    "remote",
+    "hostile",
+    "enumerate",
+    "opcua",
+    "uevent",
+    "register",
+    "allocate",
+    "reclaim",
+    "restart",
+    "onvif",
+];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -34,13 +51,17 @@ fn main() {
 
 async fn measured(name: &str) -> Table {
     match name {
+        "load" => load::measure().await,
         "round" => round::measure().await,
+        "hostile" => hostile::measure().await,
+        "remote" => remote::measure().await,
         "enumerate" => enumerate::measure().await,
         "opcua" => opcua::measure().await,
         "uevent" => uevent::measure().await,
         "register" => register::measure().await,
         "allocate" => allocate::measure().await,
         "reclaim" => reclaim::measure().await,
+        "onvif" => onvif::measure().await,
         _ => restart::measure().await,
     }
 }

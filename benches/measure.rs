@@ -57,6 +57,11 @@ impl Table {
         let [p50, p99] = [50, 99].map(|percent| readable(samples.percentile(percent)));
         self.rows.push([what.into(), p50, p99, samples.0.len().to_string(), beside.into()]);
     }
+
+    /// A row of something that is no duration and was measured once.
+    pub(crate) fn value(&mut self, what: impl Into<String>, value: impl Into<String>, beside: impl Into<String>) {
+        self.rows.push([what.into(), value.into(), String::new(), "1".to_owned(), beside.into()]);
+    }
 }
 
 impl fmt::Display for Table {

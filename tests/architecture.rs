@@ -12,7 +12,7 @@ const HOST: [&str; 7] =
     ["akri-model", "akri-grpc", "akri-api", "akri-sandbox", "akri-agent", "akri-controller", "akri-webhook"];
 
 /// What our crates may know of each other. One that is not here may not be in the workspace.
-const MAY_KNOW: [(&str, &[&str]); 10] = [
+const MAY_KNOW: [(&str, &[&str]); 11] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-api", &["akri-model"]),
@@ -21,6 +21,7 @@ const MAY_KNOW: [(&str, &[&str]); 10] = [
     ("akri-controller", &["akri-model", "akri-api"]),
     ("akri-webhook", &["akri-model", "akri-api"]),
     ("akri", &HOST),
+    ("remote-handler", &[]),
     ("akri-tests", &HOST),
     ("akri-benches", &["akri-model", "akri-grpc", "akri-sandbox", "akri-tests"]),
 ];
@@ -30,10 +31,10 @@ const EDGES: [(&str, &[&str]); 7] = [
     ("wasmtime", &["akri-sandbox"]),
     ("cranelift", &["akri-sandbox"]),
     ("wit-bindgen", &[]),
-    ("tonic", &["akri-grpc", "akri-agent", "akri-tests", "akri-benches"]),
-    ("prost", &["akri-grpc", "akri-agent", "akri-tests", "akri-benches"]),
-    ("kube", &["akri-api", "akri-agent", "akri-controller", "akri-webhook", "akri"]),
-    ("k8s-openapi", &["akri-api", "akri-agent", "akri-controller", "akri-webhook"]),
+    ("tonic", &["akri-grpc", "akri-agent", "remote-handler", "akri-tests", "akri-benches"]),
+    ("prost", &["akri-grpc", "akri-agent", "remote-handler", "akri-tests", "akri-benches"]),
+    ("kube", &["akri-api", "akri-agent", "akri-controller", "akri-webhook", "akri", "akri-tests"]),
+    ("k8s-openapi", &["akri-api", "akri-agent", "akri-controller", "akri-webhook", "akri-tests"]),
 ];
 
 /// The rules need nothing but these.

@@ -203,6 +203,7 @@ impl Site {
             users: Vec::new(),
             networks: Vec::new(),
             trust_paths: false,
+            patience: Duration::from_secs(300),
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), handlers.clone());
         let properties = Properties::new(self.line.values());

@@ -3,9 +3,9 @@
 use akri_api::Instance;
 use serde_json::json;
 
-use crate::support::node::{Node, identities, is_online};
+use crate::support::node::{Node, identities, is_online, wait_for};
 use crate::support::opcua::{
-    Peer, add_handler, discover, discovery_server, entry, found, machine, node, server, url, warnings,
+    Peer, add_handler, discover, discovery_server, entry, found, free_port, machine, node, server, url, warnings,
     write_configuration,
 };
 
@@ -21,15 +21,18 @@ fn of<'i>(instances: &'i [Instance], uri: &str) -> Option<&'i Instance> {
 async fn servers_that_are_listed_and_there_are_devices() {
     let (at, node) = (machine(), node());
     let lds = url(at, 4840);
+    let nowhere = "mixer".repeat(13); // too long for DNS, so that nobody else is asked for it
     let entries = [
         entry("stale", &url(at, 4999)),
         entry("before-pump", &url(at, 4841)), // was at the port that the pump has now
-        entry("mixer", "opc.tcp://mixer.invalid:4842/"),
+        entry("mixer", &format!("opc.tcp://{nowhere}.invalid:4842/")),
         entry("unwanted", &url(at, 4841)),
     ];
-    let Some(_lds) = discovery_server(&lds, &entries).await else { return };
-    let pump = server("pump", &url(at, 4841), &lds).await.unwrap();
-    let _mixer = Peer::asyncua(&json!({"url": url(at, 4842), "uri": "urn:mixer", "name": "mixer"})).await.unwrap();
+    let mixer_url = url(at, 4842);
+    let (lds_peer, mixer) = tokio::join!(discovery_server(&lds, &entries), server("mixer", &mixer_url));
+    let (Some(_lds), Some(_mixer)) = (lds_peer, mixer) else { return };
+    let pump = json!({"url": url(at, 4841), "uri": "urn:pump", "name": "pump", "register": lds});
+    let pump = Peer::asyncua(&pump).await.unwrap();
     let filter = "      applicationNames:\n        action: Exclude\n        items: [unwanted]\n";
     write_configuration(&node, &[&lds], filter);
     let agent = node.start();
@@ -61,28 +64,44 @@ async fn servers_that_are_listed_and_there_are_devices() {
     assert!(of(&node.instances(), "urn:mixer").is_some_and(is_online));
 }
 
+/// A name may stand for an address where nobody listens, and for another one.
+#[tokio::test]
+async fn servers_are_found_by_name_and_by_both_kinds_of_address() {
+    let node = node();
+    let ports = [free_port(), free_port()];
+    let [v4, v6] = [format!("opc.tcp://127.0.0.1:{}/", ports[0]), format!("opc.tcp://[::1]:{}/", ports[1])];
+    let (Some(_v4), Some(_v6)) = tokio::join!(server("v4", &v4), server("v6", &v6)) else { return };
+    let localhost = format!("opc.tcp://localhost:{}/", ports[0]);
+    let output = discover(&node, &[&localhost, &v6], "");
+    assert_eq!((warnings(&output).as_str(), found(&output)), ("", vec!["urn:v4".to_owned(), "urn:v6".to_owned()]));
+}
+
 #[tokio::test]
 async fn a_dead_discovery_server_takes_no_device_away() {
     let (at, other, node) = (machine(), machine(), node());
     let (lds, other_lds) = (url(at, 4840), url(other, 4840));
-    let Some(peer) = discovery_server(&lds, &[]).await else { return };
-    let _other_peer = discovery_server(&other_lds, &[]).await.unwrap();
-    let _pump = server("pump", &url(at, 4841), &lds).await.unwrap();
-    let mixer = server("mixer", &url(other, 4841), &other_lds).await.unwrap();
+    let (pump_url, mixer_url) = (url(at, 4841), url(other, 4841));
+    let (pump, mixer) = ([entry("pump", &pump_url)], [entry("mixer", &mixer_url)]);
+    let peers = tokio::join!(
+        discovery_server(&lds, &pump),
+        discovery_server(&other_lds, &mixer),
+        server("pump", &pump_url),
+        server("mixer", &mixer_url),
+    );
+    let (Some(peer), Some(_other_peer), Some(_pump), Some(mixer)) = peers else { return };
     write_configuration(&node, &[&lds, &other_lds], "");
     let _agent = node.start();
     let found = node.wait_for_instances("both servers", |list| list.len() == 2).await;
 
     drop(peer);
-    let condition = node.wait_for_condition("plant", "DiscoveryComplete", "False", "Unreachable").await;
-    assert!(condition.message.contains(&format!("{lds}: connection refused")), "{}", condition.message);
+    wait_for_loss(&node, &lds).await;
     drop(mixer);
     let gone = |list: &[Instance]| of(list, "urn:mixer").is_some_and(|mixer| !is_online(mixer));
     let instances = node.wait_for_instances("that the other one goes", gone).await;
     assert!(of(&instances, "urn:pump").is_some_and(is_online), "nobody knows better");
     assert_eq!(identities(&instances), identities(&found));
 
-    let _peer = discovery_server(&lds, &[entry("pump", &url(at, 4841))]).await.unwrap();
+    let _peer = discovery_server(&lds, &pump).await.unwrap();
     node.wait_for_condition("plant", "DiscoveryComplete", "True", "Complete").await;
     assert_eq!(identities(&node.instances()), identities(&found));
 }
@@ -91,24 +110,33 @@ async fn a_dead_discovery_server_takes_no_device_away() {
 async fn a_server_of_two_discovery_servers_is_one_device_and_outlives_either() {
     let (at, other, node) = (machine(), machine(), node());
     let (lds, other_lds) = (url(at, 4840), url(other, 4840));
-    let listed = [entry("pump", &url(at, 4841))];
-    let Some(peer) = discovery_server(&lds, &listed).await else { return };
-    let other_peer = discovery_server(&other_lds, &listed).await.unwrap();
-    let _pump = Peer::asyncua(&json!({"url": url(at, 4841), "uri": "urn:pump", "name": "pump"})).await.unwrap();
+    let pump = url(at, 4841);
+    let listed = [entry("pump", &pump)];
+    let peers =
+        tokio::join!(discovery_server(&lds, &listed), discovery_server(&other_lds, &listed), server("pump", &pump));
+    let (Some(peer), Some(other_peer), Some(_pump)) = peers else { return };
     write_configuration(&node, &[&lds, &other_lds], "");
     let _agent = node.start();
     let found = node.wait_for_instances("the server", |list| !list.is_empty()).await;
 
-    for (peer, other) in [(peer, &lds), (other_peer, &other_lds)] {
-        drop(peer);
-        let condition = node.wait_for_condition("plant", "DiscoveryComplete", "False", "Unreachable").await;
-        assert!(condition.message.contains(other), "{}", condition.message);
-        let instances = node.instances();
-        assert_eq!((identities(&instances), instances.iter().all(is_online)), (identities(&found), true));
-        if *other == lds {
-            drop(discovery_server(&lds, &listed).await.unwrap());
-        }
-    }
+    drop(peer);
+    wait_for_loss(&node, &lds).await;
+    assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
+    let _peer = discovery_server(&lds, &listed).await.unwrap();
+    node.wait_for_condition("plant", "DiscoveryComplete", "True", "Complete").await;
+    drop(other_peer);
+    wait_for_loss(&node, &other_lds).await;
+    assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
+}
+
+/// Waits until a discovery server is the only one that is named in the status.
+async fn wait_for_loss(node: &Node, url: &str) {
+    let look = || node.condition("plant", "DiscoveryComplete").map(|condition| condition.message).unwrap_or_default();
+    wait_for("a lost discovery server", look, |message| message.starts_with(url) && !message.contains("; ")).await;
+}
+
+fn all_online(node: &Node) -> bool {
+    node.instances().iter().all(is_online)
 }
 
 #[tokio::test]
@@ -140,9 +168,13 @@ fn discovery_urls_that_cannot_work_are_named_with_their_line() {
         discover(&node, &["opc.tcp://127.0.0.1:4840/", "http://127.0.0.1:4840/", "opc.tcp://127.0.0.1:0/"], "");
     let said = warnings(&output);
     assert!(!output.status.success());
-    assert!(said.contains("try.yaml:11"), "{said}");
-    assert!(said.contains("'http://127.0.0.1:4840/' is no discovery URL"), "{said}");
-    assert!(said.contains("'0' is not a port from 1 to 65535"), "{said}");
+    for (line, what) in [
+        (13, "discoveryUrls[1]: 'http://127.0.0.1:4840/' is no discovery URL"),
+        (14, "discoveryUrls[2]: 'opc.tcp://127.0.0.1:0/' is no discovery URL"),
+    ] {
+        let told = said.lines().any(|told| told.contains(&format!("try.yaml:{line}: ")) && told.contains(what));
+        assert!(told, "no '{what}' of line {line} in\n{said}");
+    }
 }
 
 #[tokio::test]

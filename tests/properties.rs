@@ -6,12 +6,15 @@ use std::path::Path;
 use akri_api::Instance;
 use serde_json::Value;
 
-use crate::support::node::{Agent, Node, identities, is_online};
-
-/// Rounds of the guest, unless something starts one.
-const HOURLY: &str = "  interval: 1h\n";
+use crate::support::node::{Agent, Node, guest, identities, is_online};
 
 const SECRET: &str = "s3cr3t-hunter2";
+
+/// Adds the guest. Rounds are an hour apart, unless something starts one.
+fn add_guest(node: &Node) {
+    fs::copy(guest(), node.path("components/guest.wasm")).unwrap();
+    node.write_handler("guest", "guest.wasm", "  interval: 1h\n  grants: {secrets: [\"pass*\"]}\n");
+}
 
 /// The Configuration `guest`, whose one device shows the properties that the handler sees.
 fn write_configuration(node: &Node, details: &str, properties: &str) {
@@ -49,7 +52,7 @@ async fn wait_for(node: &Node, name: &str, value: &str) -> Vec<Instance> {
 #[tokio::test]
 async fn each_source_reaches_the_handler_and_every_change_starts_a_round() {
     let node = Node::new();
-    node.add_guest(HOURLY);
+    add_guest(&node);
     let properties = [
         "    - {name: HERE, value: plain}\n    - {name: NOTHING}\n".to_owned(),
         property("TEXT", "configMapKeyRef", "map", "text", false),
@@ -93,7 +96,7 @@ async fn each_source_reaches_the_handler_and_every_change_starts_a_round() {
 #[tokio::test]
 async fn a_missing_property_stops_the_rounds_and_is_named() {
     let node = Node::new();
-    node.add_guest(HOURLY);
+    add_guest(&node);
     let properties = [
         property("TEXT", "configMapKeyRef", "map", "text", false),
         property("PASSWORD", "secretKeyRef", "cam", "password", false),
@@ -140,7 +143,7 @@ async fn a_missing_property_stops_the_rounds_and_is_named() {
 #[tokio::test]
 async fn a_secret_that_can_not_be_read_is_not_taken_for_a_missing_one() {
     let node = Node::new();
-    node.add_guest(HOURLY);
+    add_guest(&node);
     write_configuration(&node, "properties", &property("PASSWORD", "secretKeyRef", "cam", "password", true));
     node.write(
         "manifests/secret-cam.yaml",
@@ -156,6 +159,61 @@ async fn a_secret_that_can_not_be_read_is_not_taken_for_a_missing_one() {
     assert_secret_is_nowhere(&node, &agent);
     node.remove("manifests/secret-cam.yaml");
     node.wait_for_condition("guest", "PropertiesResolved", "True", "Resolved").await;
+}
+
+#[tokio::test]
+async fn a_rotated_secret_is_in_the_next_round_and_nowhere_else() {
+    let node = Node::new();
+    add_guest(&node);
+    write_configuration(&node, "reveal:password", &property("password", "secretKeyRef", "cam", "password", false));
+    write_secret(&node, "cam", &format!("{{password: {SECRET}}}"));
+    let agent = node.start();
+    let found = wait_for(&node, "SECRET", &format!("{} bytes", SECRET.len())).await;
+    write_secret(&node, "cam", &format!("{{password: {SECRET}-rotated}}"));
+    let rotated = wait_for(&node, "SECRET", &format!("{} bytes", SECRET.len() + 8)).await;
+    assert_eq!(identities(&rotated), identities(&found));
+    // One that is not granted is refused, though it is there.
+    write_configuration(&node, "reveal:other", &property("other", "secretKeyRef", "cam", "password", false));
+    let refused = |list: &[Instance]| shown(list, "SECRET").is_some_and(|shown| shown.contains("NotGranted"));
+    node.wait_for_instances("a refusal", refused).await;
+    assert_secret_is_nowhere(&node, &agent);
+}
+
+/// The handler tries to get it out in every way it has.
+#[tokio::test]
+async fn a_secret_that_a_handler_gives_away_goes_nowhere() {
+    const PLACES: [&str; 12] = [
+        "property",
+        "id",
+        "origin",
+        "mount",
+        "device-spec",
+        "kept",
+        "note",
+        "log",
+        "stdout",
+        "stderr",
+        "panic",
+        "error",
+    ];
+    let node = Node::new();
+    add_guest(&node);
+    write_secret(&node, "cam", &format!("{{password: {SECRET}}}"));
+    let password = property("password", "secretKeyRef", "cam", "password", false);
+    for place in PLACES {
+        write_configuration(&node, &format!("leak:{place}"), &password);
+        let text = fs::read_to_string(node.path("manifests/guest.yaml")).unwrap();
+        node.write(&format!("manifests/{place}.yaml"), &text.replace("{name: guest}", &format!("{{name: {place}}}")));
+    }
+    node.remove("manifests/guest.yaml");
+    let agent = node.start();
+    for place in PLACES {
+        let ready = || node.condition(place, "Ready").filter(|ready| ready.status != "Unknown");
+        crate::support::node::wait_for(&format!("the round of {place}"), ready, Option::is_some).await;
+    }
+    assert_eq!(node.condition("note", "Ready").unwrap().status, "True");
+    assert_eq!(node.condition("panic", "Ready").unwrap().reason, "Trapped");
+    assert_secret_is_nowhere(&node, &agent);
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! What is said to a multicast group starts a round, if the handler may hear it.
 
+use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use crate::support::namespace::Namespace;
-use crate::support::node::{Agent, Node, akri, wait_for};
+use crate::support::node::{Agent, Node, akri, guest, wait_for};
 
 const GROUP: (Ipv4Addr, u16) = (Ipv4Addr::new(239, 255, 255, 250), 3702);
 
@@ -21,7 +22,9 @@ fn rounds(agent: &Agent, configuration: &str) -> usize {
 fn say(network: &Namespace, times: usize) {
     let said = network.run(move || {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        (0..times).for_each(|_| drop(socket.send_to(b"<Hello/>", GROUP).unwrap()));
+        for _ in 0..times {
+            socket.send_to(b"<Hello/>", GROUP).unwrap();
+        }
     });
     said.join().unwrap();
 }
@@ -34,10 +37,9 @@ async fn run_rounds(agent: &Agent, configuration: &str, count: usize) {
 async fn a_datagram_to_a_granted_group_starts_a_round() {
     let Some(network) = Namespace::new() else { return };
     let node = Node::new();
-    node.add_guest(""); // for its file
+    fs::copy(guest(), node.path("components/guest.wasm")).unwrap();
     node.write_handler("guest", "guest.wasm", GRANTED);
     node.write_configuration("guest", "guest", "      devices:1\n", "");
-    node.write_configuration("deaf", "guest", "      no-triggers\n", "");
     let agent = node.start_by(network.command(&akri()), &[]);
     run_rounds(&agent, "guest", 1).await;
     say(&network, 1);

@@ -7,9 +7,9 @@
 set -euo pipefail
 
 VERSION=1.20.2
-RECIPE=1 # raised when something else is to be built: then what is there is built anew
+RECIPE=3 # raised when something else is to be built: then what is there is built anew
 COMPONENTS=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
-PACKAGES=(golang-1.19-go golang-1.19-src etcd-server containerd runc containernetworking-plugins busybox-static)
+PACKAGES=(golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev etcd-server containerd runc containernetworking-plugins busybox-static)
 PROGRAMS=(usr/bin/{etcd,containerd,containerd-shim-runc-v2,ctr} usr/sbin/runc bin/busybox usr/lib/cni/{loopback,ptp,host-local})
 
 step() { printf '%s  %s\n' "$(date +%T)" "$*"; }
@@ -37,10 +37,23 @@ download() {
 unpack() {
   local package
   for package in *.deb; do dpkg-deb --extract "$package" root; done
-  KUBERNETES=$PWD/go/src/k8s.io/kubernetes
+  ROOT=$PWD/root KUBERNETES=$PWD/go/src/k8s.io/kubernetes
   mkdir -p bin "$KUBERNETES"
   tar --extract --file kubernetes_*.orig.tar.* --directory "$KUBERNETES" --strip-components 1
   cp "${PROGRAMS[@]/#/root/}" bin/
+}
+
+# Makes sources of the time of Go 1.15 right for Debian's Go.
+mend() {
+  # The vendored one goes round the language in a way that Go 1.18 has closed: the API server's memory would be damaged.
+  local library=github.com/modern-go/reflect2
+  rm -r "vendor/$library"
+  cp -r "$ROOT/usr/share/gocode/src/$library" "vendor/$library"
+  # This comparison never held, until Go 1.18 made it true of empty strings: the API server would take "" for null.
+  local files=(vendor/{k8s.io/kube-openapi/pkg/validation,github.com/go-openapi}/validate/type.go)
+  local never=' || reflect.DeepEqual(reflect.Zero(reflect.TypeOf(data)), reflect.ValueOf(data))'
+  [ "$(grep --fixed-strings --count --no-filename -- "$never" "${files[@]}" | xargs)" = '1 1' ] || fail 'not the sources that are known'
+  sed --in-place "s/$never//" "${files[@]}"
 }
 
 # The one generated file that is not in the sources: the schemas that the API server publishes.
@@ -57,7 +70,7 @@ generate_schemas() {
 }
 
 build() {
-  export GOROOT=$PWD/root/usr/lib/go-1.19 GOPATH=$PWD/go GO111MODULE=off GOPROXY=off CGO_ENABLED=0 GOFLAGS=-trimpath
+  export GOROOT=$ROOT/usr/lib/go-1.19 GOPATH=$PWD/go GO111MODULE=off GOPROXY=off CGO_ENABLED=0 GOFLAGS=-trimpath
   GO=$GOROOT/bin/go
   local flags='-s -w' major minor package
   IFS=. read -r major minor _ <<<"$VERSION"
@@ -66,6 +79,7 @@ build() {
     flags+=" -X $package.gitVersion=v$VERSION -X $package.gitMajor=$major -X $package.gitMinor=$minor"
   done
   pushd "$KUBERNETES" >/dev/null
+  mend
   generate_schemas
   step "building Kubernetes $VERSION: 5 minutes on two idle cores, 1 if Go has it in its cache"
   "$GO" install -ldflags "$flags" "${COMPONENTS[@]/#/./cmd/}"
@@ -90,7 +104,7 @@ if [ "$(. /etc/os-release && echo "$ID ${VERSION_CODENAME-}")" != 'debian bookwo
   echo 'this is not Debian bookworm, so there is no Kubernetes to build: stories on a cluster will be skipped' >&2
   exit 0
 fi
-rm -rf new bin
+rm -rf new
 mkdir new
 (
   cd new
@@ -100,6 +114,7 @@ mkdir new
   check
   echo $RECIPE >bin/recipe
 )
+rm -rf bin
 mv new/bin bin
 rm -rf new
 step "all programs are in $1/bin"

@@ -6,6 +6,8 @@ pub mod namespace;
 pub mod node;
 pub mod onvif;
 pub mod opcua;
+pub mod remote;
+pub mod site;
 pub mod skip;
 pub mod udev;
 pub mod zram;

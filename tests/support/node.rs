@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
+use akri_agent::remote::read_remote_handlers;
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
 use akri_model::names::resource_name;
@@ -38,7 +39,7 @@ pub fn akri() -> PathBuf {
     program
 }
 
-/// A node: `manifests/`, `components/`, `state/`, `kubelet/` in a directory that goes when this does.
+/// A node: `manifests/`, `components/`, `state/`, `kubelet/`, `handlers/` in a directory that goes when this does.
 pub struct Node {
     directory: tempfile::TempDir,
 }
@@ -47,7 +48,7 @@ impl Node {
     /// With the built-in handlers, but rounds every 200 ms.
     pub fn new() -> Self {
         let node = Self { directory: tempfile::tempdir().unwrap() };
-        for name in ["manifests", "components", "kubelet"] {
+        for name in ["manifests", "components", "kubelet", "handlers"] {
             fs::create_dir(node.path(name)).unwrap();
         }
         for handler in ["udev", "debug-echo"] {
@@ -139,17 +140,28 @@ impl Node {
     }
 
     fn spawn(&self, directory: &Path, mut command: Command, flags: &[&str]) -> Agent {
-        command.arg("agent");
+        command.arg("agent").arg("--local").arg(directory.join("manifests"));
+        self.spawn_agent(directory, command, "node-a", flags)
+    }
+
+    /// Starts the agent as that node of a cluster.
+    pub fn start_in(&self, kubeconfig: &Path, node: &str) -> Agent {
+        let mut command = Command::new(akri());
+        command.arg("agent").env("KUBECONFIG", kubeconfig);
+        self.spawn_agent(self.directory.path(), command, node, &[])
+    }
+
+    fn spawn_agent(&self, directory: &Path, mut command: Command, node: &str, flags: &[&str]) -> Agent {
         for (flag, name) in [
-            ("--local", "manifests"),
             ("--components", "components"),
             ("--state-dir", "state"),
             ("--kubelet-dir", "kubelet"),
+            ("--handlers-dir", "handlers"),
         ] {
             command.arg(flag).arg(directory.join(name));
         }
         command.env("AKRI_SETTLE_SECONDS", "0"); // a flag of the story wins over it
-        Agent::spawn(command.args(["--node-name", "node-a", "-v"]).args(flags))
+        Agent::spawn(command.args(["--node-name", node, "-v"]).args(flags))
     }
 
     /// Runs another subcommand to its end.
@@ -194,6 +206,11 @@ impl Node {
     ) -> DiscoveryHandlerStatus {
         let is_wanted = |found: &Option<DiscoveryHandlerStatus>| found.as_ref().is_some_and(&wanted);
         wait_for(what, || self.handler(name), is_wanted).await.unwrap()
+    }
+
+    /// How the remote handlers are doing.
+    pub fn remote_handlers(&self) -> Vec<DiscoveryHandlerStatus> {
+        read_remote_handlers(&self.path("state")).unwrap()
     }
 
     /// A condition of a Configuration in the namespace `default`.
@@ -253,7 +270,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let (stderr, copy) = (child.stderr.take().unwrap(), Arc::clone(&log));
@@ -351,4 +368,11 @@ pub fn usage(instance: &Instance) -> Vec<(&str, &str)> {
 pub fn is_online(instance: &Instance) -> bool {
     let conditions = instance.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::find(conditions, "Online").is_some_and(|condition| condition.status == "True")
+}
+
+/// Resident memory of a process, in KiB.
+pub fn rss_kib(pid: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }

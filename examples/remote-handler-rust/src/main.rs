@@ -17,7 +17,7 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::transport::Server;
+use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 
 mod proto {
@@ -64,18 +64,17 @@ fn look(directory: &Path) -> Vec<Device> {
 
 /// The agent remembers it, so that once is enough.
 async fn register(directory: &Path, name: String, socket: &Path) -> Result<(), Box<dyn error::Error>> {
-    let agent = format!("unix://{}/agent-registration.sock", directory.display());
-    let mut agent = loop {
-        match RegistrationClient::connect(agent.clone()).await {
-            Ok(agent) => break agent,
+    let agent = Endpoint::from_shared(format!("unix://{}/agent-registration.sock", directory.display()))?;
+    let channel = loop {
+        match agent.connect().await {
+            Ok(channel) => break channel,
             Err(_) => sleep(PAUSE).await, // it is not there yet
         }
     };
     let endpoint = socket.display().to_string();
     let endpoint_type = EndpointType::Uds.into();
-    agent
-        .register_discovery_handler(RegisterDiscoveryHandlerRequest { name, endpoint, endpoint_type, shared: false })
-        .await?;
+    let request = RegisterDiscoveryHandlerRequest { name, endpoint, endpoint_type, shared: false };
+    RegistrationClient::new(channel).register_discovery_handler(request).await?;
     Ok(())
 }
 

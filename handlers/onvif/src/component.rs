@@ -110,7 +110,8 @@ fn probe(window: Duration) -> Result<Answers, AccessError> {
 /// Says which replies did not count.
 fn note_losses(answers: &Answers, dropped: u64) {
     if let Some(fault) = &answers.fault {
-        let message = format!("{} answers to the probe were skipped; what was wrong with the last: {fault}", answers.skipped);
+        let message =
+            format!("{} answers to the probe were skipped; what was wrong with the last: {fault}", answers.skipped);
         round::note("", "AnswersSkipped", &message);
     }
     if dropped > 0 {

@@ -91,15 +91,10 @@ pub struct Store<S> {
     listed: BTreeMap<String, Listed>,
 }
 
-/// An entry of a list.
+/// An entry of a list, and the property it is in.
 enum Listed {
-    Here(Credentials),
-    /// In these properties; the last is the one with the list.
-    Elsewhere {
-        username_ref: String,
-        password_ref: Option<String>,
-        by: String,
-    },
+    Here(Entry, String),
+    Elsewhere(Reference, String),
 }
 
 #[derive(Deserialize)]
@@ -110,6 +105,16 @@ struct Entry {
     password: String,
     #[serde(default)]
     base64encoded: bool,
+}
+
+impl Entry {
+    /// None if it is not in base64 although it should be.
+    fn password(&self) -> Option<String> {
+        if !self.base64encoded {
+            return Some(self.password.clone());
+        }
+        String::from_utf8(BASE64_STANDARD.decode(self.password.trim()).ok()?).ok()
+    }
 }
 
 #[derive(Deserialize)]
@@ -128,7 +133,7 @@ impl<S: Source> Store<S> {
             ("device_credential_list", Self::add_entries as fn(&mut Self, &str, &str) -> _),
             ("device_credential_ref_list", Self::add_references),
         ] {
-            match store.json::<Vec<String>>(list, "a JSON list of names of properties") {
+            match Self::probed(store.json::<Vec<String>>(list, "a JSON list of names of properties")) {
                 Ok(names) => {
                     errors
                         .extend(names.unwrap_or_default().iter().filter_map(|name| add(&mut store, name, list).err()));
@@ -154,57 +159,63 @@ impl<S: Source> Store<S> {
 
     fn of_properties(&self, id: &str) -> Result<Option<Credentials>, CredentialsError> {
         let id = id.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-        let Some(username) = self.text(&format!("username_{id}"))? else { return Ok(None) };
+        let Some(username) = Self::probed(self.text(&format!("username_{id}")))? else { return Ok(None) };
         let password = self.text(&format!("password_{id}"))?.unwrap_or_default();
         Ok(Some(Credentials { username, password }))
     }
 
     fn of_lists(&self, id: &str) -> Option<Result<Credentials, CredentialsError>> {
         Some(match self.listed.get(id)? {
-            Listed::Here(credentials) => Ok(credentials.clone()),
-            Listed::Elsewhere { username_ref, password_ref, by } => {
-                self.referred(username_ref, password_ref.as_deref(), by)
+            Listed::Here(entry, by) => {
+                let not_base64 = || CredentialsError::NotBase64 { name: by.clone(), id: id.to_owned() };
+                let password = entry.password().ok_or_else(not_base64);
+                password.map(|password| Credentials { username: entry.username.clone(), password })
             }
+            Listed::Elsewhere(reference, by) => self.referred(reference, by),
         })
     }
 
-    fn referred(&self, username: &str, password: Option<&str>, by: &str) -> Result<Credentials, CredentialsError> {
-        let text = |name: &str| {
-            let missing = || CredentialsError::Missing { name: name.to_owned(), by: by.to_owned() };
+    fn referred(&self, reference: &Reference, by: &str) -> Result<Credentials, CredentialsError> {
+        let text = |name: &String| {
+            let missing = || CredentialsError::Missing { name: name.clone(), by: by.to_owned() };
             self.text(name)?.ok_or_else(missing)
         };
-        let password = password.map(text).transpose()?.unwrap_or_default();
-        Ok(Credentials { username: text(username)?, password })
+        let password = reference.password_ref.as_ref().map(text).transpose()?.unwrap_or_default();
+        Ok(Credentials { username: text(&reference.username_ref)?, password })
     }
 
     fn add_entries(&mut self, name: &str, list: &str) -> Result<(), CredentialsError> {
         let expected = "a JSON object from UUID to username, password and base64encoded";
-        for (id, entry) in self.named::<BTreeMap<String, Entry>>(name, list, expected)? {
-            let password = if entry.base64encoded { decoded(&entry.password) } else { Some(entry.password) };
-            let not_base64 = || CredentialsError::NotBase64 { name: name.to_owned(), id: id.clone() };
-            let password = password.ok_or_else(not_base64)?;
-            self.add(id.clone(), Listed::Here(Credentials { username: entry.username, password }));
-        }
-        Ok(())
+        self.add(name, list, expected, Listed::Here)
     }
 
     fn add_references(&mut self, name: &str, list: &str) -> Result<(), CredentialsError> {
-        let expected = "a JSON object from UUID to username_ref and password_ref";
-        for (id, Reference { username_ref, password_ref }) in
-            self.named::<BTreeMap<String, Reference>>(name, list, expected)?
-        {
-            self.add(id, Listed::Elsewhere { username_ref, password_ref, by: name.to_owned() });
+        self.add(name, list, "a JSON object from UUID to username_ref and password_ref", Listed::Elsewhere)
+    }
+
+    fn add<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        list: &str,
+        expected: &'static str,
+        listed: fn(T, String) -> Listed,
+    ) -> Result<(), CredentialsError> {
+        let missing = || CredentialsError::Missing { name: name.to_owned(), by: list.to_owned() };
+        let entries: BTreeMap<String, T> = self.json(name, expected)?.ok_or_else(missing)?;
+        for (id, entry) in entries {
+            let id = announcement::uuid(&id).unwrap_or(id);
+            self.listed.insert(id, listed(entry, name.to_owned()));
         }
         Ok(())
     }
 
-    fn add(&mut self, id: String, listed: Listed) {
-        self.listed.insert(announcement::uuid(&id).unwrap_or(id), listed);
-    }
-
-    fn named<T: DeserializeOwned>(&self, name: &str, by: &str, expected: &'static str) -> Result<T, CredentialsError> {
-        let missing = || CredentialsError::Missing { name: name.to_owned(), by: by.to_owned() };
-        self.json(name, expected)?.ok_or_else(missing)
+    /// What may or may not be there. Where the host does not let us look, it is taken not to be: what is granted is the
+    /// administrator's choice, and nobody said that there is anything.
+    fn probed<T>(found: Result<Option<T>, CredentialsError>) -> Result<Option<T>, CredentialsError> {
+        match found {
+            Err(CredentialsError::Refused { .. }) => Ok(None),
+            found => found,
+        }
     }
 
     fn json<T: DeserializeOwned>(&self, name: &str, expected: &'static str) -> Result<Option<T>, CredentialsError> {
@@ -227,10 +238,6 @@ impl<S: Source> Store<S> {
     fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, CredentialsError> {
         self.source.get(name).map_err(|why| CredentialsError::Refused { name: name.to_owned(), why })
     }
-}
-
-fn decoded(password: &str) -> Option<String> {
-    String::from_utf8(BASE64_STANDARD.decode(password.trim()).ok()?).ok()
 }
 
 #[cfg(test)]

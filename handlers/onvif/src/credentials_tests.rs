@@ -122,19 +122,8 @@ fn what_is_wrong_is_named_without_its_content() {
             "the property 'a' is not a JSON object from UUID to username, password and base64encoded (line 1, column 33)",
         ),
         (
-            &[
-                ("device_credential_list", r#"["a"]"#),
-                ("a", r#"{"x": {"username": "u", "password": "hunter2", "base64encoded": true}}"#),
-            ],
-            "the password of 'x' in the property 'a' is not in base64, or not UTF-8 in it",
-        ),
-        (
             &[("device_credential_ref_list", r#"["a"]"#), ("a", r#"["hunter2"]"#)],
             "the property 'a' is not a JSON object from UUID to username_ref and password_ref (line 1, column 0)",
-        ),
-        (
-            &[("device_credential_ref_list", "!")],
-            "the property 'device_credential_ref_list' can't be read: it is not granted",
         ),
     ] {
         let (_, errors) = read(properties);
@@ -154,16 +143,36 @@ fn a_bad_list_does_not_spoil_the_others() {
 }
 
 #[test]
-fn a_camera_whose_property_can_not_be_read_is_told() {
+fn a_camera_whose_credentials_can_not_be_read_is_told() {
     let (store, errors) = read(&[
-        ("username_a", "!"),
+        ("device_credential_list", r#"["entries"]"#),
+        (
+            "entries",
+            r#"{"a": {"username": "u", "password": "hunter2", "base64encoded": true}, "good": {"username": "u"}}"#,
+        ),
         ("device_credential_ref_list", r#"["references"]"#),
-        ("references", r#"{"b": {"username_ref": "gone"}}"#),
+        ("references", r#"{"b": {"username_ref": "gone"}, "c": {"username_ref": "hidden"}}"#),
+        ("hidden", "!"),
+        ("username_d", "u"),
+        ("password_d", "!"),
         ("username_default", "all"),
     ]);
     assert_eq!(errors, [""; 0]);
     let error = |uuid: &str| store.find(uuid).map(|_| ()).unwrap_err().to_string();
-    assert_eq!(error("a"), "the property 'username_a' can't be read: it is not granted");
+    assert_eq!(error("a"), "the password of 'a' in the property 'entries' is not in base64, or not UTF-8 in it");
     assert_eq!(error("b"), "there is no property 'gone', which 'references' names");
-    assert_eq!(find(&store, "c"), pair("all", ""));
+    assert_eq!(error("c"), "the property 'hidden' can't be read: it is not granted");
+    assert_eq!(error("d"), "the property 'password_d' can't be read: it is not granted");
+    assert_eq!([find(&store, "good"), find(&store, "another")], [pair("u", ""), pair("all", "")]);
+}
+
+#[test]
+fn what_is_not_granted_and_maybe_not_there_is_no_fault() {
+    let (store, errors) = read(&[
+        ("device_credential_list", "!"),
+        ("device_credential_ref_list", "!"),
+        ("username_a", "!"),
+        ("username_default", "all"),
+    ]);
+    assert_eq!((find(&store, "a"), errors.len()), (pair("all", ""), 0));
 }

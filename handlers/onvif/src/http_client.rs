@@ -86,11 +86,12 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
 fn failed(error: &Error) -> TransportError {
     let Some(code) = error.downcast_ref::<ErrorCode>() else { return TransportError::Failed(error.to_string()) };
     let why = match code {
-        ErrorCode::HttpRequestDenied => return TransportError::NotGranted("http".to_owned()),
+        ErrorCode::HttpRequestDenied | ErrorCode::DestinationIpProhibited => return TransportError::NotGranted,
         ErrorCode::ConnectionTimeout | ErrorCode::HttpResponseTimeout => return TransportError::TimedOut,
         ErrorCode::ConnectionRefused => "the connection is refused",
         ErrorCode::DnsError(_) => "its name is not known",
         ErrorCode::TlsCertificateError => "its certificate is not trusted",
+        ErrorCode::HttpResponseBodySize(_) => "its answer is too large",
         ErrorCode::InternalError(Some(why)) => why,
         other => return TransportError::Failed(format!("{other:?}")),
     };

@@ -152,7 +152,13 @@ impl<T: Transport> Inquiry<'_, T> {
             .map_err(|names| format!("it has no such media profile, only: {}", names.join(", ")))?;
         let answer = self.answer(&url, &media.get_stream_uri(token)).await?;
         let uri = service::stream_uri(&answer).and_then(without_user);
-        uri.ok_or_else(|| "it gives no usable URI for its stream".to_owned())
+        match uri {
+            None => Err("it gives no usable URI for its stream".to_owned()),
+            Some(uri) if self.session.is_password_in(&uri) => {
+                Err("the URI of its stream has the password in it".to_owned())
+            }
+            Some(uri) => Ok(uri),
+        }
     }
 
     async fn media_service(&mut self) -> Result<(Media, ServiceUrl), String> {

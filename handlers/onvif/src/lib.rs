@@ -1,4 +1,70 @@
-//! onvif
+//! `onvif`: a discovery handler for IP cameras that speak ONVIF.
+//!
+//! ```yaml
+//! discoveryHandler:
+//!   name: onvif
+//!   discoveryDetails: |                # nothing is required; without details every camera is found
+//!     ipAddresses:                     # likewise macAddresses, scopes and uuids
+//!       action: Include                # or Exclude; default Include
+//!       items: [192.168.1.20]          # one match is enough
+//!     discoveryTimeoutSeconds: 1       # how long answers to the probe are waited for, 1 to 30
+//!     streamUri: false                 # also ask for the URI of the first media profile's stream,
+//!     streamProfile: sub               # or of the profile with this token or name
+//!   discoveryProperties:               # credentials, see the module `credentials`
+//!   - name: username_default
+//!     value: operator
+//!   - name: password_default
+//!     valueFrom: {secretKeyRef: {name: cameras, key: password}}
+//! ```
+//!
+//! # A round
+//!
+//! A WS-Discovery probe for network video transmitters goes to 239.255.255.250:3702 on every granted interface, and once more
+//! 150 ms later. Cameras that answer while the window is open, and that no filter drops for what they announce, are asked by
+//! SOAP over HTTP or HTTPS: for the time, who made them, their network interfaces, and if wanted for scopes and the stream.
+//! At most 64 are asked at once, and 4 behind one address. A request has 3 s, a camera 5 s: one that is slow or broken stays
+//! as it is, with a note, and holds up no other. What a camera said is remembered for an hour, or until it announces something
+//! else, so that a round in which nothing is new costs one probe. What went wrong is tried again in each round. A camera that
+//! does not answer a probe is asked for the time where it was last: only if it does not answer there either is it gone.
+//! Hello and Bye start a round.
+//!
+//! # Devices
+//!
+//! A camera is one device, and its id is what its endpoint reference (in most cases a UUID) is known by: without `urn:` and
+//! `uuid:`, in lower case. Of several URLs of its device service the first that answers is taken, those with the address it
+//! answered from and those with `https` before the others. Where a host is `0.0.0.0` the sender's address is meant.
+//!
+//! | property | |
+//! |---|---|
+//! | `ONVIF_DEVICE_SERVICE_URL` | the URL it was reached at |
+//! | `ONVIF_DEVICE_UUID` | the id |
+//! | `ONVIF_DEVICE_IP_ADDRESS` | the address in the URL; where that has a name, the one the camera tells |
+//! | `ONVIF_DEVICE_MAC_ADDRESS` | of the interface with that address, else of the first |
+//! | `ONVIF_DEVICE_MANUFACTURER`, `_MODEL`, `_FIRMWARE_VERSION`, `_SERIAL_NUMBER`, `_HARDWARE_ID` | as it says |
+//! | `ONVIF_DEVICE_STREAM_URI` | if asked for, without user and password |
+//!
+//! All but the first three are there only if the camera tells them; most want credentials for it. A camera that a filter
+//! can't decide about, since it does not tell its MAC address say, is held back: it is not published, or stays as it is, and a
+//! note says why.
+//!
+//! # Credentials
+//!
+//! The password is never sent. A camera gets a WS-UsernameToken digest with the time by its own clock, or, if it asks for it,
+//! HTTP digest authentication; wrong credentials are tried once in a round, for cameras lock users out.
+//!
+//! # Differences from Akri's handler
+//!
+//! | | Akri | here |
+//! |---|---|---|
+//! | device id | `<service URL>-<uuid>`: a new Instance for a new address, and one for each URL | the UUID: one Instance for as long as it is that camera |
+//! | filter on what is unknown | drops the camera, maybe for ever | holds it back, says why, and looks again |
+//! | `ipAddresses` | compared with what `GetNetworkInterfaces` says, so with credentials only | compared with the addresses the camera announces |
+//! | a camera that wants credentials for the time, too | not found | found |
+//! | several interfaces, HTTPS, HTTP digest, wrong clocks, answers that are malformed or lack `ProbeMatches` | no | yes |
+//! | wrong JSON in credentials | ignored | a note that names the property |
+//!
+//! Cameras that share one UUID, as some cheap ones do, are one device here.
+
 pub mod announcement;
 #[cfg(target_family = "wasm")]
 mod component;
@@ -25,5 +91,5 @@ pub mod xml;
 /// The name Configurations use.
 pub const NAME: &str = "onvif";
 
-/// The pause between rounds in milliseconds.
+/// The pause between rounds in milliseconds. Hello and Bye come sooner, but a camera that loses power says neither.
 pub const INTERVAL_MS: u32 = 30_000;

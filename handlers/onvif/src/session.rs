@@ -52,8 +52,8 @@ pub struct Reply {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
     /// The host does not let us.
-    #[error("the handler's grants do not cover it ({0})")]
-    NotGranted(String),
+    #[error("grants.http of the handler's DiscoveryHandler object does not cover it")]
+    NotGranted,
     /// It takes too long.
     #[error("it does not answer in time")]
     TimedOut,
@@ -129,6 +129,11 @@ impl<'a, T: Transport> Session<'a, T> {
             }
             _ => read(&reply),
         }
+    }
+
+    /// Whether a text gives the password away. A very short one is in anything.
+    pub fn is_password_in(&self, text: &str) -> bool {
+        self.credentials.is_some_and(|own| own.password.len() >= 4 && text.contains(&own.password))
     }
 
     async fn send(&mut self, url: &ServiceUrl, request: &Request) -> Result<Reply, TransportError> {

@@ -57,7 +57,7 @@ enum Task<'a> {
 
 /// What came of it.
 enum Outcome {
-    Learnt(Learnt),
+    Learnt(Box<Learnt>),
     IsThere,
     Unreachable(String),
 }
@@ -73,9 +73,9 @@ impl Task<'_> {
     async fn perform<T: Transport>(&self, transport: &T, wanted: Wanted<'_>) -> Outcome {
         let outcome = async {
             match self {
-                Self::Ask { camera, credentials } => {
-                    inquiry::ask(transport, camera, credentials.as_ref(), wanted).await.map(Outcome::Learnt)
-                }
+                Self::Ask { camera, credentials } => inquiry::ask(transport, camera, credentials.as_ref(), wanted)
+                    .await
+                    .map(|learnt| Outcome::Learnt(Box::new(learnt))),
                 Self::Look { url, .. } => {
                     inquiry::reach(transport, slice::from_ref(url), None).await.map(|_| Outcome::IsThere)
                 }
@@ -161,7 +161,7 @@ impl<'a> Survey<'a> {
         for (task, outcome) in tasks.into_iter().zip(outcomes) {
             match (task, outcome) {
                 (Task::Ask { camera, credentials }, Some(Outcome::Learnt(learnt))) => {
-                    self.learn(camera, credentials.is_some(), learnt);
+                    self.learn(camera, credentials.is_some(), *learnt);
                 }
                 (Task::Ask { camera, .. }, Some(Outcome::Unreachable(why))) => {
                     self.keep(&camera.uuid);
@@ -180,7 +180,9 @@ impl<'a> Survey<'a> {
                 format!("{unasked} cameras could not be asked in the time a round has; they stay as they are");
             self.report.notes.push(Note { origin: String::new(), reason: "RoundTooShort", message });
         }
+        // Whatever the order in which they were asked: what is nothing new has to look like it.
         self.report.devices.sort_by(|a, b| a.id.cmp(&b.id));
+        self.report.notes.sort_by(|a, b| a.origin.cmp(&b.origin));
     }
 
     fn learn(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
@@ -222,7 +224,9 @@ impl<'a> Survey<'a> {
         let why = match (refused, with_credentials) {
             (false, _) => "the camera does not tell",
             (true, true) => "the camera refuses its credentials",
-            (true, false) => "the camera asks for credentials, and it has none",
+            (true, false) => {
+                "the camera asks for credentials, and there are none for it, or none that grants.secrets covers"
+            }
         };
         let what = verdict::unknown(self.details, camera, facts);
         let message = format!("{}: it is held back, as there is a filter on its {what}: {why}", facts.url);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::details::NameFilter;
 use crate::message::{Application, ApplicationType, Endpoint};
-use crate::url::{Host, Url};
+use crate::url::Url;
 
 /// How many of the URLs that it is listed with a server is asked by.
 const LISTED: usize = 3;
 
-/// How many of them moved to the machine of a discovery server.
-const MOVED: usize = 2;
+/// How many others it is asked by: at the machine of a discovery server.
+const OTHERS: usize = 2;
 
 /// The longest application URI in bytes: it is the device's id.
 const MAX_URI: usize = 4096;
@@ -23,7 +23,7 @@ pub struct Candidate {
     /// The discovery URLs that list it, by their place in the details, in ascending order.
     pub origins: Vec<usize>,
     listed: Vec<Url>,
-    moved: Vec<Url>,
+    others: Vec<Url>,
 }
 
 /// What one discovery server lists.
@@ -31,8 +31,8 @@ pub struct Candidate {
 pub struct List {
     /// The place of its URL in the details.
     pub origin: usize,
-    /// Its machine.
-    pub host: Host,
+    /// Its URL.
+    pub url: Url,
     /// What it knows.
     pub applications: Vec<Application>,
 }
@@ -42,18 +42,19 @@ pub struct List {
 pub fn candidates(lists: Vec<List>, names: &NameFilter) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    for List { origin, host, applications } in lists {
+    for List { origin, url, applications } in lists {
+        let is_alone = applications.len() == 1;
         for application in applications.into_iter().filter(|application| counts(application, names)) {
             let listed = urls(&application);
             let Some(first) = listed.first() else { continue };
             let key = if application.uri.is_empty() { first.to_string() } else { application.uri.clone() };
             let place = *places.entry(key).or_insert_with(|| {
-                let (origins, listed, moved) = (Vec::new(), Vec::new(), Vec::new());
-                candidates.push(Candidate { application, origins, listed, moved });
+                let (origins, listed, others) = (Vec::new(), Vec::new(), Vec::new());
+                candidates.push(Candidate { application, origins, listed, others });
                 candidates.len() - 1
             });
             if let Some(candidate) = candidates.get_mut(place) {
-                candidate.add(origin, &host, listed);
+                candidate.add(origin, listed, &url, is_alone);
             }
         }
     }
@@ -73,13 +74,18 @@ fn urls(application: &Application) -> Vec<Url> {
 }
 
 impl Candidate {
-    fn add(&mut self, origin: usize, host: &Host, listed: Vec<Url>) {
+    /// Adds an entry of the discovery server at a URL. If that one lists nothing else, it is most likely the server
+    /// itself, maybe behind a port that it does not know of.
+    fn add(&mut self, origin: usize, listed: Vec<Url>, at: &Url, is_alone: bool) {
         if self.origins.last() != Some(&origin) {
             self.origins.push(origin);
         }
+        if is_alone {
+            add_once(&mut self.others, at.clone(), OTHERS);
+        }
         for url in listed {
             if url.host.is_relative() {
-                add_once(&mut self.moved, url.at(host), MOVED);
+                add_once(&mut self.others, url.at(&at.host), OTHERS);
             }
             add_once(&mut self.listed, url, LISTED);
         }
@@ -89,8 +95,8 @@ impl Candidate {
     /// machine of the discovery server with the server's own port. Most servers that say `localhost` or a name without
     /// a DNS entry run beside their discovery server.
     pub fn urls(&self) -> Vec<&Url> {
-        let moved = self.moved.iter().filter(|url| !self.listed.contains(url));
-        self.listed.iter().chain(moved).collect()
+        let others = self.others.iter().filter(|url| !self.listed.contains(url));
+        self.listed.iter().chain(others).collect()
     }
 
     /// The endpoints that are its own, of those that are offered at one of its URLs. None are if another application
@@ -116,12 +122,10 @@ mod tests {
         Application { uri: uri.into(), name: format!("name of {uri}"), discovery_urls, ..Application::default() }
     }
 
-    fn list(origin: usize, host: &str, applications: Vec<Application>) -> List {
-        List { origin, host: host_of(host), applications }
-    }
-
-    fn host_of(text: &str) -> Host {
-        format!("opc.tcp://{text}").parse::<Url>().unwrap().host
+    /// A discovery server that also lists itself.
+    fn list(origin: usize, host: &str, mut applications: Vec<Application>) -> List {
+        applications.push(Application { kind: ApplicationType::DiscoveryServer, ..Application::default() });
+        List { origin, url: format!("opc.tcp://{host}").parse().unwrap(), applications }
     }
 
     fn found(lists: Vec<List>) -> Vec<(String, Vec<usize>, Vec<String>)> {
@@ -191,6 +195,20 @@ mod tests {
     }
 
     #[test]
+    fn who_lists_one_server_alone_may_be_that_server() {
+        let alone = |url: &str| {
+            let applications = vec![application("urn:a", &[url])];
+            found(vec![List { applications, ..list(0, "192.0.2.7:14841/x", Vec::new()) }])
+        };
+        let behind = "opc.tcp://192.0.2.7:14841/x";
+        let inside = "opc.tcp://172.17.0.2:4841/";
+        assert_eq!(alone(inside), [entry("urn:a", &[0], &[inside, behind])]);
+        let named = ["opc.tcp://plc:4841/", behind, "opc.tcp://192.0.2.7:4841/"];
+        assert_eq!(alone(named[0]), [entry("urn:a", &[0], &named)]);
+        assert_eq!(alone(behind), [entry("urn:a", &[0], &[behind])]);
+    }
+
+    #[test]
     fn only_opc_tcp_is_spoken_and_only_some_urls_are_tried() {
         let mixed = application("urn:a", &["https://plc:443/", "", "opc.tcp://192.0.2.1:4841", "opc.tcp://plc:x"]);
         let web = application("urn:b", &["opc.wss://plc:443/"]);
@@ -199,7 +217,7 @@ mod tests {
         let names: Vec<String> = (0..9).map(|host| format!("opc.tcp://host{host}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let lists = (0..9).map(|n| list(n, &format!("lds{n}"), vec![application("urn:a", &names)])).collect();
-        assert_eq!(found(lists)[0].2.len(), LISTED + MOVED);
+        assert_eq!(found(lists)[0].2.len(), LISTED + OTHERS);
     }
 
     #[test]

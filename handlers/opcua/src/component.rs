@@ -78,10 +78,10 @@ fn told(report: Report, details: &Details) -> Vec<Device> {
         host::keep(origin(*place));
     }
     for line in report.absent.iter().take(MAX_LINES) {
-        logging::log(Level::Info, "absent", line);
+        logging::log(Level::Debug, "absent", line);
     }
     if let Some(more) = report.absent.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
-        logging::log(Level::Info, "absent", &format!("{more} more servers are listed, but were not found"));
+        logging::log(Level::Debug, "absent", &format!("{more} more servers are listed, but were not found"));
     }
     report.devices.into_iter().map(|device| reported(device, origin)).collect()
 }

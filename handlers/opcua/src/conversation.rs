@@ -33,16 +33,16 @@ pub enum Error {
     #[error(transparent)]
     Message(#[from] message::Error),
     /// The server refused the connection or gave up the response.
-    #[error("it answers {status}: {reason}")]
+    #[error("it answers {status}{}{reason}", if reason.is_empty() { "" } else { ": " })]
     Refused {
         /// Why, for programs.
         status: Status,
         /// Why, for people; maybe nothing.
         reason: String,
     },
-    /// A chunk that has no place here.
-    #[error("it sent {0:?} where something else belongs")]
-    OutOfTurn(Kind),
+    /// A chunk that has no place here, or came before its time.
+    #[error("it sent what it was not asked for")]
+    OutOfTurn,
     /// A channel with another security policy than the one asked for.
     #[error("it opened a channel with security policy '{0}'")]
     Policy(String),
@@ -55,6 +55,12 @@ pub enum Error {
     /// It can't take what we have to send.
     #[error("it accepts messages of {0} bytes only, fewer than the specification asks for")]
     SmallBuffer(u32),
+}
+
+impl From<binary::Error> for Error {
+    fn from(error: binary::Error) -> Self {
+        message::Error::from(error).into()
+    }
 }
 
 /// What to do next.
@@ -121,6 +127,9 @@ impl Conversation {
             step = self.chunk(chunk)?;
             rest = rest.get(length..).unwrap_or_default();
         }
+        if step != Step::Read && !rest.is_empty() {
+            return Err(Error::OutOfTurn); // a server speaks when it is spoken to
+        }
         self.inbox = rest.to_vec();
         Ok(step)
     }
@@ -129,16 +138,16 @@ impl Conversation {
         match (self.stage, chunk.kind) {
             (_, Kind::Error) => Err(refusal(chunk.body)),
             (Stage::Hello, Kind::Acknowledge) => self.acknowledged(chunk.body),
-            (Stage::Opening, Kind::Open) => self.opened(chunk.body),
+            (Stage::Opening, Kind::Open) if chunk.place == Place::Final => self.opened(chunk.body),
             (Stage::Asked(token), Kind::Message) => self.answered(token, chunk),
-            (_, kind) => Err(Error::OutOfTurn(kind)),
+            _ => Err(Error::OutOfTurn),
         }
     }
 
     /// After Acknowledge the channel is opened. Of the bounds in it only that of our chunks matters: we send little.
     fn acknowledged(&mut self, body: &[u8]) -> Result<Step, Error> {
         let mut reader = Reader::new(body);
-        let (_version, receive_buffer) = (reader.u32().map_err(unreadable)?, reader.u32().map_err(unreadable)?);
+        let (_version, receive_buffer) = (reader.u32()?, reader.u32()?);
         if usize::try_from(receive_buffer).is_ok_and(|size| size < SMALLEST_BUFFER) {
             return Err(Error::SmallBuffer(receive_buffer));
         }
@@ -178,8 +187,14 @@ impl Conversation {
         if self.chunks > MAX_CHUNKS {
             return Err(Error::TooLong(format!("{MAX_CHUNKS} chunks")));
         }
-        if self.response.len().saturating_add(body.len()) > most as usize {
+        let (length, most_bytes) = (self.response.len(), most as usize);
+        let needed = length.saturating_add(body.len());
+        if needed > most_bytes {
             return Err(Error::TooLong(format!("{most} bytes")));
+        }
+        if needed > self.response.capacity() {
+            // Left to itself, a vector would take up to twice the bound.
+            self.response.reserve_exact(needed.max(length.saturating_mul(2)).min(most_bytes) - length);
         }
         self.response.extend_from_slice(body);
         Ok(())
@@ -196,13 +211,13 @@ fn secured(kind: [u8; 3], token: Token, request: u32, body: &[u8]) -> Vec<u8> {
 /// The message in a chunk that opens a channel.
 fn opening(body: &[u8]) -> Result<&[u8], Error> {
     let mut reader = Reader::new(body);
-    reader.u32().map_err(unreadable)?; // the channel's number; the message in it says it again
-    let policy = reader.string().map_err(unreadable)?;
+    reader.u32()?; // the channel's number; the message in it says it again
+    let policy = reader.string()?;
     if policy != POLICY_NONE {
         return Err(Error::Policy(shown(&policy)));
     }
-    reader.byte_string().map_err(unreadable)?; // the server's certificate, which proves nothing here
-    reader.byte_string().map_err(unreadable)?; // the thumbprint of ours, which we don't have
+    reader.byte_string()?; // the server's certificate, which proves nothing here
+    reader.byte_string()?; // the thumbprint of ours, which we don't have
     belongs(&mut reader, OPEN_REQUEST)?;
     Ok(reader.rest())
 }
@@ -210,10 +225,10 @@ fn opening(body: &[u8]) -> Result<&[u8], Error> {
 /// What is in a chunk of the response.
 fn addressed(body: &[u8], token: Token) -> Result<&[u8], Error> {
     let mut reader = Reader::new(body);
-    if reader.u32().map_err(unreadable)? != token.channel {
+    if reader.u32()? != token.channel {
         return Err(Error::Foreign("channel"));
     }
-    if reader.u32().map_err(unreadable)? != token.token {
+    if reader.u32()? != token.token {
         return Err(Error::Foreign("token"));
     }
     belongs(&mut reader, QUESTION_REQUEST)?;
@@ -222,8 +237,8 @@ fn addressed(body: &[u8], token: Token) -> Result<&[u8], Error> {
 
 /// The sequence header.
 fn belongs(reader: &mut Reader<'_>, request: u32) -> Result<(), Error> {
-    reader.u32().map_err(unreadable)?; // sequence number
-    if reader.u32().map_err(unreadable)? != request {
+    reader.u32()?; // sequence number
+    if reader.u32()? != request {
         return Err(Error::Foreign("request"));
     }
     Ok(())
@@ -235,17 +250,13 @@ fn refusal(body: &[u8]) -> Error {
     let read = reader.u32().and_then(|status| Ok((Status(status), reader.string()?)));
     match read {
         Ok((status, reason)) => Error::Refused { status, reason: shown(&reason) },
-        Err(error) => unreadable(error),
+        Err(error) => error.into(),
     }
 }
 
 /// As much of a server's text as an error shows.
 fn shown(text: &str) -> String {
     text.chars().take(200).collect()
-}
-
-fn unreadable(error: binary::Error) -> Error {
-    message::Error::from(error).into()
 }
 
 #[cfg(test)]

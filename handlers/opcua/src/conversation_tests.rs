@@ -58,6 +58,8 @@ fn a_server_that_refuses_is_quoted() {
         assert_eq!(conversation.receive(&busy()), Err(expected.clone()));
     }
     assert_eq!(expected.to_string(), "it answers BadTcpServerTooBusy: try later\u{fffd}");
+    let silent = begin().receive(&refuse(0x800e_0000, "")).unwrap_err();
+    assert_eq!(silent.to_string(), "it answers BadServerHalted");
     let given_up = [chunk(b'C', HERE, b"abc"), chunk(b'A', HERE, &busy()[8..])].concat();
     assert_eq!(asked().receive(&given_up), Err(expected));
     let Err(Error::Refused { reason, .. }) = begin().receive(&refuse(1, &"é".repeat(5000))) else {
@@ -70,14 +72,20 @@ fn a_server_that_refuses_is_quoted() {
 #[test]
 fn each_message_has_its_turn() {
     let message = || chunk(b'F', HERE, b"");
-    for (mut conversation, bytes, kind) in [
-        (begin(), opened("None", 1), Kind::Open),
-        (begin(), message(), Kind::Message),
-        (after(&[acknowledge(8192)]), acknowledge(8192), Kind::Acknowledge),
-        (after(&[acknowledge(8192)]), message(), Kind::Message),
-        (asked(), opened("None", 1), Kind::Open),
+    let mut in_parts = opened("None", 1);
+    in_parts[3] = b'C';
+    for (mut conversation, bytes) in [
+        (begin(), opened("None", 1)),
+        (begin(), message()),
+        (begin(), [acknowledge(8192), opened("None", 1)].concat()),
+        (begin(), [acknowledge(8192), b"O".to_vec()].concat()),
+        (after(&[acknowledge(8192)]), acknowledge(8192)),
+        (after(&[acknowledge(8192)]), message()),
+        (asked(), opened("None", 1)),
+        (asked(), [message(), message()].concat()),
+        (after(&[acknowledge(8192)]), in_parts),
     ] {
-        assert_eq!(conversation.receive(&bytes), Err(Error::OutOfTurn(kind)));
+        assert_eq!(conversation.receive(&bytes), Err(Error::OutOfTurn));
     }
 }
 
@@ -121,6 +129,7 @@ fn a_response_without_end_ends() {
     assert_eq!(full.len(), 65_536);
     for _ in 0..8 {
         assert_eq!(conversation.receive(&full), Ok(Step::Read));
+        assert!(conversation.response.capacity() <= 524_288, "no memory beyond the bound");
     }
     let error = conversation.receive(&full).unwrap_err();
     assert_eq!(error.to_string(), "its response has more than 524288 bytes");

@@ -115,10 +115,9 @@ mod tests {
 
     fn candidate(application: Application) -> Candidate {
         let discovery_urls = vec!["opc.tcp://192.0.2.1:4841/".to_owned()];
-        let host = url().host;
         let lists = [1, 3].map(|origin| {
             let applications = vec![Application { discovery_urls: discovery_urls.clone(), ..application.clone() }];
-            List { origin, host: host.clone(), applications }
+            List { origin, url: url(), applications }
         });
         candidates(lists.into(), &NameFilter::default()).remove(0)
     }

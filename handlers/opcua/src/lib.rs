@@ -27,7 +27,8 @@
 //!
 //! A server is asked at the URLs it is listed with. Where the host in one is a name, or the address of a machine for
 //! itself, it is then asked at the host of its discovery server too, with the port and path of its own: a name need not
-//! resolve here, and `localhost` is another machine here.
+//! resolve here, and `localhost` is another machine here. A server that lists itself alone is asked at its discovery URL
+//! too: it may be behind an address and a port that it does not know of.
 //!
 //! The id is the application URI, which is unique in the world by the specification. Servers that were copied with their
 //! URI are one device until they get URIs of their own. One without a URI is known by its URL.
@@ -49,9 +50,9 @@
 //! A discovery server that does not answer is named in the Configuration's status, and the servers that it listed last
 //! stay as they are; those of the others are found. A server that two of them list stays when one is lost. If none
 //! answers, the round fails and nothing changes. A server that may not be asked is named with what would have to be
-//! granted; the log says of others that are listed and not there why not.
+//! granted; the log says at level debug of others that are listed and not there why not.
 //!
-//! Discovery servers have 10 s each and at most half of the round together, servers 3 s each, 32 at a time. What was not
+//! Discovery servers have 10 s each and together half of the round, servers 3 s each, 32 at a time. What was not
 //! asked a second before the round's end stays as it is; rounds begin at different places, so that each gets its turn.
 //!
 //! # Differences from Akri's handler

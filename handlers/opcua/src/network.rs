@@ -14,7 +14,7 @@ pub trait Network {
     fn remaining(&self) -> Duration;
 }
 
-/// Why a server gave no answer. Each is said behind the server's URL and a colon.
+/// Why a server gave no answer. Each is said behind the server's URL and a colon, here or by the host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The handler may not do that; says what would have to be granted.
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{0}")]
     Unreachable(String),
     /// Nobody said anything, or too slowly.
-    #[error("no answer within {} s", .0.as_secs_f32())]
+    #[error("no answer within {} s", seconds(.0))]
     TimedOut(Duration),
     /// It is no OPC UA server, or refuses.
     #[error("{0}")]
@@ -35,8 +35,8 @@ pub enum Error {
     /// Another server answers there.
     #[error("the server there is '{0}'")]
     OtherApplication(String),
-    /// It was not its turn before the round's time was up.
-    #[error("the round's time was up before it could answer")]
+    /// The round's own bounds did not allow to ask it, or to wait for its answer.
+    #[error("not asked: the time or the connections of the round were used up")]
     NotReached,
 }
 
@@ -65,4 +65,9 @@ impl From<message::Error> for Error {
     fn from(error: message::Error) -> Self {
         Self::InvalidReply(error.to_string())
     }
+}
+
+/// With one decimal, if that is not 0.
+fn seconds(duration: &Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
 }

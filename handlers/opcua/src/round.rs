@@ -17,7 +17,8 @@ use crate::url::Url;
 /// How many servers are asked at once.
 const IN_FLIGHT: usize = 32;
 
-/// The time of a discovery server, at most half of the round's. Some need more than a second for 1,000 entries.
+/// The time of a discovery server, at most a third of the round's; all of them together have half of it. Some need more
+/// than a second for 1,000 entries.
 const FIND: Duration = Duration::from_secs(10);
 
 /// The time of a server to show that it is there, which the URLs it may be at share.
@@ -75,11 +76,7 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
         return Err(failure(&failed));
     }
     let mut report = Report { kept: failed.iter().map(|(origin, ..)| *origin).collect(), ..Report::default() };
-    report.notes.extend(failed.into_iter().map(|(origin, url, error)| Note {
-        origin,
-        reason: error.reason(),
-        message: format!("{url}: {error}"),
-    }));
+    report.notes.extend(failed.into_iter().map(|(origin, _, error)| Note::of(origin, &error)));
     let mut candidates = candidates(lists, &details.application_names);
     let places = candidates.len().max(1);
     candidates.rotate_left(start % places);
@@ -93,8 +90,8 @@ type Failed<'d> = (usize, &'d Url, Error);
 
 /// The lists of the discovery servers that answer, and why the others don't; both in ascending order of origin.
 async fn find<'d>(network: &impl Network, urls: &'d [DiscoveryUrl]) -> (Vec<List>, Vec<Failed<'d>>) {
-    let half = network.remaining() / 2;
-    let bound = Bound { most: FIND.min(half), reserve: half.max(RESERVE) };
+    let round = network.remaining();
+    let bound = Bound { most: FIND.min(round / 3), reserve: RESERVE.max(round / 2) };
     let asked = stream::iter(urls.iter().enumerate()).map(async |(origin, DiscoveryUrl { url, .. })| {
         let answer = find_servers(network, url, bound).await;
         (origin, url, answer)
@@ -104,7 +101,7 @@ async fn find<'d>(network: &impl Network, urls: &'d [DiscoveryUrl]) -> (Vec<List
     let (mut lists, mut failed) = (Vec::new(), Vec::new());
     for (origin, url, answer) in answers {
         match answer {
-            Ok(applications) => lists.push(List { origin, host: url.host.clone(), applications }),
+            Ok(applications) => lists.push(List { origin, url: url.clone(), applications }),
             Err(error) => failed.push((origin, url, error)),
         }
     }
@@ -179,6 +176,12 @@ async fn ask(network: &impl Network, url: &Url, question: Question, bound: Bound
     }
 }
 
+impl Note {
+    fn of(origin: usize, error: &Error) -> Self {
+        Self { origin, reason: error.reason(), message: error.to_string() }
+    }
+}
+
 impl Report {
     /// Adds what the checks came to.
     fn add(&mut self, mut checked: Vec<(&Candidate, Check)>) {
@@ -199,7 +202,7 @@ impl Report {
         self.devices = devices.into_values().collect();
         self.kept.extend(not_reached.keys());
         self.notes.extend(not_reached.into_iter().map(|(origin, count)| {
-            let message = format!("the round's time was up before {count} of the servers listed there could be asked");
+            let message = format!("{count} of the servers listed there were {}", Error::NotReached);
             Note { origin, reason: Error::NotReached.reason(), message }
         }));
     }

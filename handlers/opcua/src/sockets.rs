@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -94,6 +93,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
 async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
     let failed = |code| match code {
         ErrorCode::AccessDenied => Error::NotGranted(format!("resolving '{name}' (grants.names)")),
+        ErrorCode::TemporaryResolverFailure => Error::NotReached, // the host's bound on lookups
         _ => Error::NameNotResolved(name.to_owned()),
     };
     let lookup = resolve_addresses(&instance_network(), name).map_err(failed)?;
@@ -114,16 +114,16 @@ async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
 async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<Vec<u8>, Error> {
     let connection = Connection::open(address).await?;
     let (mut conversation, hello) = Conversation::begin(question, url.to_string(), SystemTime::now());
-    connection.output.write_all(&hello).await.map_err(broken)?;
+    connection.output.write_all(&hello).await.map_err(|_| broken())?;
     let mut buffer = vec![0; READ];
     loop {
-        let length = connection.input.read(&mut buffer).await.map_err(broken)?;
+        let length = connection.input.read(&mut buffer).await.map_err(|_| broken())?;
         if length == 0 {
-            return Err(Error::Unreachable("the server closed the connection".to_owned()));
+            return Err(broken());
         }
         match conversation.receive(buffer.get(..length).unwrap_or_default())? {
             Step::Read => {}
-            Step::Send(bytes) => connection.output.write_all(&bytes).await.map_err(broken)?,
+            Step::Send(bytes) => connection.output.write_all(&bytes).await.map_err(|_| broken())?,
             Step::Done { response, farewell } => {
                 // The peer has the room for it: all we ever sent is less than its smallest buffer.
                 let _ = connection.output.write(&farewell).await;
@@ -133,8 +133,9 @@ async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<
     }
 }
 
-fn broken(error: io::Error) -> Error {
-    Error::Unreachable(format!("the connection broke off: {error}"))
+/// Whether it was closed or reset depends on what was still under way.
+fn broken() -> Error {
+    Error::Unreachable("the connection broke off".to_owned())
 }
 
 /// A TCP connection. Its streams go before its socket.
@@ -171,7 +172,7 @@ fn unreachable(address: SocketAddr, code: ErrorCode) -> Error {
         ErrorCode::ConnectionRefused => Error::Unreachable("connection refused".to_owned()),
         ErrorCode::RemoteUnreachable => Error::Unreachable("no route to the machine".to_owned()),
         ErrorCode::Timeout => Error::Unreachable("no answer to the connection request".to_owned()),
-        ErrorCode::NewSocketLimit => Error::Unreachable("the limit of connections is reached".to_owned()),
+        ErrorCode::NewSocketLimit => Error::NotReached, // the host's bound on connections
         other => Error::Unreachable(format!("no connection: {}", other.name())),
     }
 }

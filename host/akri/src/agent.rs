@@ -52,6 +52,7 @@ fn remote(args: RemoteArgs) -> anyhow::Result<remote::Settings> {
         users: args.allow_handler_uid,
         networks: args.allow_network_handlers,
         trust_paths: args.trust_remote_paths,
+        patience: Duration::from_secs(args.handler_patience_seconds),
     })
 }
 

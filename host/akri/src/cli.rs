@@ -46,9 +46,18 @@ pub(crate) enum Command {
     Agent(AgentArgs),
     /// Run the controller: one for a cluster. It says in the status of Configurations and Instances how they are.
     Controller,
+    /// Print the CustomResourceDefinitions of Akri's kinds, for `kubectl apply -f -`.
+    Crds,
     /// Run discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
     Discover(DiscoverArgs),
     /// Inspect, check and try a component that is a discovery handler, or begin a new one. No cluster is needed.
+    #[command(after_help = "\
+From nothing to a handler that a node may run:
+  akri handler new my-handler                              # a small one, in Rust, to be built with make
+  akri handler validate my_handler.wasm configuration.yaml # are the details right? The line, if not
+  akri handler run my_handler.wasm configuration.yaml      # what does it find on this machine?
+  akri handler inspect my_handler.wasm --handler-object my-handler.yaml  # what does it ask for, and may it have that?
+The DiscoveryHandler and the component then go into the directory that the agent knows as --components.")]
     Handler {
         /// What to do with it.
         #[command(subcommand)]
@@ -129,6 +138,10 @@ pub(crate) struct RemoteArgs {
     /// below /dev.
     #[arg(long, env = "AKRI_TRUST_REMOTE_PATHS")]
     pub(crate) trust_remote_paths: bool,
+    /// Seconds that a remote handler may be offline before it is forgotten, or silent after it is back: from then on its
+    /// devices are not handed out until a handler of its name reports again.
+    #[arg(long, value_name = "SECONDS", env = "AKRI_HANDLER_PATIENCE_SECONDS", default_value_t = 300)]
+    pub(crate) handler_patience_seconds: u64,
 }
 
 /// Where the node's devices are described.
@@ -194,6 +207,8 @@ pub(crate) enum Kind {
     Instances,
     /// Configurations, and how they are doing.
     Configurations,
+    /// Discovery handlers, components and remote ones, and how they are doing.
+    Handlers,
 }
 
 /// How an answer looks.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use akri_agent::cluster::local::{read_configurations, read_instances};
+use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
+use akri_agent::remote::read_remote_handlers;
 use akri_api::condition;
-use akri_api::{Configuration, Instance};
+use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
 use akri_model::names::resource_name;
 use anyhow::ensure;
 use kube::ResourceExt as _;
+use serde::Serialize;
 
 use crate::cli::{GetArgs, Kind};
 use crate::output::{plain, print, table};
@@ -26,6 +28,10 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
         Kind::Configurations => {
             let configurations = read_configurations(state)?;
             print(&configurations, args.output, || configuration_table(&configurations))?;
+        }
+        Kind::Handlers => {
+            let handlers = handlers(state)?;
+            print(&handlers, args.output, || handler_table(&handlers))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -87,5 +93,53 @@ fn configuration_row(configuration: &Configuration) -> Vec<String> {
         of_ready(|condition: &condition::Condition| &condition.status),
         of_ready(|condition| &condition.reason),
         of_ready(|condition| &condition.message),
+    ]
+}
+
+/// A discovery handler.
+#[derive(Debug, Serialize)]
+struct Handler {
+    /// Its DiscoveryHandler object; remote handlers have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    #[serde(flatten)]
+    status: DiscoveryHandlerStatus,
+}
+
+/// Components by object, then remote handlers by name.
+fn handlers(state: &Path) -> anyhow::Result<Vec<Handler>> {
+    let component = |object: akri_api::DiscoveryHandler| Handler {
+        object: Some(object.name_any()),
+        status: object.status.unwrap_or_default(),
+    };
+    let remote = |status| Handler { object: None, status };
+    let components = read_handlers(state)?.into_iter().map(component);
+    Ok(components.chain(read_remote_handlers(state)?.into_iter().map(remote)).collect())
+}
+
+fn handler_table(handlers: &[Handler]) -> String {
+    if handlers.is_empty() {
+        return "no discovery handlers\n".to_owned();
+    }
+    let rows: Vec<Vec<String>> = handlers.iter().map(handler_row).collect();
+    table(&["NAME", "KIND", "STATE", "SINCE", "LAST RESULT", "DEVICES", "ENDPOINT/DIGEST"], &rows)
+}
+
+fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
+    let text = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), |text| plain(text));
+    let (kind, place) = match status.kind {
+        HandlerKind::Component => {
+            ("component", status.digest.as_ref().map(|digest| format!("sha256:{}", digest.get(..12).unwrap_or(digest))))
+        }
+        HandlerKind::Remote => ("remote", status.endpoint.clone()),
+    };
+    vec![
+        text(status.handler.as_ref().or(object.as_ref())),
+        kind.to_owned(),
+        format!("{:?}", status.state),
+        status.since.as_ref().map_or_else(|| "-".to_owned(), |since| since.0.to_string()),
+        text(status.last_result.as_ref()),
+        status.devices.to_string(),
+        text(place.as_ref()),
     ]
 }

@@ -3,6 +3,7 @@
 mod agent;
 mod cli;
 mod controller;
+mod crds;
 mod discover;
 mod get;
 mod handler;
@@ -36,6 +37,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         match command {
             Command::Agent(args) => agent::run(args).await,
             Command::Controller => controller::run().await,
+            Command::Crds => crds::run(),
             Command::Discover(args) => discover::run(args).await,
             Command::Get(args) => get::run(&args),
             Command::Handler { command } => handler::run(command).await,

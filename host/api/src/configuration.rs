@@ -20,6 +20,7 @@ use crate::condition::Trouble;
     plural = "configurations",
     shortname = "akric",
     category = "all",
+    doc = "Which devices to look for, and what to do with them.",
     namespaced,
     derive = "Default",
     derive = "PartialEq",
@@ -70,7 +71,7 @@ pub struct DiscoveryHandlerInfo {
     /// Name of the discovery handler, such as `udev`.
     pub name: String,
     /// What to look for, in the handler's own words; usually YAML in a block scalar.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub discovery_details: String,
     /// Named values the handler gets beside the details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,7 +110,7 @@ pub struct ValueFrom {
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
     /// The key in its data.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
     /// The object's name.
     pub name: String,
@@ -163,6 +164,7 @@ pub struct ConfigurationStatus {
     pub nodes: BTreeMap<String, Trouble>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

@@ -1,5 +1,5 @@
-//! ConfigMaps and Secrets of local manifests, as `kubectl apply` takes them. What a Secret holds is in none of the errors,
-//! and what was read on the way to it is overwritten.
+//! ConfigMaps and Secrets of local manifests, as `kubectl apply` takes them (rule 40). What a Secret holds is in none of the
+//! errors, and the document it was read from is overwritten.
 
 use std::collections::BTreeMap;
 

@@ -17,6 +17,7 @@ use crate::limits::Limits;
     plural = "discoveryhandlers",
     shortname = "akrid",
     category = "all",
+    doc = "A component that discovers devices, and what it may reach.",
     derive = "Default",
     derive = "PartialEq",
     status = "DiscoveryHandlerStatus",
@@ -87,6 +88,7 @@ pub struct DiscoveryHandlerStatus {
     pub devices: i64,
     /// `Ready`: it can be used. `Accepted`: what runs is what the object says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

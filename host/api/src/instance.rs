@@ -18,6 +18,7 @@ use crate::condition::Trouble;
     plural = "instances",
     shortname = "akrii",
     category = "all",
+    doc = "A device that was found, and who uses it.",
     namespaced,
     derive = "Default",
     derive = "PartialEq",
@@ -61,5 +62,6 @@ pub struct InstanceStatus {
     pub nodes: BTreeMap<String, Trouble>,
     /// `Online`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }

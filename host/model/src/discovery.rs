@@ -91,8 +91,8 @@ pub enum RoundError {
     LimitExceeded(String),
     /// The component failed by its own fault so often that it is left alone for a while.
     #[error(
-        "quarantined after {faults} failed rounds in a row, the last because {last}; the next one is in {} minutes, or at \
-         once when the component, its DiscoveryHandler or the Configuration changes",
+        "quarantined after {faults} failed rounds in a row; the next one is in {} minutes, or at once when the component, its \
+         DiscoveryHandler or the Configuration changes; the last one failed: {last}",
         pause.as_secs() / 60
     )]
     Quarantined {

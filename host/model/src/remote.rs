@@ -14,9 +14,6 @@ pub const MAX_ENDPOINTS: usize = 64;
 /// Most endpoints of one handler.
 pub const MAX_OF_ONE_HANDLER: usize = 8;
 
-/// An endpoint that has been offline for so long is forgotten.
-pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(300);
-
 /// Most bytes of a handler's name.
 pub const MAX_NAME: usize = 253;
 
@@ -246,15 +243,14 @@ impl Endpoints {
         record.settle(now);
     }
 
-    /// When the next endpoint is to be forgotten.
-    pub fn next_expiry(&self) -> Option<Duration> {
-        let offline = self.0.values().filter(|record| record.state == State::Offline);
-        offline.map(|record| record.since + FORGOTTEN_AFTER).min()
+    /// Since when the endpoint that has been offline for longest is.
+    pub fn offline_since(&self) -> Option<Duration> {
+        self.0.values().filter(|record| record.state == State::Offline).map(|record| record.since).min()
     }
 
-    /// Forgets the endpoints that have been offline for too long, and says which.
-    pub fn expire(&mut self, now: Duration) -> Vec<Endpoint> {
-        let expired = |record: &Record| record.state == State::Offline && record.since + FORGOTTEN_AFTER <= now;
+    /// Forgets the endpoints that have been offline since that moment or longer, and says which.
+    pub fn forget(&mut self, since: Duration) -> Vec<Endpoint> {
+        let expired = |record: &Record| record.state == State::Offline && record.since <= since;
         self.0.extract_if(.., |_, record| expired(record)).map(|(endpoint, _)| endpoint).collect()
     }
 }
@@ -309,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_offline_is_forgotten_and_only_after_five_minutes() {
+    fn only_what_is_offline_is_forgotten() {
         let (one, other) = (endpoint("cam", "/a"), endpoint("cam", "/b"));
         let mut all = registered(&[&one, &other]);
-        assert_eq!(all.next_expiry(), None);
+        assert_eq!((all.offline_since(), all.forget(at(1000))), (None, Vec::new()));
         all.connected(&one, &user("c"), Some(false), at(10));
-        assert_eq!(all.next_expiry(), Some(at(310)));
-        assert_eq!(all.expire(at(309)), []);
-        assert_eq!(all.expire(at(310)), [one]);
+        assert_eq!(all.offline_since(), Some(at(10)));
+        assert_eq!(all.forget(at(9)), []);
+        assert_eq!(all.forget(at(10)), [one]);
         assert_eq!(all.iter().count(), 1);
     }
 

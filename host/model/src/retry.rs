@@ -1,4 +1,4 @@
-//! When a round or a connection that failed is tried again, and when a handler that only does harm is left alone.
+//! When a round or a connection that failed is tried again, and when a handler that only does harm is left alone (rule 42).
 
 use std::time::Duration;
 

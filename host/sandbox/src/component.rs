@@ -16,6 +16,7 @@ use wasmtime::Store;
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
 use crate::convert;
+use crate::coverage::Import;
 use crate::host::Shared;
 use crate::log::LogLine;
 use crate::round::{Round, Surroundings};
@@ -27,6 +28,8 @@ const COMPONENT: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
+/// What the interface that makes a handler is called, whatever its version.
+const HANDLER: &str = "akri:discovery/handler@";
 /// Names that one component may have resolved at once.
 const LOOKUPS: usize = 4;
 
@@ -82,7 +85,9 @@ pub struct Component {
 struct Loaded {
     pre: DiscoveryHandlerPre<Round>,
     digest: String,
+    size: usize,
     description: Description,
+    exported: String,
     imports: Vec<String>,
     surroundings: Arc<Surroundings>,
 }
@@ -117,16 +122,33 @@ impl Component {
         &self.loaded.description
     }
 
+    /// Its size in bytes.
+    pub fn size(&self) -> usize {
+        self.loaded.size
+    }
+
+    /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
+    pub fn exported(&self) -> &str {
+        &self.loaded.exported
+    }
+
+    /// What it asks for, beside what these grants give.
+    pub fn coverage(&self, grants: &Grants) -> Vec<Import> {
+        self.loaded.imports.iter().map(|name| Import::new(name, grants)).collect()
+    }
+
     /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
     pub fn imports(&self) -> &[String] {
         &self.loaded.imports
     }
 
-    /// Checks details; what should start a round of them besides the interval.
+    /// Checks details; what should start a round of them besides the interval. It is a question about the details alone:
+    /// the handler is granted nothing meanwhile.
     ///
     /// # Errors
     /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
     pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+        let call = Call { grants: Grants::default(), ..call };
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_validate(store, details));
         self.run(call, ask, |answer, round| {
             let limits = &round.call.limits;
@@ -261,7 +283,10 @@ fn compile(shared: &Shared, bytes: &[u8]) -> Result<Loaded, LoadError> {
     let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
     let component = wasmtime::component::Component::from_binary(&shared.engine, bytes)
         .map_err(|error| LoadError::Invalid(why(error)))?;
-    let imports = component.component_type().imports(&shared.engine).map(|(name, _)| name.to_owned()).collect();
+    let types = component.component_type();
+    let imports = types.imports(&shared.engine).map(|(name, _)| name.to_owned()).collect();
+    let exported = types.exports(&shared.engine).map(|(name, _)| name).find(|name| name.starts_with(HANDLER));
+    let exported = exported.unwrap_or_default().to_owned();
     let not_a_handler = |error| LoadError::NotAHandler(why(error));
     let pre = shared.linker.instantiate_pre(&component).map_err(not_a_handler)?;
     let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
@@ -275,7 +300,8 @@ fn compile(shared: &Shared, bytes: &[u8]) -> Result<Loaded, LoadError> {
         lookup: shared.lookup.clone(),
         trust: shared.trust.clone(),
     };
-    Ok(Loaded { pre, digest, description, imports, surroundings: Arc::new(surroundings) })
+    let surroundings = Arc::new(surroundings);
+    Ok(Loaded { pre, digest, size: bytes.len(), description, exported, imports, surroundings })
 }
 
 fn hex(bytes: &[u8]) -> String {

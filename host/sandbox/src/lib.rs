@@ -15,6 +15,7 @@ mod cache;
 mod capabilities;
 mod component;
 mod convert;
+mod coverage;
 mod glob;
 mod host;
 mod limiter;
@@ -32,6 +33,7 @@ mod hostile;
 
 pub use self::cache::Cache;
 pub use self::component::{Call, Component, LoadError};
+pub use self::coverage::{Covered, Import, Kind, caution};
 pub use self::host::{FindError, Found, Host, HostConfig, SandboxError};
 pub use self::log::LogLine;
 pub use self::multicast::Listener;

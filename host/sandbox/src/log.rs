@@ -92,7 +92,7 @@ impl RoundLog {
 
     /// Says once what the guest was refused, for whoever writes its grants; not many such things.
     pub(crate) fn refused(&self, what: &dyn Display) {
-        let what = clean(&what.to_string(), self.text_bytes);
+        let what = self.hide(clean(&what.to_string(), self.text_bytes));
         let mut state = self.state();
         let is_new = state.refusals.len() < REFUSALS && state.refusals.insert(what.clone());
         drop(state);

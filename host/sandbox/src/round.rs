@@ -37,7 +37,7 @@ const HANDLES: usize = 16 << 10;
 const SNAPSHOTS: usize = 32 << 20;
 
 /// Bytes of the headers of one HTTP message, with what they take beside their text.
-const HEADERS: usize = 64 << 10;
+const HEADERS: usize = 16 << 10;
 
 /// What all rounds of a component have in common.
 pub(crate) struct Surroundings {

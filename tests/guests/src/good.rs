@@ -2,23 +2,23 @@
 
 use crate::akri::discovery::types::{DeviceSpec, DiscoveryError, Mount};
 use crate::akri::discovery::{logging, properties, round, udev};
-use crate::{Round, device, hint};
+use crate::behaviour::Good;
+use crate::{Round, device, hint, number};
 
-pub(crate) fn discover(word: &str, argument: &str) -> Round {
-    Some(match word {
-        "devices" => Ok(many(argument.parse().unwrap_or(1))),
-        "everything" => Ok(vec![full()]),
-        "properties" => Ok(vec![device("properties", read_properties())]),
-        "details-json" => Ok(vec![device(round::details_json().unwrap_or_default(), Vec::new())]),
-        "remaining" => Ok(vec![device(round::remaining().to_string(), Vec::new())]),
-        "keep" => Ok(keep_two()),
-        "note" => Ok(note_once()),
-        "log" => Ok(log_once(argument)),
-        "udev" => find(argument),
-        "unavailable" => Err(DiscoveryError::Unavailable("the camera does not answer".to_owned())),
-        "not-granted" => Err(DiscoveryError::NotGranted("udev: subsystem tty".to_owned())),
-        _ => return None,
-    })
+pub(crate) fn discover(behaviour: Good, argument: &str) -> Round {
+    match behaviour {
+        Good::Devices => Ok(many(number(argument, 1))),
+        Good::Everything => Ok(vec![full()]),
+        Good::Properties => Ok(vec![device("properties", read_properties())]),
+        Good::DetailsJson => Ok(vec![device(round::details_json().unwrap_or_default(), Vec::new())]),
+        Good::Remaining => Ok(vec![device(round::remaining().to_string(), Vec::new())]),
+        Good::Keep => Ok(keep_two()),
+        Good::Note => Ok(note_once()),
+        Good::Log => Ok(log_once(argument)),
+        Good::Udev => find(argument),
+        Good::Unavailable => Err(DiscoveryError::Unavailable("the camera does not answer".to_owned())),
+        Good::NotGranted => Err(DiscoveryError::NotGranted("udev: subsystem tty".to_owned())),
+    }
 }
 
 fn many(count: usize) -> Vec<crate::Device> {

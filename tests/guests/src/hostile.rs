@@ -2,35 +2,37 @@
 
 use std::time::Duration;
 
+use crate::akri::discovery::types::{DeviceSpec, Mount};
 use crate::akri::discovery::{logging, round, udev};
-use crate::{Round, device, hint};
+use crate::behaviour::Hostile;
+use crate::{Round, device, hint, number};
 
-pub(crate) fn discover(word: &str, argument: &str) -> Round {
-    let count = argument.parse().unwrap_or(1_000_000);
-    Some(match word {
-        "loop" => spin(),
-        "import-loop" => ask_for_ever(),
-        "sleep" => sleep_for_ever(),
-        "panic" => panic!("the guest panics on purpose"),
-        "exit" => std::process::exit(3),
-        "stack" => Ok(vec![device(depth(1, &[0; 64]).to_string(), Vec::new())]),
-        "memory" => Ok(vec![device(hoard().to_string(), Vec::new())]),
-        "log-flood" => Ok(flood_log(count)),
-        "stdout-flood" => Ok(flood_stdout(count)),
-        "stderr-flood" => Ok(flood_stderr(count)),
-        "note-flood" => Ok(flood_notes(count)),
-        "keep-flood" => Ok(flood_kept(count)),
-        "resources" => Ok(hold_queries(count)),
-        "wide-query" => Ok(wide_query(count)),
-        "big-argument" => Ok(big_argument(count)),
-        "huge-string" => Ok(vec![device("x".repeat(count), Vec::new())]),
-        "long-value" => Ok(vec![device("long", vec![hint("LONG", &"x".repeat(count))])]),
-        "many-properties" => Ok(vec![device("many", (0..count).map(|i| hint(&format!("P{i}"), "")).collect())]),
-        "aliased-strings" => Ok(alias(count)),
-        "duplicate-ids" => Ok(vec![device("same", Vec::new()), device("same", Vec::new())]),
-        "empty-id" => Ok(vec![device("", Vec::new())]),
-        _ => return None,
-    })
+pub(crate) fn discover(behaviour: Hostile, argument: &str) -> Round {
+    let count = number(argument, 1_000_000);
+    match behaviour {
+        Hostile::Loop => spin(),
+        Hostile::ImportLoop => ask_for_ever(),
+        Hostile::Sleep => sleep_for_ever(),
+        Hostile::Panic => panic!("the guest panics on purpose"),
+        Hostile::Exit => std::process::exit(3),
+        Hostile::Stack => Ok(vec![device(depth(1, &[0; 64]).to_string(), Vec::new())]),
+        Hostile::Memory => Ok(vec![device(hoard().to_string(), Vec::new())]),
+        Hostile::LogFlood => Ok(flood_log(count)),
+        Hostile::StdoutFlood => Ok(flood_stdout(count)),
+        Hostile::StderrFlood => Ok(flood_stderr(count)),
+        Hostile::NoteFlood => Ok(flood_notes(count)),
+        Hostile::KeepFlood => Ok(flood_kept(count)),
+        Hostile::Resources => Ok(hold_queries(count)),
+        Hostile::WideQuery => Ok(wide_query(count)),
+        Hostile::BigArgument => Ok(big_argument(count)),
+        Hostile::HugeString => Ok(vec![device("x".repeat(count), Vec::new())]),
+        Hostile::LongValue => Ok(vec![device("long", vec![hint("LONG", &"x".repeat(count))])]),
+        Hostile::ManyProperties => Ok(vec![device("many", (0..count).map(|i| hint(&format!("P{i}"), "")).collect())]),
+        Hostile::AliasedStrings => Ok(alias(count)),
+        Hostile::DuplicateIds => Ok(vec![device("same", Vec::new()), device("same", Vec::new())]),
+        Hostile::EmptyId => Ok(vec![device("", Vec::new())]),
+        Hostile::EscapingPaths => Ok(vec![escaping()]),
+    }
 }
 
 pub(crate) fn spin() -> ! {
@@ -126,4 +128,19 @@ fn alias(bytes: usize) -> Vec<crate::Device> {
     // The strings are never freed: the host refuses the list before it would give it back to be dropped.
     let same = || unsafe { String::from_raw_parts(pointer, length, length) };
     (0..1024).map(|_| device(same(), Vec::new())).collect()
+}
+
+/// Names what it was not granted, and hopes that nobody looks.
+fn escaping() -> crate::Device {
+    let spec = |host_path: &str| DeviceSpec {
+        container_path: "/dev/x".to_owned(),
+        host_path: host_path.to_owned(),
+        permissions: "rw".to_owned(),
+    };
+    let mount =
+        |host_path: &str| Mount { container_path: "/x".to_owned(), host_path: host_path.to_owned(), read_only: false };
+    let mut device = device("escape", Vec::new());
+    device.device_specs = vec![spec("/dev/../etc/passwd"), spec("/dev/null/../../proc/1/mem")];
+    device.mounts = vec![mount("/"), mount("/var/run/docker.sock")];
+    device
 }

@@ -2,13 +2,19 @@
 //! kind of bad one; nothing else does.
 #![cfg(target_family = "wasm")]
 
+mod behaviour;
 mod good;
+mod group;
 mod hostile;
+mod keep;
+mod net;
 mod reach;
+mod web;
 
 wit_bindgen::generate!({ path: "../../wit", world: "discovery-handler" });
 
 use akri::discovery::types::{Device, DiscoveryError, Problem};
+use behaviour::{Good, Group, Hostile, Keep, Net, Reach, Web};
 use exports::akri::discovery::handler::{Description, Guest};
 
 struct Handler;
@@ -29,20 +35,25 @@ impl Guest for Handler {
             "invalid-details" => Err(vec![problem()]),
             "loop" => hostile::spin(),
             "no-triggers" => Ok(Vec::new()),
+            "udev:mem" => good::discover(Good::Udev, "mem").map(|_| Vec::new()).map_err(|_| vec![problem()]),
             _ => Ok(vec![hint("uevent", "tty"), hint("multicast", "239.255.255.250:3702"), hint("moon", "full")]),
         }
     }
 
     fn discover(details: String) -> Result<Vec<Device>, DiscoveryError> {
         let (word, argument) = details.split_once(':').unwrap_or((details.as_str(), ""));
-        good::discover(word, argument)
-            .or_else(|| reach::discover(word, argument))
-            .or_else(|| hostile::discover(word, argument))
+        None.or_else(|| Good::of(word).map(|behaviour| good::discover(behaviour, argument)))
+            .or_else(|| Hostile::of(word).map(|behaviour| hostile::discover(behaviour, argument)))
+            .or_else(|| Reach::of(word).map(|behaviour| reach::discover(behaviour)))
+            .or_else(|| Web::of(word).map(|behaviour| web::discover(behaviour, argument)))
+            .or_else(|| Net::of(word).map(|behaviour| net::discover(behaviour, argument)))
+            .or_else(|| Group::of(word).map(|behaviour| group::discover(behaviour, argument)))
+            .or_else(|| Keep::of(word).map(|behaviour| keep::discover(behaviour, argument)))
             .unwrap_or_else(|| Err(DiscoveryError::InvalidDetails(vec![problem()])))
     }
 }
 
-type Round = Option<Result<Vec<Device>, DiscoveryError>>;
+type Round = Result<Vec<Device>, DiscoveryError>;
 
 fn problem() -> Problem {
     Problem {
@@ -54,6 +65,14 @@ fn problem() -> Problem {
 
 fn hint(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
+}
+
+fn answer<T, E: std::fmt::Debug>(name: &str, result: Result<T, E>) -> (String, String) {
+    hint(name, &result.map_or_else(|e| format!("{e:?}"), |_| "OPEN".to_owned()))
+}
+
+fn number(text: &str, default: usize) -> usize {
+    text.parse().unwrap_or(default)
 }
 
 fn device(id: impl Into<String>, properties: Vec<(String, String)>) -> Device {

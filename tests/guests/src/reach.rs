@@ -2,23 +2,16 @@
 
 use std::net::{TcpStream, UdpSocket};
 
-use crate::akri::discovery::{cache, multicast, secrets};
-use crate::{Round, device, hint};
+use crate::akri::discovery::{multicast, secrets};
+use crate::behaviour::Reach;
+use crate::{Round, answer, device, hint};
 
-pub(crate) fn discover(word: &str, _argument: &str) -> Round {
-    Some(Ok(vec![device(
-        word,
-        match word {
-            "surroundings" => surroundings(),
-            "network" => network(),
-            "capabilities" => capabilities(),
-            _ => return None,
-        },
-    )]))
-}
-
-fn answer<T, E: std::fmt::Debug>(name: &str, result: Result<T, E>) -> (String, String) {
-    (name.to_owned(), result.map_or_else(|e| format!("{e:?}"), |_| "OPEN".to_owned()))
+pub(crate) fn discover(behaviour: Reach) -> Round {
+    Ok(vec![match behaviour {
+        Reach::Surroundings => device("surroundings", surroundings()),
+        Reach::Network => device("network", network()),
+        Reach::Capabilities => device("capabilities", capabilities()),
+    }])
 }
 
 fn surroundings() -> Vec<(String, String)> {
@@ -44,10 +37,5 @@ fn network() -> Vec<(String, String)> {
 }
 
 fn capabilities() -> Vec<(String, String)> {
-    vec![
-        answer("SECRETS", secrets::get("password")),
-        answer("MULTICAST", multicast::open("239.255.255.250", 3702)),
-        answer("CACHE_SET", cache::set("key", b"value")),
-        hint("CACHE_GET", if cache::get("key").is_none() { "none" } else { "OPEN" }),
-    ]
+    vec![answer("SECRETS", secrets::get("password")), answer("MULTICAST", multicast::open("239.255.255.250", 3702))]
 }

@@ -42,9 +42,14 @@ impl ControlPlane {
         }
     }
 
-    /// All of them, in the order in which they start.
-    pub(super) fn components(&self) -> [&Component; 5] {
-        [&self.etcd, &self.api_server, &self.forward, &self.controller_manager, &self.scheduler]
+    /// What makes the API, in the order in which it starts.
+    pub(super) fn api(&self) -> [&Component; 3] {
+        [&self.etcd, &self.api_server, &self.forward]
+    }
+
+    /// What needs the API.
+    pub(super) fn controllers(&self) -> [&Component; 2] {
+        [&self.controller_manager, &self.scheduler]
     }
 }
 

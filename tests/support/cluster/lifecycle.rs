@@ -75,52 +75,74 @@ impl Cluster {
         self.layout.logs()
     }
 
-    /// Starts what does not run, and waits until it is ready. Says whether nothing of it ran before.
+    /// Starts what does not run, and waits until all is ready. Says whether nothing of it ran before.
     pub fn up(&self, extent: Extent) -> anyhow::Result<bool> {
-        let _starting = lock(&self.layout, "starting")?;
-        let fresh = !self.is_up(Extent::Control);
-        let started = self.start(fresh, extent);
-        if started.is_err() {
+        let _starting = self.lock("starting")?;
+        let fresh = !self.control.machine.is_there();
+        if fresh {
+            self.end()?;
+            remove(&self.layout.logs())?;
+            self.prepare()?;
+        }
+        let started = self.start(extent);
+        if fresh && started.is_err() {
             self.end()?; // half a cluster helps nobody; what it printed stays
         }
         started.map(|()| fresh)
     }
 
-    fn start(&self, fresh: bool, extent: Extent) -> anyhow::Result<()> {
-        if fresh {
-            self.end()?;
-            remove(&self.layout.logs())?;
-            self.start_control()?;
+    fn start(&self, extent: Extent) -> anyhow::Result<()> {
+        self.control.machine.create_control()?;
+        self.control.api().iter().try_for_each(|component| component.start())?;
+        if extent == Extent::Control {
+            return self.finish_control();
         }
-        if extent == Extent::Nodes {
-            self.start_nodes()?;
-        }
-        self.wait_for("the controller manager", &self.control.components(), || {
-            ready::service_accounts_work(&self.kubeconfig())
-        })
+        let new: Vec<&Worker> = self.nodes.iter().filter(|node| !node.machine.is_there()).collect();
+        self.nodes.iter().try_for_each(|node| node.start(&self.control.machine))?; // they wait for the API
+        self.finish_control()?;
+        self.load_base(&new)?;
+        self.finish_nodes()
     }
 
     /// Ends the cluster once nobody uses it, and removes all of it but the logs.
     pub fn down(&self) -> anyhow::Result<()> {
-        let unused = open_lock(&self.layout, "used")?;
-        unused.lock().context("cannot wait for users of the cluster")?;
-        let _starting = lock(&self.layout, "starting")?;
+        let _unused = self.lock("used")?;
+        let _starting = self.lock("starting")?;
         self.end()
     }
 
     /// Starts a cluster for stories, if there is none, and a process that ends it when nobody uses it any more. One that
     /// ran already is left running: it is somebody's.
     pub fn join(&self, extent: Extent) -> anyhow::Result<Use> {
-        fs::create_dir_all(self.layout.root())?;
-        let lock = open_lock(&self.layout, "used")?;
-        lock.lock_shared().context("cannot wait for the end of another cluster")?;
+        let used = self.lock_shared("used")?;
         if self.up(extent)? {
             let mut keeper = Command::new(helper());
             keeper.arg("down").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             std::os::unix::process::CommandExt::process_group(&mut keeper, 0);
             keeper.spawn().context("cannot start what ends the cluster")?;
         }
-        Ok(Use { _lock: lock })
+        Ok(Use { _lock: used })
+    }
+
+    /// Waits for a lock that only one process has.
+    pub(super) fn lock(&self, name: &str) -> anyhow::Result<File> {
+        let file = self.lock_file(name)?;
+        file.lock().with_context(|| format!("cannot lock {name}"))?;
+        Ok(file)
+    }
+
+    /// Waits for a lock that many processes have, but none while one has it alone.
+    pub(super) fn lock_shared(&self, name: &str) -> anyhow::Result<File> {
+        let file = self.lock_file(name)?;
+        file.lock_shared().with_context(|| format!("cannot lock {name}"))?;
+        Ok(file)
+    }
+
+    fn lock_file(&self, name: &str) -> anyhow::Result<File> {
+        fs::create_dir_all(self.layout.root())?;
+        let path = self.layout.root().join(format!("{name}.lock"));
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        file.with_context(|| format!("cannot open {}", path.display()))
     }
 
     /// Loads the project's own image on all nodes.
@@ -138,48 +160,39 @@ impl Cluster {
         Group::of(self.layout.root())
     }
 
-    fn is_up(&self, extent: Extent) -> bool {
-        let nodes = match extent {
-            Extent::Control => &[][..],
-            Extent::Nodes => &self.nodes[..],
-        };
-        let on_nodes = nodes.iter().flat_map(|node| [&node.containerd, &node.kubelet]);
-        self.control.components().into_iter().chain(on_nodes).all(|component| component.is_running())
-            && ready::api_answers(&self.kubeconfig()).is_ok()
-    }
-
     fn end(&self) -> anyhow::Result<()> {
         self.group().kill()?;
         self.group().remove()?;
         remove(&self.layout.run())
     }
 
-    fn start_control(&self) -> anyhow::Result<()> {
+    fn prepare(&self) -> anyhow::Result<()> {
         fs::create_dir_all(self.layout.run())?;
         fs::create_dir_all(self.layout.logs())?;
         let machines: Vec<Machine> = self.nodes.iter().map(|node| node.machine.clone()).collect();
-        certificates::make(&self.layout, &machines, self.choose_port()?)?;
-        let control = &self.control;
-        control.machine.create_control()?;
-        let api = [&control.etcd, &control.api_server, &control.forward];
-        api.iter().try_for_each(|component| component.start())?;
-        self.wait_for("the API server", &api, || ready::api_answers(&self.kubeconfig()))?;
-        control.controller_manager.start()?;
-        control.scheduler.start()
+        certificates::make(&self.layout, &machines, self.choose_port()?)
     }
 
-    /// Those that run are left alone.
-    fn start_nodes(&self) -> anyhow::Result<()> {
-        self.nodes.iter().try_for_each(|node| node.start(&self.control.machine))?;
+    fn finish_control(&self) -> anyhow::Result<()> {
+        self.wait_for("the API server", &self.control.api(), || ready::api_answers(&self.kubeconfig()))?;
+        let controllers = self.control.controllers();
+        controllers.iter().try_for_each(|component| component.start())?; // they give up without an API server
+        self.wait_for("the controller manager", &controllers, || ready::service_accounts_work(&self.kubeconfig()))
+    }
+
+    fn load_base(&self, nodes: &[&Worker]) -> anyhow::Result<()> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
         let archives = image::make_base(&self.layout)?;
-        for node in &self.nodes {
-            archives.iter().try_for_each(|archive| node.load(archive))?;
-        }
-        for node in &self.nodes {
+        nodes.iter().try_for_each(|node| archives.iter().try_for_each(|archive| node.load(archive)))
+    }
+
+    fn finish_nodes(&self) -> anyhow::Result<()> {
+        self.nodes.iter().try_for_each(|node| {
             let needs = [&node.containerd, &node.kubelet];
-            self.wait_for(node.name(), &needs, || ready::node_is_ready(&self.kubeconfig(), node.name()))?;
-        }
-        Ok(())
+            self.wait_for(node.name(), &needs, || ready::node_is_ready(&self.kubeconfig(), node.name()))
+        })
     }
 
     fn wait_for(&self, what: &str, needs: &[&Component], look: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
@@ -209,18 +222,6 @@ fn helper() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let is_it = own.file_name().is_some_and(|name| name == "test-cluster");
     if is_it { own } else { own.parent().and_then(Path::parent).unwrap_or(&own).join("test-cluster") }
-}
-
-fn open_lock(layout: &Layout, name: &str) -> anyhow::Result<File> {
-    let path = layout.root().join(format!("{name}.lock"));
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    file.with_context(|| format!("cannot open {}", path.display()))
-}
-
-fn lock(layout: &Layout, name: &str) -> anyhow::Result<File> {
-    let file = open_lock(layout, name)?;
-    file.lock().with_context(|| format!("cannot lock {name}"))?;
-    Ok(file)
 }
 
 fn remove(directory: &Path) -> anyhow::Result<()> {

@@ -57,34 +57,47 @@ impl Machine {
         &self.directory
     }
 
+    /// Whether it has been made.
+    pub(super) fn is_there(&self) -> bool {
+        self.keeper.is_running()
+    }
+
     /// Makes the machine of the control plane, which is also the switch and the router of the others.
     pub(super) fn create_control(&self) -> anyhow::Result<()> {
-        if self.keeper.is_running() {
-            return Ok(());
-        }
-        self.create()?;
-        self.ip("link add cluster type bridge")?;
-        self.ip(&format!("address add {CONTROL}/24 dev cluster"))?;
-        self.ip("link set cluster up")?;
-        self.ip(&format!("address add {API_SERVICE}/32 dev lo"))
+        self.create(|| {
+            self.ip("link add cluster type bridge")?;
+            self.ip(&format!("address add {CONTROL}/24 dev cluster"))?;
+            self.ip("link set cluster up")?;
+            self.ip(&format!("address add {API_SERVICE}/32 dev lo"))
+        })
     }
 
     /// Makes the machine of a node and connects it.
     pub(super) fn create_node(&self, control: &Self, pods: &str) -> anyhow::Result<()> {
-        if self.keeper.is_running() {
-            return Ok(());
-        }
-        self.create()?;
         let (name, address) = (&self.name, self.address);
-        control.ip(&format!("link add {name} type veth peer name eth0 netns {}", self.pid()?))?;
-        control.ip(&format!("link set {name} up master cluster"))?;
-        control.ip(&format!("route add {pods} via {address}"))?;
-        self.ip(&format!("address add {address}/24 dev eth0"))?;
-        self.ip("link set eth0 up")?;
-        self.ip(&format!("route add default via {CONTROL}"))
+        self.create(|| {
+            control.ip(&format!("link add {name} type veth peer name eth0 netns {}", self.pid()?))?;
+            control.ip(&format!("link set {name} up master cluster"))?;
+            control.ip(&format!("route replace {pods} via {address}"))?;
+            self.ip(&format!("address add {address}/24 dev eth0"))?;
+            self.ip("link set eth0 up")?;
+            self.ip(&format!("route add default via {CONTROL}"))
+        })
     }
 
-    fn create(&self) -> anyhow::Result<()> {
+    /// Makes it and connects it, or neither. One that is there is left alone.
+    fn create(&self, connect: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        if self.is_there() {
+            return Ok(());
+        }
+        let created = self.make().and_then(|()| connect());
+        if created.is_err() {
+            self.keeper.kill();
+        }
+        created
+    }
+
+    fn make(&self) -> anyhow::Result<()> {
         fs::create_dir_all(&self.directory).with_context(|| format!("cannot make {}", self.directory.display()))?;
         let ready = self.directory.join("ready");
         self.keeper.start()?;

@@ -1,11 +1,13 @@
 //! A story's place on the cluster: a client and a namespace of its own.
 
 use std::fmt::Debug;
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use kube::api::{DeleteParams, DynamicObject, LogParams, Patch, PatchParams, PostParams};
 use kube::core::{GroupVersionKind, ObjectMeta};
 use kube::discovery::{self, Scope};
@@ -13,6 +15,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::lifecycle::{Cluster, Extent, Use};
@@ -25,15 +28,30 @@ const DEADLINE: Duration = Duration::from_secs(90);
 /// Who changes objects here.
 const FIELD_MANAGER: &str = "story";
 
-/// Many stories beside each other, or one that stops what the others need.
+/// Many stories beside each other, or one that stops what the others need. Another run in the same folder is kept from
+/// that by a lock of a file.
 static TURN: RwLock<()> = RwLock::const_new(());
 
 /// This run's use of the cluster in `target/`, or why there can't be one.
 static USED: OnceLock<Result<Use, String>> = OnceLock::new();
 
 enum Turn {
-    Beside { _guard: RwLockReadGuard<'static, ()> },
-    Alone { _guard: RwLockWriteGuard<'static, ()> },
+    Beside { _guard: RwLockReadGuard<'static, ()>, _others: File },
+    Alone { _guard: RwLockWriteGuard<'static, ()>, _others: File },
+}
+
+impl Turn {
+    async fn beside() -> Self {
+        let _guard = TURN.read().await;
+        let others = spawn_blocking(|| Cluster::new().lock_shared("turn"));
+        Self::Beside { _guard, _others: others.await.unwrap().unwrap() }
+    }
+
+    async fn alone() -> Self {
+        let _guard = TURN.write().await;
+        let others = spawn_blocking(|| Cluster::new().lock("turn"));
+        Self::Alone { _guard, _others: others.await.unwrap().unwrap() }
+    }
 }
 
 /// A story on a cluster. Its namespace is deleted when it ends well.
@@ -47,8 +65,8 @@ pub struct Story {
 impl Story {
     /// On the cluster that KUBECONFIG names, else on that of the tests. None, with the reason, if there is neither.
     pub async fn begin(name: &str) -> Option<Self> {
-        let turn = Turn::Beside { _guard: TURN.read().await };
-        if std::env::var_os("KUBECONFIG").is_none() {
+        let turn = Turn::beside().await;
+        if !is_elsewhere() {
             return Self::on_own(name, turn).await;
         }
         let client = Client::try_default().await.unwrap_or_else(|error| panic!("the cluster of KUBECONFIG: {error}"));
@@ -57,16 +75,16 @@ impl Story {
 
     /// On the cluster of the tests, whose machines it can use: [`Story::cluster`].
     pub async fn begin_on_machines(name: &str) -> Option<Self> {
-        Self::on_own(name, Turn::Beside { _guard: TURN.read().await }).await
+        Self::on_own(name, Turn::beside().await).await
     }
 
     /// The same without other stories: it may stop components and has to start them again.
     pub async fn begin_alone(name: &str) -> Option<Self> {
-        Self::on_own(name, Turn::Alone { _guard: TURN.write().await }).await
+        Self::on_own(name, Turn::alone().await).await
     }
 
     async fn on_own(name: &str, turn: Turn) -> Option<Self> {
-        if std::env::var_os("KUBECONFIG").is_some() {
+        if is_elsewhere() {
             eprintln!(
                 "skipped: this needs the machines of a cluster, and KUBECONFIG names one that is somebody else's"
             );
@@ -79,6 +97,7 @@ impl Story {
         }
         let used = USED.get_or_init(|| cluster.join(Extent::Nodes).map_err(|error| format!("{error:#}")));
         used.as_ref().unwrap_or_else(|error| panic!("no cluster: {error}"));
+        cluster.up(Extent::Nodes).unwrap(); // a story that failed may have left something stopped
         let client = ready::client(&cluster.kubeconfig()).await.unwrap();
         Some(Self::new(client, name, Some(cluster), turn).await)
     }
@@ -88,15 +107,19 @@ impl Story {
         let namespace = Namespace { metadata, ..Namespace::default() };
         let made = Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         let story = Self { client, namespace: made.name_any(), cluster, _turn: turn };
-        story
-            .wait_for_object::<k8s_openapi::api::core::v1::ServiceAccount>("default", "what pods need", |_| true)
-            .await;
+        story.wait_for_object::<ServiceAccount>("default", "what pods need", |_| true).await;
         story
     }
 
     /// A client of the administrator.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        let of_cluster = self.cluster.as_ref().map(Cluster::kubeconfig);
+        of_cluster.unwrap_or_else(|| std::env::var_os("KUBECONFIG").map(PathBuf::from).unwrap_or_default())
     }
 
     /// The story's namespace.
@@ -135,7 +158,10 @@ impl Story {
         let object: DynamicObject = serde_json::from_value(document).unwrap();
         let types = object.types.clone().expect("apiVersion and kind");
         let kind = GroupVersionKind::try_from(&types).unwrap();
-        let (resource, capabilities) = discovery::pinned_kind(&self.client, &kind).await?;
+        // A kind that was just defined takes a moment to be known.
+        let known = async || discovery::pinned_kind(&self.client, &kind).await.map_err(|error| error.to_string());
+        let (resource, capabilities) =
+            wait_for(&format!("the kind {}", kind.kind), known, Result::is_ok).await.unwrap();
         let namespace = object.namespace().unwrap_or_else(|| self.namespace.clone());
         let api: Api<DynamicObject> = match capabilities.scope {
             Scope::Cluster => Api::all_with(self.client(), &resource),
@@ -155,9 +181,15 @@ impl Story {
             .unwrap()
     }
 
-    /// Waits until a pod runs.
+    /// Waits until a pod runs and is ready.
     pub async fn wait_for_running(&self, pod: &str) -> Pod {
-        self.wait_for_object(pod, &format!("{pod} running"), |pod: &Pod| phase(pod) == "Running").await
+        self.wait_for_object(pod, &format!("{pod} running"), is_ready).await
+    }
+
+    /// Waits until a pod's container has printed something.
+    pub async fn wait_for_log(&self, pod: &str, text: &str) -> String {
+        let log = async || self.log(pod).await;
+        wait_for(&format!("'{text}' in the log of {pod}"), log, |log| log.contains(text)).await
     }
 
     /// Deletes a pod and waits until it is gone.
@@ -169,7 +201,21 @@ impl Story {
 
     /// What a pod's container has printed.
     pub async fn log(&self, pod: &str) -> String {
-        self.api::<Pod>().logs(pod, &LogParams::default()).await.unwrap()
+        self.api::<Pod>().logs(pod, &LogParams::default()).await.unwrap_or_else(|error| error.to_string())
+    }
+
+    /// How many of a resource a node can give, as its kubelet told the API server.
+    pub async fn allocatable(&self, node: &str, resource: &str) -> Option<String> {
+        let node = Api::<Node>::all(self.client()).get(node).await.unwrap();
+        let quantities = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+        quantities.get(resource).map(|quantity| quantity.0.clone())
+    }
+
+    /// Waits until a node can give that many of a resource.
+    pub async fn wait_for_allocatable(&self, node: &str, resource: &str, count: u32) {
+        let what = format!("{count} of {resource} on {node}");
+        let allocatable = async || self.allocatable(node, resource).await;
+        wait_for(&what, allocatable, |found| found.as_deref() == Some(&count.to_string())).await;
     }
 }
 
@@ -186,9 +232,20 @@ impl Drop for Story {
     }
 }
 
+/// Whether KUBECONFIG names a cluster that is not the one of the tests.
+fn is_elsewhere() -> bool {
+    std::env::var_os("KUBECONFIG").is_some_and(|named| PathBuf::from(named) != Cluster::new().kubeconfig())
+}
+
 /// The phase of a pod, empty before it has one.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// Whether all containers of a pod run and are ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Looks until what is seen is as wanted.

@@ -73,8 +73,11 @@ impl Worker {
         Component::new(&self.layout, &format!("{}/agent", self.name()), Vec::new()).on(&self.machine)
     }
 
-    /// Starts the node, but does not wait for it.
+    /// Starts what of the node does not run, but does not wait for it.
     pub(super) fn start(&self, control: &Machine) -> anyhow::Result<()> {
+        if self.containerd.is_running() && self.kubelet.is_running() {
+            return Ok(());
+        }
         self.machine.create_node(control, &self.pods)?;
         for file in ["kubelet.yaml", "containerd.toml", "network.conflist"] {
             self.configure(file).with_context(|| format!("cannot configure {file} of {}", self.name()))?;

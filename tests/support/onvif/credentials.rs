@@ -41,8 +41,9 @@ pub(super) fn has_digest(authorization: &str, password: &str, path: &str) -> Opt
 
 /// The text of the first element of that name.
 pub(super) fn element<'a>(message: &'a str, name: &str) -> Option<&'a str> {
-    let start = message.find(&format!("<{name}"))?;
-    message[start..].split_once('>')?.1.split('<').next()
+    let tags = message.split('<').filter_map(|tag| tag.split_once('>'));
+    let mut named = tags.filter(|(tag, _)| tag.split(' ').next() == Some(name));
+    named.next().map(|(_, text)| text)
 }
 
 fn hex(bytes: &[u8]) -> String {

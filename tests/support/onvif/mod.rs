@@ -7,6 +7,7 @@ mod discovery;
 mod http;
 mod messages;
 pub mod peers;
+pub mod place;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -33,7 +33,9 @@ impl Peer {
         }
         let mut command = namespace.command(&python);
         command.arg(root.join("tests/peers").join(script)).args(arguments);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        // What they say there is nothing to worry about.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
         let mut ready = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
         assert_eq!(ready, "ready\n", "{script}");

@@ -1,9 +1,11 @@
 //! A node among cameras.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use akri_api::Instance;
+use serde_json::{Value, json};
 
 use super::camera::Camera;
 use super::{Farm, PORT, TLS_PORT};
@@ -49,24 +51,26 @@ impl Place {
         self.node.write_handler("onvif", "onvif.wasm", &spec);
     }
 
-    /// The Configuration `camera`; `details` is lines of YAML.
+    /// The Configuration `camera`, and the Secret that some of its properties come from; `details` is lines of YAML.
     pub fn write_cameras(&self, details: &str, properties: &[Property<'_>]) {
-        self.write_cameras_with(details, properties, "");
-    }
-
-    /// The same with more of its spec.
-    pub fn write_cameras_with(&self, details: &str, properties: &[Property<'_>], spec: &str) {
+        let secret = |name: &str| json!({"secretKeyRef": {"name": "cameras", "key": name}});
+        let property = |(name, value, from_secret): &Property<'_>| match from_secret {
+            true => json!({"name": name, "valueFrom": secret(name)}),
+            false => json!({"name": name, "value": value}),
+        };
+        let secrets: BTreeMap<&str, &str> =
+            properties.iter().filter(|(.., secret)| *secret).map(|(name, value, _)| (*name, *value)).collect();
+        let secret =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cameras"}, "stringData": secrets});
+        self.node.write("manifests/secret.json", &secret.to_string());
         let details: String = details.lines().map(|line| format!("      {line}\n")).collect();
-        let secrets: String =
-            properties.iter().filter(|(.., secret)| *secret).map(|(name, value, _)| format!("  {name}: '{value}'\n")).collect();
-        self.node.write(
-            "manifests/secret.yaml",
-            &format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: cameras\nstringData: {{}}\n").replace(
-                " {}\n",
-                if secrets.is_empty() { " {}\n" } else { "\n" },
-            ),
+        let properties = Value::Array(properties.iter().map(property).collect());
+        self.node.write_configuration(
+            "camera",
+            "onvif",
+            &details,
+            &format!("    discoveryProperties: {properties}\n  offlineGracePeriod: 1h\n"),
         );
-        let _ = (details, spec);
     }
 
     /// Starts the agent on this network.
@@ -75,7 +79,7 @@ impl Place {
     }
 
     /// `akri discover` of the Configuration, on this network.
-    pub fn discover(&self, flags: &[&str]) -> std::process::Output {
+    pub fn discover(&self, flags: &[&str]) -> Output {
         let mut command: Command = self.namespace.command(&akri());
         command.arg("discover").arg(self.node.path("manifests/camera.yaml"));
         command.arg("--components").arg(self.node.path("components")).args(flags).output().unwrap()

@@ -17,7 +17,8 @@ pub struct Behaviour {
 /// All there are.
 #[rustfmt::skip]
 pub const BEHAVIOURS: &[Behaviour] = &[
-    Behaviour { name: "hangs up", said: "the server closed the connection", act: |_| Ok(()) },
+    Behaviour { name: "hangs up", said: "the connection broke off", act: |mut stream| receive(&mut stream) },
+    Behaviour { name: "breaks off", said: "the connection broke off", act: |_| Ok(()) },
     Behaviour { name: "is silent", said: "no answer within", act: wait },
     Behaviour { name: "speaks HTTP", said: r#"what came is no OPC UA: it begins with "HTTP/1.1""#, act: speak_http },
     Behaviour { name: "stalls after Hello", said: "no answer within", act: stall },
@@ -28,7 +29,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     Behaviour { name: "sends bytes without end", said: "its response has more than", act: send_much },
     Behaviour { name: "gives up", said: "it answers BadResponseTooLarge: too much", act: give_up },
     Behaviour { name: "answers for another token", said: "it sent a chunk for another token", act: mistake_token },
-    Behaviour { name: "answers before it is asked", said: "it sent Message where something else belongs", act: blurt },
+    Behaviour { name: "answers before it is asked", said: "it sent what it was not asked for", act: blurt },
     Behaviour { name: "nests diagnostics", said: "its response can't be read", act: nest },
     Behaviour { name: "claims 2 GiB of XML", said: "its response can't be read", act: claim_xml },
 ];
@@ -80,6 +81,7 @@ fn refuse(mut stream: TcpStream) -> io::Result<()> {
 
 fn send_huge(mut stream: TcpStream) -> io::Result<()> {
     acknowledge(&mut stream)?;
+    receive(&mut stream)?;
     stream.write_all(b"OPNF\xff\xff\xff\xff")?;
     flood(stream, &[0; 4096])
 }

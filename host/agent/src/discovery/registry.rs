@@ -1,4 +1,5 @@
-//! Which component handlers there are: DiscoveryHandler objects and the component files they name, loaded and checked.
+//! Which component handlers there are: DiscoveryHandler objects and the component files they name, loaded and checked
+//! (rule 41).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -48,7 +48,7 @@ pub(super) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, W
     let subject = call.subject.clone();
     let triggers = handler.component.validate(call.clone()).await?;
     let set = handler.component.discover(call).await?;
-    debug!(configuration = subject, devices = set.devices.len(), "round done");
+    debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
     let set = admitted.map_err(|error| RoundError::Unavailable(error.to_string()))?;

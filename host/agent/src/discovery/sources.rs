@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use akri_model::configuration::Configuration;
 use akri_model::grant::Limits;
-use akri_model::remote::{Address, Endpoint, Endpoints};
+use akri_model::remote::{Address, Endpoints};
 use akri_model::sources::{Found, Said, Source, Sources as Model};
+use tokio::sync::mpsc::OwnedPermit;
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -22,10 +23,6 @@ use crate::remote::{Heard, News, Question, Remote, Stream};
 
 /// Shortest pause between outcomes that streams cause; those of rounds are never held up.
 const PACE: Duration = Duration::from_millis(50);
-
-/// A stream that stands for so long without a word: what its handler said before no longer counts. Upstream Akri's handlers
-/// are silent while they see nothing.
-const SILENCE: Duration = Duration::from_secs(300);
 
 /// News of streams that wait to be looked at.
 const NEWS: usize = 8;
@@ -86,8 +83,9 @@ struct Runner {
     owner: mpsc::Sender<Told>,
     asked: Asked,
     question: watch::Sender<Arc<Question>>,
-    /// What streams cause is due then.
+    /// When there is something to tell.
     due: Option<Instant>,
+    /// When something was told last.
     told: Instant,
 }
 
@@ -125,70 +123,77 @@ impl Runner {
     }
 
     async fn run(mut self) {
-        let first = true;
-        self.look_for_endpoints(first);
-        while let Ok(tell) = self.next().await {
-            if tell && self.tell().await.is_none() {
-                return;
-            }
-        }
+        self.look_for_endpoints(true);
+        while self.next().await.is_ok() {}
     }
 
-    /// Waits for something to happen; says whether there is something to tell.
-    async fn next(&mut self) -> Result<bool, RecvError> {
+    /// Waits for something to happen. What has been heard is put together before it is told, so that an owner that has been
+    /// busy hears of the last state and not of those before.
+    async fn next(&mut self) -> Result<(), Over> {
         let configuration = self.configuration.borrow().clone();
         let answer = self.question.borrow().properties.clone();
-        let silence = self.asked.next_silence();
+        let patience = self.providers.remote.patience();
+        let silence = self.asked.silent_since().map(|since| since + patience);
         tokio::select! {
+            biased;
             Some(outcome) = self.asked.outcomes.recv() => {
                 self.asked.component(outcome);
-                Ok(true)
+                self.due = Some(Instant::now());
             }
             Some(heard) = self.asked.heard.recv() => {
                 self.asked.heard(heard);
-                self.due.get_or_insert_with(|| self.told + PACE);
-                Ok(false)
+                self.due.get_or_insert(self.told + PACE);
             }
-            () = moment(self.due) => Ok(true),
-            () = moment(silence) => Ok(self.asked.silence()),
-            changed = self.configuration.changed() => changed.map(|()| self.reconfigured()),
-            changed = self.providers.properties.other_than(&answer, &configuration) => {
-                changed.map(|answer| self.ask(&configuration, answer))
+            changed = self.configuration.changed() => {
+                changed?;
+                self.reconfigured();
             }
-            changed = self.endpoints.changed() => changed.map(|()| self.look_for_endpoints(false)),
+            other = self.providers.properties.other_than(&answer, &configuration) => {
+                self.ask(&configuration, other?);
+            }
+            changed = self.endpoints.changed() => {
+                changed?;
+                self.look_for_endpoints(false);
+            }
+            () = moment(silence) => {
+                self.asked.silence(patience);
+                self.due = Some(Instant::now());
+            }
+            permit = turn(self.due, self.owner.clone()) => self.tell(permit.ok_or(Over)?).await?,
         }
+        Ok(())
     }
 
-    fn reconfigured(&mut self) -> bool {
+    fn reconfigured(&mut self) {
         let configuration = self.configuration.borrow_and_update().clone();
         let answer = self.providers.properties.of(&configuration);
         self.ask(&configuration, answer);
-        if configuration.handler == self.asked.handler {
-            return false;
+        if configuration.handler != self.asked.handler {
+            self.asked = Asked::new(&configuration, self.configuration.clone(), &self.providers);
+            self.look_for_endpoints(true);
         }
-        self.asked = Asked::new(&configuration, self.configuration.clone(), &self.providers);
-        self.look_for_endpoints(true);
-        false
     }
 
-    fn ask(&mut self, configuration: &Configuration, answer: Answer) -> bool {
+    fn ask(&self, configuration: &Configuration, answer: Answer) {
         let question = question(configuration, answer);
         self.question.send_if_modified(|asked| {
             let differs = **asked != question;
             *asked = Arc::new(question);
             differs
         });
-        false
     }
 
     /// Listens to every endpoint of the handler. Who is there at the first look may know devices from before.
-    fn look_for_endpoints(&mut self, first: bool) -> bool {
+    fn look_for_endpoints(&mut self, first: bool) {
         let endpoints = self.endpoints.borrow_and_update().clone();
         let user = self.configuration.borrow().key.clone();
         let asked = &mut self.asked;
-        let gone =
-            asked.streams.extract_if(.., |address, _| endpoints.get(&asked_at(&asked.handler, address)).is_none());
-        let gone: Vec<Address> = gone.map(|(address, _)| address).collect();
+        let is_gone =
+            |address: &Address| endpoints.of(&asked.handler).all(|(endpoint, _)| endpoint.address != *address);
+        for (address, _) in asked.streams.extract_if(.., |address, _| is_gone(address)) {
+            asked.model.vanish(&Source::Remote(address));
+            self.due = Some(Instant::now());
+        }
         for (endpoint, record) in endpoints.of(&asked.handler) {
             asked.model.appear(Source::Remote(endpoint.address.clone()), record.shared, first);
             let listened = asked.streams.entry(endpoint.address.clone()).or_insert_with(|| {
@@ -198,38 +203,39 @@ impl Runner {
             });
             listened.stream.registered(record.registrations);
         }
-        gone.iter().for_each(|address| asked.model.vanish(&Source::Remote(address.clone())));
-        !gone.is_empty()
     }
 
-    /// Tells the owner what all sources say together; `None` if it no longer listens.
-    async fn tell(&mut self) -> Option<()> {
+    /// Tells the owner what all sources say together.
+    async fn tell(&mut self, permit: OwnedPermit<Told>) -> Result<(), Over> {
         (self.due, self.told) = (None, Instant::now());
+        let mut told = self.said().into_iter();
+        let Some(first) = told.next() else { return Ok(()) };
+        permit.send(first);
+        for next in told {
+            self.owner.send(next).await.map_err(|_| Over)?;
+        }
+        Ok(())
+    }
+
+    fn said(&mut self) -> Vec<Told> {
         let said = self.asked.model.said(Limits::default().notes);
-        if self.asked.model.is_lost() && !matches!(said, Said::Found(_)) {
-            self.owner.send(Told::Lost).await.ok()?;
-        }
+        let lost = self.asked.model.is_lost() && !matches!(said, Said::Found(_));
+        let mut told: Vec<Told> = lost.then_some(Told::Lost).into_iter().collect();
         match said {
-            Said::Nobody => self.outcome(Outcome::NoHandler(self.nobody())).await,
-            Said::Nothing if self.asked.is_connected() => self.owner.send(Told::Silent).await.ok(),
-            Said::Nothing => Some(()),
+            Said::Nobody => told.push(Told::Outcome(Outcome::NoHandler(self.nobody()))),
+            Said::Nothing => told.extend(self.asked.is_connected().then_some(Told::Silent)),
             Said::Failed(error, untold) => {
-                if let Some(untold) = untold {
-                    self.found(untold).await?;
-                }
-                self.outcome(Outcome::Failed(Arc::new(error))).await
+                told.extend(untold.map(|untold| self.found(untold)));
+                told.push(Told::Outcome(Outcome::Failed(Arc::new(error))));
             }
-            Said::Found(all) => self.found(all).await,
+            Said::Found(all) => told.push(self.found(all)),
         }
+        told
     }
 
-    async fn found(&self, found: Found) -> Option<()> {
+    fn found(&self, found: Found) -> Told {
         let Found { set, shared } = found;
-        self.outcome(Outcome::Found { set, shared: shared.unwrap_or(self.shared) }).await
-    }
-
-    async fn outcome(&self, outcome: Outcome) -> Option<()> {
-        self.owner.send(Told::Outcome(outcome)).await.ok()
+        Told::Outcome(Outcome::Found { set, shared: shared.unwrap_or(self.shared) })
     }
 
     fn nobody(&self) -> String {
@@ -286,25 +292,21 @@ impl Asked {
         self.streams.values().any(|listened| listened.silent.is_some())
     }
 
-    fn next_silence(&self) -> Option<Instant> {
-        self.streams.values().filter_map(|listened| listened.silent).min().map(|since| since + SILENCE)
+    fn silent_since(&self) -> Option<Instant> {
+        self.streams.values().filter_map(|listened| listened.silent).min()
     }
 
-    /// Gives up those that have been silent for too long.
-    fn silence(&mut self) -> bool {
+    /// What those said before that have been silent for too long on their new streams no longer counts. Upstream Akri's
+    /// handlers are silent while they see nothing.
+    fn silence(&mut self, patience: Duration) {
         let now = Instant::now();
         for (address, listened) in &mut self.streams {
-            if listened.silent.is_some_and(|since| since + SILENCE <= now) {
+            if listened.silent.is_some_and(|since| since + patience <= now) {
                 listened.silent = None;
                 self.model.silent(&Source::Remote(address.clone()));
             }
         }
-        true
     }
-}
-
-fn asked_at(handler: &str, address: &Address) -> Endpoint {
-    Endpoint { handler: handler.to_owned(), address: address.clone() }
 }
 
 fn question(configuration: &Configuration, properties: Answer) -> Question {
@@ -315,5 +317,20 @@ async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Waits until it is time to tell something and the owner has room for it.
+async fn turn(due: Option<Instant>, owner: mpsc::Sender<Told>) -> Option<OwnedPermit<Told>> {
+    moment(due).await;
+    owner.reserve_owned().await.ok()
+}
+
+/// Nobody listens any more, or nothing can change.
+struct Over;
+
+impl From<RecvError> for Over {
+    fn from(_: RecvError) -> Self {
+        Self
     }
 }

@@ -272,8 +272,9 @@ mod tests {
         health.outcome(&Outcome::Failed(Arc::new(RoundError::Quarantined { faults: 5, last, pause })));
         let conditions = health.conditions(&configuration(serde_json::json!([])), 0);
         assert_eq!((conditions[1].kind, conditions[1].holds), ("HandlerAvailable", Some(false)));
-        let told = "quarantined after 5 failed rounds in a row, the last because the handler trapped: it trapped; the next \
-                    one is in 10 minutes, or at once when the component, its DiscoveryHandler or the Configuration changes";
+        let told = "quarantined after 5 failed rounds in a row; the next one is in 10 minutes, or at once when the \
+                    component, its DiscoveryHandler or the Configuration changes; the last one failed: the handler \
+                    trapped: it trapped";
         assert_eq!(conditions[1].message, told);
     }
 

@@ -205,7 +205,7 @@ mod tests {
             properties: [("K".to_owned(), "v".to_owned())].into(),
             mounts: vec![mount],
             device_specs: vec![spec],
-            ..device("d")
+            ..sent("d")
         };
         let found = read(vec![message]).unwrap().devices.remove(0);
         let mount = Mount { container_path: "/m".into(), host_path: "/dev/m".into(), read_only: true };

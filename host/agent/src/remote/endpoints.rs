@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use akri_model::names::Key;
 use akri_model::remote::{Address, Endpoint, Endpoints, Refusal};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
@@ -20,12 +20,16 @@ const SETTLE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     endpoints: Arc<watch::Sender<Arc<Endpoints>>>,
-    started: Instant,
+    /// The moment that times of endpoints are from, on both clocks.
+    started: (Instant, SystemTime),
+    /// The state directory, for one writer at a time.
+    state: Arc<Mutex<PathBuf>>,
 }
 
 impl Shared {
-    pub(super) fn new() -> Self {
-        Self { endpoints: Arc::new(watch::Sender::new(Arc::default())), started: Instant::now() }
+    pub(super) fn new(state: &Path) -> Self {
+        let endpoints = Arc::new(watch::Sender::new(Arc::default()));
+        Self { endpoints, started: (Instant::now(), SystemTime::now()), state: Arc::new(Mutex::new(state.to_owned())) }
     }
 
     /// All endpoints now, and every change.
@@ -33,7 +37,7 @@ impl Shared {
         self.endpoints.subscribe()
     }
 
-    /// Takes an endpoint in, or takes note that it is there again; says whether it is new.
+    /// Takes an endpoint in, or takes note that it is there again; says whether it is new or another one than before.
     pub(super) fn register(
         &self,
         endpoint: Endpoint,
@@ -42,7 +46,7 @@ impl Shared {
     ) -> Result<bool, Refusal> {
         let mut registered = Ok(false);
         self.change(|all, now| {
-            let is_new = all.get(&endpoint).is_none();
+            let is_new = all.get(&endpoint).is_none_or(|record| record.shared != Some(shared));
             registered = all.register(endpoint, shared, now, is_dead).map(|()| is_new);
         });
         registered
@@ -71,41 +75,42 @@ impl Shared {
     fn change(&self, change: impl FnOnce(&mut Endpoints, Duration)) {
         self.endpoints.send_if_modified(|all| {
             let before = Arc::clone(all);
-            change(Arc::make_mut(all), self.started.elapsed());
+            change(Arc::make_mut(all), self.started.0.elapsed());
             *before != **all
         });
     }
 
-    /// Forgets endpoints in time, and keeps the file up to date.
-    pub(super) async fn keep(self, state: PathBuf) {
-        let since = SystemTime::now().checked_sub(self.started.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
+    /// Forgets endpoints that have been offline for so long, and keeps the file up to date.
+    pub(super) async fn keep(self, patience: Duration) {
         let mut watched = self.watch();
         loop {
-            let now = watched.borrow_and_update().clone();
-            write(&state, &now, since).await;
-            let expiry = now.next_expiry().map(|at| self.started + at);
+            let expiry = watched.borrow_and_update().offline_since().map(|since| self.started.0 + since + patience);
+            self.save().await;
             tokio::select! {
                 changed = watched.changed() => if changed.is_err() { return },
-                () = moment(expiry) => self.expire(),
+                () = moment(expiry) => self.expire(patience),
             }
             sleep(SETTLE).await;
         }
     }
 
-    fn expire(&self) {
+    /// Makes the file say what is so now.
+    pub(super) async fn save(&self) {
+        let state = Arc::clone(&self.state).lock_owned().await;
+        let endpoints = self.endpoints.borrow().clone();
+        let (_, started) = self.started;
+        let written = tokio::task::spawn_blocking(move || memory::write(&state, &endpoints, started)).await;
+        if let Ok(Err(error)) = written {
+            warn!("remote handlers are not remembered: {error}");
+        }
+    }
+
+    fn expire(&self, patience: Duration) {
         let mut expired = Vec::new();
-        self.change(|all, now| expired = all.expire(now));
+        self.change(|all, now| expired = all.forget(now.saturating_sub(patience)));
         for endpoint in expired {
             info!(handler = endpoint.handler, endpoint = %endpoint.address, "forgotten: it was offline for too long");
         }
-    }
-}
-
-async fn write(state: &Path, endpoints: &Arc<Endpoints>, started: SystemTime) {
-    let (state, endpoints) = (state.to_owned(), Arc::clone(endpoints));
-    let written = tokio::task::spawn_blocking(move || memory::write(&state, &endpoints, started)).await;
-    if let Ok(Err(error)) = written {
-        warn!("remote handlers are not remembered: {error}");
     }
 }
 

@@ -206,7 +206,7 @@ mod tests {
             .map(|name| UnixListener::bind(directory.join(name)).unwrap());
         fs::write(directory.join("four.sock"), "").unwrap();
 
-        let after = Shared::new();
+        let after = Shared::new(&directory);
         recall(&directory, &trust, &after);
 
         let expected = [("cam", "one.sock", Some(true)), ("cam", "10.0.0.1:80", Some(true)), ("two", "two.sock", None)];
@@ -241,7 +241,7 @@ mod tests {
         let error = read_remote_handlers(state.path()).unwrap_err().to_string();
         assert!(error.contains("remote-handlers.json' is not a list of remote handlers"), "{error}");
         let trust = Trust { directory: state.path().to_owned(), users: [0].into(), networks: Vec::new() };
-        let endpoints = Shared::new();
+        let endpoints = Shared::new(state.path());
         recall(state.path(), &trust, &endpoints);
         assert_eq!(names(&endpoints), []);
     }

@@ -15,6 +15,7 @@ mod trust;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_model::grant::Limits;
 use akri_model::remote::Endpoints;
@@ -47,6 +48,8 @@ pub struct Settings {
     /// Whether handlers may name any path of the node in mounts and device specs, as upstream Akri's may; else only
     /// devices below `/dev`.
     pub trust_paths: bool,
+    /// How long an endpoint may be offline, or silent on a new stream, before nobody answers for its devices any more.
+    pub patience: Duration,
 }
 
 impl Settings {
@@ -76,6 +79,7 @@ struct Inner {
     trust_paths: bool,
     decoding: Semaphore,
     socket: PathBuf,
+    patience: Duration,
 }
 
 /// Serves registrations until it is dropped; the socket goes with it.
@@ -91,7 +95,7 @@ impl Remote {
     /// Recalls the handlers of before and begins to take registrations. That the socket can't be made is logged and tried
     /// again and again: without it, the rest of the agent works.
     pub fn start(settings: Settings, state: &Path, components: watch::Receiver<Arc<Handlers>>) -> (Self, Serving) {
-        let (trust, endpoints) = (Arc::new(settings.trust()), Shared::new());
+        let (trust, endpoints) = (Arc::new(settings.trust()), Shared::new(state));
         memory::recall(state, &trust, &endpoints);
         let service = Service::new(Arc::clone(&trust), endpoints.clone(), components);
         let remote = Self(Arc::new(Inner {
@@ -101,8 +105,9 @@ impl Remote {
             trust_paths: settings.trust_paths,
             decoding: Semaphore::new(DECODING),
             socket: settings.directory.join(SOCKET),
+            patience: settings.patience,
         }));
-        let keeping = tokio::spawn(endpoints.keep(state.to_owned()));
+        let keeping = tokio::spawn(endpoints.keep(settings.patience));
         let serving = tokio::spawn(registration::serve(settings, service));
         (remote, Serving(vec![keeping, serving]))
     }
@@ -110,6 +115,11 @@ impl Remote {
     /// All endpoints now, and every change.
     pub(crate) fn endpoints(&self) -> watch::Receiver<Arc<Endpoints>> {
         self.0.endpoints.watch()
+    }
+
+    /// How long a new stream may be silent.
+    pub(crate) fn patience(&self) -> Duration {
+        self.0.patience
     }
 
     /// Where handlers register.

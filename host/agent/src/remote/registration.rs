@@ -93,7 +93,13 @@ impl Registration for Service {
     ) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
         match self.register(&request) {
-            Ok(()) => Ok(Response::new(Empty {})),
+            Ok(is_new) => {
+                // A handler that is told that it is registered need not do so again, whatever happens to the agent.
+                if is_new {
+                    self.endpoints.save().await;
+                }
+                Ok(Response::new(Empty {}))
+            }
             Err(error) => {
                 self.complain(&request, &error);
                 Err(error.into())
@@ -107,7 +113,8 @@ impl Service {
         Self { trust, endpoints, components, complained: Arc::default() }
     }
 
-    fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<(), Refused> {
+    /// Says whether there is something to remember.
+    fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<bool, Refused> {
         let address = match EndpointType::try_from(request.endpoint_type) {
             Ok(EndpointType::Uds) => self.trust.unix(&request.endpoint)?,
             Ok(EndpointType::Network) => self.trust.network(&request.endpoint)?,
@@ -122,7 +129,7 @@ impl Service {
         } else {
             debug!(handler, %endpoint, "discovery handler registered again");
         }
-        Ok(())
+        Ok(is_new)
     }
 
     /// Instances are named after whether their devices are shared.

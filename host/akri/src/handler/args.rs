@@ -9,6 +9,12 @@ use crate::cli::{HostArgs, Output};
 /// What to do with a component.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HandlerCommand {
+    /// Show what a component is, what it asks for, and whether it is granted that.
+    #[command(after_help = "\
+The imports of a component are what it may ask for. `akri:...` it asks for itself, `wasi:...` the runtime of its language may
+ask for without need. What it gets is decided by the grants of a DiscoveryHandler alone:
+  akri handler inspect target/components/udev.wasm --handler-object target/components/udev.yaml")]
+    Inspect(InspectArgs),
     /// Check the discoveryDetails of Configurations as the component itself does, and say what is wrong on which line.
     #[command(after_help = "\
 The component looks at nothing but the details, so that this is safe everywhere, for example in CI:
@@ -26,6 +32,19 @@ To go on with the next rounds, and to see what changes: akri discover FILE --han
 The new directory has everything that the handler needs to be built, and a Configuration to try it with:
   akri handler new my-handler && cd my-handler && make run")]
     New(NewArgs),
+}
+
+/// Flags of `akri handler inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// How the answer looks.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
 }
 
 /// Flags of `akri handler validate`.

@@ -1,6 +1,7 @@
 //! `akri handler`: for those who write handlers, and for those who decide what handlers may reach.
 
 mod args;
+mod inspect;
 mod new;
 mod run;
 mod validate;
@@ -21,6 +22,7 @@ use crate::subject::{self, Subject};
 /// Does what was asked for.
 pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
     match command {
+        HandlerCommand::Inspect(args) => inspect::run(&args).await,
         HandlerCommand::Validate(args) => validate::run(&args).await,
         HandlerCommand::Run(args) => run::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),

@@ -3,7 +3,7 @@
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi_http::p2::HttpResult;
 use wasmtime_wasi_http::p2::bindings::http::outgoing_handler::Host;
-use wasmtime_wasi_http::p2::bindings::http::types::{self, ErrorCode};
+use wasmtime_wasi_http::p2::bindings::http::types::{self, ErrorCode, Method};
 use wasmtime_wasi_http::p2::types::{HostFutureIncomingResponse, HostOutgoingRequest};
 use wasmtime_wasi_http::{RequestOptions, WasiHttp, WasiHttpCtxView, WasiHttpView};
 
@@ -11,9 +11,19 @@ use crate::round::Round;
 
 type Response = Resource<HostFutureIncomingResponse>;
 
+/// Bytes of a method that is none of the usual ones.
+const METHOD: usize = 64;
+/// As wasmtime links the types, which one function is to replace; a test holds the version.
+const TYPES: &str = "wasi:http/types@0.2.12";
+
 /// Links the types and the way out; nothing comes in.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     types::add_to_linker::<_, WasiHttp>(linker, &types::LinkOptions::default(), Round::http)?;
+    linker.allow_shadowing(true);
+    linker.instance(TYPES)?.func_wrap("[method]outgoing-request.set-method", |mut store, (request, method)| {
+        Ok((store.data_mut().set_method(request, method)?,))
+    })?;
+    linker.allow_shadowing(false);
     let mut outgoing = linker.instance("wasi:http/outgoing-handler@0.2.0")?;
     outgoing.func_wrap("handle", |mut store, (request, options)| {
         let sent = store.data_mut().send(request, options);
@@ -24,15 +34,32 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
 }
 
 impl Round {
-    /// A request without a path is for the root. Without one it would be an error, and each time a warning in the agent's
-    /// log.
+    /// By itself a method may have any length, and a guest as many requests as resources.
+    fn set_method(
+        &mut self,
+        request: Resource<HostOutgoingRequest>,
+        method: Method,
+    ) -> wasmtime::Result<Result<(), ()>> {
+        if matches!(&method, Method::Other(name) if name.len() > METHOD) {
+            return Ok(Err(()));
+        }
+        types::HostOutgoingRequest::set_method(&mut self.http(), request, method)
+    }
+
+    /// A request without a path is for the root: it would be an error, and each time a warning in the agent's log.
     fn send(
         &mut self,
         request: Resource<HostOutgoingRequest>,
         options: Option<Resource<RequestOptions>>,
     ) -> HttpResult<Response> {
         self.table.get_mut(&request)?.path_with_query.get_or_insert_with(|| "/".to_owned());
-        self.http().handle(request, options)
+        // They are given away with the request, and would fill the table.
+        let given = options.as_ref().map(|options| Resource::<RequestOptions>::new_own(options.rep()));
+        let response = self.http().handle(request, options)?;
+        if let Some(given) = given {
+            self.table.delete(given)?;
+        }
+        Ok(response)
     }
 }
 

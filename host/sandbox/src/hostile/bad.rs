@@ -2,12 +2,6 @@
 
 use super::*;
 
-async fn error(call: Call) -> RoundError {
-    let subject = call.subject.clone();
-    let ended = guest().await.discover(call).await;
-    ended.err().unwrap_or_else(|| panic!("{subject} must not succeed"))
-}
-
 async fn over_limit(details: &str) -> String {
     match error(call(details)).await {
         RoundError::LimitExceeded(what) => what,
@@ -16,33 +10,33 @@ async fn over_limit(details: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_guest_that_does_not_end_is_ended() {
+pub(super) async fn a_guest_that_does_not_end_is_ended() {
     for details in ["loop", "import-loop", "sleep"] {
         assert_eq!(error(brief(details)).await, RoundError::DeadlineExceeded(Duration::from_millis(300)), "{details}");
     }
 }
 
 #[tokio::test]
-async fn a_panic_is_told_in_the_guest_s_words() {
+pub(super) async fn a_panic_is_told_in_the_guest_s_words() {
     let RoundError::Trapped(why) = error(call("panic")).await else { panic!("a trap") };
     assert!(why.contains("unreachable") && why.contains("the guest panics on purpose"), "{why}");
     assert!(!why.contains('\n') && !why.contains("wasm backtrace"), "{why}");
 }
 
 #[tokio::test]
-async fn an_exit_is_a_trap() {
+pub(super) async fn an_exit_is_a_trap() {
     let RoundError::Trapped(why) = error(call("exit")).await else { panic!("a trap") };
     assert!(why.contains("exited"), "{why}");
 }
 
 #[tokio::test]
-async fn endless_recursion_is_a_trap() {
+pub(super) async fn endless_recursion_is_a_trap() {
     let RoundError::Trapped(why) = error(call("stack")).await else { panic!("a trap") };
     assert!(why.contains("out of bounds") || why.contains("stack"), "{why}");
 }
 
 #[tokio::test]
-async fn too_much_is_refused_by_name() {
+pub(super) async fn too_much_is_refused_by_name() {
     for (details, what) in [
         ("memory", "memory: more than 67108864 bytes"),
         ("devices:4097", "devices: 4097"),
@@ -62,7 +56,7 @@ async fn too_much_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_result_may_be_larger_than_an_argument() {
+pub(super) async fn a_result_may_be_larger_than_an_argument() {
     let limits = Limits { devices: 10_000, string_bytes: 4 << 20, ..Limits::default() };
     let guest = guest().await;
     for details in ["devices:10000", "long-value:4000000"] {
@@ -72,7 +66,7 @@ async fn a_result_may_be_larger_than_an_argument() {
 }
 
 #[tokio::test]
-async fn memory_is_what_the_limit_says() {
+pub(super) async fn memory_is_what_the_limit_says() {
     let small = Limits { memory_bytes: 1 << 20, ..Limits::default() };
     let RoundError::LimitExceeded(what) = error(Call { limits: small, ..call("devices:1") }).await else {
         panic!("a guest of more than a megabyte")
@@ -81,21 +75,21 @@ async fn memory_is_what_the_limit_says() {
 }
 
 #[tokio::test]
-async fn a_query_that_is_too_wide_is_answered_with_its_limit() {
+pub(super) async fn a_query_that_is_too_wide_is_answered_with_its_limit() {
     let wide = granted("wide-query:33", "*");
     assert!(properties(wide).await["RUN"].contains("at most 32 sysnames"));
     assert_eq!(properties(granted("wide-query:32", "*")).await["RUN"], "Ok(())");
 }
 
 #[tokio::test]
-async fn notes_beyond_the_bound_are_counted() {
+pub(super) async fn notes_beyond_the_bound_are_counted() {
     let set = discover("note-flood:1000").await.unwrap();
     assert_eq!((set.notes.len(), set.notes_dropped), (10, 990));
     assert_eq!(set.notes[9].message, "note 9");
 }
 
 #[tokio::test]
-async fn log_lines_beyond_the_bound_are_counted() {
+pub(super) async fn log_lines_beyond_the_bound_are_counted() {
     logged("");
     for details in ["log-flood:1000", "stdout-flood:1000"] {
         discover(details).await.unwrap();
@@ -106,7 +100,7 @@ async fn log_lines_beyond_the_bound_are_counted() {
 }
 
 #[tokio::test]
-async fn a_flood_without_line_ends_is_one_line() {
+pub(super) async fn a_flood_without_line_ends_is_one_line() {
     logged("");
     discover("stderr-flood:10000").await.unwrap();
     let lines = logged("test/stderr-flood:10000");
@@ -115,9 +109,17 @@ async fn a_flood_without_line_ends_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_guest_works_after_every_kind_of_failure() {
+pub(super) async fn a_guest_works_after_every_kind_of_failure() {
     for details in ["panic", "exit", "stack", "memory", "aliased-strings:1000000"] {
         error(call(details)).await;
         assert_eq!(discover("devices:3").await.unwrap().devices.len(), 3, "after {details}");
     }
+}
+
+/// Which paths a device may name is the agent's to say, who knows the node; here they arrive, and open nothing.
+#[tokio::test]
+pub(super) async fn paths_are_handed_on_as_they_are_to_be_judged() {
+    let set = discover("escaping-paths").await.unwrap();
+    assert_eq!(set.devices[0].device_specs[0].host_path, "/dev/../etc/passwd");
+    assert_eq!(set.devices[0].mounts[0].host_path, "/");
 }

@@ -1,8 +1,21 @@
-//! The sandbox against real components: `tests/guests`, whose behaviour its details choose.
+//! The sandbox against real components: `tests/guests`, whose behaviour its details choose. Each behaviour has a test, named
+//! in [`shown_by`].
 
 mod bad;
+#[allow(dead_code, unreachable_pub, reason = "it is the guest's file")]
+#[path = "../../../../tests/guests/src/behaviour.rs"]
+mod behaviour;
+mod components;
 mod good;
+mod group;
+mod keep;
+mod net;
+mod others;
+mod server;
 mod shared;
+mod shown_by;
+mod tls;
+mod web;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,20 +25,29 @@ use std::time::Duration;
 
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
-use akri_model::grant::{Grants, Limits};
+use akri_model::grant::{Destinations, Grants, HttpDestinations, Limits, Tls};
 use tokio::sync::OnceCell;
 
 use crate::{Call, Component, Host, HostConfig};
 
 /// The guest's bytes, built by `make guests` or found where `AKRI_GUESTS` says.
 fn bytes() -> Vec<u8> {
-    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/target/wasm32-wasip2/release/akri_guest.wasm");
-    let path = std::env::var_os("AKRI_GUESTS").map_or_else(|| PathBuf::from(built), PathBuf::from);
+    read("akri_guest.wasm", "AKRI_GUESTS")
+}
+
+/// One of the built guests, or the file that the variable names.
+fn read(name: &str, variable: &str) -> Vec<u8> {
+    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/target/wasm32-wasip2/release");
+    let path = std::env::var_os(variable).map_or_else(|| PathBuf::from(built).join(name), PathBuf::from);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; `make guests` builds it", path.display()))
 }
 
+fn config(cache_dir: Option<PathBuf>) -> HostConfig {
+    HostConfig { cache_dir, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }
+}
+
 fn host(cache_dir: Option<PathBuf>) -> Host {
-    Host::new(HostConfig { cache_dir, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }).unwrap()
+    Host::new(config(cache_dir)).unwrap()
 }
 
 /// The guest, compiled once for all tests.
@@ -33,6 +55,11 @@ async fn guest() -> Component {
     static GUEST: OnceCell<Component> = OnceCell::const_new();
     let load = || async { host(None).load(bytes()).await.unwrap() };
     GUEST.get_or_init(load).await.clone()
+}
+
+/// A guest of its own host, so that no other test takes its turns.
+async fn alone() -> Component {
+    host(None).load(bytes()).await.unwrap()
 }
 
 fn call(details: &str) -> Call {
@@ -43,23 +70,54 @@ fn brief(details: &str) -> Call {
     Call { limits: Limits { round: Duration::from_millis(300), ..Limits::default() }, ..call(details) }
 }
 
+fn long(details: &str) -> Call {
+    Call { limits: Limits { round: Duration::from_secs(3600), ..Limits::default() }, ..call(details) }
+}
+
+fn with(grants: Grants, details: &str) -> Call {
+    Call { grants, ..call(details) }
+}
+
 fn granted(details: &str, subsystems: &str) -> Call {
-    Call { grants: Grants { udev_subsystems: vec![subsystems.to_owned()], ..Grants::default() }, ..call(details) }
+    with(Grants { udev_subsystems: vec![subsystems.to_owned()], ..Grants::default() }, details)
+}
+
+/// Every port of the networks.
+fn to(networks: &[&str]) -> Destinations {
+    Destinations {
+        networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+        ports: vec![1..=u16::MAX],
+    }
+}
+
+/// HTTP to the networks.
+fn http(networks: &[&str]) -> Grants {
+    Grants { http: vec![HttpDestinations { to: to(networks), tls: Tls::System }], ..Grants::default() }
 }
 
 async fn discover(details: &str) -> Result<DeviceSet, RoundError> {
     guest().await.discover(call(details)).await
 }
 
+async fn error(call: Call) -> RoundError {
+    let subject = call.subject.clone();
+    let ended = guest().await.discover(call).await;
+    ended.err().unwrap_or_else(|| panic!("{subject} must not succeed"))
+}
+
 /// The properties of the one device that was found.
 async fn properties(call: Call) -> BTreeMap<String, String> {
-    let set = guest().await.discover(call).await.unwrap();
+    of(guest().await.discover(call).await)
+}
+
+fn of(ended: Result<DeviceSet, RoundError>) -> BTreeMap<String, String> {
+    let set = ended.unwrap();
     let [device] = set.devices.as_slice() else { panic!("{set:?}") };
     device.properties.clone()
 }
 
-/// What was logged about a Configuration, from here on.
-fn logged(subject: &str) -> Vec<String> {
+/// All that was logged, from here on.
+fn log() -> String {
     static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     static SET: Once = Once::new();
     struct Writer;
@@ -72,7 +130,11 @@ fn logged(subject: &str) -> Vec<String> {
         }
     }
     SET.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init());
-    let text = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+    String::from_utf8(LOG.lock().unwrap().clone()).unwrap()
+}
+
+/// What was logged about a Configuration.
+fn logged(subject: &str) -> Vec<String> {
     let field = format!("configuration={subject:?} ");
-    text.lines().filter(|line| line.contains(&field)).map(str::to_owned).collect()
+    log().lines().filter(|line| line.contains(&field)).map(str::to_owned).collect()
 }

@@ -6,15 +6,6 @@ use super::*;
 use crate::LoadError;
 use crate::round::Round;
 
-/// A guest of its own host, so that no other test takes its turns.
-async fn alone() -> Component {
-    host(None).load(bytes()).await.unwrap()
-}
-
-fn long(details: &str) -> Call {
-    Call { limits: Limits { round: Duration::from_secs(3600), ..Limits::default() }, ..call(details) }
-}
-
 /// Starts calls that don't end by themselves, and waits until each has its turn.
 async fn occupy(guest: &Component, details: &str, count: usize) -> JoinSet<Result<DeviceSet, RoundError>> {
     let mut running = JoinSet::new();

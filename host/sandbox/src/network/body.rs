@@ -32,10 +32,12 @@ fn too_large(error: Box<dyn std::error::Error + Send + Sync>, error_of: fn(Optio
     error.downcast().map_or(Error::HttpProtocolError, |error| *error)
 }
 
-/// What hyper made of an error: ours, if a body was it.
-pub(crate) fn unwrapped(error: hyper::Error) -> Error {
+/// What failed: a body's own bound, or the connection.
+pub(crate) fn why(error: hyper::Error) -> Error {
     match error.source().and_then(|cause| cause.downcast_ref()) {
         Some(Error::HttpRequestBodySize(size)) => Error::HttpRequestBodySize(*size),
+        _ if error.is_parse_too_large() => Error::HttpResponseHeaderSectionSize(None),
+        _ if error.is_incomplete_message() || error.is_closed() || error.is_canceled() => Error::ConnectionTerminated,
         _ => Error::Hyper(error),
     }
 }
@@ -55,7 +57,7 @@ impl Body for Paced {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             let next = Instant::now() + self.pause;
             self.limit.as_mut().reset(next);
-            return Poll::Ready(frame.map(|frame| frame.map_err(Error::Hyper)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(why)));
         }
         ready!(self.limit.as_mut().poll(cx));
         Poll::Ready(Some(Err(Error::ConnectionReadTimeout)))

@@ -1,5 +1,6 @@
 //! Connections to addresses that were checked.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -13,12 +14,26 @@ pub(crate) async fn dial(addresses: &[SocketAddr], within: Duration) -> Result<(
     let mut last = Error::DestinationNotFound;
     for address in addresses {
         match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok((*address, stream)),
-            Ok(Err(error)) => last = Error::Connect(error),
+            Ok(Ok(stream)) => {
+                // A request is one or two small writes; it must not wait for the first to be acknowledged.
+                let _ = stream.set_nodelay(true);
+                return Ok((*address, stream));
+            }
+            Ok(Err(error)) => last = why(&error),
             Err(_) => last = Error::ConnectionTimeout,
         }
     }
     Err(last)
+}
+
+/// What a failed connection means to a guest.
+fn why(error: &io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Error::ConnectionRefused,
+        ErrorKind::TimedOut => Error::ConnectionTimeout,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Error::DestinationIpUnroutable,
+        _ => Error::DestinationUnavailable,
+    }
 }
 
 #[cfg(test)]
@@ -37,7 +52,7 @@ mod tests {
         };
         let second = Duration::from_secs(60);
         assert_eq!(dial(&[closed, open], second).await.unwrap().0, open);
-        assert!(matches!(dial(&[closed], second).await, Err(Error::Connect(_))));
+        assert!(matches!(dial(&[closed], second).await, Err(Error::ConnectionRefused)));
         assert!(matches!(dial(&[], second).await, Err(Error::DestinationNotFound)));
     }
 }

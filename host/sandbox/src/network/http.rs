@@ -31,7 +31,7 @@ const FIRST_BYTE: Duration = Duration::from_secs(10);
 /// For it to go on.
 const BETWEEN_BYTES: Duration = Duration::from_secs(10);
 /// Bytes of a response's head.
-const HEAD: usize = 64 << 10;
+const HEAD: usize = 16 << 10;
 /// Bytes of a request's body that wait in the host, twice: a thousand requests may.
 const CHUNK: usize = 16 << 10;
 
@@ -107,7 +107,7 @@ impl Client {
         let Connected { mut sender, driver } = connect.await?;
         let answer = sender.send_request(prepared(request)?);
         let answer = timeout(options.first_byte_timeout.unwrap_or(FIRST_BYTE), answer).await;
-        let answer = answer.map_err(|_| Error::HttpResponseTimeout)?.map_err(body::unwrapped)?;
+        let answer = answer.map_err(|_| Error::HttpResponseTimeout)?.map_err(body::why)?;
         let answer = bounded(answer, options.between_bytes_timeout.unwrap_or(BETWEEN_BYTES))?;
         let finished = async move {
             driver.await;
@@ -178,7 +178,8 @@ struct Connected {
 
 impl Connected {
     async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, turn: Turn) -> Result<Self, Error> {
-        let (sender, connection) = http1::Builder::new().max_buf_size(HEAD).handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(body::why)?;
         let driver = spawn(async move {
             let _turn = turn;
             // What goes wrong is told by the response and its body.

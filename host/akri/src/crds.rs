@@ -1,0 +1,93 @@
+//! `akri crds`: the definitions of Akri's kinds, for `kubectl apply`.
+
+use std::process::ExitCode;
+
+use akri_api::{Configuration, DiscoveryHandler, Instance};
+use anyhow::Context as _;
+use kube::CustomResourceExt as _;
+
+/// Prints them.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    print!("{}", documents()?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One YAML document for each kind.
+fn documents() -> anyhow::Result<String> {
+    let definitions = [Configuration::crd(), Instance::crd(), DiscoveryHandler::crd()];
+    let documents = definitions.iter().map(serde_saphyr::to_string).collect::<Result<Vec<_>, _>>();
+    Ok(documents.context("cannot write a definition")?.join("---\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// As `deploy/` has them: whoever changes a kind runs `make manifests`.
+    const DEPLOYED: &str = include_str!("../../../deploy/crds.yaml");
+
+    /// What Kubernetes 1.20 refuses, drops or warns of, or 1.36 does.
+    const NOT_EVERYWHERE: [&str; 8] =
+        ["$ref", "$defs", "anyOf", "const", "oneOf", "selectableFields", "x-kubernetes-validations", "examples"];
+
+    /// Calls `visit` with each object and where it is.
+    fn walk(value: &Value, path: &str, visit: &mut impl FnMut(&str, &serde_json::Map<String, Value>)) {
+        match value {
+            Value::Object(object) => {
+                visit(path, object);
+                object.iter().for_each(|(key, value)| walk(value, &format!("{path}/{key}"), visit));
+            }
+            Value::Array(items) => items.iter().for_each(|item| walk(item, path, visit)),
+            _ => {}
+        }
+    }
+
+    fn schemas() -> Vec<Value> {
+        let documents = documents().unwrap();
+        let definitions: Vec<Value> = serde_saphyr::from_multiple(&documents).unwrap();
+        assert_eq!(definitions.len(), 3);
+        definitions.iter().map(|definition| definition["spec"]["versions"][0]["schema"].clone()).collect()
+    }
+
+    #[test]
+    fn the_deployed_definitions_are_those_of_this_program() {
+        assert_eq!(documents().unwrap(), DEPLOYED, "run 'make manifests'");
+    }
+
+    #[test]
+    fn old_and_new_api_servers_understand_every_word() {
+        for schema in schemas() {
+            walk(&schema, "", &mut |path, object| {
+                for word in NOT_EVERYWHERE {
+                    assert!(!object.contains_key(word), "{path} has {word}");
+                }
+                let format = object.get("format").and_then(Value::as_str).unwrap_or("int64");
+                assert!(["int32", "int64", "date-time"].contains(&format), "{path} has the format {format}");
+            });
+        }
+    }
+
+    #[test]
+    fn every_field_has_a_type_and_a_description() {
+        for schema in schemas() {
+            walk(&schema, "", &mut |path, object| {
+                let fields = object.get("properties").filter(|_| object.get("type") == Some(&"object".into()));
+                for (name, field) in fields.and_then(Value::as_object).into_iter().flatten() {
+                    let any = field.get("x-kubernetes-int-or-string").is_some();
+                    assert!(any || field.get("type").is_some(), "{path}/{name} has no type");
+                    assert!(field.get("description").is_some(), "{path}/{name} has no description");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn conditions_and_sets_are_merged_by_their_keys() {
+        let documents = documents().unwrap();
+        assert_eq!(documents.matches("x-kubernetes-list-type: map").count(), 3, "the conditions of each kind");
+        assert_eq!(documents.matches("x-kubernetes-list-type: set").count(), 1, "the nodes of an Instance");
+        assert_eq!(documents.matches("x-kubernetes-map-type: granular").count(), 1, "the slots of an Instance");
+    }
+}

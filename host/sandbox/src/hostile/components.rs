@@ -1,0 +1,59 @@
+//! Components that were made for another host, or for none.
+
+use super::*;
+use crate::LoadError;
+
+/// The guest's bytes, with one name in place of another of the same length.
+fn renamed(from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let (mut bytes, mut count) = (bytes(), 0);
+    let mut at = 0;
+    while let Some(found) = memchr::memmem::find(&bytes[at..], from.as_bytes()) {
+        at += found;
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        count += 1;
+    }
+    assert!(count > 0, "the guest does not name {from}");
+    bytes
+}
+
+async fn refused(bytes: Vec<u8>) -> String {
+    match host(None).load(bytes).await.err() {
+        Some(LoadError::NotAHandler(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_component_without_the_export_is_refused_by_its_name() {
+    let why = refused(renamed("akri:discovery/handler@0.1.0", "akri:discovery/handled@0.1.0")).await;
+    assert!(why.contains("akri:discovery/handler@0.1.0"), "{why}");
+}
+
+#[tokio::test]
+async fn a_component_that_asks_for_what_nobody_has_is_refused_by_its_name() {
+    let why = refused(renamed("akri:discovery/udev@0.1.0", "akri:discovery/usbx@0.1.0")).await;
+    assert!(why.contains("akri:discovery/usbx@0.1.0"), "{why}");
+    let why = refused(renamed("@0.1.0", "@0.2.0")).await;
+    assert!(why.contains("akri:discovery/") && why.contains("@0.2.0"), "{why}");
+}
+
+/// Made against the package as it was before most of its interfaces: it is a handler still.
+#[tokio::test]
+async fn a_component_of_an_older_package_is_a_handler() {
+    let older = host(None).load(read("akri_older_guest.wasm", "AKRI_OLDER_GUEST")).await.unwrap();
+    let ours = |name: &&String| name.starts_with("akri:");
+    assert_eq!(
+        older.imports().iter().filter(ours).collect::<Vec<_>>(),
+        ["akri:discovery/logging@0.1.0", "akri:discovery/types@0.1.0"]
+    );
+    assert_eq!(older.description().name, "older");
+    assert_eq!(older.discover(call("x")).await.unwrap().devices[0].id, "found by an older handler: x");
+}
+
+/// Made against a later 0.1 that it asks for nothing new of.
+#[tokio::test]
+async fn a_component_of_a_later_package_is_a_handler_if_it_asks_for_nothing_new() {
+    let later = host(None).load(renamed("@0.1.0", "@0.1.7")).await.unwrap();
+    assert_eq!(later.discover(call("devices:3")).await.unwrap().devices.len(), 3);
+}

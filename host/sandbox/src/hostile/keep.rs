@@ -1,0 +1,113 @@
+//! Secrets that stay secret, and what is remembered.
+
+use akri_model::property::{Resolved, Secret};
+
+use super::*;
+use crate::Cache;
+
+const PASSWORD: &str = "hunter2-and-more";
+
+/// A call with the secret `password`, granted or not.
+fn secret(details: &str, granted: &[&str]) -> Call {
+    let secrets = [("password".to_owned(), Secret::new(PASSWORD.as_bytes().to_vec()))].into();
+    let grants = Grants { secrets: granted.iter().map(ToString::to_string).collect(), ..Grants::default() };
+    Call { properties: Resolved { secrets, ..Resolved::default() }, ..with(grants, details) }
+}
+
+#[tokio::test]
+pub(super) async fn a_secret_is_shown_by_grant_and_each_time_is_counted() {
+    let guest = guest().await;
+    let set = guest.discover(secret("reveal:password", &["pass*"])).await.unwrap();
+    assert_eq!(set.devices[0].properties["SECRET"], "16 bytes");
+    assert_eq!(set.secrets_revealed, 2);
+    let none = guest.discover(secret("reveal:other", &["*"])).await.unwrap();
+    assert_eq!((none.devices[0].properties["SECRET"].as_str(), none.secrets_revealed), ("none", 0));
+    for name in ["password", "other"] {
+        let seen = properties(secret(&format!("reveal:{name}"), &["user*"])).await;
+        let told = &seen["SECRET"];
+        assert!(told.contains("NotGranted") && told.contains(name) && told.contains("grants.secrets"), "{told}");
+    }
+}
+
+#[tokio::test]
+pub(super) async fn a_secret_is_no_property() {
+    let seen = properties(secret("properties", &["*"])).await;
+    assert_eq!(seen, BTreeMap::from([("ABSENT".to_owned(), "none".to_owned())]));
+}
+
+#[tokio::test]
+pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
+    let guest = guest().await;
+    for place in ["property", "origin", "mount", "device-spec"] {
+        let set = guest.discover(secret(&format!("leak:{place}"), &["*"])).await.unwrap();
+        assert!(set.devices.is_empty() && set.withheld.contains("leak"), "{place}: {set:?}");
+        assert_eq!((set.notes.len(), set.notes[0].reason.as_str()), (1, "SecretInProperty"));
+        assert!(set.notes[0].message.contains("'password'"), "{:?}", set.notes);
+        assert!(!format!("{set:?}").contains(PASSWORD), "{set:?}");
+    }
+    for place in ["id", "kept"] {
+        let error = error(secret(&format!("leak:{place}"), &["*"])).await;
+        assert!(matches!(error, RoundError::LimitExceeded(_)) && !error.to_string().contains(PASSWORD), "{error}");
+    }
+}
+
+#[tokio::test]
+pub(super) async fn a_secret_in_words_is_replaced() {
+    log();
+    let note = guest().await.discover(secret("leak:note", &["*"])).await.unwrap();
+    assert_eq!((note.devices.len(), note.notes[0].origin.as_str()), (1, "origin"));
+    assert!(note.notes[0].message.contains("withheld"), "{:?}", note.notes);
+    for place in ["log", "stdout", "stderr"] {
+        let details = format!("leak:{place}");
+        guest().await.discover(secret(&details, &["*"])).await.unwrap();
+        assert!(
+            logged(&format!("test/{details}")).iter().any(|line| line.contains("withheld: it contains")),
+            "{place}"
+        );
+    }
+    let RoundError::Trapped(panic) = error(secret("leak:panic", &["*"])).await else { panic!("it panics") };
+    let RoundError::Unavailable(told) = error(secret("leak:error", &["*"])).await else { panic!("it fails") };
+    for text in [panic, told, log()] {
+        assert!(!text.contains(PASSWORD), "{text}");
+    }
+}
+
+/// A round with this memory.
+async fn remembering(cache: &Cache, details: &str) -> Result<DeviceSet, RoundError> {
+    guest().await.discover(Call { cache: cache.clone(), ..brief(details) }).await
+}
+
+async fn recalled(cache: &Cache) -> String {
+    of(remembering(cache, "recall:key").await)["VALUE"].clone()
+}
+
+#[tokio::test]
+pub(super) async fn what_a_round_remembers_the_next_one_recalls() {
+    let cache = Cache::default();
+    assert_eq!(recalled(&cache).await, "none");
+    let seen = of(remembering(&cache, "remember:key=02:00").await);
+    assert_eq!((seen["SET"].as_str(), seen["VALUE"].as_str()), ("OPEN", "02:00"), "it sees what it writes");
+    assert_eq!(recalled(&cache).await, "02:00");
+    assert_eq!(recalled(&Cache::default()).await, "none", "another Configuration has another");
+    assert!(matches!(remembering(&cache, "remember-and-fail:error").await, Err(RoundError::Unavailable(_))));
+    assert_eq!(recalled(&cache).await, "error", "it returned");
+}
+
+#[tokio::test]
+pub(super) async fn what_a_round_that_did_not_return_remembers_is_dropped() {
+    let cache = Cache::default();
+    for how in ["panic", "loop", "limit"] {
+        assert!(remembering(&cache, &format!("remember-and-fail:{how}")).await.is_err());
+        assert_eq!(recalled(&cache).await, "none", "{how}");
+    }
+}
+
+#[tokio::test]
+pub(super) async fn the_cache_is_bounded() {
+    let cache = Cache::default();
+    let seen = of(remembering(&cache, "cache-flood:1024").await);
+    assert_eq!(seen["KEPT"], "255", "of a kilobyte each, and their names");
+    assert!(seen["NEXT"].contains("Limit"), "{seen:?}");
+    let small = Limits { cache_bytes: 100, ..Limits::default() };
+    assert_eq!(properties(Call { limits: small, ..call("cache-flood:1024") }).await["KEPT"], "0");
+}

@@ -1,0 +1,99 @@
+//! Which test shows what becomes of a behaviour: one that has none does not compile.
+
+use super::behaviour::{Good, Group, Hostile, Keep, Net, Reach, Web};
+use super::{bad, good, group, keep, net, web};
+
+type Test = fn();
+
+fn good(behaviour: Good) -> Test {
+    match behaviour {
+        Good::Devices => good::every_device_arrives_in_order,
+        Good::Everything => good::a_device_arrives_whole,
+        Good::Properties => good::properties_are_those_of_the_call,
+        Good::DetailsJson => good::details_come_as_json_too,
+        Good::Remaining => good::the_time_left_is_less_than_the_limit,
+        Good::Keep | Good::Note => good::kept_origins_and_notes_come_with_the_devices,
+        Good::Log => good::what_a_guest_writes_is_in_the_log,
+        Good::Udev => good::udev_shows_what_is_granted,
+        Good::Unavailable | Good::NotGranted => good::errors_of_the_handler_are_told_apart,
+    }
+}
+
+fn hostile(behaviour: Hostile) -> Test {
+    match behaviour {
+        Hostile::Loop | Hostile::ImportLoop | Hostile::Sleep => bad::a_guest_that_does_not_end_is_ended,
+        Hostile::Panic => bad::a_panic_is_told_in_the_guest_s_words,
+        Hostile::Exit => bad::an_exit_is_a_trap,
+        Hostile::Stack => bad::endless_recursion_is_a_trap,
+        Hostile::LogFlood | Hostile::StdoutFlood => bad::log_lines_beyond_the_bound_are_counted,
+        Hostile::StderrFlood => bad::a_flood_without_line_ends_is_one_line,
+        Hostile::NoteFlood => bad::notes_beyond_the_bound_are_counted,
+        Hostile::WideQuery => bad::a_query_that_is_too_wide_is_answered_with_its_limit,
+        Hostile::EscapingPaths => bad::paths_are_handed_on_as_they_are_to_be_judged,
+        Hostile::Memory
+        | Hostile::KeepFlood
+        | Hostile::Resources
+        | Hostile::BigArgument
+        | Hostile::HugeString
+        | Hostile::LongValue
+        | Hostile::ManyProperties
+        | Hostile::AliasedStrings
+        | Hostile::DuplicateIds
+        | Hostile::EmptyId => bad::too_much_is_refused_by_name,
+    }
+}
+
+fn reach(behaviour: Reach) -> Test {
+    match behaviour {
+        Reach::Surroundings => good::wasi_is_empty_but_for_the_clocks,
+        Reach::Network => good::there_is_no_network,
+        Reach::Capabilities => good::capabilities_without_a_grant_refuse,
+    }
+}
+
+fn web(behaviour: Web) -> Test {
+    match behaviour {
+        Web::Get => web::a_granted_server_answers,
+        Web::Follow => web::a_redirect_is_the_guest_s_to_follow_and_is_checked_again,
+        Web::Post => web::bodies_are_bounded_both_ways,
+        Web::GetMany => web::of_a_thousand_requests_a_host_gets_four_at_once,
+        Web::Connect => web::a_tunnel_is_no_request,
+        Web::NoPath => web::refused_requests_do_not_fill_the_log,
+        Web::HeaderFlood | Web::LongMethod => web::headers_are_bounded,
+        Web::Abandon => web::a_server_that_never_answers_is_left_when_the_round_ends,
+    }
+}
+
+fn net(behaviour: Net) -> Test {
+    match behaviour {
+        Net::Tcp => net::tcp_goes_where_it_is_granted,
+        Net::Listen => net::nobody_connects_to_a_guest,
+        Net::Udp => net::udp_goes_to_and_comes_from_granted_addresses,
+        Net::UdpBounce => net::a_reflected_datagram_does_not_arrive,
+        Net::SocketFlood | Net::SocketReuse => net::sockets_are_bounded_and_a_closed_one_makes_room,
+        Net::Resolve | Net::ResolveFlood => net::names_are_resolved_if_they_are_granted_and_so_many_in_a_round,
+    }
+}
+
+fn group(behaviour: Group) -> Test {
+    match behaviour {
+        Group::Ask => group::a_granted_group_is_asked_and_answers,
+        Group::WaitAnHour => group::waiting_in_the_host_ends_with_the_round,
+        Group::SendFlood => group::datagrams_are_bounded_in_number_and_size,
+        Group::HearFlood => group::a_flood_fills_the_queue_and_no_more,
+        Group::Conversations => group::conversations_are_bounded,
+    }
+}
+
+fn keep(behaviour: Keep) -> Test {
+    match behaviour {
+        Keep::Reveal => keep::a_secret_is_shown_by_grant_and_each_time_is_counted,
+        Keep::Leak => keep::a_device_with_a_secret_in_it_is_withheld,
+        Keep::Remember | Keep::Recall => keep::what_a_round_remembers_the_next_one_recalls,
+        Keep::RememberAndFail => keep::what_a_round_that_did_not_return_remembers_is_dropped,
+        Keep::CacheFlood => keep::the_cache_is_bounded,
+    }
+}
+
+const _: (fn(Good) -> Test, fn(Hostile) -> Test, fn(Reach) -> Test, fn(Web) -> Test) = (good, hostile, reach, web);
+const _: (fn(Net) -> Test, fn(Group) -> Test, fn(Keep) -> Test) = (net, group, keep);

@@ -1,0 +1,170 @@
+//! The agent in local mode under a real kubelet, which serves real pods: the device plugin layer without a stand-in.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use akri_api::Instance;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use serde_json::{Value, json};
+
+use crate::support::cluster::{BUSYBOX, Story, Worker};
+use crate::support::node::{self, Agent, Node, akri, name_of, resource_of, usage};
+
+/// A node of the cluster with an agent, whose Configurations are files.
+struct Edge<'a> {
+    story: &'a Story,
+    worker: &'a Worker,
+    node: Node,
+}
+
+impl<'a> Edge<'a> {
+    /// On `node-a`, which is what [`Node`] tells its agents.
+    fn new(story: &'a Story) -> Self {
+        let node = Node::new();
+        node.make_echo_local();
+        fs::remove_dir(node.path("kubelet")).unwrap();
+        symlink("/var/lib/kubelet", node.path("kubelet")).unwrap();
+        Self { story, worker: &story.cluster().nodes[0], node }
+    }
+
+    fn start(&self) -> Agent {
+        self.node.start_by(self.worker.command(&akri()), &[])
+    }
+
+    /// The one Instance of a Configuration, once its node can give what it has.
+    async fn found(&self, configuration: &str, count: u32) -> Instance {
+        let is_its = |i: &&Instance| i.spec.configuration_name == configuration;
+        let all = self.node.wait_for_instances(configuration, |all| all.iter().any(|i| is_its(&i))).await;
+        let instance = all.iter().find(is_its).unwrap().clone();
+        self.story.wait_for_allocatable(self.worker.name(), &resource_of(&instance), count).await;
+        instance
+    }
+
+    /// Makes a pod that asks for one each of some resources, and waits until it runs.
+    async fn run(&self, name: &str, resources: &[&str], script: &str) -> Pod {
+        self.story.apply_one(pod(name, resources, script)).await.unwrap();
+        self.story.wait_for_running(name).await
+    }
+}
+
+fn pod(name: &str, resources: &[&str], script: &str) -> Value {
+    let limits: serde_json::Map<String, Value> = resources.iter().map(|name| (name.to_string(), "1".into())).collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main",
+                "image": BUSYBOX,
+                "command": ["sh", "-c", format!("{script}; sleep 100000")],
+                "resources": {"limits": limits},
+                "securityContext": {"capabilities": {"add": ["MKNOD", "SYSLOG"]}},
+            }],
+        },
+    })
+}
+
+/// The kernel's log: a device that no container has by itself.
+fn write_kernel_log(node: &Node, name: &str, capacity: u32) {
+    let rule = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"kmsg\"\n      permissions: r\n";
+    node.write_configuration(name, "udev", rule, &format!("  capacity: {capacity}\n"));
+}
+
+const TRY_TO_OPEN: &str = "mknod /tmp/log c 1 11; (: </tmp/log) && echo opened || echo refused";
+
+fn container(pod: &Pod) -> &ContainerStatus {
+    &pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0]
+}
+
+#[tokio::test]
+async fn a_pod_gets_the_device_and_its_properties_and_others_do_not() {
+    let Some(story) = Story::begin_on_machines("device").await else { return };
+    let edge = Edge::new(&story);
+    write_kernel_log(&edge.node, "device-log", 2);
+    edge.node.write_echo("device-echo", 1, &["one"]);
+    let _agent = edge.start();
+    let (log, echo) = (edge.found("device-log", 2).await, edge.found("device-echo", 1).await);
+    story.wait_for_allocatable("node-a", "akri.sh/device-echo", 1).await;
+    assert_eq!(story.allocatable("node-b", &resource_of(&log)).await, None, "no agent there");
+
+    edge.run("with", &[&resource_of(&log), "akri.sh/device-echo"], &format!("env; {TRY_TO_OPEN}")).await;
+    let printed = story.wait_for_log("with", "opened").await;
+    let suffix = name_of(&echo).rsplit_once('-').unwrap().1.to_uppercase();
+    for line in
+        ["UDEV_DEVNODE=/dev/kmsg", "DEBUG_ECHO_DESCRIPTION=one", &format!("DEBUG_ECHO_DESCRIPTION_{suffix}=one")]
+    {
+        assert!(printed.lines().any(|printed| printed == line), "no {line} in {printed}");
+    }
+    edge.run("without", &[], TRY_TO_OPEN).await;
+    story.wait_for_log("without", "refused").await;
+
+    let slot = format!("{}-0", name_of(&echo));
+    let used = edge.node.wait_for_instance(name_of(&echo), "its use", |i| usage(i) == [(&*slot, "C:0:node-a")]).await;
+    story.delete_pod("with").await;
+    edge.node.wait_for_instance(name_of(&used), "the end of its use", |i| usage(i) == [(&*slot, "")]).await;
+}
+
+#[tokio::test]
+async fn as_many_pods_run_as_there_are_slots() {
+    let Some(story) = Story::begin_on_machines("slots").await else { return };
+    let edge = Edge::new(&story);
+    write_kernel_log(&edge.node, "slots-log", 2);
+    let _agent = edge.start();
+    let resource = resource_of(&edge.found("slots-log", 2).await);
+
+    edge.run("first", &[&resource], "echo").await;
+    edge.run("second", &[&resource], "echo").await;
+    story.apply_one(pod("third", &[&resource], "echo")).await.unwrap();
+    let unschedulable = format!("Insufficient {resource}");
+    let waits = |pod: &Pod| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        conditions.iter().any(|condition| condition.message.as_deref().is_some_and(|m| m.contains(&unschedulable)))
+    };
+    story.wait_for_object("third", "a pod that waits for a slot", waits).await;
+    story.delete_pod("first").await;
+    story.wait_for_running("third").await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_restarts_finds_all_resources_again_and_pods_stay() {
+    let Some(story) = Story::begin_alone("kubelet").await else { return };
+    let edge = Edge::new(&story);
+    write_kernel_log(&edge.node, "kubelet-log", 2);
+    let agent = edge.start();
+    let resource = resource_of(&edge.found("kubelet-log", 2).await);
+    let before = edge.run("before", &[&resource], "echo").await;
+
+    for round in ["once", "twice"] {
+        edge.worker.kubelet.kill();
+        let since = agent.log().len();
+        edge.worker.kubelet.start().unwrap();
+        let is_seen = |log: &String| log[since..].contains("the kubelet is there");
+        node::wait_for("the new kubelet", || agent.log(), is_seen).await;
+        story.wait_for_allocatable("node-a", &resource, 2).await;
+        edge.run(round, &[&resource], "echo").await;
+        story.delete_pod(round).await;
+    }
+    let stayed = story.wait_for_running("before").await;
+    assert_eq!(container(&stayed).container_id, container(&before).container_id);
+    assert_eq!(container(&stayed).restart_count, 0);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_takes_no_device_from_a_pod() {
+    let Some(story) = Story::begin_on_machines("agent").await else { return };
+    let edge = Edge::new(&story);
+    write_kernel_log(&edge.node, "agent-log", 1);
+    let agent = edge.start();
+    let instance = edge.found("agent-log", 1).await;
+    let resource = resource_of(&instance);
+    let before = edge.run("holder", &[&resource], "echo").await;
+    agent.kill();
+    story.wait_for_allocatable("node-a", &resource, 0).await;
+    let _agent = edge.start();
+    story.wait_for_allocatable("node-a", &resource, 1).await;
+    let stayed = story.wait_for_running("holder").await;
+    assert_eq!(container(&stayed).container_id, container(&before).container_id);
+    assert_eq!(usage(&edge.node.instance(name_of(&instance)).unwrap())[0].1, "node-a");
+}

@@ -1,0 +1,250 @@
+//! `akri handler`: for those who write handlers, and for those who decide what handlers may reach.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::node::{Node, built_components, guest};
+
+const CONFIGURATION: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: NAME
+spec:
+  discoveryHandler:
+    name: HANDLER
+    discoveryDetails: |-
+      DETAILS
+    discoveryProperties:
+    - name: PLAIN
+      value: v
+    - name: FROM
+      valueFrom: {configMapKeyRef: {name: map, key: k}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: map}
+data: {k: w}
+";
+
+const HANDLER: &str = "\
+apiVersion: akri.sh/v0
+kind: DiscoveryHandler
+metadata: {name: h}
+spec:
+  component: {file: FILE}
+  grants: GRANTS
+";
+
+fn configuration(name: &str, handler: &str, details: &str) -> String {
+    CONFIGURATION.replace("NAME", name).replace("HANDLER", handler).replace("DETAILS", details)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// `akri handler COMMAND WASM FILE FLAGS`, with the file's text.
+fn run(node: &Node, command: &str, wasm: &str, file: &str, flags: &[&str]) -> Output {
+    node.write("try.yaml", file);
+    let path = node.path("try.yaml");
+    node.akri(&[&["handler", command, wasm, path.to_str().unwrap()], flags].concat())
+}
+
+fn of_json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+#[test]
+fn a_round_is_shown_with_everything_that_came_of_it() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let output = run(&node, "run", &guest, &configuration("cam", "guest", "properties"), &["-o", "json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = &of_json(&output)[0];
+    assert_eq!((&report["configuration"], &report["handler"]), (&"default/cam".into(), &"guest".into()));
+    assert_eq!(report["digest"].as_str().unwrap().len(), 64);
+    assert!(report["milliseconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["triggers"], serde_json::json!(["uevent tty", "multicast 239.255.255.250:3702"]));
+    let device = &report["devices"][0]["device"];
+    assert_eq!(device["properties"]["PLAIN"], "v");
+    assert_eq!(device["properties"]["FROM"], "w", "values from the file");
+
+    let logged = of_json(&run(&node, "run", &guest, &configuration("cam", "guest", "log:hello"), &["-o", "json"]));
+    let line = serde_json::json!({"level": "INFO", "context": "guest", "message": "hello"});
+    assert_eq!(logged[0]["log"], serde_json::json!([line]));
+    let noted = run(&node, "run", &guest, &configuration("cam", "guest", "note"), &[]);
+    let (table, said) = (text(&noted.stdout), text(&noted.stderr));
+    assert!(table.starts_with("default/cam: a round of guest 0.1.0 took "), "{table}");
+    assert!(table.contains("\nthe next is started by: uevent tty, multicast 239.255.255.250:3702\n"), "{table}");
+    assert!(table.ends_with(" default/cam     -        noted\n"), "{table}");
+    assert!(said.contains("warning: default/cam: http://camera-1: camera 1 did not answer (Unreachable)"), "{said}");
+    let spoke = run(&node, "run", &guest, &configuration("cam", "guest", "log:hello"), &[]);
+    for what in ["stdout hello", "stderr hello", " hello handler=\"guest\""] {
+        assert!(text(&spoke.stderr).contains(what), "{what}: {}", text(&spoke.stderr));
+    }
+}
+
+#[test]
+fn a_round_has_the_grants_of_the_file_or_of_the_flag() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let handler = |grants: &str| HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", grants);
+    let wanted = configuration("cam", "guest", "everything");
+    let withheld = |output: &Output| of_json(output)[0]["withheld"].clone();
+    let json = ["-o", "json"];
+    // It names the node /dev/node and the mount /dev/mount, which are granted by default.
+    assert_eq!(withheld(&run(&node, "run", &guest, &wanted, &json)), serde_json::json!([]));
+    let in_file = format!("{wanted}---\n{}", handler("{devicePaths: []}"));
+    let output = run(&node, "run", &guest, &in_file, &json);
+    assert_eq!(withheld(&output), serde_json::json!(["full"]));
+    assert!(text(&output.stderr).contains("is not covered by grants.devicePaths"), "{}", text(&output.stderr));
+    node.write("object.yaml", &handler("{devicePaths: [/dev/node]}"));
+    let object = node.path("object.yaml");
+    let by_flag = ["--grants", object.to_str().unwrap(), "-o", "json"];
+    assert_eq!(withheld(&run(&node, "run", &guest, &in_file, &by_flag)), serde_json::json!([]), "the flag wins");
+}
+
+#[test]
+fn details_are_validated_with_file_line_and_field() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let file = format!(
+        "{}---\n{}---\n{}",
+        configuration("good", "guest", "devices:1"),
+        configuration("bad", "guest", "invalid-details").replace("name: map", "name: other"),
+        configuration("foreign", "udev", "x").replace("name: map", "name: third"),
+    );
+    let output = run(&node, "validate", &guest, &file, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let line = |name: &str| file.lines().position(|line| line == format!("  name: {name}")).unwrap() + 5;
+    let told = format!(
+        "error: {}:{}: spec.discoveryHandler.discoveryDetails.word: the details have to name a behaviour of the guest\n",
+        node.path("try.yaml").display(),
+        line("bad")
+    );
+    assert_eq!(text(&output.stderr), told);
+    let good = "default/good: valid; rounds are started by: uevent tty, multicast 239.255.255.250:3702\n";
+    assert_eq!(text(&output.stdout), format!("{good}default/bad: invalid\n"));
+    let verdicts = of_json(&run(&node, "validate", &guest, &file, &["-o", "json"]));
+    assert_eq!((&verdicts[0]["valid"], &verdicts[1]["valid"]), (&true.into(), &false.into()));
+    assert_eq!(verdicts[1]["problems"][0]["field"], "/spec/discoveryHandler/discoveryDetails/word");
+    assert_eq!(verdicts.as_array().unwrap().len(), 2, "those for other handlers are left out");
+}
+
+#[test]
+fn what_can_not_be_done_is_said() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let good = configuration("cam", "guest", "devices:1");
+    for (command, wasm, file, told) in [
+        ("run", "/nowhere.wasm", good.clone(), "cannot read '/nowhere.wasm': No such file or directory"),
+        (
+            "validate",
+            &*guest,
+            configuration("cam", "udev", "x"),
+            "holds no Configuration for handler 'guest'; handlers named there: udev",
+        ),
+        (
+            "validate",
+            &*guest,
+            good.replace("    name: guest", "    nam: guest"),
+            ":7: spec.discoveryHandler.nam: unknown field",
+        ),
+        ("run", &*guest, configuration("cam", "guest", "panic"), "default/cam: the handler trapped: "),
+        (
+            "run",
+            &*guest,
+            configuration("cam", "guest", "unavailable"),
+            "default/cam: unavailable: the camera does not answer",
+        ),
+        (
+            "run",
+            &*guest,
+            good.replace("name: map, key", "name: nowhere, key"),
+            "default/cam: discoveryProperties: property 'FROM': ConfigMap default/nowhere does not exist",
+        ),
+    ] {
+        let output = run(&node, command, wasm, &file, &[]);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(
+            text(&output.stderr).contains("error: ") && text(&output.stderr).contains(told),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    let script = node.path("try.yaml").display().to_string();
+    let output = run(&node, "run", &script, &good, &[]);
+    assert!(text(&output.stderr).contains("not a WebAssembly component"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn imports_are_shown_beside_the_grants() {
+    let node = Node::new();
+    let udev = built_components().join("udev.wasm").display().to_string();
+    let inspect = |flags: &[&str]| node.akri(&[&["handler", "inspect", &udev], flags].concat());
+    let output = inspect(&["-o", "json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = &of_json(&output)[0];
+    assert_eq!((&report["handler"], &report["exports"]), (&"udev".into(), &"akri:discovery/handler@0.1.0".into()));
+    assert_eq!(report["bytes"].as_u64().unwrap(), fs::metadata(&udev).unwrap().len());
+    let line = |report: &Value, name: &str| {
+        let imports = report["imports"].as_array().unwrap().clone();
+        imports.into_iter().find(|import| import["name"].as_str().unwrap().starts_with(name)).unwrap()
+    };
+    let import = line(report, "akri:discovery/udev@");
+    assert_eq!((&import["kind"], &import["covered"]), (&"asked".into(), &"not granted".into()));
+    assert_eq!(line(report, "wasi:cli/stderr@")["kind"], "runtime");
+
+    let object = HANDLER.replace("FILE", "udev.wasm");
+    node.write("object.yaml", &object.replace("GRANTS", "{udev: {subsystems: [tty]}}"));
+    let path = node.path("object.yaml").display().to_string();
+    let granted = text(&inspect(&["--handler-object", &path]).stdout);
+    let row = granted.lines().find(|line| line.starts_with("akri:discovery/udev@")).unwrap();
+    assert!(row.contains(" asked ") && row.ends_with("granted   grants.udev: tty"), "{row}");
+    assert!(granted.starts_with("handler    udev 0.1.0\ndigest     sha256:"), "{granted}");
+
+    let both = "{secrets: [x], tcp: [{networks: [10.0.0.0/8], ports: [80]}]}";
+    node.write("object.yaml", &object.replace("GRANTS", both));
+    assert!(
+        text(&inspect(&["--handler-object", &path]).stderr)
+            .starts_with("warning: it gets secrets and may use the network")
+    );
+    // Of several DiscoveryHandlers it is the one that names the file.
+    let other = object.replace("{name: h}", "{name: other}").replace("udev.wasm", "other.wasm");
+    node.write("object.yaml", &format!("{object}---\n{other}").replace("GRANTS", "{}"));
+    assert!(inspect(&["--handler-object", &path]).status.success());
+    node.write("object.yaml", &format!("{other}---\n{}", other.replace("other}", "third}")).replace("GRANTS", "{}"));
+    let none = text(&inspect(&["--handler-object", &path]).stderr);
+    assert_eq!(none, format!("error: none of the DiscoveryHandlers of '{path}' names 'udev.wasm'\n"));
+}
+
+/// What a beginner gets is built with the dependencies that the built-in handlers were built with.
+#[test]
+fn a_new_handler_can_be_built_and_run() {
+    let node = Node::new();
+    let directory = node.path("my-handler");
+    let made = node.akri(&["handler", "new", directory.to_str().unwrap()]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
+    fs::copy(handlers.join("Cargo.lock"), directory.join("Cargo.lock")).unwrap();
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--target", "wasm32-wasip2", "--offline"]).current_dir(&directory);
+    let built = build.env("CARGO_TARGET_DIR", handlers.join("target")).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let wasm = handlers.join("target/wasm32-wasip2/release/my_handler.wasm").display().to_string();
+    let file = directory.join("configuration.yaml").display().to_string();
+    let output = node.akri(&["handler", "run", &wasm, &file, "-o", "json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let devices = of_json(&output)[0]["devices"].as_array().unwrap().len();
+    assert_eq!(devices, 2);
+    fs::remove_file(&wasm).unwrap();
+
+    let again = node.akri(&["handler", "new", directory.to_str().unwrap()]);
+    assert_eq!(text(&again.stderr), format!("error: '{}' exists already\n", directory.display()));
+    let bad = node.akri(&["handler", "new", "My_Handler"]);
+    assert!(text(&bad.stderr).starts_with("error: 'My_Handler' can't be a handler's name"), "{}", text(&bad.stderr));
+}

@@ -1,0 +1,142 @@
+//! Instances on a real API server: who makes, names, owns and deletes them (rules 22 to 29).
+
+use std::collections::BTreeSet;
+
+use akri_api::Instance;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::support::node::{is_online, resource_of, usage};
+use crate::support::site::Site;
+
+fn nodes(instance: &Instance) -> Vec<&str> {
+    let mut nodes: Vec<&str> = instance.spec.nodes.iter().map(String::as_str).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+fn managers(instance: &Instance) -> BTreeSet<String> {
+    let name = |entry: &ManagedFieldsEntry| entry.manager.clone().unwrap_or_default();
+    instance.managed_fields().iter().map(name).collect()
+}
+
+#[tokio::test]
+async fn two_nodes_share_an_instance_and_the_last_one_takes_it_away() {
+    let Some(site) = Site::begin("shared").await else { return };
+    site.echo(site.name(), 2, &["one"], json!({"brokerProperties": {"COLOUR": "black"}})).await;
+    let (a, mut b) = (site.add("node-a"), site.add("node-b"));
+    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"] && is_online(i)).await;
+    let name = made.name_any();
+    assert_eq!(made.spec.broker_properties["COLOUR"], "black");
+    assert_eq!(usage(&made), [(&*format!("{name}-0"), ""), (&*format!("{name}-1"), "")]);
+    let owner = &made.owner_references()[0];
+    assert_eq!(
+        (owner.kind.as_str(), owner.controller, owner.block_owner_deletion),
+        ("Configuration", Some(true), Some(false))
+    );
+    assert!(made.annotations().contains_key("akri.sh/identity") && made.finalizers().is_empty());
+    assert!(managers(&made).len() <= 5, "{:?}", managers(&made));
+    let resource = resource_of(&made);
+    a.offers(&resource, 2).await;
+    b.offers(&resource, 2).await;
+
+    site.configurations()
+        .patch(site.name(), &PatchParams::apply("story").force(), &Patch::Apply(json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration",
+            "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: []"}, "offlineGracePeriod": "0s"},
+        })))
+        .await
+        .unwrap();
+    b.agent.take().unwrap().stop();
+    site.wait_for_instances("node-b alone, which does not run", |list| {
+        list.len() == 1 && nodes(&list[0]) == ["node-b"]
+    })
+    .await;
+    b.start();
+    site.wait_for_instances("no Instance", |list| list.is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_keeps_its_instances_and_its_slots() {
+    let Some(site) = Site::begin("killed").await else { return };
+    site.echo(site.name(), 2, &["one"], json!({})).await;
+    let mut a = site.add("node-a");
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 2).await;
+    a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    let claimed = |i: &Instance| usage(i).iter().filter(|(_, usage)| *usage == "node-a").count() == 1;
+    site.wait_for_the_instance("the claim", claimed).await;
+    a.kill();
+    a.start();
+    a.offers(&resource, 2).await;
+    a.kubelet.readmit("pod").unwrap();
+    let after = site.wait_for_the_instance("the claim", claimed).await;
+    assert_eq!(after.uid(), made.uid());
+}
+
+#[tokio::test]
+async fn an_instance_that_somebody_deletes_is_made_again_with_its_claims() {
+    let Some(site) = Site::begin("remade").await else { return };
+    site.echo(site.name(), 2, &["one"], json!({})).await;
+    let a = site.add("node-a");
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 2).await;
+    a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    site.instances().delete(&made.name_any(), &DeleteParams::default()).await.unwrap();
+    let again = |i: &Instance| i.uid() != made.uid() && usage(i).iter().any(|(_, usage)| *usage == "node-a");
+    site.wait_for_the_instance("another one with the claim", again).await;
+    a.kubelet.admit("next", "container", &resource, 1).await.unwrap();
+    let both = |i: &Instance| usage(i).iter().all(|(_, usage)| *usage == "node-a");
+    site.wait_for_the_instance("both claims", both).await;
+}
+
+#[tokio::test]
+async fn capacity_and_properties_change_on_all_nodes_while_slots_are_in_use() {
+    let Some(site) = Site::begin("edited").await else { return };
+    site.echo(site.name(), 2, &["one"], json!({})).await;
+    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 2).await;
+    b.offers(&resource, 2).await;
+    let admitted = b.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    a.offers(&resource, 1).await;
+
+    site.echo(site.name(), 3, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
+    let grown =
+        |i: &Instance| i.spec.capacity == 3 && i.spec.broker_properties.get("COLOUR").is_some_and(|c| c == "red");
+    let grown = site.wait_for_the_instance("three slots", |i| grown(i) && i.spec.device_usage.len() == 3).await;
+    a.offers(&resource, 2).await;
+    b.offers(&resource, 3).await;
+    let next = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    assert_eq!(next.response.envs["COLOUR"], "red");
+
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let shrunk =
+        |i: &Instance| i.spec.capacity == 1 && i.spec.device_usage.values().filter(|u| !u.is_empty()).count() == 2;
+    let shrunk = site.wait_for_the_instance("only slots in use above the capacity", shrunk).await;
+    assert_eq!((shrunk.uid(), shrunk.uid()), (made.uid(), grown.uid()));
+    assert!(shrunk.spec.device_usage.contains_key(&admitted.ids[0]));
+}
+
+#[tokio::test]
+async fn a_configuration_deleted_while_a_node_is_down_goes_at_once() {
+    let Some(site) = Site::begin("deleted").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let (a, mut b) = (site.add("node-a"), site.add("node-b"));
+    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let resource = resource_of(&made);
+    b.offers(&resource, 1).await;
+    b.kill();
+    site.delete(site.name()).await;
+    a.offers(&resource, 0).await;
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let again = site.wait_for_the_instance("another Instance", |i| nodes(i) == ["node-a"]).await;
+    assert_ne!(again.uid(), made.uid());
+    b.start();
+    site.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
+}

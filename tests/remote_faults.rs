@@ -1,0 +1,254 @@
+//! Remote handlers that flood, stall, end, lie and die: their devices stay, and nobody else notices.
+
+use std::time::{Duration, Instant};
+
+use akri_api::{HandlerState, Instance};
+use akri_grpc::discovery::{Device, DeviceSpec, Mount};
+use tonic::Status;
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Node, identities, is_online, name_of, resource_of, rss_kib, used, wait_for};
+use crate::support::remote::{Answer, Handler, devices};
+
+/// A Configuration for a handler of the same name.
+fn write(node: &Node, name: &str) {
+    node.write_configuration(name, name, "      -\n", "  capacity: 2\n  offlineGracePeriod: 0s\n");
+}
+
+fn of<'i>(instances: &'i [Instance], configuration: &str) -> Vec<&'i Instance> {
+    instances.iter().filter(|instance| instance.spec.configuration_name == configuration).collect()
+}
+
+/// A node with a handler `cam` and its devices, a component, and another remote handler.
+struct Scene {
+    node: Node,
+    agent: crate::support::node::Agent,
+    cam: Handler,
+    other: Handler,
+    found: Vec<(String, String)>,
+}
+
+impl Scene {
+    async fn play() -> Self {
+        let node = Node::new();
+        write(&node, "cam");
+        write(&node, "other");
+        node.write_echo("echo", 1, &["foo0"]);
+        let agent = node.start();
+        let cam = Handler::start(&node, "cam", "cam", &["one", "two"]);
+        let other = Handler::start(&node, "other", "other", &["o1"]);
+        cam.register(&node).await.unwrap();
+        other.register(&node).await.unwrap();
+        let found = node.wait_for_instances("all devices", |list| list.len() == 4).await;
+        let found = of(&found, "cam").into_iter().cloned().collect::<Vec<_>>();
+        Self { node, agent, cam, other, found: identities(&found) }
+    }
+
+    /// The devices of `cam` are as they were, and the others find and lose theirs.
+    async fn goes_on(&mut self, round: usize) {
+        let cams: Vec<Instance> = of(&self.node.instances(), "cam").into_iter().cloned().collect();
+        assert_eq!(identities(&cams), self.found, "the same objects");
+        assert!(cams.iter().all(is_online), "{cams:#?}");
+        let (device, file) = (format!("o{round}"), format!("foo{round}"));
+        self.other.sees(&[&device]).await;
+        self.node.write_echo("echo", 1, &[&file]);
+        let seen = |list: &[Instance], configuration: &str, value: &str| {
+            let of = of(list, configuration);
+            of.len() == 1 && of[0].spec.broker_properties.values().any(|property| property == value)
+        };
+        let what = "what the others find";
+        self.node.wait_for_instances(what, |list| seen(list, "other", &device) && seen(list, "echo", &file)).await;
+        assert!(self.agent.is_running());
+    }
+
+    async fn fails(&self, reason: &str, message: &str) {
+        let failed = self.node.wait_for_condition("cam", "Ready", "False", reason).await;
+        assert!(failed.message.contains(message), "{}", failed.message);
+        assert!(failed.message.ends_with("; known devices stay as they are"), "{}", failed.message);
+    }
+}
+
+#[tokio::test]
+async fn streams_that_end_and_fail_change_nothing_and_disturb_nobody() {
+    let mut scene = Scene::play().await;
+    let long = "x".repeat(4097);
+    let with = |change: fn(&mut Device, String), value: &str| {
+        let mut all = devices(&["one", "three"]);
+        change(&mut all[1], value.to_owned());
+        Answer::Devices(all)
+    };
+    let many: Vec<String> = (0..100_000).map(|n| format!("{n:06}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let large =
+        Device { id: "d".into(), properties: [("K".to_owned(), "x".repeat(5 << 20))].into(), ..Device::default() };
+    let cases = [
+        (Answer::End, "Unavailable", "the handler ended the stream"),
+        (Answer::Fail(Status::unavailable("no camera")), "Unavailable", "Unavailable: no camera"),
+        (Answer::Fail(Status::unimplemented("")), "Unavailable", "Unimplemented"),
+        (Answer::Fail(Status::internal("a\u{1b}[2Jb\nc")), "Unavailable", "Internal: a [2Jb c"),
+        (Answer::Fail(Status::invalid_argument("no such camera")), "InvalidDetails", "no such camera"),
+        (Answer::Devices(devices(&many)), "LimitExceeded", "devices: 100000 (at most 4096)"),
+        (Answer::Devices(vec![large]), "LimitExceeded", "message length too large"),
+        (with(|device, id| device.id = id, ""), "LimitExceeded", "its id is empty"),
+        (with(|device, id| device.id = id, &long), "LimitExceeded", "its id: 4097 bytes (at most 4096)"),
+        (
+            with(|device, value| device.properties = [("K".to_owned(), value)].into(), &long),
+            "LimitExceeded",
+            "a property's value: 4097 bytes",
+        ),
+    ];
+    for (round, (answer, reason, message)) in cases.into_iter().enumerate() {
+        scene.cam.answer(answer).await;
+        scene.fails(reason, message).await;
+        scene.goes_on(round + 1).await;
+        scene.cam.set(Answer::Devices(devices(&["one", "two"])));
+        scene.cam.register(&scene.node).await.unwrap(); // which is worth another try at once
+        scene.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+    }
+    assert!(rss_kib(scene.agent.pid()) < 300 << 10, "{} KiB", rss_kib(scene.agent.pid()));
+}
+
+#[tokio::test]
+async fn a_flood_of_messages_is_passed_over_but_for_the_last() {
+    let mut scene = Scene::play().await;
+    let before = rss_kib(scene.agent.pid());
+    let names: Vec<String> = (0..100).map(|n| format!("device-{n}")).collect();
+    let end = Instant::now() + Duration::from_secs(3);
+    let mut sent = 0;
+    while Instant::now() < end {
+        // A hundred devices in every other message: none of them is ever true for long.
+        let flood: Vec<&str> = names.iter().map(String::as_str).collect();
+        scene.cam.sees(if sent % 2 == 0 { &flood } else { &["one", "two"] }).await;
+        sent += 1;
+    }
+    scene.cam.sees(&["one", "two", "three"]).await;
+    let settled = |list: &[Instance]| of(list, "cam").len() == 3 && of(list, "cam").iter().all(|i| is_online(i));
+    scene.node.wait_for_instances("the last message", settled).await;
+    let grown = rss_kib(scene.agent.pid()).saturating_sub(before);
+    assert!(grown < 128 << 10, "{sent} messages, {grown} KiB more");
+    scene.found = identities(&of(&scene.node.instances(), "cam").into_iter().cloned().collect::<Vec<_>>());
+    scene.goes_on(1).await;
+}
+
+#[tokio::test]
+async fn a_handler_that_stalls_keeps_its_devices() {
+    let mut scene = Scene::play().await;
+    let calls = scene.cam.calls().len();
+    scene.cam.answer(Answer::Silence).await;
+    scene.goes_on(1).await;
+    // Even a new stream without a word changes nothing.
+    write_details(&scene.node, "other details");
+    wait_for("another call", || scene.cam.calls().len(), |now| *now > calls).await;
+    assert_eq!(scene.cam.calls().last().unwrap().discovery_details, "other details");
+    scene.goes_on(2).await;
+    scene.cam.sees(&["one"]).await;
+    scene.node.wait_for_instances("one that is gone", |list| of(list, "cam").len() == 1).await;
+}
+
+fn write_details(node: &Node, details: &str) {
+    let spec = "  capacity: 2\n  offlineGracePeriod: 0s\n";
+    node.write_configuration("cam", "cam", &format!("      {details}\n"), spec);
+}
+
+#[tokio::test]
+async fn a_silent_handler_is_connected_and_has_found_nothing() {
+    let node = Node::new();
+    write(&node, "cam");
+    let _agent = node.start();
+    let cam = Handler::start(&node, "cam", "cam", &[]);
+    cam.set(Answer::Silence);
+    cam.register(&node).await.unwrap();
+    node.wait_for_condition("cam", "Ready", "Unknown", "NothingReported").await;
+    node.wait_for_condition("cam", "HandlerAvailable", "True", "Connected").await;
+    let states = || node.remote_handlers().iter().map(|handler| handler.state).collect::<Vec<_>>();
+    wait_for("an active endpoint", states, |states| *states == [HandlerState::Active]).await;
+    let [status] = node.remote_handlers().try_into().unwrap();
+    assert_eq!((status.devices, status.last_result), (0, None));
+    cam.sees(&["one"]).await;
+    node.wait_for_instances("a device", |list| list.len() == 1).await;
+}
+
+#[tokio::test]
+async fn a_handler_that_is_killed_and_comes_back_finds_its_instances() {
+    let mut scene = Scene::play().await;
+    let kubelet = Kubelet::start(&scene.node.path("kubelet"));
+    let instance = of(&scene.node.instances(), "cam")[0].clone();
+    let resource = resource_of(&instance);
+    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
+    let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    for round in 1..=3 {
+        scene.cam = Handler::start(&scene.node, "nobody", "elsewhere", &[]); // the old one is dropped, and so killed
+        scene.fails("Unavailable", "unix:").await;
+        scene.goes_on(round).await;
+        assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 2, "and they are handed out");
+        // It registers anew, as Akri's handlers do, or it does not.
+        scene.cam = Handler::start(&scene.node, "cam", "cam", &["one", "two"]);
+        if round == 1 {
+            scene.cam.register(&scene.node).await.unwrap();
+        }
+        scene.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+    }
+    let after = scene.node.wait_for_instance(name_of(&instance), "the claim", |i| used(i) == admitted.ids).await;
+    assert_eq!(identities(&[after]), identities(&[instance]));
+}
+
+#[tokio::test]
+async fn properties_and_details_reach_the_handler_and_changes_ask_it_anew() {
+    let node = Node::new();
+    let properties = "    discoveryProperties:\n    - name: plain\n      value: one\n    - name: password\n      \
+                      valueFrom:\n        secretKeyRef: {name: cam, key: password}\n";
+    let secret = |password: &str| {
+        format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: cam\nstringData:\n  password: {password}\n")
+    };
+    node.write_configuration("cam", "cam", "      some details\n", properties);
+    let agent = node.start();
+    let cam = Handler::start(&node, "cam", "cam", &["one"]);
+    cam.register(&node).await.unwrap();
+    let unresolved = node.wait_for_condition("cam", "PropertiesResolved", "False", "PropertiesUnresolved").await;
+    assert!(unresolved.message.contains("Secret default/cam does not exist"), "{}", unresolved.message);
+    assert_eq!(cam.calls().len(), 0);
+
+    for (calls, password) in ["hunter2", "correct-horse"].into_iter().enumerate() {
+        node.write("manifests/secret.yaml", &secret(password));
+        wait_for("another call", || cam.calls().len(), |now| *now > calls).await;
+        let call = cam.calls().pop().unwrap();
+        let property = |name: &str| String::from_utf8(call.discovery_properties[name].vec.clone().unwrap()).unwrap();
+        assert_eq!((call.discovery_details.trim(), call.discovery_properties.len()), ("some details", 2));
+        assert_eq!((property("plain").as_str(), property("password").as_str()), ("one", password));
+    }
+    node.wait_for_instances("its device", |list| list.len() == 1).await;
+    wait_for("one stream", || cam.open_streams(), |open| *open == 1).await;
+    assert_eq!(cam.calls().len(), 2);
+
+    node.remove("manifests/secret.yaml");
+    node.wait_for_condition("cam", "PropertiesResolved", "False", "PropertiesUnresolved").await;
+    assert!(node.instances().iter().all(is_online));
+    assert!(!agent.log().contains("hunter2") && !agent.log().contains("correct-horse"));
+}
+
+#[tokio::test]
+async fn a_device_outside_of_dev_is_withheld_unless_that_is_allowed() {
+    let node = Node::new();
+    write(&node, "cam");
+    let path = |path: &str| path.to_owned();
+    let node_at =
+        |host: &str| DeviceSpec { container_path: path("/dev/x"), host_path: path(host), permissions: path("rw") };
+    let mount_of = |host: &str| Mount { container_path: path("/x"), host_path: path(host), read_only: true };
+    let mut all = devices(&["null", "passwd", "etc", "socket", "good"]);
+    all[0].device_specs = vec![node_at("/dev/null")];
+    all[1].device_specs = vec![node_at("/etc/passwd")];
+    all[2].mounts = vec![mount_of("/etc")];
+    all[3].mounts = vec![mount_of("/run/docker.sock")];
+    let cam = Handler::start(&node, "cam", "cam", &[]);
+    cam.set(Answer::Devices(all));
+    let agent = node.start();
+    cam.register(&node).await.unwrap();
+    let found = node.wait_for_instances("what is allowed", |list| list.len() == 2).await;
+    let incomplete = node.wait_for_condition("cam", "DiscoveryComplete", "False", "DeviceRefused").await;
+    let told = "device 'passwd': path '/etc/passwd' is not below /dev; --trust-remote-paths of the agent allows others";
+    assert!(incomplete.message.contains(told), "{}", incomplete.message);
+    assert!(agent.stop());
+    let _agent = node.start_with(&["--trust-remote-paths"]);
+    let trusted = node.wait_for_instances("all of them", |list| list.len() == 5).await;
+    assert!(identities(&found).iter().all(|one| identities(&trusted).contains(one)));
+}

@@ -1,0 +1,186 @@
+//! Nodes of a real cluster without machines: the real agent of each, with a test kubelet, on a real API server. Configurations
+//! are for all nodes of a cluster, so that such stories are told one after the other.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use akri_api::condition::{self, Condition};
+use akri_api::{Configuration, Instance};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::cluster::{Story, wait_for};
+use crate::kubelet::Kubelet;
+use crate::node::{Agent, Node, akri};
+
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A cluster with the controller, and nodes that a story adds.
+pub struct Site {
+    pub story: Story,
+    kubeconfig: PathBuf,
+    _controller: Agent,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// A node of it.
+pub struct Member {
+    pub name: &'static str,
+    pub node: Node,
+    pub kubelet: Kubelet,
+    pub agent: Option<Agent>,
+    kubeconfig: PathBuf,
+}
+
+impl Site {
+    /// None, with the reason, if there is no cluster.
+    pub async fn begin(name: &str) -> Option<Self> {
+        let turn = TURN.lock().await;
+        let story = Story::begin(name).await?;
+        Some(Self::on(story, turn).await)
+    }
+
+    /// The same on the cluster of the tests, with components of it to stop.
+    pub async fn begin_alone(name: &str) -> Option<Self> {
+        let turn = TURN.lock().await;
+        let story = Story::begin_alone(name).await?;
+        Some(Self::on(story, turn).await)
+    }
+
+    async fn on(story: Story, turn: MutexGuard<'static, ()>) -> Self {
+        for definition in story.apply(include_str!("../../deploy/crds.yaml")).await {
+            established(&story, &definition.name_any()).await;
+        }
+        let kubeconfig = story.kubeconfig();
+        let controller = Agent::spawn(Command::new(akri()).args(["controller", "-v"]).env("KUBECONFIG", &kubeconfig));
+        let site = Self { story, kubeconfig, _controller: controller, _turn: turn };
+        site.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "200ms"})).await;
+        site
+    }
+
+    /// A node with an agent and a kubelet.
+    pub fn add(&self, name: &'static str) -> Member {
+        let node = Node::new();
+        let kubelet = Kubelet::start(&node.path("kubelet"));
+        let mut member = Member { name, node, kubelet, agent: None, kubeconfig: self.kubeconfig.clone() };
+        member.start();
+        member
+    }
+
+    /// A DiscoveryHandler for all nodes.
+    pub async fn handle(&self, name: &str, spec: Value) {
+        let object = json!({
+            "apiVersion": "akri.sh/v0", "kind": "DiscoveryHandler", "metadata": {"name": name}, "spec": spec,
+        });
+        self.story.apply_one(object).await.unwrap();
+    }
+
+    /// A Configuration for debugEcho with these devices; `more` goes into its spec.
+    pub async fn echo(&self, name: &str, capacity: u32, devices: &[&str], more: Value) {
+        let details = json!({"descriptions": devices}).to_string();
+        let mut spec = json!({
+            "discoveryHandler": {"name": "debugEcho", "discoveryDetails": details},
+            "capacity": capacity,
+            "offlineGracePeriod": "0s",
+        });
+        merge(&mut spec, more);
+        self.configure(name, spec).await;
+    }
+
+    /// A Configuration.
+    pub async fn configure(&self, name: &str, spec: Value) {
+        let object = json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": name}, "spec": spec,
+        });
+        self.story.apply_one(object).await.unwrap();
+    }
+
+    /// A name for a Configuration. Names of resources know no namespaces, so that it is the story's own.
+    pub fn name(&self) -> &str {
+        self.story.namespace()
+    }
+
+    pub fn configurations(&self) -> Api<Configuration> {
+        self.story.api()
+    }
+
+    pub fn instances(&self) -> Api<Instance> {
+        self.story.api()
+    }
+
+    pub async fn list(&self) -> Vec<Instance> {
+        let listed = self.instances().list(&Default::default()).await;
+        listed.map(|list| list.items).unwrap_or_default()
+    }
+
+    /// Waits until the Instances are as wanted.
+    pub async fn wait_for_instances(&self, what: &str, wanted: impl Fn(&[Instance]) -> bool) -> Vec<Instance> {
+        wait_for(what, async || self.list().await, |list| wanted(list)).await
+    }
+
+    /// Waits until the one Instance there is is as wanted.
+    pub async fn wait_for_the_instance(&self, what: &str, wanted: impl Fn(&Instance) -> bool) -> Instance {
+        self.wait_for_instances(what, |list| list.len() == 1 && wanted(&list[0])).await.remove(0)
+    }
+
+    /// Waits until a Configuration's condition is as wanted.
+    pub async fn wait_for_condition(&self, configuration: &str, kind: &str, status: &str, reason: &str) -> Condition {
+        let what = format!("{kind}={status} ({reason}) of {configuration}");
+        let found = async || self.condition(configuration, kind).await;
+        let wanted =
+            |found: &Option<Condition>| found.as_ref().is_some_and(|c| c.status == status && c.reason == reason);
+        wait_for(&what, found, wanted).await.unwrap()
+    }
+
+    async fn condition(&self, configuration: &str, kind: &str) -> Option<Condition> {
+        let status = self.configurations().get_opt(configuration).await.ok()??.status?;
+        condition::find(&status.conditions, kind).cloned()
+    }
+
+    /// Deletes a Configuration, and waits until its Instances are gone, too.
+    pub async fn delete(&self, configuration: &str) {
+        self.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
+        let its = |instance: &Instance| instance.spec.configuration_name == configuration;
+        self.wait_for_instances("no Instance of it", |list| !list.iter().any(its)).await;
+    }
+}
+
+impl Member {
+    /// Starts the agent.
+    pub fn start(&mut self) {
+        self.agent = Some(self.node.start_in(&self.kubeconfig, self.name));
+    }
+
+    /// `kill -9` of the agent.
+    pub fn kill(&mut self) {
+        self.agent.take().unwrap().kill();
+    }
+
+    pub fn log(&self) -> String {
+        self.agent.as_ref().map(Agent::log).unwrap_or_default()
+    }
+
+    /// Waits until the kubelet may hand out that many ids of a resource.
+    pub async fn offers(&self, resource: &str, count: usize) {
+        let what = format!("{count} of {resource} on {}", self.name);
+        self.kubelet.wait_for(&what, |view| view.resource(resource).allocatable() == count).await;
+    }
+}
+
+async fn established(story: &Story, name: &str) {
+    let api: Api<CustomResourceDefinition> = Api::all(story.client());
+    let established = |found: &Option<CustomResourceDefinition>| {
+        let conditions = found.as_ref().and_then(|found| found.status.as_ref()?.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Established" && c.status == "True"))
+    };
+    wait_for("an established CRD", async || api.get_opt(name).await.unwrap(), established).await;
+}
+
+fn merge(into: &mut Value, more: Value) {
+    if let (Some(into), Value::Object(more)) = (into.as_object_mut(), more) {
+        into.extend(more);
+    }
+}
