@@ -8,8 +8,8 @@ GUEST     := wasm32-wasip2
 HANDLERS  := udev debug-echo opcua onvif
 RUN       := target/run
 PEERS     := target/peers
-# Debian packages that stories need: a real udevd, and network namespaces.
-PACKAGES  := udev iproute2
+# Debian packages that stories need: a real udevd, network namespaces, and gRPC for Go.
+PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev
 
 build: components ## The program and the built-in handlers, for development.
 	cargo build --workspace --locked
@@ -75,7 +75,7 @@ guests: toolchain
 	cd tests/guests && cargo build --release --locked --target $(GUEST) --quiet
 
 # Other people's implementations of the protocols, pinned; installed anew when the lists change.
-peers: packages $(PEERS)/python/installed $(PEERS)/node/installed
+peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/go/remote_go
 
 $(PEERS)/python/installed: tests/peers/requirements.txt
 	@mkdir -p $(PEERS)
@@ -88,6 +88,13 @@ $(PEERS)/node/installed: tests/peers/package.json tests/peers/package-lock.json
 	cp $^ $(PEERS)/node/
 	cd $(PEERS)/node && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
+
+# With Debian's Go and its libraries, which come as source. Without Go its story is skipped.
+$(PEERS)/go/remote_go: tests/peers/remote_go/main.go | packages
+	@if command -v go >/dev/null; then \
+	  mkdir -p $(PEERS)/go && cd tests/peers/remote_go && \
+	  GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$(CURDIR)/$(PEERS)/go/cache go build -o $(CURDIR)/$@ .; \
+	fi
 
 # Installs only what is missing, so that it works where automatic installation is off and nothing can be fetched.
 toolchain:

@@ -55,27 +55,43 @@ async fn load(cache: &Path, bytes: &[u8]) -> Duration {
 
 /// Memory of this process with so many handlers loaded, each after a round, from a cache as in an agent that was restarted.
 async fn resident(bytes: &[u8]) -> Vec<(String, String, String)> {
-    let directory = tempfile::tempdir().unwrap();
-    let cache = directory.path().join("compiled");
-    load(&cache, bytes).await;
-    let without = kibibytes();
-    let host = host(Some(cache));
-    let (mut loaded, mut rows): (Vec<Component>, _) = (Vec::new(), Vec::new());
-    for count in [1, 10, 100] {
-        while loaded.len() < count {
-            let component = host.load(bytes.to_owned()).await.unwrap();
-            let _ = component.discover(Call::default()).await; // that it has no details does not matter
-            loaded.push(component);
+    let mut rows = Vec::new();
+    for (kind, differ) in [("different", true), ("made of one component", false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = directory.path().join("compiled");
+        let components: Vec<Vec<u8>> =
+            (0..100_u8).map(|number| variant(bytes, if differ { number } else { 0 })).collect();
+        compile(&cache, &components).await;
+        let (without, host) = (kibibytes(), host(Some(cache)));
+        let mut loaded: Vec<Component> = Vec::new();
+        for count in [1, 10, 100] {
+            while let Some(bytes) = components.get(loaded.len()).filter(|_| loaded.len() < count) {
+                loaded.push(host.load(bytes.clone()).await.unwrap());
+                let _ = loaded.last().unwrap().discover(Call::default()).await; // without details it finds nothing
+            }
+            let each = kibibytes().saturating_sub(without) as f64 / count as f64;
+            let what = format!("RSS with {count} loaded, {kind}");
+            rows.push((what, mebibytes(kibibytes() as f64), format!("{} each", mebibytes(each))));
         }
-        let (now, what) = (kibibytes(), if count == 1 { "handler" } else { "handlers" });
-        let each = (now.saturating_sub(without)) as f64 / count as f64 / 1024.0;
-        rows.push((format!("RSS with {count} {what} loaded"), mebibytes(now), format!("{each:.2} MiB each")));
     }
     rows
 }
 
-fn mebibytes(kibibytes: u64) -> String {
-    format!("{:.1} MiB", kibibytes as f64 / 1024.0)
+/// Another component that does the same: it has a custom section more.
+fn variant(bytes: &[u8], number: u8) -> Vec<u8> {
+    [bytes, &[0, 2, 1, b'a' + number % 26, 0, 2, 1, b'a' + number / 26]].concat()
+}
+
+/// Leaves them in the cache, and nothing in this process.
+async fn compile(cache: &Path, components: &[Vec<u8>]) {
+    let host = host(Some(cache.to_owned()));
+    for bytes in components {
+        host.load(bytes.clone()).await.unwrap();
+    }
+}
+
+fn mebibytes(kibibytes: f64) -> String {
+    format!("{:.2} MiB", kibibytes / 1024.0)
 }
 
 /// Resident memory of this process.

@@ -2,38 +2,74 @@
 
 use std::path::Path;
 
-use akri_api::Instance;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, DeleteParams, ListParams};
-use serde_json::json;
+use akri_api::{Configuration, Instance, condition};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStatus};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, ListParams, LogParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
 
 use crate::support::cluster::{BUSYBOX, Story, wait_for};
 use crate::support::node::resource_of;
 
 const NAMESPACE: &str = "akri-system";
 
-/// Applies `deploy/`, with the image that was just built, and waits until everything runs.
-async fn install(story: &Story) {
-    story.cluster().load_akri().unwrap();
-    for file in ["crds.yaml", "akri.yaml", "handlers.yaml"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
-        story.apply(&std::fs::read_to_string(path).unwrap()).await;
-    }
-    let agents: Api<DaemonSet> = Api::namespaced(story.client(), NAMESPACE);
-    let ready = async || agents.get("akri-agent").await.unwrap().status.map(|status| status.number_ready);
-    wait_for("two agents", ready, |ready| *ready == Some(2)).await;
-    let controllers: Api<Deployment> = Api::namespaced(story.client(), NAMESPACE);
-    let ready =
-        async || controllers.get("akri-controller").await.unwrap().status.and_then(|status| status.ready_replicas);
-    wait_for("a controller", ready, |ready| *ready == Some(1)).await;
+/// Akri on a cluster. It goes with this, since the Configurations of other stories are none of its business.
+struct Installed<'a> {
+    story: &'a Story,
 }
 
-/// Others' Configurations are none of these agents' business.
-async fn uninstall(story: &Story) {
+impl<'a> Installed<'a> {
+    /// Applies `deploy/`, with the image that was just built, and waits until everything runs.
+    async fn new(story: &'a Story) -> Self {
+        story.cluster().load_akri().unwrap();
+        gone(story).await; // what a story that failed has left may be about to go
+        let installed = Self { story };
+        for file in ["crds.yaml", "akri.yaml", "handlers.yaml"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
+            story.apply(&std::fs::read_to_string(path).unwrap()).await;
+        }
+        let agents: Api<DaemonSet> = Api::namespaced(story.client(), NAMESPACE);
+        let ready = async || agents.get("akri-agent").await.unwrap().status.map(|status| status.number_ready);
+        wait_for("two agents", ready, |ready| *ready == Some(2)).await;
+        let controllers: Api<Deployment> = Api::namespaced(story.client(), NAMESPACE);
+        let status = async || controllers.get("akri-controller").await.unwrap().status;
+        let is_ready = |status: &Option<DeploymentStatus>| status.as_ref().is_some_and(|s| s.ready_replicas == Some(1));
+        wait_for("a controller", status, is_ready).await;
+        installed
+    }
+
+    /// Waits until it is gone.
+    async fn end(self) {
+        let story = self.story;
+        drop(self);
+        gone(story).await;
+    }
+}
+
+async fn gone(story: &Story) {
     let namespaces: Api<Namespace> = Api::all(story.client());
-    namespaces.delete(NAMESPACE, &DeleteParams::default()).await.unwrap();
     wait_for("no agents", async || namespaces.get_opt(NAMESPACE).await.unwrap(), Option::is_none).await;
+}
+
+/// What the agents and the controller have to say.
+async fn logs(client: Client) -> kube::Result<String> {
+    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
+    let mut logs = String::new();
+    for pod in pods.list(&ListParams::default()).await? {
+        let name = pod.name_any();
+        logs += &format!("{name}:\n{}\n", pods.logs(&name, &LogParams::default()).await?);
+    }
+    Ok(logs)
+}
+
+impl Drop for Installed<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.story.ask("no logs", async |client| Ok(eprintln!("{}", logs(client).await?)));
+        }
+        self.story.delete_namespace(NAMESPACE);
+    }
 }
 
 #[test]
@@ -45,13 +81,13 @@ fn the_deployed_handlers_are_the_built_in_ones() {
         format!("---\n{manifest}")
     });
     let deployed = std::fs::read_to_string(root.join("deploy/handlers.yaml")).unwrap();
-    assert_eq!(deployed, expected.concat(), "run 'make manifests'");
+    assert!(deployed == expected.concat(), "run 'make manifests'");
 }
 
 #[tokio::test]
 async fn a_device_that_two_nodes_see_is_there_for_pods_of_both() {
     let Some(story) = Story::begin_alone("deployed").await else { return };
-    install(&story).await;
+    let installed = Installed::new(&story).await;
     let spec = json!({
         "discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [lamp]"}, "capacity": 2,
     });
@@ -64,6 +100,8 @@ async fn a_device_that_two_nodes_see_is_there_for_pods_of_both() {
     for node in ["node-a", "node-b"] {
         story.wait_for_allocatable(node, &resource_of(&found[0]), 2).await;
         story.wait_for_allocatable(node, "akri.sh/lamp", 1).await;
+    }
+    for node in ["node-a", "node-b"] {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": node},
             "spec": {
@@ -85,5 +123,45 @@ async fn a_device_that_two_nodes_see_is_there_for_pods_of_both() {
         used == ["C:0:node-a", "C:0:node-b"]
     };
     wait_for("a slot for each node", list, used).await;
-    uninstall(&story).await;
+    let logs = logs(story.client()).await.unwrap();
+    assert!(!logs.contains("orbidden"), "a right is missing: {logs}");
+    installed.end().await;
+}
+
+#[tokio::test]
+async fn a_secret_is_read_where_an_administrator_lets_the_agent_and_nowhere_else() {
+    let Some(story) = Story::begin_alone("secret").await else { return };
+    let installed = Installed::new(&story).await;
+    let object = |api: &str, kind: &str, name: &str, more: Value| {
+        let mut object = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
+        object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object
+    };
+    let rbac = "rbac.authorization.k8s.io";
+    story.apply_one(object("v1", "Secret", "login", json!({"stringData": {"user": "admin"}}))).await.unwrap();
+    let reference = json!({"secretKeyRef": {"name": "login", "namespace": story.namespace(), "key": "user"}});
+    let handler = json!({
+        "name": "debugEcho",
+        "discoveryDetails": "descriptions: [lamp]",
+        "discoveryProperties": [{"name": "user", "valueFrom": reference}],
+    });
+    let configuration = json!({"spec": {"discoveryHandler": handler}});
+    story.apply_one(object("akri.sh/v0", "Configuration", "locked", configuration)).await.unwrap();
+    let unresolved = |configuration: &Configuration| {
+        let conditions = configuration.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        condition::find(conditions, "PropertiesResolved").is_some_and(|condition| condition.status == "False")
+    };
+    story.wait_for_object("locked", "properties that are not resolved", unresolved).await;
+    assert!(story.api::<Instance>().list(&ListParams::default()).await.unwrap().items.is_empty());
+
+    let rule = json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["login"], "verbs": ["get", "list", "watch"]});
+    story.apply_one(object(&format!("{rbac}/v1"), "Role", "login", json!({"rules": [rule]}))).await.unwrap();
+    let binding = json!({
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "login"},
+        "subjects": [{"kind": "ServiceAccount", "name": "akri-agent", "namespace": NAMESPACE}],
+    });
+    story.apply_one(object(&format!("{rbac}/v1"), "RoleBinding", "login", binding)).await.unwrap();
+    let list = async || story.api::<Instance>().list(&ListParams::default()).await.unwrap().items;
+    wait_for("the device", list, |all| all.len() == 1).await;
+    installed.end().await;
 }

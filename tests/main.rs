@@ -12,6 +12,8 @@ mod configuration_level;
 mod discover;
 mod edits;
 mod handler_command;
+mod kubernetes_claims;
+mod kubernetes_configurations;
 mod kubernetes_instances;
 mod lists;
 mod local_devices;

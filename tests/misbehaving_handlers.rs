@@ -188,6 +188,17 @@ async fn a_device_outside_of_its_grant_is_withheld() {
     assert!(agent.is_running());
 }
 
+#[tokio::test]
+async fn paths_that_lead_out_of_every_grant_are_withheld() {
+    let node = Node::new();
+    node.add_guest("  grants:\n    devicePaths: [/dev/**]\n    mountPaths: [/dev/**]\n");
+    write_guest(&node, "guest", "escaping-paths");
+    let mut agent = node.start();
+    let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
+    assert!(incomplete.message.contains("'/dev/../etc/passwd'"), "{}", incomplete.message);
+    assert!(node.instances().is_empty() && agent.is_running());
+}
+
 fn replace(node: &Node, bytes: &[u8]) {
     fs::write(node.path("components/guest.wasm.new"), bytes).unwrap();
     fs::rename(node.path("components/guest.wasm.new"), node.path("components/guest.wasm")).unwrap();

@@ -73,7 +73,7 @@ async fn wrong_credentials_are_told_by_camera_and_shown_nowhere() {
     for secret in [PASSWORD, WRONG] {
         shown_nowhere(&place, &agent, secret);
     }
-    place.farm.change(0, |camera| camera.lock = Lock::Token(WRONG));
+    place.write_cameras("", &properties[..2]);
     wait_for_no_fault(&place).await;
     place
         .node

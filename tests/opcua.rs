@@ -1,12 +1,15 @@
 //! OPC UA servers are found through discovery servers of other people's making, and are devices as long as they are there.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use akri_api::Instance;
 use serde_json::json;
 
-use crate::support::node::{Node, identities, is_online, wait_for};
+use crate::support::node::{Node, built_components, identities, is_online, wait_for};
 use crate::support::opcua::{
-    Peer, add_handler, discover, discovery_server, entry, found, free_port, machine, node, server, url, warnings,
-    write_configuration,
+    LOOPBACK, Peer, add_handler, discover, discovery_server, entry, found, free_port, machine, node, server, url,
+    warnings, write_configuration,
 };
 
 fn property<'i>(instance: &'i Instance, name: &str) -> &'i str {
@@ -142,23 +145,38 @@ fn all_online(node: &Node) -> bool {
 #[tokio::test]
 async fn what_is_not_granted_is_not_asked_and_is_named() {
     let (at, node) = (machine(), Node::new());
-    let grants = format!("  grants:\n    tcp:\n    - networks: [{at}/32]\n      ports: [4840]\n");
-    add_handler(&node, &grants);
-    let lds = url(at, 4840);
-    let entries = [entry("elsewhere", &url(at, 4841)), entry("named", "opc.tcp://localhost:4841/")];
-    let Some(_lds) = discovery_server(&lds, &entries).await else { return };
-    let output = discover(&node, &[&lds, "opc.tcp://localhost:4840/"], "");
-    let warnings = warnings(&output);
+    let (lds, elsewhere) = (url(at, 4840), url(at, 4841));
+    let listed = [entry("elsewhere", &elsewhere)];
+    let (Some(_lds), Some(_server)) = tokio::join!(discovery_server(&lds, &listed), server("elsewhere", &elsewhere))
+    else {
+        return;
+    };
+    add_handler(&node, "");
+    fs::copy(built_components().join("opcua.yaml"), node.path("components/opcua.yaml")).unwrap();
+    let output = discover(&node, &[&lds], "");
+    let refused = format!("{elsewhere}: not granted: TCP to {at}:4841 (grants.tcp)");
+    assert!(warnings(&output).contains(&refused), "of its node the built-in handler sees port 4840: {output:?}");
     assert_eq!(found(&output), [""; 0]);
-    for said in [
-        format!("{}: not granted: TCP to {at}:4841 (grants.tcp)", url(at, 4841)),
-        "opc.tcp://localhost:4841/: not granted: resolving 'localhost' (grants.names)".to_owned(),
-        "opc.tcp://localhost:4840/: not granted: resolving 'localhost' (grants.names)".to_owned(),
-    ] {
-        assert!(warnings.contains(&said), "no '{said}' in\n{warnings}");
-    }
-    let output = discover(&node, &["opc.tcp://localhost:4840/"], "");
-    assert!(!output.status.success());
+
+    add_handler(&node, &LOOPBACK.replace("names: ['*']", "names: [plc]"));
+    let named = "opc.tcp://localhost:4840/";
+    let refused = format!("{named}: not granted: resolving 'localhost' (grants.names)");
+    let output = discover(&node, &[&lds, named], "");
+    assert!(warnings(&output).contains(&refused), "{output:?}");
+    assert_eq!(found(&output), ["urn:elsewhere"]);
+    let output = discover(&node, &[named], "");
+    assert!(!output.status.success() && warnings(&output).contains(&refused), "{output:?}");
+}
+
+#[test]
+fn the_example_is_right() {
+    let (wasm, example) = (built_components().join("opcua.wasm"), repository().join("examples/opcua.yaml"));
+    let output = Node::new().akri(&["handler", "validate", wasm.to_str().unwrap(), example.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 #[test]

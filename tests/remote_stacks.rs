@@ -87,3 +87,8 @@ async fn a_handler_on_grpclib_is_served() {
 async fn a_handler_on_grpc_js_is_served() {
     story(Stack::GrpcJs).await;
 }
+
+#[tokio::test]
+async fn a_handler_on_grpc_go_is_served() {
+    story(Stack::GrpcGo).await;
+}

@@ -2,8 +2,8 @@
 # Kubernetes for the tests: build.sh DIR puts all programs of a cluster into DIR/bin, once.
 #
 # Debian's source package has all of Kubernetes 1.20 with its vendored dependencies, Debian's Go builds it offline, and the
-# rest are Debian's own packages. They are unpacked below DIR and not installed, so this needs no root and changes nothing
-# else on the machine; only Go's build cache is used, as always.
+# rest are Debian's own packages. They are unpacked below DIR and not installed: nothing else on the machine changes but Go's
+# build cache.
 set -euo pipefail
 
 VERSION=1.20.2
@@ -14,6 +14,7 @@ PROGRAMS=(usr/bin/{etcd,containerd,containerd-shim-runc-v2,ctr} usr/sbin/runc bi
 
 step() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+skip() { printf 'no Kubernetes is built, since %s: stories on a cluster will be skipped\n' "$*" >&2; exit 0; }
 
 # apt-get with its own lists, of this machine's sources and the source packages beside them.
 prepare_apt() {
@@ -100,10 +101,8 @@ cd "$1"
 exec 9>build.lock
 flock 9
 [ "$(cat bin/recipe 2>/dev/null)" != $RECIPE ] || exit 0
-if [ "$(. /etc/os-release && echo "$ID ${VERSION_CODENAME-}")" != 'debian bookworm' ]; then
-  echo 'this is not Debian bookworm, so there is no Kubernetes to build: stories on a cluster will be skipped' >&2
-  exit 0
-fi
+[ "$(id -u)" = 0 ] || skip 'a cluster needs root'
+[ "$(. /etc/os-release && echo "$ID ${VERSION_CODENAME-}")" = 'debian bookworm' ] || skip 'this is not Debian bookworm'
 rm -rf new
 mkdir new
 (

@@ -305,9 +305,14 @@ impl Agent {
 
     /// The same for ids that were in use before: `since` is how long the log was when they were claimed anew.
     pub async fn sees_in_use_since(&self, since: usize, ids: &[String]) {
+        self.sees_in_use_in("default", since, ids).await;
+    }
+
+    /// The same in a namespace.
+    pub async fn sees_in_use_in(&self, namespace: &str, since: usize, ids: &[String]) {
         for id in ids {
             let (instance, slot) = id.rsplit_once('-').unwrap();
-            let line = format!("a container uses it instance=default/{instance} slot={slot}\n");
+            let line = format!("a container uses it instance={namespace}/{instance} slot={slot}\n");
             wait_for(&line, || self.log(), |log| log[since..].contains(&line)).await;
         }
     }

@@ -212,11 +212,11 @@ pub enum Stack {
     Grpclib,
     /// `tests/peers/remote_node.js`.
     GrpcJs,
+    /// `tests/peers/remote_go`, which dials by the bare path as device plugins in Go do.
+    GrpcGo,
 }
 
 impl Stack {
-    pub const ALL: [Self; 4] = [Self::Tonic, Self::Grpcio, Self::Grpclib, Self::GrpcJs];
-
     /// Whether the stack is there; skips if not.
     pub fn is_installed(self) -> bool {
         let peers = root().join("target/peers");
@@ -224,6 +224,7 @@ impl Stack {
             Self::Tonic => true, // part of the build
             Self::Grpcio | Self::Grpclib => peers.join("python/installed").exists(),
             Self::GrpcJs => peers.join("node/installed").exists(),
+            Self::GrpcGo => peers.join("go/remote_go").exists(),
         };
         if !installed {
             skip(&format!("{self:?} is not installed: run 'make peers'"));
@@ -248,6 +249,7 @@ impl Stack {
                 command.env("NODE_PATH", root.join("target/peers/node/node_modules"));
                 command
             }
+            Self::GrpcGo => Command::new(root.join("target/peers/go/remote_go")),
         }
     }
 

@@ -39,14 +39,8 @@ impl Site {
     /// None, with the reason, if there is no cluster.
     pub async fn begin(name: &str) -> Option<Self> {
         let turn = TURN.lock().await;
-        let story = Story::begin(name).await?;
-        Some(Self::on(story, turn).await)
-    }
-
-    /// The same on the cluster of the tests, with components of it to stop.
-    pub async fn begin_alone(name: &str) -> Option<Self> {
-        let turn = TURN.lock().await;
-        let story = Story::begin_alone(name).await?;
+        let elsewhere = std::env::var_os("KUBECONFIG").is_some();
+        let story = if elsewhere { Story::begin(name).await? } else { Story::begin_alone(name).await? };
         Some(Self::on(story, turn).await)
     }
 

@@ -88,13 +88,19 @@ fn add_missing<T: PartialEq>(known: &mut Vec<T>, new: Vec<T>, max: usize) {
 /// A probe for network video transmitters (ONVIF Core 7.3, WS-Discovery 5.2).
 pub fn probe(message_id: &str) -> String {
     let [discovery, _] = DISCOVERY;
-    let header = format!(
-        r#"<a:MessageID xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing">{message_id}</a:MessageID><a:To xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing">urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To><a:Action xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing">{discovery}/Probe</a:Action>"#
-    );
+    let addressing = |name: &str, value: &str| {
+        format!("<a:{name} xmlns:a=\"http://schemas.xmlsoap.org/ws/2004/08/addressing\">{value}</a:{name}>")
+    };
+    let header = [
+        addressing("MessageID", message_id),
+        addressing("To", "urn:schemas-xmlsoap-org:ws:2005:04:discovery"),
+        addressing("Action", &format!("{discovery}/Probe")),
+    ];
     let body = format!(
-        r#"<d:Probe xmlns:d="{discovery}"><d:Types xmlns:dn="http://www.onvif.org/ver10/network/wsdl">dn:NetworkVideoTransmitter</d:Types></d:Probe>"#
+        "<d:Probe xmlns:d=\"{discovery}\"><d:Types xmlns:dn=\"http://www.onvif.org/ver10/network/wsdl\">\
+         dn:NetworkVideoTransmitter</d:Types></d:Probe>"
     );
-    soap::envelope(&header, &body)
+    soap::envelope(&header.concat(), &body)
 }
 
 /// The cameras in a message that came from `sender`, or what is wrong with each. A message that is no answer to a probe

@@ -23,8 +23,9 @@ fn matches(matches: &[String]) -> String {
 
 fn in_body(body: &str) -> String {
     format!(
-        "<e:Envelope xmlns:e='http://www.w3.org/2003/05/soap-envelope' xmlns:a='http://schemas.xmlsoap.org/ws/2004/08/addressing' \
-         xmlns:d='{}' xmlns:dn='http://www.onvif.org/ver10/network/wsdl' xmlns:tds='http://www.onvif.org/ver10/device/wsdl'>\
+        "<e:Envelope xmlns:e='http://www.w3.org/2003/05/soap-envelope' xmlns:d='{}' \
+         xmlns:a='http://schemas.xmlsoap.org/ws/2004/08/addressing' \
+         xmlns:dn='http://www.onvif.org/ver10/network/wsdl' xmlns:tds='http://www.onvif.org/ver10/device/wsdl'>\
          <e:Header><a:Action>whatever</a:Action></e:Header><e:Body>{body}</e:Body></e:Envelope>",
         DISCOVERY[0]
     )
@@ -50,12 +51,30 @@ fn a_reply_is_a_camera() {
 #[test]
 fn prefixes_and_white_space_do_not_count() {
     // As Python's WSDiscovery writes.
-    let message = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<s:Envelope xmlns:a=\"http://schemas.xmlsoap.org/ws/2004/08/addressing\" \
-        xmlns:d=\"http://schemas.xmlsoap.org/ws/2005/04/discovery\" xmlns:s=\"http://www.w3.org/2003/05/soap-envelope\">\n\t<s:Header>\n\t</s:Header>\
-        \n\t<s:Body>\n\t\t<d:ProbeMatches>\n\t\t\t<d:ProbeMatch>\n\t\t\t\t<a:EndpointReference>\n\t\t\t\t\t<a:Address>\n\t\t\t\t\t\turn:uuid:x\n\
-        \t\t\t\t\t</a:Address>\n\t\t\t\t</a:EndpointReference>\n\t\t\t\t<d:Types xmlns:BcoEFYVyqe=\"http://www.onvif.org/ver10/network/wsdl\">\n\
-        \t\t\t\t\tBcoEFYVyqe:NetworkVideoTransmitter\n\t\t\t\t</d:Types>\n\t\t\t\t<d:XAddrs>\n\t\t\t\t\thttp://192.168.1.5/ http://10.0.0.1/\n\
-        \t\t\t\t</d:XAddrs>\n\t\t\t</d:ProbeMatch>\n\t\t</d:ProbeMatches>\n\t</s:Body>\n</s:Envelope>\n";
+    let message = r#"<?xml version="1.0" encoding="UTF-8"?>
+        <s:Envelope xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing"
+            xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:s="http://www.w3.org/2003/05/soap-envelope">
+            <s:Header>
+            </s:Header>
+            <s:Body>
+                <d:ProbeMatches>
+                    <d:ProbeMatch>
+                        <a:EndpointReference>
+                            <a:Address>
+                                urn:uuid:x
+                            </a:Address>
+                        </a:EndpointReference>
+                        <d:Types xmlns:BcoEFYVyqe="http://www.onvif.org/ver10/network/wsdl">
+                            BcoEFYVyqe:NetworkVideoTransmitter
+                        </d:Types>
+                        <d:XAddrs>
+                            http://192.168.1.5/ http://10.0.0.1/
+                        </d:XAddrs>
+                    </d:ProbeMatch>
+                </d:ProbeMatches>
+            </s:Body>
+        </s:Envelope>
+        "#;
     let [camera] = &cameras(message)[..] else { panic!() };
     assert_eq!((camera.uuid.as_str(), camera.scopes.len(), camera.metadata_version.as_str()), ("x", 0, ""));
     assert_eq!(urls(camera), ["http://192.168.1.5/", "http://10.0.0.1/"]);

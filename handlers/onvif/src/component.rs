@@ -31,7 +31,7 @@ mod bindings {
 /// When the probe is sent once more (SOAP-over-UDP 1.1, appendix I: after 50 to 250 ms): datagrams get lost.
 const REPEAT: Duration = Duration::from_millis(150);
 /// Datagrams fetched at once.
-const PAGE: u32 = 256;
+const PAGE: u32 = 64;
 /// Where cameras are remembered, and the bytes for them: what the host gives by default, less the key.
 const MEMORY: &str = "cameras";
 /// See [`MEMORY`].

@@ -7,9 +7,9 @@
 //!    properties again.
 //! 3. `username_<uuid>` and `password_<uuid>`, with `_` for what a property's name can't hold.
 //!
-//! Where none of them knows a camera, `username_default` and `password_default`, or the entry `default` of a list. Each of
-//! these properties may be a plain one or come from a Secret. A password may be left out, and line ends after names and
-//! passwords don't count, since files and `kubectl create secret --from-file` leave them there.
+//! Where none of them knows a camera, `username_default` and `password_default`, or the entry `default` of a list. Each
+//! of these properties may be a plain one or come from a Secret. A password may be left out. Line ends after user names
+//! and passwords don't count: files and `kubectl create secret --from-file` leave them there.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use sha1::{Digest, Sha1};
 
 use crate::announcement;
 
@@ -30,6 +31,16 @@ pub struct Credentials {
     pub username: String,
     /// May be empty.
     pub password: String,
+}
+
+impl Credentials {
+    /// Tells these from others, and nothing else.
+    pub fn fingerprint(&self) -> [u8; 8] {
+        let mut hash = Sha1::new_with_prefix(self.username.as_bytes());
+        hash.update([0]);
+        hash.update(self.password.as_bytes());
+        hash.finalize().first_chunk().copied().unwrap_or_default()
+    }
 }
 
 /// Where properties come from.

@@ -159,7 +159,7 @@ mod tests {
         let details = parsed(
             r#"{"ipAddresses": {"action": "Exclude", "items": ["10.0.0.1"]},
                 "macAddresses": {"action": "Exclude", "items": []},
-                "scopes": {"action": "Include", "items": ["onvif://www.onvif.org/name/A", "onvif://www.onvif.org/type/B"]},
+                "scopes": {"action": "Include", "items": ["onvif://www.onvif.org/name/A", "onvif://www.onvif.org/x"]},
                 "uuids": {"items": ["3fa1fe68-b915-4053-a3e1-a8294833fe3c"]},
                 "discoveryTimeoutSeconds": 2}"#,
         );

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::details::WantedStream;
 use crate::xml::Element;
 
+/// The namespace of what is in the requests and answers of `ver10`.
+const SCHEMA: &str = r#"xmlns="http://www.onvif.org/ver10/schema""#;
 /// Characters of a value a camera gives about itself.
 const MAX_VALUE: usize = 128;
 /// Profiles and network interfaces of one camera that are looked at.
@@ -164,7 +166,9 @@ impl Media {
         let token = escape(token);
         let content = match self {
             Self::One => format!(
-                r#"<StreamSetup><Stream xmlns="http://www.onvif.org/ver10/schema">RTP-Unicast</Stream><Transport xmlns="http://www.onvif.org/ver10/schema"><Protocol>RTSP</Protocol></Transport></StreamSetup><ProfileToken>{token}</ProfileToken>"#
+                "<StreamSetup><Stream {SCHEMA}>RTP-Unicast</Stream><Transport {SCHEMA}><Protocol>RTSP</Protocol>\
+                </Transport>\
+                 </StreamSetup><ProfileToken>{token}</ProfileToken>"
             ),
             Self::Two => format!("<Protocol>RTSP</Protocol><ProfileToken>{token}</ProfileToken>"),
         };

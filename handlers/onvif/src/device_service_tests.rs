@@ -4,7 +4,8 @@ use crate::soap;
 /// An answer in the shape of a real camera's, with its prefixes.
 fn body(answer: &str) -> Element {
     let message = format!(
-        "<SOAP-ENV:Envelope xmlns:SOAP-ENV='http://www.w3.org/2003/05/soap-envelope' xmlns:tt='http://www.onvif.org/ver10/schema' \
+        "<SOAP-ENV:Envelope xmlns:SOAP-ENV='http://www.w3.org/2003/05/soap-envelope' \
+         xmlns:tt='http://www.onvif.org/ver10/schema' \
          xmlns:tds='http://www.onvif.org/ver10/device/wsdl' xmlns:trt='http://www.onvif.org/ver10/media/wsdl' \
          xmlns:tr2='http://www.onvif.org/ver20/media/wsdl'><SOAP-ENV:Body>{answer}</SOAP-ENV:Body></SOAP-ENV:Envelope>"
     );
@@ -14,7 +15,8 @@ fn body(answer: &str) -> Element {
 fn date(date: [&str; 3], time: [&str; 3]) -> Option<Timestamp> {
     let ([year, month, day], [hour, minute, second]) = (date, time);
     clock(&body(&format!(
-        "<tds:GetSystemDateAndTimeResponse><tds:SystemDateAndTime><tt:DateTimeType>NTP</tt:DateTimeType><tt:UTCDateTime>\
+        "<tds:GetSystemDateAndTimeResponse><tds:SystemDateAndTime><tt:DateTimeType>NTP</tt:DateTimeType>\
+         <tt:UTCDateTime>\
          <tt:Time><tt:Hour>{hour}</tt:Hour><tt:Minute>{minute}</tt:Minute><tt:Second>{second}</tt:Second></tt:Time>\
          <tt:Date><tt:Year>{year}</tt:Year><tt:Month>{month}</tt:Month><tt:Day>{day}</tt:Day></tt:Date>\
          </tt:UTCDateTime></tds:SystemDateAndTime></tds:GetSystemDateAndTimeResponse>"
@@ -56,7 +58,8 @@ fn the_clock_is_read_as_utc() {
 fn information_is_cut_and_cleaned() {
     let long = "x".repeat(1000);
     let answer = format!(
-        "<tds:GetDeviceInformationResponse><tds:Manufacturer> Acme\n&#9;Inc </tds:Manufacturer><tds:Model>{long}</tds:Model>\
+        "<tds:GetDeviceInformationResponse><tds:Manufacturer> Acme\n&#9;Inc </tds:Manufacturer>\
+         <tds:Model>{long}</tds:Model>\
          <tds:FirmwareVersion/><tds:SerialNumber>1</tds:SerialNumber></tds:GetDeviceInformationResponse>"
     );
     let expected = Information {
@@ -79,8 +82,10 @@ fn interfaces() -> Element {
     let mac = |mac| format!("<tt:HwAddress>{mac}</tt:HwAddress>");
     let wired = "<tt:IPv4><tt:Enabled>true</tt:Enabled><tt:Config><tt:Manual><tt:Address>192.168.1.5</tt:Address>\
                  <tt:PrefixLength>24</tt:PrefixLength></tt:Manual><tt:DHCP>false</tt:DHCP></tt:Config></tt:IPv4>";
-    let wireless = "<tt:IPv4><tt:Config><tt:FromDHCP><tt:Address>10.0.0.7</tt:Address></tt:FromDHCP></tt:Config></tt:IPv4>\
-                    <tt:IPv6><tt:Config><tt:LinkLocal><tt:Address>fe80::7</tt:Address></tt:LinkLocal></tt:Config></tt:IPv6>";
+    let wireless = "<tt:IPv4><tt:Config><tt:FromDHCP><tt:Address>10.0.0.7</tt:Address></tt:FromDHCP></tt:Config>\
+     </tt:IPv4>\
+                    <tt:IPv6><tt:Config><tt:LinkLocal><tt:Address>fe80::7</tt:Address></tt:LinkLocal></tt:Config>\
+                    </tt:IPv6>";
     body(&format!(
         "<tds:GetNetworkInterfacesResponse>{}{}{}</tds:GetNetworkInterfacesResponse>",
         interface("", wireless),
@@ -104,7 +109,8 @@ fn the_interface_is_the_one_we_reach() {
 
 #[test]
 fn scopes_are_a_list() {
-    let answer = "<tds:GetScopesResponse><tds:Scopes><tt:ScopeDef>Fixed</tt:ScopeDef><tt:ScopeItem>a</tt:ScopeItem></tds:Scopes>\
+    let answer = "<tds:GetScopesResponse><tds:Scopes><tt:ScopeDef>Fixed</tt:ScopeDef><tt:ScopeItem>a</tt:ScopeItem>\
+     </tds:Scopes>\
                   <tds:Scopes><tt:ScopeItem>b</tt:ScopeItem></tds:Scopes></tds:GetScopesResponse>";
     assert_eq!(scopes(&body(answer)).as_deref(), Some("a b"));
     assert_eq!(scopes(&body("<tds:GetScopesResponse/>")).as_deref(), Some(""));
@@ -115,7 +121,8 @@ fn scopes_are_a_list() {
 fn the_media_service_is_found_by_its_namespace() {
     let service = |name: &str| {
         format!(
-            "<tds:Service><tds:Namespace>http://www.onvif.org/{name}/wsdl</tds:Namespace><tds:XAddr>http://c/{name}</tds:XAddr>\
+            "<tds:Service><tds:Namespace>http://www.onvif.org/{name}/wsdl</tds:Namespace>\
+            <tds:XAddr>http://c/{name}</tds:XAddr>\
              </tds:Service>"
         )
     };
@@ -136,7 +143,8 @@ fn the_media_service_is_found_by_its_namespace() {
 fn a_profile_is_the_first_or_has_that_token_or_name() {
     let answer = body(
         "<trt:GetProfilesResponse><trt:Profiles token='p0'><tt:Name>main</tt:Name></trt:Profiles>\
-         <trt:Profiles fixed='true' token='p1'><tt:Name>sub</tt:Name></trt:Profiles><trt:Profiles token='p2'/></trt:GetProfilesResponse>",
+         <trt:Profiles fixed='true' token='p1'><tt:Name>sub</tt:Name></trt:Profiles><trt:Profiles token='p2'/>\
+         </trt:GetProfilesResponse>",
     );
     let found = |name: &str| profile(&answer, &WantedStream::Profile(name.to_owned()));
     assert_eq!(profile(&answer, &WantedStream::First), Ok("p0"));

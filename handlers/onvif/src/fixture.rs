@@ -68,7 +68,8 @@ impl FakeCamera {
     /// One with a MAC address and a model.
     pub(crate) fn with_mac(mac: &str) -> Self {
         let interfaces = format!(
-            "<GetNetworkInterfacesResponse><NetworkInterfaces><Info><HwAddress>{mac}</HwAddress></Info></NetworkInterfaces>\
+            "<GetNetworkInterfacesResponse><NetworkInterfaces><Info><HwAddress>{mac}</HwAddress></Info>\
+            </NetworkInterfaces>\
              </GetNetworkInterfacesResponse>"
         );
         let information = "<GetDeviceInformationResponse><Model>Dome</Model></GetDeviceInformationResponse>";
@@ -96,8 +97,10 @@ impl FakeCamera {
             "GetSystemDateAndTime" => {
                 let time = now.to_zoned(jiff::tz::TimeZone::UTC);
                 Some(format!(
-                    "<GetSystemDateAndTimeResponse><SystemDateAndTime><UTCDateTime><Date><Year>{}</Year><Month>{}</Month>\
-                     <Day>{}</Day></Date><Time><Hour>{}</Hour><Minute>{}</Minute><Second>{}</Second></Time></UTCDateTime>\
+                    "<GetSystemDateAndTimeResponse><SystemDateAndTime><UTCDateTime><Date><Year>{}</Year>\
+                    <Month>{}</Month>\
+                     <Day>{}</Day></Date><Time><Hour>{}</Hour><Minute>{}</Minute><Second>{}</Second></Time>\
+                     </UTCDateTime>\
                      </SystemDateAndTime></GetSystemDateAndTimeResponse>",
                     time.year(),
                     time.month(),
@@ -108,7 +111,8 @@ impl FakeCamera {
                 ))
             }
             "GetStreamUri" => Some(format!(
-                "<GetStreamUriResponse><MediaUri><Uri>rtsp://admin:{PASSWORD}@10.0.0.9:554/{}</Uri></MediaUri></GetStreamUriResponse>",
+                "<GetStreamUriResponse><MediaUri><Uri>rtsp://admin:{PASSWORD}@10.0.0.9:554/{}</Uri></MediaUri>\
+                </GetStreamUriResponse>",
                 request.text_at(&["ProfileToken"])?
             )),
             name => self.answers.get(name).cloned(),

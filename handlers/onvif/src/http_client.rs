@@ -11,6 +11,8 @@ use wstd::time::Timer;
 
 use crate::session::{Post, Reply, Transport, TransportError};
 
+/// Time for the connection, TLS included: an address that nobody has, of several of a camera, must not use up its time.
+const CONNECT: Duration = Duration::from_secs(2);
 /// Time for one exchange, from the connection to the last byte.
 const EXCHANGE: Duration = Duration::from_secs(3);
 /// Bytes of an answer. The largest, lists of profiles, have some tens of thousands.
@@ -23,7 +25,9 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new() -> Self {
-        Self { client: Client::new() }
+        let mut client = Client::new();
+        client.set_connect_timeout(CONNECT);
+        Self { client }
     }
 
     async fn exchange(&self, post: Post<'_>) -> Result<Reply, TransportError> {

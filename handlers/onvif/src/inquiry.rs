@@ -195,6 +195,7 @@ impl<T: Transport> Inquiry<'_, T> {
     /// Asks any service; what it says, or in words why it says nothing.
     async fn answer(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, String> {
         let answer = self.session.call(url, request).await;
+        self.learnt.refused |= answer == Err(CallError::Refused);
         answer.map_err(|error| format!("asked {} at {url}, {error}", request.name))
     }
 }

@@ -140,6 +140,10 @@ fn why_there_is_no_stream_is_said() {
         learnt.no_stream.unwrap()
     };
     let device = || FakeCamera::with_mac(MAC).with_media(MEDIA);
+    let mut talkative = device();
+    let profiles = format!("<GetProfilesResponse><Profiles token='{PASSWORD}'/></GetProfilesResponse>");
+    talkative.answers.insert("GetProfiles", profiles);
+    assert_eq!(why(talkative, device(), &WantedStream::First), "the URI of its stream has the password in it");
     assert_eq!(
         why(device(), device(), &WantedStream::Profile("x".into())),
         "it has no such media profile, only: name of p0, name of p1"

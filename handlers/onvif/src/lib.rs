@@ -19,19 +19,21 @@
 //!
 //! # A round
 //!
-//! A WS-Discovery probe for network video transmitters goes to 239.255.255.250:3702 on every granted interface, and once more
-//! 150 ms later. Cameras that answer while the window is open, and that no filter drops for what they announce, are asked by
-//! SOAP over HTTP or HTTPS: for the time, who made them, their network interfaces, and if wanted for scopes and the stream.
-//! At most 64 are asked at once, and 4 behind one address. A request has 3 s, a camera 5 s: one that is slow or broken stays
-//! as it is, with a note, and holds up no other. What a camera said is remembered for an hour, or until it announces something
-//! else, so that a round in which nothing is new costs one probe. What went wrong is tried again in each round. A camera that
-//! does not answer a probe is asked for the time where it was last: only if it does not answer there either is it gone.
-//! Hello and Bye start a round.
+//! A WS-Discovery probe for network video transmitters goes to 239.255.255.250:3702 on every granted interface, and
+//! once more 150 ms later. Cameras that answer while the window is open, and that no filter drops for what they
+//! announce, are asked by SOAP over HTTP or HTTPS: for the time, who made them, their network interfaces, and if wanted
+//! for scopes and the stream. At most 64 are asked at once, and 4 behind one address. A request has 3 s, a camera 5 s:
+//! one that is slow or broken stays as it is, with a note, and holds up no other.
+//!
+//! What a camera said is remembered for an hour, or until it announces something else, so that a round in which nothing
+//! is new costs one probe. What went wrong is tried again in the next round. A camera that does not answer a probe is
+//! asked for the time where it was last: only if it does not answer there either is it gone. Hello and Bye start a
+//! round.
 //!
 //! # Devices
 //!
-//! A camera is one device, and its id is what its endpoint reference (in most cases a UUID) is known by: without `urn:` and
-//! `uuid:`, in lower case. Of several URLs of its device service the first that answers is taken, those with the address it
+//! A camera is one device, and its id is its endpoint reference (in most cases a UUID) without `urn:` and `uuid:`, in
+//! lower case. Of several URLs of its device service the first that answers is taken, those with the address it
 //! answered from and those with `https` before the others. Where a host is `0.0.0.0` the sender's address is meant.
 //!
 //! | property | |
@@ -43,24 +45,26 @@
 //! | `ONVIF_DEVICE_MANUFACTURER`, `_MODEL`, `_FIRMWARE_VERSION`, `_SERIAL_NUMBER`, `_HARDWARE_ID` | as it says |
 //! | `ONVIF_DEVICE_STREAM_URI` | if asked for, without user and password |
 //!
-//! All but the first three are there only if the camera tells them; most want credentials for it. A camera that a filter
-//! can't decide about, since it does not tell its MAC address say, is held back: it is not published, or stays as it is, and a
-//! note says why.
+//! All but the first three are there only if the camera tells them; most want credentials for it. A camera that a
+//! filter can't decide about, since it does not tell its MAC address say, is held back: it is not published, or stays
+//! as it is, and a note says why.
 //!
 //! # Credentials
 //!
-//! The password is never sent. A camera gets a WS-UsernameToken digest with the time by its own clock, or, if it asks for it,
-//! HTTP digest authentication; wrong credentials are tried once in a round, for cameras lock users out.
+//! The password is never sent. A camera gets a WS-UsernameToken digest with the time by its own clock, or, if it asks
+//! for it, HTTP digest authentication. Credentials that are refused are told in each round, but tried again only once
+//! they have changed or after five minutes, for cameras lock out who comes with wrong ones too often.
 //!
 //! # Differences from Akri's handler
 //!
 //! | | Akri | here |
 //! |---|---|---|
-//! | device id | `<service URL>-<uuid>`: a new Instance for a new address, and one for each URL | the UUID: one Instance for as long as it is that camera |
+//! | device id | `<service URL>-<uuid>`: another Instance for each URL and each new address | the UUID: one Instance |
 //! | filter on what is unknown | drops the camera, maybe for ever | holds it back, says why, and looks again |
-//! | `ipAddresses` | compared with what `GetNetworkInterfaces` says, so with credentials only | compared with the addresses the camera announces |
-//! | a camera that wants credentials for the time, too | not found | found |
-//! | several interfaces, HTTPS, HTTP digest, wrong clocks, answers that are malformed or lack `ProbeMatches` | no | yes |
+//! | `ipAddresses` | what `GetNetworkInterfaces` says, so with credentials only | what the camera announces |
+//! | cameras that want credentials for the time, too | not found | found |
+//! | several interfaces, HTTPS, HTTP digest, wrong clocks | no | yes |
+//! | answers that are malformed, or lack `ProbeMatches` | end discovery, or are not understood | skipped, or read |
 //! | wrong JSON in credentials | ignored | a note that names the property |
 //!
 //! Cameras that share one UUID, as some cheap ones do, are one device here.

@@ -1,7 +1,7 @@
 //! What is remembered of cameras between rounds, so that a round in which nothing is new costs one probe.
 //!
-//! Only what went well is remembered: a camera that could not be reached, refused the credentials it was offered or is
-//! held back is asked again in the next round.
+//! What went wrong is tried again in the next round, with one exception: wrong credentials are tried again when they
+//! have changed, or after five minutes, since cameras lock out whoever comes with wrong ones too often.
 
 use std::collections::BTreeMap;
 
@@ -15,31 +15,53 @@ use crate::inquiry::{Facts, Wanted};
 /// How long what a camera said counts: a profile may be edited without a restart that Hello would tell of.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
+/// How long credentials that were refused are not tried again.
+const LOCKED_OUT: SignedDuration = SignedDuration::from_mins(5);
+
 /// What is remembered of one camera.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// What it said.
     pub facts: Facts,
-    /// When, in seconds of Unix time.
+    /// Whether it wanted credentials, or others.
+    pub refused: bool,
+    /// When it was asked, in seconds of Unix time.
     pub asked_at: i64,
     /// What it announced then.
     pub metadata_version: String,
-    /// Whether there were credentials for it.
-    pub with_credentials: bool,
+    /// What tells the credentials for it from others, if there were any.
+    pub credentials: Option<[u8; 8]>,
     /// The stream that was wanted.
     pub stream: Option<WantedStream>,
 }
 
 impl Known {
     /// Whether asking again would say nothing new.
-    pub fn is_current(&self, camera: &Camera, wanted: Wanted<'_>, with_credentials: bool, now: Timestamp) -> bool {
+    pub fn is_current(
+        &self,
+        camera: &Camera,
+        wanted: Wanted<'_>,
+        credentials: Option<[u8; 8]>,
+        now: Timestamp,
+    ) -> bool {
         let age = SignedDuration::from_secs(now.as_second().saturating_sub(self.asked_at));
-        (SignedDuration::ZERO..MAX_AGE).contains(&age)
+        let max_age = if self.is_locked_out() { LOCKED_OUT } else { MAX_AGE };
+        (SignedDuration::ZERO..max_age).contains(&age)
             && self.is_where_it_was(camera)
             && self.metadata_version == camera.metadata_version
-            && self.with_credentials == with_credentials
-            && (wanted.stream.is_none() || self.stream.as_ref() == wanted.stream)
+            && self.credentials == credentials
+            && (self.is_locked_out() || self.has(wanted, camera))
+    }
+
+    /// Whether what is wanted was asked for.
+    fn has(&self, wanted: Wanted<'_>, camera: &Camera) -> bool {
+        (wanted.stream.is_none() || self.stream.as_ref() == wanted.stream)
             && (!wanted.scopes || !camera.scopes.is_empty() || self.facts.scopes.is_some())
+    }
+
+    /// Whether the camera refused the credentials there are.
+    pub fn is_locked_out(&self) -> bool {
+        self.refused && self.credentials.is_some()
     }
 
     /// Whether the camera still announces the URL it was reached at.
@@ -101,7 +123,8 @@ mod tests {
             facts,
             asked_at: 1_000_000,
             metadata_version: "10".into(),
-            with_credentials: true,
+            credentials: Some([1; 8]),
+            refused: false,
             stream: Some(WantedStream::First),
         }
     }
@@ -137,15 +160,27 @@ mod tests {
         let is_current = |change: fn(&mut Known, &mut Camera)| {
             let (mut known, mut camera) = (known(), camera());
             change(&mut known, &mut camera);
-            known.is_current(&camera, wanted, true, at(1_000_060))
+            known.is_current(&camera, wanted, Some([1; 8]), at(1_000_060))
         };
         assert!(is_current(|_, _| {}));
         assert!(!is_current(|known, _| known.asked_at = 1_000_061), "a clock that was set back");
         assert!(!is_current(|known, _| known.asked_at -= 3600));
         assert!(!is_current(|_, camera| camera.metadata_version = "11".into()));
-        assert!(!is_current(|known, _| known.with_credentials = false));
+        assert!(!is_current(|known, _| known.credentials = None));
         assert!(!is_current(|known, _| known.stream = Some(WantedStream::Profile("x".into()))));
         assert!(!is_current(|known, _| known.facts.url = "http://192.168.1.6/".into()));
+        assert!(!is_current(|known, _| known.credentials = Some([2; 8])));
+    }
+
+    #[test]
+    fn credentials_that_were_refused_count_for_five_minutes() {
+        let wanted = Wanted { scopes: true, stream: Some(&WantedStream::First) };
+        let is_current = |credentials, after: i64| {
+            let known = Known { refused: true, credentials, stream: None, ..known() };
+            known.is_current(&camera(), wanted, credentials, Timestamp::from_second(1_000_000 + after).unwrap())
+        };
+        assert_eq!([0, 299, 300, 3600].map(|after| is_current(Some([1; 8]), after)), [true, true, false, false]);
+        assert!(!is_current(None, 0), "without credentials nobody is locked out, and what is wanted is not known");
     }
 
     #[test]
@@ -153,7 +188,7 @@ mod tests {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let with = |scopes, announced: &[&str]| {
             let camera = Camera { scopes: announced.iter().map(|s| (*s).to_owned()).collect(), ..camera() };
-            known().is_current(&camera, Wanted { scopes, stream: None }, true, now)
+            known().is_current(&camera, Wanted { scopes, stream: None }, Some([1; 8]), now)
         };
         assert!(with(false, &[]));
         assert!(with(true, &["onvif://x"]));

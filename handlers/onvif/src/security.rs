@@ -9,15 +9,22 @@ use sha1::{Digest, Sha1};
 
 use crate::credentials::Credentials;
 
-/// The header of a SOAP message that is signed with a password digest (WS-Security UsernameToken Profile 1.0, ONVIF Core
-/// 5.9.4). `now` is by the camera's clock, as many of them refuse what seems old.
+/// How all names of WS-Security begin.
+const WSS: &str = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss";
+
+/// The header of a SOAP message that is signed with a password digest (WS-Security UsernameToken Profile 1.0, ONVIF
+/// Core 5.9.4). `now` is by the camera's clock, as many of them refuse what seems old.
 pub fn username_token(credentials: &Credentials, nonce: [u8; 16], now: Timestamp) -> String {
     let created = format!("{now:.0}");
     let signed = [&nonce[..], created.as_bytes(), credentials.password.as_bytes()].concat();
     let (digest, nonce) = (BASE64_STANDARD.encode(Sha1::digest(signed)), BASE64_STANDARD.encode(nonce));
-    let (username, wss) = (escape(&*credentials.username), "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss");
+    let username = escape(&*credentials.username);
     format!(
-        r#"<Security s:mustUnderstand="1" xmlns="{wss}-wssecurity-secext-1.0.xsd"><UsernameToken><Username>{username}</Username><Password Type="{wss}-username-token-profile-1.0#PasswordDigest">{digest}</Password><Nonce EncodingType="{wss}-soap-message-security-1.0#Base64Binary">{nonce}</Nonce><Created xmlns="{wss}-wssecurity-utility-1.0.xsd">{created}</Created></UsernameToken></Security>"#
+        "<Security s:mustUnderstand=\"1\" xmlns=\"{WSS}-wssecurity-secext-1.0.xsd\"><UsernameToken>\
+         <Username>{username}</Username>\
+         <Password Type=\"{WSS}-username-token-profile-1.0#PasswordDigest\">{digest}</Password>\
+         <Nonce EncodingType=\"{WSS}-soap-message-security-1.0#Base64Binary\">{nonce}</Nonce>\
+         <Created xmlns=\"{WSS}-wssecurity-utility-1.0.xsd\">{created}</Created></UsernameToken></Security>"
     )
 }
 

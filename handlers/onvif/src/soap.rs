@@ -34,7 +34,8 @@ pub struct Fault {
 /// An envelope; both parts are XML.
 pub fn envelope(header: &str, body: &str) -> String {
     format!(
-        r#"<?xml version="1.0" encoding="UTF-8"?><s:Envelope xmlns:s="{SOAP_12}"><s:Header>{header}</s:Header><s:Body>{body}</s:Body></s:Envelope>"#
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><s:Envelope xmlns:s=\"{SOAP_12}\"><s:Header>{header}</s:Header>\
+         <s:Body>{body}</s:Body></s:Envelope>"
     )
 }
 
@@ -103,7 +104,8 @@ mod tests {
     fn faults_tell_whether_credentials_would_help() {
         let code = |value: &str, subcode: &str| {
             fault_of(&format!(
-                "<s:Fault><s:Code><s:Value>{value}</s:Value><s:Subcode><s:Value>{subcode}</s:Value></s:Subcode></s:Code>\
+                "<s:Fault><s:Code><s:Value>{value}</s:Value><s:Subcode><s:Value>{subcode}</s:Value></s:Subcode>\
+                </s:Code>\
                  <s:Reason><s:Text xml:lang='en'> why </s:Text></s:Reason></s:Fault>"
             ))
         };

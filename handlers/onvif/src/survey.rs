@@ -145,13 +145,18 @@ impl<'a> Survey<'a> {
             self.note(camera, "CredentialsInvalid", error.to_string());
             None
         });
-        let is_current = |known: &&Known| known.is_current(camera, self.wanted(), credentials.is_some(), self.now);
-        let known = self.memory.get(&camera.uuid).filter(is_current);
-        match known.map(|known| (known, verdict(self.details, camera, Some(&known.facts)))) {
-            None | Some((_, Verdict::Unknown)) => return Some(Task::Ask { camera, credentials }),
-            Some((known, Verdict::Keep)) => self.add(camera, &known.facts),
-            Some((_, Verdict::Drop)) => {}
+        let fingerprint = credentials.as_ref().map(Credentials::fingerprint);
+        let is_current = |known: &&Known| known.is_current(camera, self.wanted(), fingerprint, self.now);
+        let Some(known) = self.memory.get(&camera.uuid).filter(is_current) else {
+            return Some(Task::Ask { camera, credentials });
+        };
+        // A filter that came later may be on what it was not asked for, or did not tell to strangers.
+        let is_unknown = verdict(self.details, camera, Some(&known.facts)) == Verdict::Unknown;
+        if is_unknown && !known.is_locked_out() {
+            return Some(Task::Ask { camera, credentials });
         }
+        let learnt = Learnt { facts: known.facts.clone(), refused: known.refused, no_stream: None };
+        self.settle(camera, credentials.is_some(), learnt);
         self.remember(&camera.uuid);
         None
     }
@@ -161,7 +166,7 @@ impl<'a> Survey<'a> {
         for (task, outcome) in tasks.into_iter().zip(outcomes) {
             match (task, outcome) {
                 (Task::Ask { camera, credentials }, Some(Outcome::Learnt(learnt))) => {
-                    self.learn(camera, credentials.is_some(), *learnt);
+                    self.learn(camera, credentials.as_ref(), *learnt);
                 }
                 (Task::Ask { camera, .. }, Some(Outcome::Unreachable(why))) => {
                     self.keep(&camera.uuid);
@@ -185,39 +190,45 @@ impl<'a> Survey<'a> {
         self.report.notes.sort_by(|a, b| a.origin.cmp(&b.origin));
     }
 
-    fn learn(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
-        let earlier = self.memory.get(&camera.uuid).filter(|_| learnt.refused).map(|known| known.facts.clone());
-        let Learnt { facts, refused, no_stream } = learnt;
-        let facts = facts.or(earlier.unwrap_or_default());
-        let problem = match no_stream {
-            _ if refused && with_credentials => Some(("CredentialsRefused", "it refuses its credentials".to_owned())),
-            _ if refused && self.details.stream.is_some() => Some(("NoStream", "it asks for credentials".to_owned())),
-            no_stream => no_stream.map(|why| ("NoStream", why)),
-        };
-        let verdict = verdict(self.details, camera, Some(&facts));
-        match problem {
-            _ if verdict == Verdict::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
-            Some((reason, why)) if verdict == Verdict::Keep => {
-                self.note(camera, reason, format!("{}: {why}", facts.url));
-                self.remember(&camera.uuid);
-            }
-            Some(_) => self.remember(&camera.uuid),
-            None => self.memorize(camera, with_credentials, facts.clone()),
+    fn learn(&mut self, camera: &Camera, credentials: Option<&Credentials>, mut learnt: Learnt) {
+        if let Some(earlier) = self.memory.get(&camera.uuid).filter(|_| learnt.refused) {
+            learnt.facts = learnt.facts.or(earlier.facts.clone());
         }
-        if verdict == Verdict::Keep {
-            self.add(camera, &facts);
-        }
-    }
-
-    fn memorize(&mut self, camera: &Camera, with_credentials: bool, facts: Facts) {
         let known = Known {
-            facts,
+            facts: learnt.facts.clone(),
+            refused: learnt.refused,
             asked_at: self.now.as_second(),
             metadata_version: camera.metadata_version.clone(),
-            with_credentials,
+            credentials: credentials.map(Credentials::fingerprint),
             stream: self.details.stream.clone(),
         };
-        self.report.memory.insert(camera.uuid.clone(), known);
+        let has_no_stream = learnt.no_stream.is_some() || learnt.refused && self.details.stream.is_some();
+        if known.is_locked_out() || !has_no_stream {
+            self.report.memory.insert(camera.uuid.clone(), known);
+        } else {
+            self.remember(&camera.uuid);
+        }
+        self.settle(camera, credentials.is_some(), learnt);
+    }
+
+    /// Says what is to be said of a camera that everything is known of which it tells.
+    fn settle(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
+        let Learnt { facts, refused, no_stream } = learnt;
+        match verdict(self.details, camera, Some(&facts)) {
+            Verdict::Drop => return,
+            Verdict::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
+            Verdict::Keep => {}
+        }
+        let wants_stream = self.details.stream.is_some();
+        let problem = match no_stream {
+            _ if refused && with_credentials => Some(("CredentialsRefused", "it refuses its credentials".to_owned())),
+            _ if refused && wants_stream => Some(("NoStream", "it asks for credentials".to_owned())),
+            no_stream => no_stream.map(|why| ("NoStream", why)),
+        };
+        if let Some((reason, why)) = problem {
+            self.note(camera, reason, format!("{}: {why}", facts.url));
+        }
+        self.report.devices.push(device(camera, &facts, wants_stream));
     }
 
     fn hold_back(&mut self, camera: &Camera, with_credentials: bool, refused: bool, facts: &Facts) {
@@ -230,7 +241,7 @@ impl<'a> Survey<'a> {
         };
         let what = verdict::unknown(self.details, camera, facts);
         let message = format!("{}: it is held back, as there is a filter on its {what}: {why}", facts.url);
-        self.keep(&camera.uuid);
+        self.report.kept.push(camera.uuid.clone());
         self.note(camera, "HeldBack", message);
     }
 
@@ -245,10 +256,6 @@ impl<'a> Survey<'a> {
         if let Some(known) = self.memory.get(uuid) {
             self.report.memory.insert(uuid.to_owned(), known.clone());
         }
-    }
-
-    fn add(&mut self, camera: &Camera, facts: &Facts) {
-        self.report.devices.push(device(camera, facts, self.details.stream.is_some()));
     }
 
     fn note(&mut self, camera: &Camera, reason: &'static str, message: String) {

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use akri_api::{Configuration, DiscoveryHandler, Instance};
 use anyhow::Context as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
+use serde_json::Value;
 
 /// Prints them.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -15,14 +17,41 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 /// One YAML document for each kind.
 fn documents() -> anyhow::Result<String> {
     let definitions = [Configuration::crd(), Instance::crd(), DiscoveryHandler::crd()];
-    let documents = definitions.iter().map(serde_saphyr::to_string).collect::<Result<Vec<_>, _>>();
+    let documents = definitions.iter().map(document).collect::<anyhow::Result<Vec<_>>>();
     Ok(documents.context("cannot write a definition")?.join("---\n"))
+}
+
+fn document(definition: &CustomResourceDefinition) -> anyhow::Result<String> {
+    let mut definition = serde_json::to_value(definition)?;
+    drop_empty_defaults(&mut definition);
+    Ok(serde_saphyr::to_string(&definition)?)
+}
+
+/// A default that says nothing would still be written into every object, in the name of whoever creates it: the nodes of an
+/// Instance would be the creator's, and none of them could leave (rule 23).
+fn drop_empty_defaults(value: &mut Value) {
+    let is_empty = |default: &Value| match default {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(true) => false,
+    };
+    match value {
+        Value::Object(fields) => {
+            if fields.get("default").is_some_and(is_empty) {
+                fields.remove("default");
+            }
+            fields.values_mut().for_each(drop_empty_defaults);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_empty_defaults),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     /// As `deploy/` has them: whoever changes a kind runs `make manifests`.

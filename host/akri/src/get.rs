@@ -16,6 +16,9 @@ use serde::Serialize;
 use crate::cli::{GetArgs, Kind};
 use crate::output::{plain, print, table};
 
+/// Characters of a result in a table.
+const RESULT: usize = 60;
+
 /// Prints what was asked for.
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
@@ -138,8 +141,16 @@ fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
         kind.to_owned(),
         format!("{:?}", status.state),
         status.since.as_ref().map_or_else(|| "-".to_owned(), |since| since.0.to_string()),
-        text(status.last_result.as_ref()),
+        short(&text(status.last_result.as_ref())),
         status.devices.to_string(),
         text(place.as_ref()),
     ]
+}
+
+/// A table is for an overview; `-o yaml` has all of a long error.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(RESULT) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+    }
 }

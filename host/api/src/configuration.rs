@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::condition::Trouble;
+use crate::condition::{Trouble, null_is_empty};
 
 /// The wish of a user.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -160,7 +160,8 @@ pub struct ConfigurationStatus {
     #[serde(default)]
     pub instances: i64,
     /// What is wrong on single nodes. Each node writes its own, only while something is, and at most 20 do (rule 34).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, Trouble>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -7,7 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::condition::Trouble;
+use crate::condition::{Trouble, null_is_empty};
 
 /// A device.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,8 +44,8 @@ pub struct InstanceSpec {
     #[serde(default)]
     pub shared: bool,
     /// The nodes that see it.
-    #[serde(default)]
-    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set", "nullable" = true))]
     pub nodes: Vec<String>,
     /// Each slot: "" free, `<node>`, or `C:<virtual device>:<node>`.
     #[serde(default)]
@@ -58,7 +58,8 @@ pub struct InstanceSpec {
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
     /// What is wrong with the device as single nodes see it. Each node writes its own, and only while something is.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, Trouble>,
     /// `Online`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

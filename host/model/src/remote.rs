@@ -220,18 +220,31 @@ impl Endpoints {
         longest.is_some_and(|endpoint| self.0.remove(&endpoint).is_some())
     }
 
-    /// A Configuration is connected to the endpoint, or could not reach it or lost the connection, or does not try.
+    /// A Configuration begins to ask the endpoint.
+    pub fn used(&mut self, endpoint: &Endpoint, user: &Key) {
+        if let Some(record) = self.0.get_mut(endpoint) {
+            record.users.entry(user.clone()).or_default();
+        }
+    }
+
+    /// A Configuration is connected to the endpoint, or could not reach it or lost the connection, or does not try. Who has
+    /// released it has nothing more to say.
     pub fn connected(&mut self, endpoint: &Endpoint, user: &Key, connected: Option<bool>, now: Duration) {
         let Some(record) = self.0.get_mut(endpoint) else { return };
-        record.users.entry(user.clone()).or_default().connected = connected;
+        let Some(user) = record.users.get_mut(user) else { return };
+        user.connected = connected;
+        if connected == Some(true) {
+            record.last_result.take_if(|result| result.is_err());
+        }
         record.settle(now);
     }
 
     /// What the endpoint last told a Configuration: so many devices, or what went wrong.
     pub fn told(&mut self, endpoint: &Endpoint, user: &Key, result: Result<usize, String>) {
         let Some(record) = self.0.get_mut(endpoint) else { return };
+        let Some(user) = record.users.get_mut(user) else { return };
         if let Ok(devices) = result {
-            record.users.entry(user.clone()).or_default().devices = devices;
+            user.devices = devices;
         }
         record.last_result = Some(result.map(drop));
     }
@@ -275,10 +288,12 @@ mod tests {
         false
     }
 
+    /// These endpoints, used by the Configurations `c` and `d`.
     fn registered(endpoints: &[&Endpoint]) -> Endpoints {
         let mut all = Endpoints::default();
         for endpoint in endpoints {
             all.register((*endpoint).clone(), false, at(0), alive).unwrap();
+            ["c", "d"].iter().for_each(|name| all.used(endpoint, &user(name)));
         }
         all
     }
@@ -302,6 +317,10 @@ mod tests {
         all.released(&one, &user("c"), at(7));
         all.released(&one, &user("d"), at(8));
         assert_eq!(state(&all), Some((State::Waiting, at(7))), "nobody uses it");
+        all.connected(&one, &user("c"), Some(true), at(9));
+        all.told(&one, &user("c"), Ok(1));
+        assert_eq!(all.get(&one).unwrap().devices(), 0, "who has released it is late");
+        assert_eq!(state(&all), Some((State::Waiting, at(7))));
     }
 
     #[test]
@@ -386,6 +405,8 @@ mod tests {
         all.told(&one, &user("c"), Err("too many devices".to_owned()));
         let record = all.get(&one).unwrap();
         assert_eq!((record.devices(), &record.last_result), (7, &Some(Err("too many devices".to_owned()))));
+        all.connected(&one, &user("c"), Some(true), at(1));
+        assert_eq!(all.get(&one).unwrap().last_result, None, "what went wrong is over");
         all.released(&one, &user("d"), at(1));
         assert_eq!(all.get(&one).unwrap().devices(), 2);
     }

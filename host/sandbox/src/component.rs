@@ -8,19 +8,18 @@ use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{Grants, Limits};
 use akri_model::property::Resolved;
-use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
+use crate::compiled::Compiled;
 use crate::convert;
 use crate::coverage::Import;
 use crate::host::Shared;
 use crate::log::LogLine;
 use crate::round::{Round, Surroundings};
-use crate::text::clean;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 const COMPONENT: usize = 64 << 20;
@@ -28,8 +27,6 @@ const COMPONENT: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
-/// What the interface that makes a handler is called, whatever its version.
-const HANDLER: &str = "akri:discovery/handler@";
 /// Names that one component may have resolved at once.
 const LOOKUPS: usize = 4;
 
@@ -78,68 +75,58 @@ pub enum LoadError {
 /// A loaded handler. Clones share everything.
 #[derive(Clone)]
 pub struct Component {
-    loaded: Arc<Loaded>,
-    shared: Arc<Shared>,
-}
-
-struct Loaded {
-    pre: DiscoveryHandlerPre<Round>,
-    digest: String,
-    size: usize,
-    description: Description,
-    exported: String,
-    imports: Vec<String>,
+    compiled: Arc<Compiled>,
+    description: Arc<Description>,
     surroundings: Arc<Surroundings>,
+    shared: Arc<Shared>,
 }
 
 impl Component {
     pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>) -> Result<Self, LoadError> {
-        if bytes.len() > COMPONENT {
-            return Err(LoadError::TooLarge(bytes.len()));
-        }
-        let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
-        let turn = shared.compiles.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
-        let compiler = shared.clone();
-        let compile = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            compile(&compiler, &bytes)
-        });
-        let mut component = Self { loaded: Arc::new(compile.await.map_err(|error| stopped(&error))??), shared };
-        let description = component.describe().await?;
-        if let Some(loaded) = Arc::get_mut(&mut component.loaded) {
-            loaded.description = description;
-        }
-        Ok(component)
+        let compiled = compile(&shared, bytes).await?;
+        // Until it has described itself, its log lines go by its digest.
+        let name = compiled.digest.chars().take(12).collect();
+        let description = Description { name, version: String::new(), shared: false, interval: None };
+        let surroundings = Surroundings {
+            sysfs: shared.sysfs.clone(),
+            udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
+            lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            lookup: shared.lookup.clone(),
+            trust: shared.trust.clone(),
+        };
+        let unnamed = Self { compiled, description: description.into(), surroundings: surroundings.into(), shared };
+        let description = unnamed.describe().await?;
+        Ok(Self { description: description.into(), ..unnamed })
     }
 
     /// SHA-256 of its bytes, in lower hex.
     pub fn digest(&self) -> &str {
-        &self.loaded.digest
+        &self.compiled.digest
     }
 
     /// Who the handler says it is.
     pub fn description(&self) -> &Description {
-        &self.loaded.description
+        &self.description
     }
 
     /// Its size in bytes.
     pub fn size(&self) -> usize {
-        self.loaded.size
+        self.compiled.size
     }
 
     /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
     pub fn exported(&self) -> &str {
-        &self.loaded.exported
+        &self.compiled.exported
     }
 
     /// What it asks for, beside what these grants give.
     pub fn coverage(&self, grants: &Grants) -> Vec<Import> {
-        self.loaded.imports.iter().map(|name| Import::new(name, grants)).collect()
+        self.imports().iter().map(|name| Import::new(name, grants)).collect()
     }
 
     /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
     pub fn imports(&self) -> &[String] {
-        &self.loaded.imports
+        &self.compiled.imports
     }
 
     /// Checks details; what should start a round of them besides the interval. It is a question about the details alone:
@@ -201,8 +188,8 @@ impl Component {
         let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let limit = call.limits.round.min(LONGEST);
         let deadline = Instant::now() + limit;
-        let round = Round::new(call, &self.loaded.description.name, deadline, self.loaded.surroundings.clone());
-        let served = serve(self.loaded.pre.clone(), round, ask, take);
+        let round = Round::new(call, &self.description.name, deadline, self.surroundings.clone());
+        let served = serve(self.compiled.pre.clone(), round, ask, take);
         let guests = self.shared.runtime.handle().ok_or_else(stopped)?;
         let task = guests.spawn(async move {
             // The turn ends with the task, not with its caller: a guest that has not stopped yet still counts.
@@ -217,14 +204,34 @@ impl Component {
     }
 
     #[cfg(test)]
+    pub(crate) fn shares_code_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.compiled, &other.compiled)
+    }
+
+    #[cfg(test)]
     pub(crate) fn turns(&self) -> &Arc<Semaphore> {
         &self.shared.rounds
     }
 
     #[cfg(test)]
     pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<Surroundings>, Arc<Shared>) {
-        (self.loaded.pre.clone(), self.loaded.surroundings.clone(), self.shared.clone())
+        (self.compiled.pre.clone(), self.surroundings.clone(), self.shared.clone())
     }
+}
+
+/// Compiles on a thread that may block, one component at a time.
+async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>) -> Result<Arc<Compiled>, LoadError> {
+    if bytes.len() > COMPONENT {
+        return Err(LoadError::TooLarge(bytes.len()));
+    }
+    let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
+    let turn = shared.compiles.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
+    let compiler = shared.clone();
+    let compile = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        compiler.library.compile(&compiler.engine, &compiler.linker, &bytes)
+    });
+    compile.await.map_err(|error| stopped(&error))?
 }
 
 /// How to call an export with the details.
@@ -274,47 +281,5 @@ impl<T> Task<T> {
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-fn compile(shared: &Shared, bytes: &[u8]) -> Result<Loaded, LoadError> {
-    let digest = hex(&Sha256::digest(bytes));
-    // The text names what the component chose to name.
-    let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
-    let component = wasmtime::component::Component::from_binary(&shared.engine, bytes)
-        .map_err(|error| LoadError::Invalid(why(error)))?;
-    let types = component.component_type();
-    let imports = types.imports(&shared.engine).map(|(name, _)| name.to_owned()).collect();
-    let exported = types.exports(&shared.engine).map(|(name, _)| name).find(|name| name.starts_with(HANDLER));
-    let exported = exported.unwrap_or_default().to_owned();
-    let not_a_handler = |error| LoadError::NotAHandler(why(error));
-    let pre = shared.linker.instantiate_pre(&component).map_err(not_a_handler)?;
-    let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
-    // Until it has described itself, its log lines go by its digest.
-    let name = digest.chars().take(12).collect();
-    let description = Description { name, version: String::new(), shared: false, interval: None };
-    let surroundings = Surroundings {
-        sysfs: shared.sysfs.clone(),
-        udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
-        lookups: Arc::new(Semaphore::new(LOOKUPS)),
-        lookup: shared.lookup.clone(),
-        trust: shared.trust.clone(),
-    };
-    let surroundings = Arc::new(surroundings);
-    Ok(Loaded { pre, digest, size: bytes.len(), description, exported, imports, surroundings })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digests_are_lower_hex() {
-        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        assert_eq!(hex(&Sha256::digest([])), empty);
     }
 }

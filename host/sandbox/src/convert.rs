@@ -147,6 +147,9 @@ pub(crate) fn description(described: handler::Description) -> Result<Description
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn device(id: &str) -> types::Device {
@@ -212,6 +215,47 @@ mod tests {
             types::Problem { path: "x".repeat(9000), reason: "R".to_owned(), message: "a\n\x1b b".to_owned() };
         let shown = problems(vec![problem; 100], &Limits::default());
         assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a\n  b"));
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![".{0,3}", Just("x".repeat(64)), Just("x".repeat(65)), Just("\0\u{1b}[2J\n".to_owned())]
+    }
+
+    prop_compose! {
+        fn any_device()(
+            (id, origin) in (text(), text()),
+            properties in vec((text(), text()), 0..6),
+            mounts in vec((text(), text(), any::<bool>()), 0..6),
+            specs in vec((text(), text(), text()), 0..6),
+        ) -> types::Device {
+            let mount = |(container_path, host_path, read_only)| types::Mount { container_path, host_path, read_only };
+            let spec = |(container_path, host_path, permissions)| {
+                types::DeviceSpec { container_path, host_path, permissions }
+            };
+            let mounts = mounts.into_iter().map(mount).collect();
+            let device_specs = specs.into_iter().map(spec).collect();
+            types::Device { id, origin, properties, mounts, device_specs, hints: Vec::new() }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_devices_come_those_that_are_let_in_keep_to_the_limits(found in vec(any_device(), 0..6)) {
+            let limits = Limits { devices: 4, properties: 4, string_bytes: 64, ..Limits::default() };
+            let count = found.len();
+            if let Ok(devices) = devices(found, &limits) {
+                let ids: HashSet<&str> = devices.iter().map(|device| device.id.as_str()).collect();
+                prop_assert!(devices.len() == count && count <= 4 && ids.len() == count && !ids.contains(""));
+                for device in &devices {
+                    prop_assert!(device.properties.len().max(device.mounts.len()).max(device.device_specs.len()) <= 4);
+                    let properties = device.properties.iter().flat_map(|(name, value)| [name, value]);
+                    let mounts = device.mounts.iter().flat_map(|m| [&m.container_path, &m.host_path]);
+                    let specs = device.device_specs.iter().flat_map(|s| [&s.host_path, &s.permissions]);
+                    let mut texts = [&device.id, &device.origin].into_iter().chain(properties).chain(mounts).chain(specs);
+                    prop_assert!(texts.all(|text| text.len() <= 64));
+                }
+            }
+        }
     }
 
     fn described(name: &str, hints: &[(&str, &str)]) -> Result<Description, String> {

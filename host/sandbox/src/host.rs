@@ -14,6 +14,7 @@ use wasmtime::component::Linker;
 use wasmtime::{Cache, CacheConfig, Config, Engine};
 
 use crate::capabilities;
+use crate::compiled::Library;
 use crate::component::{Component, LoadError};
 use crate::multicast::Listener;
 use crate::network::names::{self, Lookup};
@@ -94,6 +95,7 @@ pub struct Host {
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) linker: Linker<Round>,
+    pub(crate) library: Library,
     pub(crate) runtime: GuestRuntime,
     pub(crate) rounds: Arc<Semaphore>,
     pub(crate) compiles: Arc<Semaphore>,
@@ -119,6 +121,7 @@ impl Host {
             shared: Arc::new(Shared {
                 engine,
                 linker,
+                library: Library::default(),
                 runtime,
                 rounds: Arc::new(Semaphore::new(ROUNDS)),
                 compiles: Arc::new(Semaphore::new(1)),
@@ -166,6 +169,8 @@ fn engine_config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     // Handlers are synchronous; what only concurrent ones need stays off, should a feature ever bring it in.
     config.concurrency_support(false).epoch_interruption(true).cache(cache);
+    // Nobody debugs handlers here, and what would help is a seventh of what they take: backtraces name functions without it.
+    config.generate_address_map(false).native_unwind_info(false);
     config
 }
 

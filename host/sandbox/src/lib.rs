@@ -2,17 +2,21 @@
 //!
 //! ```text
 //! Host ── load(bytes) ──► Component ── validate(Call) ──► triggers
-//!                                  └── discover(Call) ──► DeviceSet
+//!   │                              ├── discover(Call) ──► DeviceSet
+//!   │                              └── coverage(Grants) ─► what it imports, beside what it is granted
+//!   └─── listen(group) ─► Listener: what is said between rounds
 //! ```
 //! Each call gets a store of its own, on threads that run guests and nothing else, and ends when its deadline does,
-//! whatever the guest does meanwhile. A trap, a deadline or a limit is an error value; the store is gone afterwards. What a
-//! guest may reach is decided by the grants of the call alone; what it may use, by the limits.
+//! whatever the guest does meanwhile. A trap, a deadline or a limit is an error value; the store is gone afterwards, and with
+//! it every socket, request and secret it held. What a guest may reach is decided by the grants of the call alone
+//! (`capabilities`, `network`, `multicast`); what it may use, by the limits.
 //!
 //! No type of wasmtime, and none made from the WIT package, leaves this crate.
 
 mod bindings;
 mod cache;
 mod capabilities;
+mod compiled;
 mod component;
 mod convert;
 mod coverage;

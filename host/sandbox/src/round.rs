@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
+use akri_model::grant::Limits;
 use tokio::sync::Semaphore;
 use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
@@ -29,8 +30,9 @@ const ARGUMENTS: usize = 1 << 20;
 const RESULT: usize = 16 << 20;
 /// Bytes of random numbers a guest gets at once.
 const RANDOM: u64 = 64 << 10;
-/// Resources a guest may hold in the host: streams, pollables, queries, snapshots.
+/// Resources a guest may hold in the host: streams, pollables, queries, snapshots. With many connections, so many for each.
 const RESOURCES: usize = 1024;
+const RESOURCES_OF_A_CONNECTION: usize = 8;
 /// Handles in the guest's own tables.
 const HANDLES: usize = 16 << 10;
 /// Bytes of all the `udev` snapshots a guest holds.
@@ -78,7 +80,7 @@ impl Round {
     pub(crate) fn new(mut call: Call, handler: &str, deadline: Instant, surroundings: Arc<Surroundings>) -> Self {
         let log = RoundLog::new(handler.to_owned(), &call);
         let mut table = ResourceTable::new();
-        table.set_max_capacity(RESOURCES);
+        table.set_max_capacity(resources(&call.limits));
         // Grants of the network are moved to who keeps them.
         let granted = std::mem::take(&mut call.grants.names);
         let names = Arc::new(Names::new(granted, surroundings.lookup.clone(), surroundings.lookups.clone()));
@@ -176,7 +178,7 @@ impl Round {
             return Some(over.to_string());
         }
         if let Some(ResourceTableError::Full) = error.downcast_ref() {
-            return Some(format!("resources: more than {RESOURCES}"));
+            return Some(format!("resources: more than {}", resources(&self.call.limits)));
         }
         if let Some(FieldMapError::TooManyFields | FieldMapError::TotalSizeTooBig) = error.downcast_ref() {
             return Some(format!("HTTP headers: more than {HEADERS} bytes"));
@@ -187,6 +189,10 @@ impl Round {
         }
         self.limiter.exceeded()
     }
+}
+
+fn resources(limits: &Limits) -> usize {
+    limits.connections.saturating_mul(RESOURCES_OF_A_CONNECTION).max(RESOURCES)
 }
 
 /// Sets how much may be copied out of the guest's memory, for what comes next.

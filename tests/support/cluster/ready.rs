@@ -46,7 +46,10 @@ pub(super) fn node_is_ready(kubeconfig: &Path, name: &str) -> anyhow::Result<()>
 }
 
 /// Asks in a runtime of its own, since it may be a story that waits, in another one.
-fn ask(kubeconfig: &Path, question: impl AsyncFn(Client) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+pub(super) fn ask(
+    kubeconfig: &Path,
+    question: impl AsyncFn(Client) -> anyhow::Result<()> + Sync,
+) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -199,6 +199,21 @@ impl Story {
         wait_for(&format!("no {name}"), async || pods.get_opt(name).await.unwrap(), Option::is_none).await;
     }
 
+    /// Asks the API server where nothing can be awaited, such as at the end of something.
+    pub fn ask(&self, what: &str, question: impl AsyncFn(Client) -> anyhow::Result<()> + Sync) {
+        if let Err(error) = ready::ask(&self.kubeconfig(), question) {
+            eprintln!("{what}: {error:#}");
+        }
+    }
+
+    /// Deletes a namespace, but does not wait for its end.
+    pub fn delete_namespace(&self, name: &str) {
+        self.ask("the namespace stays", async |client| {
+            Api::<Namespace>::all(client).delete(name, &DeleteParams::background()).await?;
+            Ok(())
+        });
+    }
+
     /// What a pod's container has printed.
     pub async fn log(&self, pod: &str) -> String {
         self.api::<Pod>().logs(pod, &LogParams::default()).await.unwrap_or_else(|error| error.to_string())
@@ -221,20 +236,15 @@ impl Story {
 
 impl Drop for Story {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            return; // somebody may want to look
-        }
-        let (client, namespace) = (self.client(), std::mem::take(&mut self.namespace));
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime
-                .spawn(async move { Api::<Namespace>::all(client).delete(&namespace, &DeleteParams::default()).await });
+        if !std::thread::panicking() {
+            self.delete_namespace(&self.namespace); // else somebody may want to look
         }
     }
 }
 
 /// Whether KUBECONFIG names a cluster that is not the one of the tests.
 fn is_elsewhere() -> bool {
-    std::env::var_os("KUBECONFIG").is_some_and(|named| PathBuf::from(named) != Cluster::new().kubeconfig())
+    std::env::var_os("KUBECONFIG").is_some_and(|named| named != Cluster::new().kubeconfig())
 }
 
 /// The phase of a pod, empty before it has one.

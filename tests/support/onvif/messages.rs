@@ -12,7 +12,14 @@ use super::camera::{Camera, address, location, mac, uuid};
 pub(super) fn envelope(header: &str, body: &str) -> String {
     format!(
         r#"<?xml version="1.0" encoding="UTF-8"?>
-<SOAP-ENV:Envelope xmlns:SOAP-ENV="http://www.w3.org/2003/05/soap-envelope" xmlns:wsa="http://schemas.xmlsoap.org/ws/2004/08/addressing" xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:dn="http://www.onvif.org/ver10/network/wsdl" xmlns:tds="http://www.onvif.org/ver10/device/wsdl" xmlns:trt="http://www.onvif.org/ver10/media/wsdl" xmlns:tt="http://www.onvif.org/ver10/schema" xmlns:ter="http://www.onvif.org/ver10/error"><SOAP-ENV:Header>{header}</SOAP-ENV:Header><SOAP-ENV:Body>{body}</SOAP-ENV:Body></SOAP-ENV:Envelope>"#
+<SOAP-ENV:Envelope xmlns:SOAP-ENV="http://www.w3.org/2003/05/soap-envelope"
+    xmlns:wsa="http://schemas.xmlsoap.org/ws/2004/08/addressing" xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery"
+    xmlns:dn="http://www.onvif.org/ver10/network/wsdl" xmlns:tds="http://www.onvif.org/ver10/device/wsdl"
+    xmlns:trt="http://www.onvif.org/ver10/media/wsdl" xmlns:tt="http://www.onvif.org/ver10/schema"
+    xmlns:ter="http://www.onvif.org/ver10/error">
+  <SOAP-ENV:Header>{header}</SOAP-ENV:Header>
+  <SOAP-ENV:Body>{body}</SOAP-ENV:Body>
+</SOAP-ENV:Envelope>"#
     )
 }
 
@@ -33,7 +40,8 @@ fn presentation(camera: &Camera) -> String {
     let (uuid, urls) = (uuid(camera.number), &camera.urls);
     format!(
         "<wsa:EndpointReference><wsa:Address>urn:uuid:{uuid}</wsa:Address></wsa:EndpointReference>\
-         <d:Types>dn:NetworkVideoTransmitter tds:Device</d:Types><d:Scopes>{scopes}</d:Scopes><d:XAddrs>{urls}</d:XAddrs>\
+         <d:Types>dn:NetworkVideoTransmitter tds:Device</d:Types><d:Scopes>{scopes}</d:Scopes>\
+         <d:XAddrs>{urls}</d:XAddrs>\
          <d:MetadataVersion>1</d:MetadataVersion>"
     )
 }
@@ -78,7 +86,8 @@ pub(super) fn answer(camera: &Camera, request: &str, token: &str) -> Option<Stri
         "GetSystemDateAndTime" => format!("<tds:SystemDateAndTime>{}</tds:SystemDateAndTime>", date(now(camera))),
         "GetDeviceInformation" => format!(
             "<tds:Manufacturer>Farm</tds:Manufacturer><tds:Model>Cam {number}</tds:Model><tds:FirmwareVersion>1.2\
-             </tds:FirmwareVersion><tds:SerialNumber>F{number:06}</tds:SerialNumber><tds:HardwareId>farm</tds:HardwareId>"
+             </tds:FirmwareVersion><tds:SerialNumber>F{number:06}</tds:SerialNumber>\
+             <tds:HardwareId>farm</tds:HardwareId>"
         ),
         "GetNetworkInterfaces" => interfaces(number),
         "GetScopes" => scopes(number)
@@ -116,9 +125,11 @@ fn date(now: Timestamp) -> String {
 
 fn interfaces(number: u32) -> String {
     format!(
-        "<tds:NetworkInterfaces token=\"eth0\"><tt:Enabled>true</tt:Enabled><tt:Info><tt:Name>eth0</tt:Name><tt:HwAddress>{}\
+        "<tds:NetworkInterfaces token=\"eth0\"><tt:Enabled>true</tt:Enabled><tt:Info><tt:Name>eth0</tt:Name>\
+         <tt:HwAddress>{}\
          </tt:HwAddress><tt:MTU>1500</tt:MTU></tt:Info><tt:IPv4><tt:Enabled>true</tt:Enabled><tt:Config><tt:Manual>\
-         <tt:Address>{}</tt:Address><tt:PrefixLength>8</tt:PrefixLength></tt:Manual><tt:DHCP>false</tt:DHCP></tt:Config>\
+         <tt:Address>{}</tt:Address><tt:PrefixLength>8</tt:PrefixLength></tt:Manual><tt:DHCP>false</tt:DHCP>\
+         </tt:Config>\
          </tt:IPv4></tds:NetworkInterfaces>",
         mac(number),
         address(number)

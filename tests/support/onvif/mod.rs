@@ -1,5 +1,5 @@
-//! Cameras by the thousand, in one thread: each has an address of its own, answers WS-Discovery, has the parts of ONVIF's
-//! device and media services that a client needs to find its way, and really checks passwords. Some misbehave.
+//! Cameras by the thousand, in one thread: each has an address of its own, answers WS-Discovery, has the parts of
+//! ONVIF's device and media services that a client needs to find its way, and really checks passwords. Some misbehave.
 
 pub mod camera;
 mod credentials;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
+use tokio::time::{Instant, sleep_until};
 
 pub use round::call;
 
@@ -40,4 +41,12 @@ pub enum Outcome {
 /// Any number, another one each time: for pauses that are not to be the same everywhere.
 pub(crate) fn dice() -> u64 {
     RandomState::new().hash_one(())
+}
+
+/// Waits for a moment, or for ever.
+pub(crate) async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }

@@ -13,12 +13,12 @@ use tokio::sync::mpsc::OwnedPermit;
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::Outcome;
 use super::properties::{Answer, Properties};
 use super::registry::Handlers;
 use super::rounds::Rounds;
+use super::{Outcome, moment};
 use crate::remote::{Heard, News, Question, Remote, Stream};
 
 /// Shortest pause between outcomes that streams cause; those of rounds are never held up.
@@ -167,9 +167,13 @@ impl Runner {
     fn reconfigured(&mut self) {
         let configuration = self.configuration.borrow_and_update().clone();
         let answer = self.providers.properties.of(&configuration);
-        self.ask(&configuration, answer);
-        if configuration.handler != self.asked.handler {
+        let is_other = configuration.handler != self.asked.handler;
+        if is_other {
+            // Before there is another question, which may hold secrets that are none of the old handler's business.
             self.asked = Asked::new(&configuration, self.configuration.clone(), &self.providers);
+        }
+        self.ask(&configuration, answer);
+        if is_other {
             self.look_for_endpoints(true);
         }
     }
@@ -311,13 +315,6 @@ impl Asked {
 
 fn question(configuration: &Configuration, properties: Answer) -> Question {
     Question { details: configuration.details.clone(), properties }
-}
-
-async fn moment(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Waits until it is time to tell something and the owner has room for it.

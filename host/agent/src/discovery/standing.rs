@@ -6,6 +6,9 @@ use akri_model::discovery::RoundError;
 use akri_model::names::Key;
 use tokio::sync::watch;
 
+/// The result of a good round.
+const DISCOVERED: &str = "Discovered";
+
 /// How all handlers are doing. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct Standings(watch::Sender<BTreeMap<String, Users>>);
@@ -58,7 +61,7 @@ impl User {
 
     /// It saw that many devices.
     pub fn found(&self, devices: usize) {
-        self.change(|standing| *standing = Standing { result: Some("Discovered"), devices });
+        self.change(|standing| *standing = Standing { result: Some(DISCOVERED), devices });
     }
 
     /// It failed.
@@ -89,11 +92,10 @@ impl Drop for User {
 
 /// The result of all users together: that of the first who suffers, by name, with its name.
 pub fn result(users: &Users) -> Option<String> {
-    let trouble = users.iter().find(|(_, standing)| standing.result.is_some_and(|result| result != "Discovered"));
-    match trouble {
-        Some((key, Standing { result: Some(result), .. })) => Some(format!("{result} ({key})")),
-        _ => users.values().find_map(|standing| standing.result).map(str::to_owned),
-    }
+    let results = users.iter().filter_map(|(key, standing)| Some((key, standing.result?)));
+    let trouble = results.clone().find(|(_, result)| *result != DISCOVERED);
+    let trouble = trouble.map(|(key, result)| format!("{result} ({key})"));
+    trouble.or_else(|| results.map(|(_, result)| result.to_owned()).next())
 }
 
 #[cfg(test)]

@@ -20,10 +20,11 @@ use akri_model::device::Device;
 use akri_model::names::{Identity, Key};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::cdi::Cdi;
 use crate::cluster::Cluster;
+use crate::discovery::moment;
 use crate::discovery::sources::{Providers, Sources, Told};
 use crate::journal::Journal;
 use crate::metrics::Metrics;
@@ -266,13 +267,5 @@ impl State {
             self.insert(published);
         }
         self.serve_whole();
-    }
-}
-
-/// Waits for a moment, or for ever.
-async fn moment(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

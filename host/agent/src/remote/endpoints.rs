@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 use akri_model::names::Key;
 use akri_model::remote::{Address, Endpoint, Endpoints, Refusal};
 use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::memory;
+use crate::discovery::moment;
 
 /// The file is written at most this often.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -55,6 +56,11 @@ impl Shared {
     /// Takes in an endpoint that is remembered or was found.
     pub(super) fn recall(&self, endpoint: Endpoint, shared: Option<bool>) {
         self.change(|all, now| all.recall(endpoint, shared, now));
+    }
+
+    /// A Configuration begins to ask an endpoint.
+    pub(super) fn used(&self, endpoint: &Endpoint, user: &Key) {
+        self.change(|all, _| all.used(endpoint, user));
     }
 
     /// A Configuration is connected to the endpoint, or could not reach it or lost the connection, or does not try.
@@ -111,12 +117,5 @@ impl Shared {
         for endpoint in expired {
             info!(handler = endpoint.handler, endpoint = %endpoint.address, "forgotten: it was offline for too long");
         }
-    }
-}
-
-async fn moment(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

@@ -60,15 +60,18 @@ pub fn read_remote_handlers(state: &Path) -> Result<Vec<DiscoveryHandlerStatus>,
 
 fn read(state: &Path) -> Result<Vec<Remembered>, MemoryError> {
     let path = state.join(FILE);
-    let bytes = match fs::metadata(&path).and_then(|metadata| match metadata.len() {
-        length if length > MAX_FILE => Err(io::ErrorKind::FileTooLarge.into()),
-        _ => fs::read(&path),
-    }) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(MemoryError::Io { path, source }),
-    };
-    serde_json::from_slice(&bytes).map_err(|source| MemoryError::Malformed { path, source })
+    match bounded(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|source| MemoryError::Malformed { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(MemoryError::Io { path, source }),
+    }
+}
+
+fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+    if fs::metadata(path)?.len() > MAX_FILE {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    fs::read(path)
 }
 
 /// Writes the file. `started` is the moment that times of endpoints are from.
@@ -114,12 +117,10 @@ pub(super) fn recall(state: &Path, trust: &Trust, endpoints: &Shared) {
         }
         Err(error) => warn!("remote handlers of before are not known: {error}"),
     }
-    for path in sockets(trust) {
-        let known = endpoints.watch().borrow().iter().any(|(known, _)| known.address == path);
-        if let (Address::Unix(socket), false) = (&path, known)
-            && let Some(handler) = Path::new(socket).file_stem().and_then(|stem| stem.to_str())
-        {
-            endpoints.recall(Endpoint { handler: handler.to_owned(), address: path.clone() }, None);
+    for found in sockets(trust) {
+        let is_known = endpoints.watch().borrow().iter().any(|(known, _)| known.address == found.address);
+        if !is_known {
+            endpoints.recall(found, None);
         }
     }
 }
@@ -144,13 +145,16 @@ fn address(text: &str, trust: &Trust) -> Result<Address, Untrusted> {
     }
 }
 
-/// The sockets in the handler directory, in order.
-fn sockets(trust: &Trust) -> Vec<Address> {
+/// The sockets in the handler directory, in order, each with the handler it is called after.
+fn sockets(trust: &Trust) -> Vec<Endpoint> {
     let entries = fs::read_dir(&trust.directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_socket =
         |path: &PathBuf| path.extension().is_some_and(|end| end == "sock") && FileId::of_socket(path).is_some();
-    let address = |path: PathBuf| trust.unix(path.to_str()?).ok();
-    let mut sockets: Vec<Address> = entries.filter(is_socket).filter_map(address).take(MAX_ENDPOINTS).collect();
+    let endpoint = |path: PathBuf| {
+        let address = trust.unix(path.to_str()?).ok()?;
+        Some(Endpoint { handler: path.file_stem()?.to_str()?.to_owned(), address })
+    };
+    let mut sockets: Vec<Endpoint> = entries.filter(is_socket).filter_map(endpoint).take(MAX_ENDPOINTS).collect();
     sockets.sort();
     sockets
 }
@@ -167,6 +171,8 @@ pub(super) fn is_dead(address: &Address) -> bool {
 mod tests {
     use std::os::unix::net::UnixListener;
     use std::time::Duration;
+
+    use akri_model::names::Key;
 
     use super::super::SOCKET;
     use super::*;
@@ -223,8 +229,10 @@ mod tests {
         let cam = endpoint("cam", &unix(Path::new("/run"), "cam.sock"));
         let mut endpoints = Endpoints::default();
         endpoints.register(cam.clone(), false, Duration::ZERO, is_dead).unwrap();
-        endpoints.connected(&cam, &akri_model::names::Key::new("default", "c"), Some(true), Duration::from_secs(60));
-        endpoints.told(&cam, &akri_model::names::Key::new("default", "c"), Ok(3));
+        let user = Key::new("default", "c");
+        endpoints.used(&cam, &user);
+        endpoints.connected(&cam, &user, Some(true), Duration::from_secs(60));
+        endpoints.told(&cam, &user, Ok(3));
         write(state.path(), &endpoints, SystemTime::UNIX_EPOCH).unwrap();
         let [status] = read_remote_handlers(state.path()).unwrap().try_into().unwrap();
         assert_eq!((status.handler.as_deref(), status.kind), (Some("cam"), HandlerKind::Remote));

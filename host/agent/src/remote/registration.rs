@@ -69,8 +69,11 @@ async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: S
         }
         warn!("the registration socket is gone; making it anew");
     };
-    if let Err(error) = server.add_service(service).serve_with_incoming_shutdown(incoming, lost).await {
-        warn!(%error, "the registration server failed");
+    tokio::select! {
+        Err(error) = server.add_service(service).serve_with_incoming(incoming) => {
+            warn!(%error, "the registration server failed");
+        }
+        () = lost => {} // connections that are there end by themselves
     }
 }
 

@@ -91,7 +91,9 @@ impl Stream {
         question: watch::Receiver<Arc<Question>>,
         heard: mpsc::Sender<Heard>,
     ) -> Self {
-        let (sender, registrations) = watch::channel(0);
+        remote.0.endpoints.used(&endpoint, &user);
+        let known = remote.0.endpoints.watch().borrow().get(&endpoint).map(|record| record.registrations);
+        let (sender, registrations) = watch::channel(known.unwrap_or_default());
         let conversation = Conversation {
             inner: Arc::clone(&remote.0),
             endpoint: endpoint.clone(),
@@ -109,6 +111,8 @@ impl Stream {
     /// The endpoint has registered so many times. If it could not be reached, that is worth another try; a stream that
     /// stands is left alone, since handlers register again when they lose one.
     pub(crate) fn registered(&self, times: u64) {
+        // It may have been forgotten and be back.
+        self.remote.0.endpoints.used(&self.endpoint, &self.user);
         self.registrations.send_if_modified(|known| std::mem::replace(known, times) != times);
     }
 }

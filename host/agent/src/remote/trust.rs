@@ -74,16 +74,15 @@ impl Trust {
         let path = Path::new(text);
         let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
         let name = path.file_name().filter(|_| path.is_absolute() && plain && text.len() <= MAX_PATH);
-        let (Some(name), Some(parent), false) = (name, path.parent(), text.contains(['\0', '\n'])) else {
+        let (Some(name), Some(parent), false) = (name, path.parent(), text.contains(char::is_control)) else {
             return Err(Untrusted::Path(text.chars().take(MAX_PATH).collect()));
         };
-        let outside = || Untrusted::Outside { path: text.to_owned(), directory: self.directory.clone() };
         let parent = real(parent)?;
         if !parent.starts_with(real(&self.directory)?) || name == SOCKET {
-            return Err(outside());
+            return Err(self.outside(text));
         }
         let socket = parent.join(name);
-        let socket = socket.to_str().filter(|socket| socket.len() <= MAX_PATH).ok_or_else(outside)?;
+        let socket = socket.to_str().filter(|socket| socket.len() <= MAX_PATH).ok_or_else(|| self.outside(text))?;
         Ok(Address::Unix(socket.to_owned()))
     }
 
@@ -163,7 +162,7 @@ mod tests {
         for path in ["../elsewhere/cam.sock", "way-out/cam.sock", "missing/cam.sock", SOCKET, &"x".repeat(108)] {
             assert!(at(path).is_err(), "{path}");
         }
-        for path in ["", "/", "cam.sock", "./cam.sock", "/etc/passwd", "unix:/cam.sock", "/a\0b", "/a\nb"] {
+        for path in ["", "/", "cam.sock", "./cam.sock", "/etc/passwd", "unix:/cam.sock", "/a\0b", "/a\u{1b}b"] {
             assert!(trust.unix(path).is_err(), "{path:?}");
         }
     }

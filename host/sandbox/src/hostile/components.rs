@@ -57,3 +57,50 @@ async fn a_component_of_a_later_package_is_a_handler_if_it_asks_for_nothing_new(
     let later = host(None).load(renamed("@0.1.0", "@0.1.7")).await.unwrap();
     assert_eq!(later.discover(call("devices:3")).await.unwrap().devices.len(), 3);
 }
+
+/// Numbers that look random and are the same each time (xorshift64, Marsaglia 2003).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(bound).unwrap()).unwrap()
+    }
+
+    /// Changes a byte, doubles a piece, takes one out, or cuts the end off.
+    fn damage(&mut self, bytes: &mut Vec<u8>) {
+        let at = self.below(bytes.len());
+        let end = (at + 1 + self.below(64)).min(bytes.len());
+        match self.below(16) {
+            0 => bytes.truncate(at.max(8)),
+            1 => drop(bytes.drain(at..end)),
+            2 => bytes.extend_from_within(at..end),
+            _ => bytes[at] ^= 1 << self.below(8),
+        }
+    }
+}
+
+#[tokio::test]
+async fn damaged_components_do_no_harm() {
+    let whole = read("akri_older_guest.wasm", "AKRI_OLDER_GUEST");
+    let host = host(None);
+    let (mut loaded, mut refused) = (0, 0);
+    for seed in 1..=150 {
+        let (mut numbers, mut bytes) = (Numbers(seed), whole.clone());
+        (0..=numbers.below(4)).for_each(|_| numbers.damage(&mut bytes));
+        match host.load(bytes).await {
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().len() < 4096, "seed {seed}: {error}");
+            }
+            // It may do anything now but go on for ever.
+            Ok(damaged) => {
+                loaded += 1;
+                let _ = damaged.discover(brief("x")).await;
+            }
+        }
+    }
+    assert!(loaded > 5 && refused > 5, "{loaded} loaded, {refused} refused");
+}

@@ -127,3 +127,14 @@ async fn a_second_load_comes_from_the_cache() {
     assert_eq!(first.digest(), second.digest());
     assert_eq!(second.discover(call("devices:2")).await.unwrap().devices.len(), 2);
 }
+
+#[tokio::test]
+async fn handlers_of_the_same_bytes_share_their_code() {
+    let host = host(None);
+    let (first, second) = (host.load(bytes()).await.unwrap(), host.load(bytes()).await.unwrap());
+    assert!(first.shares_code_with(&second));
+    drop(first);
+    assert_eq!(second.discover(call("devices:2")).await.unwrap().devices.len(), 2);
+    let other = host.load([bytes().as_slice(), b"\0\x05\x04test"].concat()).await.unwrap();
+    assert!(!second.shares_code_with(&other), "another custom section is another component");
+}

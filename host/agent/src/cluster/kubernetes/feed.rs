@@ -22,7 +22,7 @@ pub(super) enum Change {
 pub(super) async fn follow(
     api: Api<DynamicObject>,
     config: watcher::Config,
-    what: String,
+    what: &str,
     mut tell: impl FnMut(Change) + Send,
 ) {
     let mut events = watch(api, config).default_backoff().boxed();

@@ -139,7 +139,7 @@ impl Instances {
         let trouble = object.status.as_ref().and_then(|status| status.nodes.get(&*self.node));
         instance.online = match trouble.map(|trouble| trouble.reason.as_str()) {
             None => Online::True,
-            Some(super::HANDLER_GONE) => Online::Unknown,
+            Some(super::status::HANDLER_GONE) => Online::Unknown,
             Some(_) => Online::False,
         };
         Seen { instance, version: object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()) }

@@ -3,17 +3,20 @@
 
 mod events;
 mod feed;
+mod finalizers;
 mod instances;
 mod manifests;
 mod patch;
+mod status;
 mod values;
 
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
-use akri_model::instance::{Instance, Online};
+use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use async_trait::async_trait;
@@ -22,7 +25,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::runtime::watcher;
-use kube::{Client, Error, Resource as _};
+use kube::{Client, Error};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -31,17 +34,13 @@ use tokio::time::timeout;
 use super::{Cluster, ClusterError, Created, HandlerReport, Manifests, Occurrence, Report, Swapped};
 use events::Events;
 use feed::follow;
+use finalizers::Finalizers;
 use instances::Instances;
 use manifests::Assembler;
+use status::Told;
 
 /// How long the API server may take for one request.
 const REQUEST: Duration = Duration::from_secs(5);
-
-/// Longest message of a node's trouble, in bytes (rule 34).
-const MAX_TROUBLE: usize = 256;
-
-/// Why nobody can tell whether a device is there.
-const HANDLER_GONE: &str = "HandlerGone";
 
 /// The field manager of what no node owns alone.
 const MANAGER: &str = "akri-agent";
@@ -54,6 +53,8 @@ pub struct Kubernetes {
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
     events: Events,
+    /// What the status of each Configuration was last made to say.
+    troubles: Mutex<BTreeMap<Key, Told>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -67,25 +68,21 @@ impl Kubernetes {
         let everything = watcher::Config::default();
         let of_this_node = watcher::Config::default().labels(&patch::node_label(node));
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
+        let left_on = |resource| Finalizers::new(&client, node, resource);
+        let on_configurations = left_on(ApiResource::erase::<Configuration>(&()));
+        let on_instances = left_on(ApiResource::erase::<akri_api::Instance>(&()));
         let tasks = vec![
-            tokio::spawn(follow(
-                all::<Configuration>(&client),
-                everything.clone(),
-                "Configurations".to_owned(),
-                move |change| configurations.configurations(change),
-            )),
-            tokio::spawn(follow(
-                all::<DiscoveryHandler>(&client),
-                everything,
-                "DiscoveryHandlers".to_owned(),
-                move |change| handlers.handlers(change),
-            )),
-            tokio::spawn(follow(
-                all::<akri_api::Instance>(&client),
-                of_this_node,
-                "Instances".to_owned(),
-                move |change| of_instances.take(change),
-            )),
+            tokio::spawn(follow(all::<Configuration>(&client), everything.clone(), "Configurations", move |change| {
+                on_configurations.look(&change);
+                configurations.configurations(change);
+            })),
+            tokio::spawn(follow(all::<DiscoveryHandler>(&client), everything, "DiscoveryHandlers", move |change| {
+                handlers.handlers(change);
+            })),
+            tokio::spawn(follow(all::<akri_api::Instance>(&client), of_this_node, "Instances", move |change| {
+                on_instances.look(&change);
+                of_instances.take(change);
+            })),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
         ];
         Self {
@@ -95,6 +92,7 @@ impl Kubernetes {
             values: values_receiver,
             instances,
             events,
+            troubles: Mutex::default(),
             tasks,
         }
     }
@@ -121,8 +119,8 @@ impl Kubernetes {
     }
 
     /// This node sees the device.
-    async fn join(&self, key: &Key, uid: &str) -> Result<Instance, ClusterError> {
-        let joined = self.apply(key, patch::membership(&key.name, uid, &self.node, true)).await?;
+    async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
+        let joined = self.apply(&instance.key, patch::joining(instance, &self.node)).await?;
         Ok(self.instances.learn(&joined))
     }
 
@@ -132,22 +130,6 @@ impl Kubernetes {
             None => self.get(&instance.key).await?.map(|object| self.instances.learn(&object)),
         };
         known.filter(|known| known.uid == instance.uid).ok_or_else(|| ClusterError::NotFound(instance.key.clone()))
-    }
-
-    /// Says in the status of an Instance that this node misses its device, or does not any more.
-    async fn tell_online(&self, instance: &Instance) -> Result<(), ClusterError> {
-        let trouble = match instance.online {
-            Online::True => None,
-            Online::False => Some(("NotFound", "the last round of discovery did not see the device")),
-            Online::Unknown => Some((HANDLER_GONE, "no handler can tell whether the device is there")),
-        };
-        let Key { name, .. } = &instance.key;
-        let value = patch::trouble("Instance", name, &instance.uid, &self.node, trouble);
-        let params = PatchParams::apply(&patch::manager(&self.node));
-        let told =
-            bounded(&instance.key, self.api(&instance.key).patch_status(name, &params, &Patch::Apply(value))).await?;
-        self.instances.learn(&told);
-        Ok(())
     }
 }
 
@@ -210,7 +192,7 @@ impl Cluster for Kubernetes {
         match timeout(REQUEST, self.api(key).create(&params, &object)).await.map_err(|_| late())? {
             Ok(created) => {
                 let uid = created.metadata.uid.unwrap_or_default();
-                self.join(key, &uid).await.map(Created::New)
+                self.join(&Instance { uid, ..wanted }).await.map(Created::New)
             }
             Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.get(key).await? {
                 Some(taken) => Ok(Created::Taken(instance_to_model(&taken))),
@@ -223,7 +205,7 @@ impl Cluster for Kubernetes {
     async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
         let mut published = self.published(instance).await?;
         if !published.nodes.contains(&self.node) {
-            published = self.join(&instance.key, &instance.uid).await?;
+            published = self.join(instance).await?;
         }
         if published.online != instance.online {
             self.tell_online(instance).await?;
@@ -236,7 +218,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
-        match self.apply(key, patch::membership(&key.name, uid, &self.node, false)).await {
+        match self.apply(key, patch::leaving(&key.name, uid)).await {
             Ok(_) => {}
             Err(ClusterError::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error),
@@ -269,17 +251,16 @@ impl Cluster for Kubernetes {
     }
 
     async fn report(&self, report: &Report) -> Result<(), ClusterError> {
-        let ready = report.conditions.iter().find(|condition| condition.kind == "Ready");
-        let trouble = ready.filter(|ready| ready.holds == Some(false));
-        let trouble = trouble.map(|ready| (ready.reason.as_str(), cut(&ready.message, MAX_TROUBLE)));
-        let Key { namespace, name } = &report.key;
-        let api: Api<Configuration> = Api::namespaced(self.client.clone(), namespace);
-        let value = patch::trouble(&Configuration::kind(&()), name, &report.uid, &self.node, trouble);
-        let params = PatchParams::apply(&patch::manager(&self.node));
-        match bounded(&report.key, api.patch_status(name, &params, &Patch::Apply(value))).await {
-            Ok(_) | Err(ClusterError::NotFound(_)) => Ok(()), // the status of what is gone is of no use to anyone
-            Err(error) => Err(error),
+        let told = (report.uid.clone(), status::trouble(report));
+        if self.troubles().get(&report.key) == Some(&told) {
+            return Ok(());
         }
+        match self.tell_trouble(&report.key, &told).await {
+            Ok(()) => drop(self.troubles().insert(report.key.clone(), told)),
+            Err(ClusterError::NotFound(_)) => {} // the status of what is gone is of no use to anyone
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn tell(&self, occurrence: Occurrence) {
@@ -287,10 +268,13 @@ impl Cluster for Kubernetes {
     }
 
     /// Its status went with it.
-    async fn forget(&self, _key: &Key) -> Result<(), ClusterError> {
+    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
+        self.troubles().remove(key);
         Ok(())
     }
 
+    /// In a cluster every node would have something else to say of one object: what fails is in the status of the
+    /// Configurations that use the handler.
     async fn report_handler(&self, _report: &HandlerReport) -> Result<(), ClusterError> {
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use akri_api::IDENTITY_ANNOTATION;
 use akri_model::instance::Instance;
 use akri_model::names::node_hash;
 use serde_json::{Value, json};
@@ -16,15 +17,26 @@ pub(super) fn node_label(node: &str) -> String {
     format!("node.akri.sh/{}", node_hash(node))
 }
 
-/// What a node applies to be among those that see the device, or to leave them (rule 23). The UID keeps it from reviving an
-/// Instance that was deleted meanwhile.
-pub(super) fn membership(name: &str, uid: &str, node: &str, joins: bool) -> Value {
-    let (nodes, labels) = if joins { (vec![node], json!({node_label(node): ""})) } else { (Vec::new(), json!({})) };
+/// What a node applies to be among those that see the device (rule 23). The UID keeps it from reviving an Instance that was
+/// deleted meanwhile. One that upstream Akri made has no identity: whoever joins it gives it one.
+pub(super) fn joining(instance: &Instance, node: &str) -> Value {
+    let annotation = instance.identity.as_ref().map(|identity| (IDENTITY_ANNOTATION, identity.as_str()));
+    let metadata = json!({
+        "name": instance.key.name,
+        "uid": instance.uid,
+        "labels": {node_label(node): ""},
+        "annotations": BTreeMap::from_iter(annotation),
+    });
+    json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": metadata, "spec": {"nodes": [node]}})
+}
+
+/// What it applies to leave them: what it applied before goes, and its label with it.
+pub(super) fn leaving(name: &str, uid: &str) -> Value {
     json!({
         "apiVersion": "akri.sh/v0",
         "kind": "Instance",
-        "metadata": {"name": name, "uid": uid, "labels": labels},
-        "spec": {"nodes": nodes},
+        "metadata": {"name": name, "uid": uid},
+        "spec": {"nodes": []},
     })
 }
 
@@ -190,11 +202,11 @@ mod tests {
 
     #[test]
     fn a_node_leaves_with_its_label() {
-        let joins = membership("cam-1", "u", "a", true);
-        assert_eq!(joins["spec"]["nodes"], json!(["a"]));
+        let joins = joining(&instance(true, &[], &[]), "a");
+        assert_eq!((&joins["spec"]["nodes"], &joins["metadata"]["uid"]), (&json!(["a"]), &json!("u")));
         assert_eq!(joins["metadata"]["labels"], json!({node_label("a"): ""}));
-        let leaves = membership("cam-1", "u", "a", false);
-        assert_eq!((&leaves["spec"]["nodes"], &leaves["metadata"]["labels"]), (&json!([]), &json!({})));
-        assert_eq!(leaves["metadata"]["uid"], "u");
+        let leaves = leaving("cam-1", "u");
+        assert_eq!((&leaves["spec"]["nodes"], &leaves["metadata"]["uid"]), (&json!([]), &json!("u")));
+        assert!(leaves["metadata"].get("labels").is_none());
     }
 }

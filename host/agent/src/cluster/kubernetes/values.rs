@@ -71,7 +71,7 @@ impl Watch {
             Change::Gone(_) => change(&values, &object, None),
             Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
         };
-        Self(tokio::spawn(follow(api, config, format!("{kind} {key}"), tell)))
+        Self(tokio::spawn(async move { follow(api, config, &format!("{kind} {key}"), tell).await }))
     }
 }
 

@@ -1,0 +1,124 @@
+//! Slots of shared devices between nodes, by compare-and-swap in a real API server (rules 9 to 11, 28).
+
+use std::collections::BTreeMap;
+
+use akri_api::Instance;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
+use k8s_openapi::api::core::v1::Event;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::support::cluster::wait_for;
+use crate::support::kubelet::View;
+use crate::support::node::{is_online, resource_of};
+use crate::support::site::{Member, Site};
+
+/// Devices that both nodes want at once.
+const DEVICES: usize = 100;
+
+async fn claim(member: &Member, resource: &str) -> bool {
+    let container_requests =
+        vec![ContainerAllocateRequest { devices_ids: vec![format!("{}-0", &resource["akri.sh/".len()..])] }];
+    member.kubelet.plugin(resource).allocate(AllocateRequest { container_requests }).await.is_ok()
+}
+
+fn users(instances: &[Instance]) -> BTreeMap<String, usize> {
+    let mut users = BTreeMap::new();
+    for usage in instances.iter().flat_map(|instance| instance.spec.device_usage.values()) {
+        *users.entry(usage.clone()).or_default() += 1;
+    }
+    users
+}
+
+#[tokio::test]
+async fn of_two_nodes_that_claim_a_slot_at_once_one_gets_it() {
+    let Some(site) = Site::begin("race").await else { return };
+    let names: Vec<String> = (0..DEVICES).map(|number| format!("camera-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    site.echo(site.name(), 1, &names, json!({})).await;
+    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    let all = |list: &[Instance]| list.len() == DEVICES && list.iter().all(|i| i.spec.nodes.len() == 2);
+    let instances = site.wait_for_instances("all devices on both nodes", all).await;
+    let resources: Vec<String> = instances.iter().map(resource_of).collect();
+    for member in [&a, &b] {
+        let offered = |view: &_| resources.iter().all(|resource| offers(view, resource));
+        member.kubelet.wait_for("all resources", offered).await;
+    }
+    let races = resources.iter().map(async |resource| {
+        let (on_a, on_b) = tokio::join!(claim(&a, resource), claim(&b, resource));
+        (on_a, on_b)
+    });
+    let won = futures::future::join_all(races).await;
+    assert!(won.iter().all(|(on_a, on_b)| on_a != on_b), "{won:?}");
+    let of_a = won.iter().filter(|(on_a, _)| *on_a).count();
+    let expected = BTreeMap::from([("node-a".to_owned(), of_a), ("node-b".to_owned(), DEVICES - of_a)]);
+    let expected: BTreeMap<String, usize> = expected.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(users(&site.list().await), expected, "the API server says the same");
+}
+
+fn offers(view: &View, resource: &str) -> bool {
+    view.resource(resource).allocatable() == 1
+}
+
+#[tokio::test]
+async fn a_slot_is_free_for_other_nodes_once_its_pod_is_gone() {
+    let Some(site) = Site::begin("freed").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    let made = site.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 1).await;
+    b.offers(&resource, 1).await;
+    let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    b.offers(&resource, 0).await;
+    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &admitted.ids).await;
+    a.kubelet.remove_pod("pod");
+    b.offers(&resource, 1).await;
+    b.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    a.offers(&resource, 0).await;
+}
+
+#[tokio::test]
+async fn the_resource_of_the_configuration_is_shared_as_well() {
+    let Some(site) = Site::begin("whole").await else { return };
+    site.echo(site.name(), 1, &["one", "two"], json!({})).await;
+    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    let both = |list: &[Instance]| list.len() == 2 && list.iter().all(|i| i.spec.nodes.len() == 2);
+    site.wait_for_instances("two devices on both nodes", both).await;
+    let whole = format!("akri.sh/{}", site.name());
+    a.offers(&whole, 2).await;
+    b.offers(&whole, 2).await;
+    let one = a.kubelet.admit("pod", "container", &whole, 1).await.unwrap();
+    assert_eq!(one.response.envs.iter().filter(|(name, _)| name.starts_with("DEBUG_ECHO_DESCRIPTION_")).count(), 1);
+    b.offers(&whole, 1).await;
+    b.kubelet.admit("pod", "container", &whole, 1).await.unwrap();
+    let used = site.wait_for_instances("both claims", |list| !users(list).contains_key("")).await;
+    assert_eq!(users(&used).keys().collect::<Vec<_>>(), ["C:0:node-a", "C:0:node-b"]);
+    assert!(used.iter().all(is_online) && used.iter().all(|instance| instance.uid().is_some()));
+}
+
+#[tokio::test]
+async fn a_slot_in_use_here_that_another_node_claims_is_an_event_and_kills_nobody() {
+    let Some(site) = Site::begin("twice").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let mut a = site.add("node-a");
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 1).await;
+    a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    let of_a = |i: &Instance| i.spec.device_usage.values().all(|usage| usage == "node-a");
+    site.wait_for_the_instance("the claim", of_a).await;
+    a.kill();
+    let slot = format!("{}-0", made.name_any());
+    let patch = json!({"spec": {"deviceUsage": {slot: "node-x"}}});
+    site.instances().patch(&made.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    a.start();
+    a.offers(&resource, 1).await;
+    a.kubelet.readmit("pod").unwrap();
+    let events = site.story.api::<Event>();
+    let told = async || events.list(&Default::default()).await.unwrap().items;
+    let overcommitted =
+        |event: &Event| event.reason.as_deref() == Some("SlotOvercommitted") && event.involved_object.uid == made.uid();
+    wait_for("the event", told, |events| events.iter().any(overcommitted)).await;
+}

@@ -1,0 +1,141 @@
+//! Configurations on a real API server: what is wrong with them, and what an edit does (rules 29, 32 to 34).
+
+use akri_api::{Configuration, ConfigurationStatus, Instance};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::support::cluster::wait_for;
+use crate::support::node::{is_online, resource_of};
+use crate::support::site::Site;
+
+#[tokio::test]
+async fn what_is_wrong_on_a_node_is_in_the_status_and_goes_when_it_is_mended() {
+    let Some(site) = Site::begin("trouble").await else { return };
+    let spec =
+        |handler: &str, details: &str| json!({"discoveryHandler": {"name": handler, "discoveryDetails": details}});
+    site.configure(site.name(), spec("debugEko", "descriptions: [one]")).await;
+    let _a = site.add("node-a");
+    let missing = site.wait_for_condition(site.name(), "HandlerAvailable", "False", "NoHandler").await;
+    assert!(missing.message.contains("node-a: ") && missing.message.contains("debugEko"), "{}", missing.message);
+    site.configure(site.name(), spec("debugEcho", "description: [one]")).await;
+    site.wait_for_condition(site.name(), "DetailsValid", "False", "InvalidDetails").await;
+    site.wait_for_condition(site.name(), "Ready", "False", "InvalidDetails").await;
+    site.configure(site.name(), spec("debugEcho", "descriptions: [one]")).await;
+    site.wait_for_condition(site.name(), "Ready", "True", "Discovered").await;
+    site.wait_for_condition(site.name(), "DetailsValid", "True", "Accepted").await;
+    let counted = async || site.configurations().get(site.name()).await.unwrap().status.unwrap();
+    let status = wait_for("one Instance", counted, |status| status.instances == 1).await;
+    assert!(status.nodes.is_empty() && status.observed_generation == Some(3), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_configuration_that_makes_no_sense_says_so_and_disturbs_nobody() {
+    let Some(site) = Site::begin("invalid").await else { return };
+    site.echo(site.name(), 2, &["one"], json!({})).await;
+    let a = site.add("node-a");
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    a.offers(&resource_of(&made), 2).await;
+    site.echo(site.name(), 0, &["one"], json!({})).await;
+    let invalid = site.wait_for_condition(site.name(), "Ready", "False", "InvalidConfiguration").await;
+    assert!(invalid.message.contains("/spec/capacity: 0 is not between 1 and 1000"), "{}", invalid.message);
+    a.offers(&resource_of(&made), 2).await;
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    site.wait_for_condition(site.name(), "Ready", "True", "Discovered").await;
+    let after = site.wait_for_the_instance("one slot", |i| i.spec.capacity == 1).await;
+    assert_eq!(after.uid(), made.uid());
+}
+
+#[tokio::test]
+async fn of_two_configurations_with_one_name_the_older_has_the_resource() {
+    let Some(site) = Site::begin("older").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let a = site.add("node-a");
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    a.offers(&resource_of(&made), 1).await;
+    let other = format!("{}-younger", site.name());
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}});
+    site.story.apply_one(namespace).await.unwrap();
+    let younger = json!({
+        "apiVersion": "akri.sh/v0", "kind": "Configuration",
+        "metadata": {"name": site.name(), "namespace": other},
+        "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [two]"}},
+    });
+    site.story.apply_one(younger).await.unwrap();
+    let configurations: Api<Configuration> = Api::namespaced(site.story.client(), &other);
+    let status = async || configurations.get(site.name()).await.unwrap().status.unwrap_or_default();
+    let taken = |status: &ConfigurationStatus| {
+        status.nodes.get("node-a").is_some_and(|trouble| trouble.reason == "ResourceNameTaken")
+    };
+    let status = wait_for("its trouble", status, taken).await;
+    assert!(status.nodes["node-a"].message.contains(&format!("{}/{}", site.name(), site.name())), "{status:?}");
+    a.offers(&resource_of(&made), 1).await;
+    site.story.delete_namespace(&other);
+}
+
+#[tokio::test]
+async fn a_value_that_changes_reaches_the_next_round() {
+    let Some(site) = Site::begin("values").await else { return };
+    let reference = |key: &str| json!({"name": "camera", "namespace": site.name(), "key": key});
+    let spec = json!({
+        "discoveryHandler": {
+            "name": "debugEcho",
+            "discoveryDetails": "descriptions: [one]",
+            "discoveryProperties": [
+                {"name": "availability", "valueFrom": {"configMapKeyRef": reference("state")}},
+                {"name": "password", "valueFrom": {"secretKeyRef": reference("word")}},
+            ],
+        },
+        "offlineGracePeriod": "1h",
+    });
+    site.configure(site.name(), spec).await;
+    let a = site.add("node-a");
+    let object = |kind: &str, field: &str, data: Value| {
+        json!({
+            "apiVersion": "v1", "kind": kind, "metadata": {"name": "camera"}, field: data,
+        })
+    };
+    let map = |value: &str| object("ConfigMap", "data", json!({"state": value}));
+    let missing = site.wait_for_condition(site.name(), "PropertiesResolved", "False", "PropertiesUnresolved").await;
+    assert!(
+        missing.message.contains("'availability'") && missing.message.contains("'password'"),
+        "{}",
+        missing.message
+    );
+    site.story.apply_one(map("ONLINE")).await.unwrap();
+    site.story.apply_one(object("Secret", "stringData", json!({"word": "opensesame"}))).await.unwrap();
+    site.wait_for_condition(site.name(), "PropertiesResolved", "True", "Accepted").await;
+    site.wait_for_the_instance("the device", is_online).await;
+    site.story.apply_one(map("OFFLINE")).await.unwrap();
+    site.wait_for_the_instance("no device", |i| !is_online(i)).await;
+    site.story.apply_one(map("ONLINE")).await.unwrap();
+    site.wait_for_the_instance("the device again", is_online).await;
+    assert!(!a.log().contains("opensesame"));
+}
+
+#[tokio::test]
+async fn edits_take_effect_and_nothing_is_made_anew() {
+    let Some(site) = Site::begin("edits").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let a = site.add("node-a");
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    let (resource, whole) = (resource_of(&made), format!("akri.sh/{}", site.name()));
+    a.offers(&resource, 1).await;
+    let same = |i: &Instance| i.uid() == made.uid();
+
+    let pod = json!({"containers": [{"name": "b", "image": "i", "fieldOfTomorrow": 1}]});
+    site.echo(site.name(), 1, &["one"], json!({"brokerSpec": {"brokerPodSpec": pod}})).await;
+    site.echo(site.name(), 1, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
+    let red = |i: &Instance| i.spec.broker_properties.get("COLOUR").is_some_and(|colour| colour == "red");
+    site.wait_for_the_instance("the property", |i| same(i) && red(i)).await;
+    let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    assert_eq!(admitted.response.envs["COLOUR"], "red");
+
+    site.echo(site.name(), 1, &["one"], json!({"resources": "instance"})).await;
+    a.kubelet.wait_for("the Configuration's resource closed", |view| view.resource(&whole).capacity() == 0).await;
+    a.offers(&resource, 1).await;
+
+    site.echo(site.name(), 1, &["one", "two"], json!({})).await;
+    let two = site.wait_for_instances("a second device", |list| list.len() == 2 && list.iter().any(same)).await;
+    let claimed = two.iter().find(|i| same(i)).unwrap();
+    assert_eq!(claimed.spec.device_usage.values().collect::<Vec<_>>(), ["node-a"]);
+}
