@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use akri_api::{HandlerState, Instance};
+use akri_api::{DiscoveryHandlerStatus, HandlerState, Instance};
 use akri_grpc::discovery::{Device, DeviceSpec, Mount};
 use tonic::Status;
 
@@ -61,6 +61,15 @@ impl Scene {
         assert!(self.agent.is_running());
     }
 
+    async fn is_well_again(&self) {
+        let result = || self.node.remote_handlers().into_iter().find(|one| one.handler.as_deref() == Some("cam"));
+        let discovered = |found: &Option<DiscoveryHandlerStatus>| {
+            found.as_ref().is_some_and(|status| status.last_result.as_deref() == Some("Discovered"))
+        };
+        wait_for("a good message", result, discovered).await;
+        self.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+    }
+
     async fn fails(&self, reason: &str, message: &str) {
         let failed = self.node.wait_for_condition("cam", "Ready", "False", reason).await;
         assert!(failed.message.contains(message), "{}", failed.message);
@@ -103,7 +112,7 @@ async fn streams_that_end_and_fail_change_nothing_and_disturb_nobody() {
         scene.goes_on(round + 1).await;
         scene.cam.set(Answer::Devices(devices(&["one", "two"])));
         scene.cam.register(&scene.node).await.unwrap(); // which is worth another try at once
-        scene.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+        scene.is_well_again().await;
     }
     assert!(rss_kib(scene.agent.pid()) < 300 << 10, "{} KiB", rss_kib(scene.agent.pid()));
 }

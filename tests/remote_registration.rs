@@ -133,6 +133,9 @@ async fn ten_thousand_registrations_are_too_many_and_those_before_stay() {
     let mut client = agent(&node).await;
     let mut refused = 0;
     for n in 0..10_000 {
+        if n % 1000 == 0 {
+            client = agent(&node).await; // a connection is not for ever
+        }
         let endpoint = node.path(&format!("handlers/{}.sock", n % real.len()));
         let registered =
             client.register_discovery_handler(request(&format!("h{n}"), endpoint.to_str().unwrap(), UDS)).await;

@@ -119,14 +119,16 @@ fn note_losses(answers: &Answers, dropped: u64) {
     }
 }
 
-/// The Configuration's properties, those from Secrets first.
+/// The Configuration's properties, plain ones and those from Secrets.
 struct Properties;
 
 impl Source for Properties {
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        if let Some(value) = properties::get(name) {
+            return Ok(Some(value));
+        }
         match secrets::get(name) {
-            Ok(Some(secret)) => Ok(Some(secret.reveal())),
-            Ok(None) => Ok(properties::get(name)),
+            Ok(secret) => Ok(secret.map(|secret| secret.reveal())),
             Err(AccessError::NotGranted(why) | AccessError::Limit(why) | AccessError::Unavailable(why)) => Err(why),
         }
     }

@@ -144,13 +144,12 @@ impl<S: Source> Store<S> {
             ("device_credential_list", Self::add_entries as fn(&mut Self, &str, &str) -> _),
             ("device_credential_ref_list", Self::add_references),
         ] {
-            match Self::probed(store.json::<Vec<String>>(list, "a JSON list of names of properties")) {
-                Ok(names) => {
-                    errors
-                        .extend(names.unwrap_or_default().iter().filter_map(|name| add(&mut store, name, list).err()));
-                }
-                Err(error) => errors.push(error),
-            }
+            let names = store.json::<Vec<String>>(list, "a JSON list of names of properties");
+            let names = Self::probed(names).unwrap_or_else(|error| {
+                errors.push(error);
+                None
+            });
+            errors.extend(names.iter().flatten().filter_map(|name| add(&mut store, name, list).err()));
         }
         (store, errors)
     }

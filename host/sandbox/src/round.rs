@@ -14,6 +14,7 @@ use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 
 use crate::Call;
 use crate::cache::Draft;
+use crate::capabilities::multicast::SENDS;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
 use crate::network::http::{Client, Http};
@@ -62,6 +63,7 @@ pub(crate) struct Round {
     pub(crate) draft: Option<Draft>,
     pub(crate) surroundings: Arc<Surroundings>,
     pub(crate) snapshot_bytes: usize,
+    pub(crate) sends_left: u32,
     pub(crate) deadline: Instant,
     pub(crate) names: Arc<Names>,
     pub(crate) http: Http,
@@ -101,6 +103,7 @@ impl Round {
             draft: None,
             surroundings,
             snapshot_bytes: SNAPSHOTS,
+            sends_left: SENDS,
             deadline,
         }
     }

@@ -48,8 +48,11 @@ fn ask(argument: &str) -> Vec<(String, String)> {
 
 fn send_many(argument: &str) -> Vec<(String, String)> {
     let Ok(group) = open(argument) else { return vec![hint("SENT", "not open")] };
+    let large = answer("LARGE", group.send(&[0; 60_000]));
     let sent = (0..100_000).map_while(|_| group.send(b"x").ok()).count();
-    vec![hint("SENT", &sent.to_string()), answer("LARGE", group.send(&[0; 60_000]))]
+    drop(group);
+    let again = open(argument).map(|group| (0..100_000).map_while(|_| group.send(b"x").ok()).count());
+    vec![large, hint("SENT", &sent.to_string()), hint("AGAIN", &format!("{again:?}"))]
 }
 
 /// Asks, lets a flood come in, and then looks at it.

@@ -42,16 +42,10 @@ impl Group {
     /// Makes the group in all hierarchies, with the processors and memory of what is above it.
     pub fn create(&self) -> anyhow::Result<()> {
         for hierarchy in hierarchies() {
-            let mut above = hierarchy.clone();
+            let mut above = hierarchy;
             for part in &self.name {
                 let group = above.join(part);
-                make(&group).with_context(|| format!("cannot make the control group {}", group.display()))?;
-                for file in ["cpuset.cpus", "cpuset.mems"] {
-                    let (from, to) = (above.join(file), group.join(file));
-                    if fs::read_to_string(&to).is_ok_and(|text| text.trim().is_empty()) && from.exists() {
-                        let _ = fs::write(&to, fs::read(&from)?); // the new hierarchy inherits them by itself
-                    }
-                }
+                make(&group, &above).with_context(|| format!("cannot make the control group {}", group.display()))?;
                 above = group;
             }
         }
@@ -130,11 +124,23 @@ pub(super) fn check() -> anyhow::Result<()> {
         .with_context(|| format!("no control group can be made in {}", hierarchy.display()))
 }
 
-fn make(group: &Path) -> io::Result<()> {
+fn make(group: &Path, above: &Path) -> io::Result<()> {
     match fs::create_dir(group) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        result => result,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        result => result?,
     }
+    for file in ["cpuset.cpus", "cpuset.mems"].map(|file| group.join(file)) {
+        if fs::read_to_string(&file).is_ok_and(|text| text.trim().is_empty()) {
+            let _ = fs::write(&file, fs::read(above.join(file.file_name().unwrap_or_default()))?); // version 2 inherits them
+        }
+    }
+    // All pods together would weigh as much as one process outside, and starve beside busy stories.
+    for (file, weight) in [("cpu.shares", "65536"), ("cpu.weight", "10000")] {
+        if group.join(file).exists() {
+            fs::write(group.join(file), weight)?;
+        }
+    }
+    Ok(())
 }
 
 fn collect(group: &Path, found: &mut Vec<Pid>) {

@@ -64,13 +64,14 @@ impl Worker {
 
     /// A command that runs a program on the node, with this process's environment. It ends with the cluster at the latest.
     pub fn command(&self, program: &Path) -> Command {
-        let mut command = self.agent().prepare().unwrap();
+        let mut command = self.visitor().prepare().unwrap();
         command.envs(std::env::vars_os()).arg(program);
         command
     }
 
-    fn agent(&self) -> Component {
-        Component::new(&self.layout, &format!("{}/agent", self.name()), Vec::new()).on(&self.machine)
+    /// What is run here beside the node's own components.
+    fn visitor(&self) -> Component {
+        Component::new(&self.layout, &format!("{}/visitor", self.name()), Vec::new()).on(&self.machine)
     }
 
     /// Starts what of the node does not run, but does not wait for it.
@@ -126,7 +127,7 @@ impl Worker {
     }
 
     fn ctr(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        let mut command = self.agent().prepare()?;
+        let mut command = self.visitor().prepare()?;
         command.arg(self.layout.bin().join("ctr")).args(["--address", CONTAINERD, "--namespace", "k8s.io"]);
         let output = command.args(arguments).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());

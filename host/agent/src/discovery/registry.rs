@@ -226,11 +226,9 @@ impl Loader {
     /// more than the object grants today, and not at all if the object wants another digest.
     async fn load(&mut self, name: &str, object: &HandlerObject) -> Result<(), Refusal> {
         let running = self.loaded.get(name).cloned();
-        let (next, refusal) = match self.fetch(name, object, running.as_deref()).await {
-            Ok(fetched) => match running.as_deref().and_then(|running| other_handler(running, &fetched)) {
-                None => (Some(fetched), None),
-                Some(refusal) => (running.as_deref().and_then(|running| running.kept(object)), Some(refusal)),
-            },
+        let fetched = self.fetch(name, object, running.as_deref()).await;
+        let (next, refusal) = match fetched.and_then(|fetched| succeed(running.as_deref(), fetched)) {
+            Ok(next) => (Some(next), None),
             Err(refusal) => (running.as_deref().and_then(|running| running.kept(object)), Some(refusal)),
         };
         match next {
@@ -306,14 +304,14 @@ impl Handler {
 }
 
 /// A reload must not turn a handler into another one: names of Instances depend on it.
-fn other_handler(before: &Handler, now: &Handler) -> Option<Refusal> {
-    if before.name() == now.name() && before.shared == now.shared {
-        return None;
+fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refusal> {
+    match before {
+        Some(before) if (before.name(), before.shared) != (now.name(), now.shared) => Err(Refusal::OtherHandler {
+            before: before.name().to_owned(),
+            shared_before: before.shared,
+            now: now.name().to_owned(),
+            shared_now: now.shared,
+        }),
+        _ => Ok(now),
     }
-    Some(Refusal::OtherHandler {
-        before: before.name().to_owned(),
-        shared_before: before.shared,
-        now: now.name().to_owned(),
-        shared_now: now.shared,
-    })
 }

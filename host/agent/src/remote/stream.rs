@@ -37,6 +37,9 @@ const MAX_MESSAGE: usize = 4 << 20;
 /// A connection that has stood for so long without an error stands.
 const STANDS: Duration = Duration::from_secs(1);
 
+/// A connection that was lost after so long was a good one, even if nothing was said.
+const LASTS: Duration = Duration::from_secs(60);
+
 /// Shortest pause between messages. Of those that come meanwhile only the last counts.
 const PACE: Duration = Duration::from_millis(50);
 
@@ -208,13 +211,13 @@ impl Conversation {
         if self.stands.take().is_some() {
             debug!(configuration = %self.user, handler = self.endpoint.handler, endpoint = %self.endpoint.address, "connected");
             self.inner.endpoints.connected(&self.endpoint, &self.user, Some(true));
-            self.backoff.reset();
             self.tell(News::Connected).await;
         }
     }
 
     async fn found(&mut self, set: DeviceSet) {
         self.connected().await;
+        self.backoff.reset();
         self.inner.endpoints.told(&self.endpoint, &self.user, Ok(set.devices.len()));
         self.tell(News::Found(set)).await;
     }
@@ -240,6 +243,9 @@ impl Conversation {
 
     /// Waits until it is time to ask again; false if nobody listens any more.
     async fn pause(&mut self, error: &RoundError, started: Instant) -> bool {
+        if started.elapsed() >= LASTS {
+            self.backoff.reset();
+        }
         let pause = match error {
             RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_) => None,
             _ => Some(self.backoff.failed(dice())),

@@ -4,7 +4,7 @@
 mod cache;
 mod http;
 mod logging;
-mod multicast;
+pub(crate) mod multicast;
 mod names;
 mod properties;
 mod round;

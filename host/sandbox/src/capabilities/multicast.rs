@@ -13,6 +13,8 @@ use crate::text::clean;
 
 /// Conversations a guest may hold at once.
 const CONVERSATIONS: usize = 4;
+/// Datagrams a round sends to groups.
+pub(crate) const SENDS: u32 = 256;
 
 impl From<multicast::Datagram> for Datagram {
     fn from(datagram: multicast::Datagram) -> Self {
@@ -49,7 +51,14 @@ impl HostConversation for Round {
         conversation: Resource<Conversation>,
         payload: Vec<u8>,
     ) -> wasmtime::Result<Result<(), AccessError>> {
-        let sent = self.table.get_mut(&conversation)?.send(&payload).await;
+        // All conversations of a round together, so that one that is opened anew gives no more.
+        let Some(left) = self.sends_left.checked_sub(1) else {
+            return Ok(Err(AccessError::Limit(format!(
+                "akri:discovery/multicast: more than {SENDS} datagrams are sent"
+            ))));
+        };
+        self.sends_left = left;
+        let sent = self.table.get(&conversation)?.send(&payload).await;
         Ok(sent.map_err(AccessError::from))
     }
 

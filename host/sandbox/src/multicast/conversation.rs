@@ -14,8 +14,6 @@ use super::sockets;
 
 /// Bytes of a datagram that is sent. Requests are small; answers may be as large as UDP allows.
 const SENT: usize = 9000;
-/// Datagrams one conversation sends to its group.
-const SENDS: u32 = 256;
 /// Bytes of a datagram: no UDP payload is larger.
 const DATAGRAM: usize = 1 << 16;
 /// How long a socket that failed is left alone. Its interface is gone, or a port it was sent to is closed.
@@ -39,7 +37,6 @@ pub struct Conversation {
     group: SocketAddr,
     talkers: Vec<(Interface, Arc<UdpSocket>)>,
     queue: Arc<Queue>,
-    sends_left: u32,
     /// Ends with the conversation.
     _drains: JoinSet<()>,
 }
@@ -80,19 +77,17 @@ impl Conversation {
             }
             talkers.push((interface, talker));
         }
-        Self { group, talkers, queue, sends_left: SENDS, _drains: drains }
+        Self { group, talkers, queue, _drains: drains }
     }
 
     /// Sends a datagram to the group on every interface.
     ///
     /// # Errors
-    /// If a bound is reached, or if no interface carries it.
-    pub(crate) async fn send(&mut self, payload: &[u8]) -> Result<(), Stop> {
+    /// If it is too large, or if no interface carries it.
+    pub(crate) async fn send(&self, payload: &[u8]) -> Result<(), Stop> {
         if payload.len() > SENT {
             return Err(Stop::Limit(format!("a datagram of {} bytes (at most {SENT})", payload.len())));
         }
-        let left = self.sends_left.checked_sub(1);
-        self.sends_left = left.ok_or_else(|| Stop::Limit(format!("more than {SENDS} datagrams are sent")))?;
         let (mut sent, mut last) = (false, String::new());
         for (interface, talker) in &self.talkers {
             match talker.send_to(payload, sockets::on(interface, self.group)).await {

@@ -72,7 +72,7 @@ fn payloads(heard: &[Datagram]) -> Vec<&str> {
 /// Asks a camera that is on one interface from another, or the same; it answers, and then says something by itself.
 async fn ask(group: SocketAddr, from: &str, at: &str) {
     let camera = camera(group, at);
-    let mut conversation = Conversation::open(group, &[from.to_owned()]).unwrap();
+    let conversation = Conversation::open(group, &[from.to_owned()]).unwrap();
     conversation.send(b"Probe").await.unwrap();
     let mut buffer = [0; 64];
     let (length, asked_by) = camera.recv_from(&mut buffer).unwrap();
@@ -116,13 +116,10 @@ async fn without_an_interface_there_is_no_conversation() {
 }
 
 #[tokio::test]
-async fn what_is_sent_is_bounded_in_size_and_number() {
-    let mut conversation = Conversation::open("239.255.77.3:37023".parse().unwrap(), &lo()).unwrap();
+async fn what_is_sent_is_bounded_in_size() {
+    let conversation = Conversation::open("239.255.77.3:37023".parse().unwrap(), &lo()).unwrap();
+    conversation.send(&[0; 9000]).await.unwrap();
     assert!(matches!(conversation.send(&[0; 9001]).await, Err(Stop::Limit(_))));
-    for _ in 0..256 {
-        conversation.send(&[0; 9000]).await.unwrap();
-    }
-    assert!(matches!(conversation.send(b"").await, Err(Stop::Limit(_))));
 }
 
 #[test]
@@ -142,7 +139,7 @@ fn each_interface_carries_its_own_group() {
         }
         let group = "239.255.255.250:3702".parse().unwrap();
         let globs = |globs: &[&str]| globs.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let mut near = Conversation::open(group, &globs(&["near*"])).unwrap();
+        let near = Conversation::open(group, &globs(&["near*"])).unwrap();
         let far = Conversation::open(group, &globs(&["far2"])).unwrap();
         near.send(b"Probe").await.unwrap();
         let heard = far.receive(9, LONG).await;

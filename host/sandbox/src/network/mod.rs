@@ -12,7 +12,5 @@ pub(crate) mod dial;
 pub(crate) mod http;
 pub(crate) mod names;
 pub(crate) mod sockets;
-#[cfg(test)]
-mod tests;
 pub(crate) mod tls;
 pub(crate) mod turns;
