@@ -228,30 +228,34 @@ async fn only_users_that_are_named_may_register_and_serve() {
     let node = Node::new();
     let everyone = fs::Permissions::from_mode(0o777);
     fs::set_permissions(node.path("handlers"), everyone.clone()).unwrap();
-    fs::set_permissions(node.path("handlers").parent().unwrap(), everyone).unwrap();
+    fs::set_permissions(node.path("handlers").parent().unwrap(), everyone.clone()).unwrap();
     let socket = node.path("handlers/agent-registration.sock");
     let mode = || fs::symlink_metadata(&socket).map(|socket| socket.permissions().mode() & 0o777).ok();
-    let program = |name: &str| {
+    let program = |directory: &str| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid", "4711", "--clear-groups"]).arg(akri().with_file_name("remote-handler")).arg(name);
-        Program::start(command, &node)
+        command.args(["--reuid", "4711", "--clear-groups"]).arg(akri().with_file_name("remote-handler")).arg("files");
+        Program::start(command, &node.path(directory))
     };
     node.write_configuration("files", "files", &format!("      {}\n", node.path("manifests").display()), "");
 
     let agent = node.start_with(&["--allow-handler-uid", "4712"]);
     wait_for("a socket that others may open", mode, |mode| *mode == Some(0o666)).await;
-    let handler = program("files");
+    let _refused = program("handlers");
     agent.wait_for_log("user id 4711 may not serve discovery handlers; --allow-handler-uid 4711 lets it").await;
-    // One that is allowed to register does so in its name: who listens there counts, too.
-    let named = request("files", node.path("handlers/files.sock").to_str().unwrap(), UDS);
-    register(&node, named).await.unwrap();
+    // One that is allowed to register does so in its name: who listens there counts, too. It waits for an agent of its own.
+    fs::create_dir(node.path("handlers/deeper")).unwrap();
+    fs::set_permissions(node.path("handlers/deeper"), everyone).unwrap();
+    let handler = program("handlers/deeper");
+    let socket_of_handler = node.path("handlers/deeper/files.sock");
+    wait_for("its socket", || socket_of_handler.exists(), |exists| *exists).await;
+    register(&node, request("files", socket_of_handler.to_str().unwrap(), UDS)).await.unwrap();
     let failed = node.wait_for_condition("files", "Ready", "False", "Unavailable").await;
     assert!(failed.message.contains("user id 4711 may not serve discovery handlers"), "{}", failed.message);
     assert!(node.instances().is_empty());
     drop((agent, handler));
 
     let _agent = node.start_with(&["--allow-handler-uid", "4711"]);
-    let _handler = program("files");
+    let _handler = program("handlers");
     node.wait_for_instances("its device", |list| list.len() == 1).await;
     drop(_agent);
     let _agent = node.start();

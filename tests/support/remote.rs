@@ -260,17 +260,17 @@ impl Stack {
     pub fn start(self, node: &Node, name: &str) -> Program {
         let mut command = self.command();
         command.arg(name);
-        Program::start(command, node)
+        Program::start(command, &node.path("handlers"))
     }
 }
 
 impl Program {
-    /// Starts any program as a handler.
+    /// Starts any program as a handler in this handler directory.
     ///
     /// # Panics
     /// If there is no such program.
-    pub fn start(mut command: Command, node: &Node) -> Self {
-        command.env("DISCOVERY_HANDLERS_DIRECTORY", node.path("handlers")).stdin(Stdio::null());
+    pub fn start(mut command: Command, directory: &Path) -> Self {
+        command.env("DISCOVERY_HANDLERS_DIRECTORY", directory).stdin(Stdio::null());
         Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 }

@@ -154,9 +154,7 @@ mod tests {
         assert_eq!(Revealed::default().within("hunter2"), None, "only what was revealed is looked for");
     }
 
-    fn set(change: impl FnOnce(&mut Device)) -> DeviceSet {
-        let mut device = Device { id: "camera".to_owned(), ..Device::default() };
-        change(&mut device);
+    fn beside_another(device: Device) -> DeviceSet {
         let other = Device { id: "other".to_owned(), ..Device::default() };
         DeviceSet { devices: vec![device, other], ..DeviceSet::default() }
     }
@@ -165,31 +163,33 @@ mod tests {
     fn a_device_that_gives_a_secret_away_is_withheld_and_the_note_does_not() {
         let revealed = revealed(&[("password", "hunter2")]);
         let secret = || "a hunter2 b".to_owned();
-        let mount = || Mount { container_path: "/m".to_owned(), host_path: secret(), read_only: true };
-        let spec = || DeviceSpec { container_path: secret(), host_path: "/d".to_owned(), permissions: "rw".to_owned() };
-        let changes: [(&str, Box<dyn FnOnce(&mut Device)>); 5] = [
-            ("a property", Box::new(|d| _ = d.properties.insert("URL".to_owned(), secret()))),
-            ("a property", Box::new(|d| _ = d.properties.insert(secret(), String::new()))),
-            ("a mount", Box::new(|d| d.mounts.push(mount()))),
-            ("a device spec", Box::new(|d| d.device_specs.push(spec()))),
-            ("its origin", Box::new(|d| d.origin = secret())),
+        let device = || Device { id: "camera".to_owned(), ..Device::default() };
+        let mount = Mount { container_path: "/m".to_owned(), host_path: secret(), read_only: true };
+        let spec = DeviceSpec { container_path: secret(), host_path: "/d".to_owned(), permissions: "rw".to_owned() };
+        let devices = [
+            ("a property", Device { properties: [("URL".to_owned(), secret())].into(), ..device() }),
+            ("a property", Device { properties: [(secret(), String::new())].into(), ..device() }),
+            ("a mount", Device { mounts: vec![mount], ..device() }),
+            ("a device spec", Device { device_specs: vec![spec], ..device() }),
+            ("its origin", Device { origin: secret(), ..device() }),
         ];
-        for (place, change) in changes {
-            let set = revealed.withhold(set(change), 10).unwrap();
+        for (place, device) in devices {
+            let set = revealed.withhold(beside_another(device), 10).unwrap();
             assert_eq!(set.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), ["other"]);
             assert_eq!(set.withheld, ["camera".to_owned()].into());
             assert_eq!(set.notes[0].reason, "SecretInProperty");
             assert_eq!(set.notes[0].message, format!("device 'camera': {place} contains the secret 'password'"));
             assert!(!format!("{set:?}").contains("hunter2"), "{set:?}");
         }
-        assert!(revealed.withhold(set(|_| {}), 10).unwrap().withheld.is_empty());
+        assert!(revealed.withhold(beside_another(device()), 10).unwrap().withheld.is_empty());
     }
 
     #[test]
     fn a_secret_in_what_tells_devices_apart_spoils_the_round() {
         let revealed = revealed(&[("password", "hunter2")]);
         let kept = DeviceSet { kept: ["http://hunter2@camera".to_owned()].into(), ..DeviceSet::default() };
-        for set in [set(|d| d.id = "camera-hunter2".to_owned()), kept] {
+        let device = Device { id: "camera-hunter2".to_owned(), ..Device::default() };
+        for set in [beside_another(device), kept] {
             let error = revealed.withhold(set, 10).unwrap_err().to_string();
             assert!(error.contains("'password'") && !error.contains("hunter2"), "{error}");
         }

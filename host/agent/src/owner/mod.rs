@@ -91,11 +91,8 @@ impl Owner {
     ) -> Self {
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
-        let (tells, told) = mpsc::channel(1);
-        let shared = entries.iter().any(|entry| entry.shared);
-        let sources = Sources::start(receiver.clone(), providers, shared, tells);
-        let inbox = Inbox { configuration: receiver, told, ended, _sources: sources };
-        let task = tokio::spawn(State::new(context, entries, &inbox).run(inbox));
+        let inbox = Inbox { configuration: receiver, ended };
+        let task = tokio::spawn(State::new(context, entries, &inbox).run(inbox, providers));
         Self { configuration: sender, end, task }
     }
 
@@ -132,9 +129,7 @@ impl Owner {
 /// Where messages to an owner come from.
 struct Inbox {
     configuration: watch::Receiver<Arc<Configuration>>,
-    told: mpsc::Receiver<Told>,
     ended: oneshot::Receiver<End>,
-    _sources: Sources,
 }
 
 type NamingResult = (Identity, Device, Result<Named, NamingError>);
@@ -181,19 +176,21 @@ impl State {
         state
     }
 
-    async fn run(mut self, mut inbox: Inbox) {
+    async fn run(mut self, mut inbox: Inbox, providers: Providers) {
         self.agree_at_start().await;
         self.write_cdi(self.published.keys().cloned().collect()).await;
         self.restart_plugins().await;
         self.settle();
         let mut sightings = self.context.sightings.clone();
         let mut usage = self.context.cluster.usage();
+        let (tells, mut told) = mpsc::channel::<Told>(1);
+        let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
         let end = loop {
             let (next_expiry, next_agreement) = (self.next_expiry(), self.next_agreement());
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command).await,
-                Some(told) = inbox.told.recv() => self.take(told).await,
+                Some(told) = told.recv() => self.take(told).await,
                 Some(named) = self.naming.join_next() => self.named(named.ok()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
@@ -212,8 +209,13 @@ impl State {
             }
             self.settle();
         };
-        drop(inbox);
+        drop(sources);
         self.finish(end).await;
+    }
+
+    /// Whether the devices it knows from before are shared by nodes.
+    fn knows_shared(&self) -> bool {
+        self.published.values().any(|published| published.entry.shared)
     }
 
     /// What is so after every step: claims are counted, the Configuration's resource shows what its Instances have, and

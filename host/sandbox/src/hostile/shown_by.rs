@@ -95,5 +95,11 @@ fn keep(behaviour: Keep) -> Test {
     }
 }
 
-const _: (fn(Good) -> Test, fn(Hostile) -> Test, fn(Reach) -> Test, fn(Web) -> Test) = (good, hostile, reach, web);
-const _: (fn(Net) -> Test, fn(Group) -> Test, fn(Keep) -> Test) = (net, group, keep);
+// That they compile is what they are for.
+const _: fn(Good) -> Test = good;
+const _: fn(Hostile) -> Test = hostile;
+const _: fn(Reach) -> Test = reach;
+const _: fn(Web) -> Test = web;
+const _: fn(Net) -> Test = net;
+const _: fn(Group) -> Test = group;
+const _: fn(Keep) -> Test = keep;
