@@ -66,7 +66,10 @@ async fn logs(client: Client) -> kube::Result<String> {
 impl Drop for Installed<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.story.ask("no logs", async |client| Ok(eprintln!("{}", logs(client).await?)));
+            self.story.ask("no logs", async |client| {
+                eprintln!("{}", logs(client).await?);
+                Ok(())
+            });
         }
         self.story.delete_namespace(NAMESPACE);
     }

@@ -87,6 +87,9 @@ async fn a_thousand_cameras_are_found_and_a_steady_state_costs_a_probe() {
     // Time enough for all answers on a busy machine: a camera whose answer comes too late is asked whether it is there.
     place.write_cameras("discoveryTimeoutSeconds: 3", &credentials);
     let agent = place.start();
+    for requests in [1000, 2000, 3000] {
+        wait_for("the cameras asked", || place.farm.requests(), |asked| *asked >= requests).await;
+    }
     agent.wait_for_log("devices=1000").await;
     // Reading them all again and again would take the time that publishing them needs.
     let published = || agent.log().matches("published instance").count();
@@ -101,13 +104,12 @@ async fn a_thousand_cameras_are_found_and_a_steady_state_costs_a_probe() {
     }
     let most = place.farm.most_connections();
     assert!(most <= 64, "{most} connections at once");
-    let asked = place.farm.requests();
-    assert!((3000..3100).contains(&asked), "{asked} requests for three questions to each camera");
-    let probes = place.farm.probes();
+    let (asked, probes) = (place.farm.requests(), place.farm.probes());
+    assert!((3000..3300).contains(&asked), "{asked} requests for three questions to each camera");
     another_round(&agent).await;
     another_round(&agent).await;
     assert!(place.farm.probes() > probes);
-    assert_eq!(place.farm.requests(), 0);
+    assert_eq!(place.farm.requests(), asked);
     let after = place.node.instances();
     assert_eq!(identities(&after), identities(&instances));
     assert!(after.iter().all(is_online));

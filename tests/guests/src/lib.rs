@@ -44,7 +44,7 @@ impl Guest for Handler {
         let (word, argument) = details.split_once(':').unwrap_or((details.as_str(), ""));
         None.or_else(|| Good::of(word).map(|behaviour| good::discover(behaviour, argument)))
             .or_else(|| Hostile::of(word).map(|behaviour| hostile::discover(behaviour, argument)))
-            .or_else(|| Reach::of(word).map(|behaviour| reach::discover(behaviour)))
+            .or_else(|| Reach::of(word).map(reach::discover))
             .or_else(|| Web::of(word).map(|behaviour| web::discover(behaviour, argument)))
             .or_else(|| Net::of(word).map(|behaviour| net::discover(behaviour, argument)))
             .or_else(|| Group::of(word).map(|behaviour| group::discover(behaviour, argument)))

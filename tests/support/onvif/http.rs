@@ -100,6 +100,7 @@ async fn respond(request: Request<Incoming>, address: IpAddr, site: &Site) -> Re
     let Some((message, name)) = message.as_deref().and_then(|message| Some((message, request_of(message)?))) else {
         return response(StatusCode::BAD_REQUEST, full(messages::fault("Sender", "WellFormed", "no SOAP message")));
     };
+    site.requests.fetch_add(1, Ordering::Relaxed);
     site.asked.lock().unwrap().entry(address).or_default().push(name.to_owned());
     let answer = match refusal(&camera, name, message, authorization.as_deref(), &path) {
         Some(refusal) => return refusal,

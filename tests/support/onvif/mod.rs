@@ -40,6 +40,7 @@ struct Site {
     cameras: Mutex<BTreeMap<IpAddr, Camera>>,
     /// The names of the requests each camera got.
     asked: Mutex<BTreeMap<IpAddr, Vec<String>>>,
+    requests: AtomicUsize,
     probes: AtomicUsize,
     connections: AtomicUsize,
     most_connections: AtomicUsize,
@@ -51,6 +52,7 @@ impl Farm {
         let site = Arc::new(Site {
             cameras: Mutex::new(cameras.into_iter().map(|camera| (camera.address(), camera)).collect()),
             asked: Mutex::default(),
+            requests: AtomicUsize::default(),
             probes: AtomicUsize::default(),
             connections: AtomicUsize::default(),
             most_connections: AtomicUsize::default(),
@@ -94,9 +96,9 @@ impl Farm {
         self.site.asked.lock().unwrap().remove(&camera::address(number)).unwrap_or_default()
     }
 
-    /// How many requests all cameras got since the last time this was called.
+    /// How many requests all cameras got.
     pub fn requests(&self) -> usize {
-        std::mem::take(&mut *self.site.asked.lock().unwrap()).values().map(Vec::len).sum()
+        self.site.requests.load(Ordering::Relaxed)
     }
 
     /// How many different probes there were.
