@@ -123,7 +123,8 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
     node.write_echo("good", 1, &["foo0"]);
     let _agent = node.start();
     let nobody = node.wait_for_condition("nobody", "Ready", "False", "NoHandler").await;
-    assert_eq!(nobody.message, "no discovery handler 'onvif' (ready: debugEcho, udev)");
+    let told = "no discovery handler 'onvif' (ready: debugEcho, udev); none of that name has registered at ";
+    assert!(nobody.message.starts_with(told), "{}", nobody.message);
     node.wait_for_condition("nobody", "HandlerAvailable", "False", "NoHandler").await;
     for (name, message) in [
         (
@@ -145,7 +146,7 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
     let table = text(&shown.stdout);
     let line = |name: &str| table.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap();
     assert!(line("good").contains("True") && line("good").contains("Discovered"), "{table}");
-    assert!(line("nobody").contains("False") && line("nobody").ends_with("(ready: debugEcho, udev)"), "{table}");
+    assert!(line("nobody").contains("False") && line("nobody").contains("(ready: debugEcho, udev)"), "{table}");
     assert!(line("rules").contains("did you mean 'KERNEL'?\\n"), "one line each: {table}");
 }
 

@@ -64,7 +64,7 @@ async fn a_state_directory_that_can_not_be_used_is_named() {
     for (state, told) in [
         (
             "file/x",
-            "cannot create state directory 'PATH': Not a directory (os error 20); name another one with --state-dir",
+            "cannot create state directory 'PATH': File exists (os error 17); name another one with --state-dir\n",
         ),
         ("file", "cannot create state directory 'PATH': File exists"),
         ("with-lock", "cannot lock 'PATH/lock': Is a directory"),

@@ -170,7 +170,7 @@ async fn devices_of_a_handler_that_is_gone_for_long_are_unknown_until_one_of_its
     kubelet.wait_for("no free slot", |view| view.resource(&free_one).allocatable() == 0).await;
     let held = kubelet.view(|view| view.resource(&used_one));
     assert_eq!(held.healthy.into_iter().collect::<Vec<_>>(), admitted.ids, "the container keeps its slot");
-    assert_eq!(node.remote_handlers(), []);
+    wait_for("nothing remembered", || node.remote_handlers(), |list| list.is_empty()).await;
     let now = identities(&node.instances());
     assert!(identities(&before).iter().all(|one| now.contains(one)), "the same objects");
 

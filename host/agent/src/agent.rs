@@ -84,12 +84,12 @@ pub enum Source {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// No place to keep things.
-    #[error("cannot create state directory '{}': {source}; name another one with --state-dir", path.display())]
+    #[error("cannot create state directory '{}': {reason}; name another one with --state-dir", path.display())]
     State {
         /// The directory.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// See there.
     #[error(transparent)]
@@ -101,12 +101,12 @@ pub enum AgentError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Health and metrics.
-    #[error("cannot listen on {address}: {source}; name another address with --listen")]
+    #[error("cannot listen on {address}: {reason}; name another address with --listen")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// Why not.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The component engine did not start.
     #[error("cannot start the component host: {0}")]
@@ -150,7 +150,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let providers = Providers { handlers: registry.handlers(), properties: Properties::new(cluster.values()), remote };
     let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
     supervisor.stop().await;
-    drop(registration);
+    registration.stop().await;
     let _ = timeout(LAST_WORDS, context.publisher.flush()).await; // what is not published by then is after the next start
     drop(registry);
     context.plugins.shutdown().await;
@@ -178,7 +178,7 @@ async fn listen(
 ) -> Result<Option<Server>, AgentError> {
     let Some(address) = settings.listen else { return Ok(None) };
     let server = Server::start(address, metrics.clone(), ready).await;
-    server.map(Some).map_err(|source| AgentError::Listen { address, source })
+    server.map(Some).map_err(|reason| AgentError::Listen { address, reason })
 }
 
 fn prepare_state(settings: &Settings) -> Result<(), AgentError> {
@@ -186,7 +186,7 @@ fn prepare_state(settings: &Settings) -> Result<(), AgentError> {
     let parent = settings.state_dir.parent().map_or(Ok(()), fs::create_dir_all); // it may hold the sockets of handlers, too
     let create = |()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&settings.state_dir);
     let created = parent.and_then(create);
-    created.map_err(|source| AgentError::State { path: settings.state_dir.clone(), source })
+    created.map_err(|reason| AgentError::State { path: settings.state_dir.clone(), reason })
 }
 
 fn start_host(settings: &Settings) -> Result<Host, AgentError> {

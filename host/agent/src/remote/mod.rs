@@ -82,8 +82,18 @@ struct Inner {
     patience: Duration,
 }
 
-/// Serves registrations until it is dropped; the socket goes with it.
+/// Serves registrations until it is stopped or dropped; the socket goes with it.
 pub struct Serving(Vec<JoinHandle<()>>);
+
+impl Serving {
+    /// When this returns, the socket is gone. (Dropping only says that it shall go.)
+    pub async fn stop(mut self) {
+        for task in &mut self.0 {
+            task.abort();
+            let _ = task.await; // it was aborted, that is all it can say
+        }
+    }
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {
