@@ -50,7 +50,8 @@ pub struct ConfigurationSpec {
     #[schemars(schema_with = "opaque")]
     pub configuration_service_spec: Option<Map<String, Value>>,
     /// Added to the properties of each device; these win.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,
     /// Which resources are advertised to the kubelet. Default both.
     #[serde(default)]
@@ -164,8 +165,8 @@ pub struct ConfigurationStatus {
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, Trouble>,
     /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

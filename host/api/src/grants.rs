@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::condition::null_is_empty;
 use crate::validate::FieldError;
 
 /// What a handler may reach.
@@ -24,22 +25,28 @@ pub struct Grants {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_paths: Option<Vec<String>>,
     /// Multicast groups, such as that of WS-Discovery.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub multicast: Vec<MulticastGrant>,
     /// Where TCP connections may go.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub tcp: Vec<NetworkGrant>,
     /// Where UDP datagrams may go and come from.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub udp: Vec<NetworkGrant>,
     /// Where HTTP and HTTPS requests may go.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub http: Vec<HttpGrant>,
     /// DNS names that may be resolved, as globs. What they resolve to has to be granted, too.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub names: Vec<String>,
     /// Properties from Secrets that may be revealed to the handler, as globs over their names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub secrets: Vec<String>,
 }
 

@@ -38,7 +38,8 @@ pub struct InstanceSpec {
     /// How many containers may use the device at once.
     pub capacity: i64,
     /// What brokers get as environment variables.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,
     /// Whether many nodes see the device.
     #[serde(default)]
@@ -62,7 +63,7 @@ pub struct InstanceStatus {
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, Trouble>,
     /// `Online`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }

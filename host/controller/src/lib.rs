@@ -4,6 +4,7 @@
 mod status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_api::{Configuration, Instance};
 use futures::StreamExt as _;
@@ -16,6 +17,12 @@ use kube::{Client, ResourceExt as _};
 use tracing::warn;
 
 use status::{StatusError, write_configuration, write_instance};
+
+/// How long after a failure to try again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How long after a success to look again: a watch that was cut may miss that an Instance went.
+const AGAIN: Duration = Duration::from_mins(5);
 
 /// What a reconciliation needs.
 struct Context {
@@ -30,20 +37,18 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
     let api = |resource: &ApiResource| Api::<DynamicObject>::all_with(client.clone(), resource);
     let writer = reflector::store::Writer::new(instances.clone());
     let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader() });
-    let known = watcher(api(&instances), watcher::Config::default())
+    // One watch for both: with one of its own, a reconciliation could come before what it is about is known.
+    let changed = watcher(api(&instances), watcher::Config::default())
         .default_backoff()
         .modify(|object| object.metadata.managed_fields = None)
         .reflect(writer)
-        .for_each(|_| std::future::ready(()));
-    let controller = Controller::new_with(api(&configurations), watcher::Config::default(), configurations)
-        .owns_with(api(&instances), instances, watcher::Config::default())
+        .touched_objects();
+    Controller::new_with(api(&configurations), watcher::Config::default(), configurations)
+        .owns_stream_with(changed, instances)
         .graceful_shutdown_on(stop)
         .run(reconcile, |_, error, _| retry(error), context)
-        .for_each(|_| std::future::ready(()));
-    tokio::select! {
-        () = known => {}
-        () = controller => {}
-    }
+        .for_each(|_| std::future::ready(()))
+        .await;
 }
 
 /// Brings the status of a Configuration and of its Instances up to date.
@@ -58,10 +63,10 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
         write_instance(&context.client, instance).await?;
     }
     write_configuration(&context.client, &object, instances.len()).await?;
-    Ok(Action::await_change())
+    Ok(Action::requeue(AGAIN))
 }
 
 fn retry(error: &StatusError) -> Action {
     warn!("{error}");
-    Action::requeue(std::time::Duration::from_secs(5))
+    Action::requeue(RETRY)
 }
