@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::{Configuration, Instance};
-use futures::StreamExt as _;
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::runtime::controller::Action;
@@ -29,6 +30,8 @@ struct Context {
     client: Client,
     /// All Instances of the cluster.
     instances: Store<DynamicObject>,
+    /// That they have been listed; false if they never will be. Only one may wait for the store itself: it wakes only one.
+    listed: Shared<BoxFuture<'static, bool>>,
 }
 
 /// Runs until `stop` ends.
@@ -36,7 +39,9 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
     let (configurations, instances) = (ApiResource::erase::<Configuration>(&()), ApiResource::erase::<Instance>(&()));
     let api = |resource: &ApiResource| Api::<DynamicObject>::all_with(client.clone(), resource);
     let writer = reflector::store::Writer::new(instances.clone());
-    let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader() });
+    let known = writer.as_reader();
+    let listed = async move { known.wait_until_ready().await.is_ok() }.boxed().shared();
+    let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader(), listed });
     // One watch for both: with one of its own, a reconciliation could come before what it is about is known.
     let changed = watcher(api(&instances), watcher::Config::default())
         .default_backoff()
@@ -53,7 +58,7 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
 
 /// Brings the status of a Configuration and of its Instances up to date.
 async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, StatusError> {
-    if context.instances.wait_until_ready().await.is_err() {
+    if !context.listed.clone().await {
         return Ok(Action::await_change()); // the controller ends
     }
     let uid = object.metadata.uid.clone().unwrap_or_default();
