@@ -12,6 +12,12 @@ pub(super) fn manager(node: &str) -> String {
     format!("akri-{}", node_hash(node))
 }
 
+/// Its field manager for what it says in a status. API servers before 1.22 keep one set of fields a manager, whatever it was
+/// applied to: under one name, a status would take away what the node says of the rest.
+pub(super) fn status_manager(node: &str) -> String {
+    format!("{}-status", manager(node))
+}
+
 /// The label by which an agent finds the Instances of its node.
 pub(super) fn node_label(node: &str) -> String {
     format!("node.akri.sh/{}", node_hash(node))

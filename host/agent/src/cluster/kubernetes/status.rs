@@ -49,7 +49,7 @@ impl Kubernetes {
         }
         let trouble = trouble.as_ref().map(|(reason, message)| (reason.as_str(), message.as_str()));
         let value = patch::trouble(&Configuration::kind(&()), &key.name, uid, &self.node, trouble);
-        let params = PatchParams::apply(&patch::manager(&self.node));
+        let params = PatchParams::apply(&patch::status_manager(&self.node));
         bounded(key, api.patch_status(&key.name, &params, &Patch::Apply(value))).await.map(drop)
     }
 
@@ -62,7 +62,7 @@ impl Kubernetes {
         };
         let Key { name, .. } = &instance.key;
         let value = patch::trouble("Instance", name, &instance.uid, &self.node, trouble);
-        let params = PatchParams::apply(&patch::manager(&self.node));
+        let params = PatchParams::apply(&patch::status_manager(&self.node));
         let told =
             bounded(&instance.key, self.api(&instance.key).patch_status(name, &params, &Patch::Apply(value))).await?;
         self.instances.learn(&told);
