@@ -84,7 +84,7 @@ async fn a_pod_gets_the_device_and_its_properties_and_others_do_not() {
     let edge = Edge::new(&story);
     write_kernel_log(&edge.node, "device-log", 2);
     edge.node.write_echo("device-echo", 1, &["one"]);
-    let _agent = edge.start();
+    let agent = edge.start();
     let (log, echo) = (edge.found("device-log", 2).await, edge.found("device-echo", 1).await);
     story.wait_for_allocatable("node-a", "akri.sh/device-echo", 1).await;
     assert_eq!(story.allocatable("node-b", &resource_of(&log)).await, None, "no agent there");
@@ -102,6 +102,7 @@ async fn a_pod_gets_the_device_and_its_properties_and_others_do_not() {
 
     let slot = format!("{}-0", name_of(&echo));
     let used = edge.node.wait_for_instance(name_of(&echo), "its use", |i| usage(i) == [(&*slot, "C:0:node-a")]).await;
+    agent.sees_in_use(std::slice::from_ref(&slot)).await;
     story.delete_pod("with").await;
     edge.node.wait_for_instance(name_of(&used), "the end of its use", |i| usage(i) == [(&*slot, "")]).await;
 }

@@ -35,7 +35,7 @@ async fn a_resource_is_registered_listed_and_handed_out() {
 
         let uses = pod_resources::list(node.path()).await.unwrap();
         let (namespace, pod, container) = ("default".into(), "pod".into(), "container".into());
-        assert_eq!(uses, [PodUse { namespace, pod, container, resource: shelf.name.clone(), ids: admitted.ids }]);
+        assert_eq!(uses.uses, [PodUse { namespace, pod, container, resource: shelf.name.clone(), ids: admitted.ids }]);
     }
 }
 
@@ -235,7 +235,7 @@ async fn an_app_container_is_offered_what_its_init_container_had() {
     let _plugin = node.serve(&shelf);
     kubelet.wait_for("three devices", |view| view.resource(&shelf.name).allocatable() == 3).await;
     let init = kubelet.admit_init("pod", "init", &shelf.name, 1).await.unwrap();
-    assert_eq!(pod_resources::list(node.path()).await.unwrap(), [], "init containers are left out");
+    assert_eq!(pod_resources::list(node.path()).await.unwrap().uses, [], "init containers are left out");
     let app = kubelet.admit("pod", "app", &shelf.name, 2).await.unwrap();
     assert_eq!(init.ids, ["reused-2"]);
     assert_eq!(app.ids, ["reused-1", "reused-2"]);
@@ -243,7 +243,7 @@ async fn an_app_container_is_offered_what_its_init_container_had() {
     let none = AdmissionError::TooFew { resource: shelf.name.clone(), requested: 1, available: 0 };
     assert_eq!(kubelet.admit("third", "app", &shelf.name, 1).await, Err(none));
     kubelet.remove_pod("pod");
-    assert_eq!(pod_resources::list(node.path()).await.unwrap().len(), 1);
+    assert_eq!(pod_resources::list(node.path()).await.unwrap().uses.len(), 1);
     kubelet.admit("fourth", "app", &shelf.name, 2).await.unwrap();
 }
 

@@ -69,6 +69,8 @@ pub struct Settings {
     pub udev_data: PathBuf,
     /// How long after a restart, of the kubelet or of the agent, an unused claim is kept in any case.
     pub settle: Duration,
+    /// The pod this agent runs in, if it does.
+    pub own_pod: Option<Key>,
 }
 
 /// Where Configurations come from and Instances go.
@@ -123,7 +125,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     };
     let (journal, entries) = Journal::open(&settings.state_dir)?;
     let claims = Arc::new(Claims::new(last_generation(&entries)));
-    let reclaimer = Reclaimer::start(&settings.kubelet_dir, Arc::clone(&claims), settings.settle);
+    let reclaimer =
+        Reclaimer::start(&settings.kubelet_dir, Arc::clone(&claims), settings.settle, settings.own_pod.clone());
     let (cluster, components) = open(&settings).await?;
     let (metrics, ready) = (Metrics::default(), watch::Sender::new(false));
     let _server = listen(&settings, &metrics, ready.subscribe()).await?;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use akri_model::names::Key;
 use akri_model::reclaim::Look;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -18,6 +19,9 @@ use crate::plugin::pod_resources::{self, PodUse};
 
 /// Pause between looks.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Pause after a look that an Allocate got in the way of: a pod that lives for a second shall be seen, too.
+const SOON: Duration = Duration::from_millis(200);
 
 /// Which device plugin ids containers of this node use, by resource name.
 pub type InUse = BTreeMap<String, BTreeSet<String>>;
@@ -108,11 +112,11 @@ pub struct Reclaimer {
 }
 
 impl Reclaimer {
-    /// Starts looking. `settle` is how long after a restart, of the kubelet or of this agent, absence means nothing.
-    pub fn start(kubelet_dir: &Path, claims: Arc<Claims>, settle: Duration) -> Self {
+    /// Starts looking. `settle` is how long after a restart, of the kubelet or of this agent, absence means nothing. If this
+    /// agent runs in a pod, lists without it are not complete.
+    pub fn start(kubelet_dir: &Path, claims: Arc<Claims>, settle: Duration, own_pod: Option<Key>) -> Self {
         let (sender, sightings) = watch::channel(Sighting::default());
-        let looker =
-            Looker { kubelet_dir: kubelet_dir.to_owned(), claims, settle, kubelet: None, lost: true, restarted: None };
+        let looker = Looker::new(kubelet_dir, claims, settle, own_pod);
         Self { sightings, task: tokio::spawn(looker.run(sender)) }
     }
 
@@ -132,6 +136,9 @@ struct Looker {
     kubelet_dir: PathBuf,
     claims: Arc<Claims>,
     settle: Duration,
+    own_pod: Option<Key>,
+    /// The last list lacked it.
+    incomplete: bool,
     /// Inode and change time of the kubelet's socket: another one is another kubelet.
     kubelet: Option<(u64, i64, i64)>,
     /// The last look failed.
@@ -139,38 +146,64 @@ struct Looker {
     restarted: Option<Instant>,
 }
 
+/// Why a look does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missed {
+    /// An Allocate was answered meanwhile.
+    Busy,
+    /// The kubelet did not answer, or not with all its pods.
+    Kubelet,
+}
+
 impl Looker {
+    fn new(kubelet_dir: &Path, claims: Arc<Claims>, settle: Duration, own_pod: Option<Key>) -> Self {
+        let kubelet_dir = kubelet_dir.to_owned();
+        Self { kubelet_dir, claims, settle, own_pod, incomplete: false, kubelet: None, lost: true, restarted: None }
+    }
+
     async fn run(mut self, sender: watch::Sender<Sighting>) {
         let mut held = self.claims.held.subscribe();
         loop {
             if held.wait_for(|held| *held > 0).await.is_err() {
                 return;
             }
-            if let Some(sighting) = self.look().await {
+            let looked = self.look().await;
+            let pause = if matches!(looked, Err(Missed::Busy)) { SOON } else { INTERVAL };
+            if let Ok(sighting) = looked {
                 sender.send_replace(sighting);
             }
-            sleep(INTERVAL).await;
+            sleep(pause).await;
         }
     }
 
-    async fn look(&mut self) -> Option<Sighting> {
-        let before = self.claims.quiet()?;
+    async fn look(&mut self) -> Result<Sighting, Missed> {
+        let before = self.claims.quiet().ok_or(Missed::Busy)?;
         let generation = self.claims.generation.load(Ordering::SeqCst);
-        let uses = match pod_resources::list(&self.kubelet_dir).await {
-            Ok(uses) => uses,
-            Err(error) => {
-                debug!("no look at pods: {error}");
-                self.lost = true;
-                return None;
-            }
-        };
+        let listed = pod_resources::list(&self.kubelet_dir).await.map_err(|error| {
+            debug!("no look at pods: {error}");
+            self.lost = true;
+            Missed::Kubelet
+        })?;
         self.notice_restart();
+        if !self.is_complete(&listed.pods) {
+            return Err(Missed::Kubelet);
+        }
         if self.claims.quiet() != Some(before) {
-            return None;
+            return Err(Missed::Busy);
         }
         let settled = self.restarted.is_some_and(|restarted| restarted.elapsed() >= self.settle);
         let look = Look { generation, epoch: self.claims.epoch(), at: self.claims.now(), settled };
-        Some(Sighting { look: Some(look), in_use: Arc::new(in_use(&uses)) })
+        Ok(Sighting { look: Some(look), in_use: Arc::new(in_use(&listed.uses)) })
+    }
+
+    /// A kubelet that was restarted while the API server is away knows of no pod at all, not even of this agent's.
+    fn is_complete(&mut self, pods: &BTreeSet<Key>) -> bool {
+        let missing = self.own_pod.as_ref().filter(|own| !pods.contains(own));
+        if let Some(own) = missing.filter(|_| !self.incomplete) {
+            warn!("the kubelet lists pods without this agent's own, {own}: no slot is given back until it is there");
+        }
+        self.incomplete = missing.is_some();
+        !self.incomplete
     }
 
     fn notice_restart(&mut self) {
@@ -211,8 +244,7 @@ mod tests {
     }
 
     fn looker(kubelet_dir: &Path, claims: Arc<Claims>) -> Looker {
-        let kubelet_dir = kubelet_dir.to_owned();
-        Looker { kubelet_dir, claims, settle: Duration::ZERO, kubelet: None, lost: true, restarted: None }
+        Looker::new(kubelet_dir, claims, Duration::ZERO, None)
     }
 
     #[test]
@@ -233,8 +265,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut looker = looker(dir.path(), claims());
         looker.lost = false;
-        assert!(looker.look().await.is_none());
+        assert_eq!(looker.look().await.unwrap_err(), Missed::Kubelet);
         assert!(looker.lost, "what was seen before it is back does not count");
+    }
+
+    #[test]
+    fn a_list_without_the_agents_own_pod_is_not_complete() {
+        let (own, other) = (Key::new("akri-system", "akri-agent-x"), Key::new("default", "broker"));
+        let mut looker = Looker::new(Path::new("/"), claims(), Duration::ZERO, Some(own.clone()));
+        assert!(!looker.is_complete(&BTreeSet::new()));
+        assert!(!looker.is_complete(&[other.clone()].into()));
+        assert!(looker.is_complete(&[own, other].into()));
+        looker.own_pod = None;
+        assert!(looker.is_complete(&BTreeSet::new()), "an agent that runs in no pod can't tell");
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         sysfs: args.host.sysfs,
         udev_data: args.host.udev_data,
         settle: Duration::from_secs(args.settle_seconds),
+        own_pod: args.pod,
     };
     agent::run(settings, stop_signal()?).await?;
     if let Some(shown) = shown {

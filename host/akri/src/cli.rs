@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use akri_model::names::Key;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
@@ -102,6 +103,9 @@ pub(crate) struct AgentArgs {
     /// not complete right away.
     #[arg(long, value_name = "SECONDS", env = "AKRI_SETTLE_SECONDS", default_value_t = 60)]
     pub(crate) settle_seconds: u64,
+    /// The pod this agent runs in: no slot is given back while the kubelet's list of pods lacks it.
+    #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_POD", value_parser = pod)]
+    pub(crate) pod: Option<Key>,
     /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:8080 [default: nowhere].
     #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN")]
     pub(crate) listen: Option<SocketAddr>,
@@ -228,4 +232,9 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
     let valid = !name.is_empty() && name.len() <= 253 && !name.contains([':', '/', ' ']);
     anyhow::ensure!(valid, "'{name}' can't be a node name; give one with --node-name");
     Ok(name)
+}
+
+fn pod(text: &str) -> Result<Key, &'static str> {
+    let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+    parts.map(|(namespace, name)| Key::new(namespace, name)).ok_or("this is not NAMESPACE/NAME")
 }

@@ -1,12 +1,13 @@
 //! Asks the kubelet which pod uses which of our devices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use akri_grpc::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use akri_grpc::podresources::{ListPodResourcesRequest, ListPodResourcesResponse};
+use akri_model::names::Key;
 use tokio::time::timeout;
 
 use super::channel;
@@ -33,6 +34,15 @@ pub struct PodUse {
     pub ids: Vec<String>,
 }
 
+/// Which pods there are, and what they use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// All pods of the node that the kubelet knows of.
+    pub pods: BTreeSet<Key>,
+    /// Uses of resources that begin with `akri.sh/`.
+    pub uses: Vec<PodUse>,
+}
+
 /// Why a look failed. It says nothing about what is in use.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -52,14 +62,16 @@ pub enum Error {
     Timeout,
 }
 
-/// Lists the uses of resources that begin with `akri.sh/`, by the kubelet's PodResources API v1 on
+/// Lists pods and their uses of resources that begin with `akri.sh/`, by the kubelet's PodResources API v1 on
 /// `pod-resources/kubelet.sock` below its root directory.
 ///
 /// # Errors
 /// If there is no kubelet, or none that answers within 5 s and 16 MiB.
-pub async fn list(kubelet_dir: &Path) -> Result<Vec<PodUse>, Error> {
+pub async fn list(kubelet_dir: &Path) -> Result<Listed, Error> {
     let socket = kubelet_dir.join("pod-resources").join("kubelet.sock");
-    timeout(TIMEOUT, ask(socket)).await.map_err(|_| Error::Timeout)?.map(uses)
+    let response = timeout(TIMEOUT, ask(socket)).await.map_err(|_| Error::Timeout)??;
+    let pods = response.pod_resources.iter().map(|pod| Key::new(&*pod.namespace, &*pod.name)).collect();
+    Ok(Listed { pods, uses: uses(response) })
 }
 
 async fn ask(socket: PathBuf) -> Result<ListPodResourcesResponse, Error> {
