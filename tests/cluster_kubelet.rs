@@ -4,10 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use akri_api::Instance;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-use crate::support::cluster::{BUSYBOX, Story, Worker};
+use crate::support::cluster::{BUSYBOX, Story, Worker, is_ready, wait_for};
 use crate::support::node::{self, Agent, Node, akri, name_of, resource_of, usage};
 
 /// A node of the cluster with an agent, whose Configurations are files.
@@ -72,6 +74,13 @@ fn write_kernel_log(node: &Node, name: &str, capacity: u32) {
     node.write_configuration(name, "udev", rule, &format!("  capacity: {capacity}\n"));
 }
 
+/// Whether the scheduler says that no node has enough of a resource for the pod.
+fn waits_for(pod: &Pod, resource: &str) -> bool {
+    let unschedulable = format!("Insufficient {resource}");
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.message.as_deref().is_some_and(|m| m.contains(&unschedulable)))
+}
+
 const TRY_TO_OPEN: &str = "mknod /tmp/log c 1 11; (: </tmp/log) && echo opened || echo refused";
 
 fn container(pod: &Pod) -> &ContainerStatus {
@@ -118,14 +127,54 @@ async fn as_many_pods_run_as_there_are_slots() {
     edge.run("first", &[&resource], "echo").await;
     edge.run("second", &[&resource], "echo").await;
     story.apply_one(pod("third", &[&resource], "echo")).await.unwrap();
-    let unschedulable = format!("Insufficient {resource}");
-    let waits = |pod: &Pod| {
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        conditions.iter().any(|condition| condition.message.as_deref().is_some_and(|m| m.contains(&unschedulable)))
-    };
-    story.wait_for_object("third", "a pod that waits for a slot", waits).await;
+    story.wait_for_object("third", "a pod that waits for a slot", |pod| waits_for(pod, &resource)).await;
     story.delete_pod("first").await;
     story.wait_for_running("third").await;
+}
+
+/// The worked example of Akri's proposal of configuration-level resources: two replicas want two cameras each.
+#[tokio::test]
+async fn replicas_that_want_two_cameras_each_share_two_and_wait_for_a_second_one() {
+    let Some(story) = Story::begin_on_machines("replicas").await else { return };
+    let edge = Edge::new(&story);
+    edge.node.write_echo("replicas-cam", 2, &["one", "two"]);
+    let _agent = edge.start();
+    story.wait_for_allocatable("node-a", "akri.sh/replicas-cam", 2).await;
+    story.apply_one(replicas()).await.unwrap();
+    let pods = async || story.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+    wait_for("two replicas that run", pods, |pods| pods.len() == 2 && pods.iter().all(is_ready)).await;
+    for camera in edge.node.instances() {
+        assert!(usage(&camera).iter().all(|(_, user)| user.starts_with("C:")), "both use {}", name_of(&camera));
+    }
+
+    story.api::<Deployment>().delete("viewer", &DeleteParams::default()).await.unwrap();
+    wait_for("no replica", pods, Vec::is_empty).await;
+    edge.node.write_echo("replicas-cam", 2, &["one"]);
+    edge.node.wait_for_instances("one camera", |all| all.len() == 1).await;
+    story.wait_for_allocatable("node-a", "akri.sh/replicas-cam", 1).await;
+    story.apply_one(replicas()).await.unwrap();
+    let all_wait = |pods: &Vec<Pod>| pods.len() == 2 && pods.iter().all(|pod| waits_for(pod, "akri.sh/replicas-cam"));
+    wait_for("replicas that wait", pods, all_wait).await;
+}
+
+/// For `node-a`.
+fn replicas() -> Value {
+    let labels = json!({"app": "viewer"});
+    let container = json!({
+        "name": "main", "image": BUSYBOX, "command": ["sleep", "100000"],
+        "resources": {"limits": {"akri.sh/replicas-cam": "2"}},
+    });
+    let pod = json!({
+        "terminationGracePeriodSeconds": 0, "nodeSelector": {"kubernetes.io/hostname": "node-a"}, "containers": [container],
+    });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "viewer"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    })
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod handler_command;
 mod kubernetes_claims;
 mod kubernetes_configurations;
 mod kubernetes_instances;
+mod kubernetes_outages;
 mod lists;
 mod local_devices;
 mod lost_api;

@@ -1,0 +1,148 @@
+//! The API server or etcd goes away and comes back: what needs neither goes on, and what happened meanwhile is published.
+
+use std::fs;
+use std::time::Duration;
+
+use akri_api::Instance;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::support::cluster::wait_for;
+use crate::support::node::{is_online, name_of, resource_of, usage};
+use crate::support::remote::Handler;
+use crate::support::site::{Member, Site};
+
+/// How long the API server is away, and how long a device is there or not meanwhile.
+const OUTAGE: Duration = Duration::from_secs(20);
+const CHURN: Duration = Duration::from_millis(500);
+
+/// Long enough for some looks at pods.
+const LOOKS: Duration = Duration::from_secs(8);
+
+/// A Configuration for a handler that registers at a node's agent; its devices are that node's own.
+async fn configure(site: &Site, name: &str, capacity: u32) {
+    let handler = json!({"name": "cam", "discoveryDetails": ""});
+    site.configure(name, json!({"discoveryHandler": handler, "capacity": capacity, "offlineGracePeriod": "0s"})).await;
+}
+
+fn of<'a>(instances: &'a [Instance], device: &str) -> Option<&'a Instance> {
+    instances.iter().find(|instance| instance.spec.broker_properties.get("NAME").is_some_and(|name| name == device))
+}
+
+async fn refusal(member: &Member, pod: &str, resource: &str) -> String {
+    member.kubelet.admit(pod, "container", resource, 1).await.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn the_api_server_is_away_while_devices_come_and_go() {
+    let Some(site) = Site::begin("outage").await else { return };
+    let lamps = format!("{}-lamps", site.name());
+    site.echo(&lamps, 2, &["lamp"], json!({})).await;
+    configure(&site, site.name(), 2).await;
+    let mut a = site.add("node-a");
+    let cam = Handler::start(&a.node, "cam", "cam", &["one", "two"]);
+    cam.register(&a.node).await.unwrap();
+    let ready = |all: &[Instance]| all.len() == 3 && all.iter().all(is_online);
+    let before = site.wait_for_instances("all devices", ready).await;
+    let (one, two) = (of(&before, "one").unwrap(), of(&before, "two").unwrap());
+    let lamp = before.iter().find(|instance| instance.spec.shared).unwrap();
+    let (first, second) = (resource_of(one), resource_of(two));
+    for resource in [&first, &second, &resource_of(lamp)] {
+        a.offers(resource, 2).await;
+    }
+
+    let api_server = &site.story.cluster().control.api_server;
+    api_server.stop();
+    let held = a.kubelet.admit("pod", "container", &first, 1).await.unwrap();
+    assert_eq!(held.response.envs["NAME"], "one", "a local device needs no API server");
+    let refused = refusal(&a, "guest", &resource_of(lamp)).await;
+    assert!(refused.contains("the claim could not be published"), "of a shared one nobody can tell: {refused}");
+    for _ in 0..OUTAGE.as_millis() / CHURN.as_millis() / 2 {
+        cam.sees(&["one"]).await;
+        tokio::time::sleep(CHURN).await;
+        cam.sees(&["one", "two"]).await;
+        tokio::time::sleep(CHURN).await;
+    }
+    a.kubelet.restart();
+    a.offers(&second, 2).await;
+    a.offers(&first, 2).await;
+    cam.sees(&["one", "three"]).await;
+    a.offers(&second, 0).await;
+
+    api_server.start().unwrap();
+    let now = |all: &[Instance]| all.len() == 3 && of(all, "three").is_some() && of(all, "two").is_none();
+    let after = site.wait_for_instances("what there is now", now).await;
+    let same = of(&after, "one").unwrap();
+    assert_eq!(same.uid(), one.uid());
+    let claimed = |i: &Instance| usage(i).contains(&(&*held.ids[0], "node-a"));
+    site.wait_for_instances("the claim", |all| of(all, "one").is_some_and(claimed)).await;
+    a.offers(&resource_of(of(&after, "three").unwrap()), 2).await;
+    a.kubelet.admit("guest", "container", &resource_of(lamp), 1).await.unwrap();
+    a.kill();
+    a.start();
+    a.offers(&first, 2).await;
+    let again = site.list().await;
+    assert_eq!(of(&again, "one").map(name_of), Some(name_of(one)));
+}
+
+#[tokio::test]
+async fn etcd_is_restarted() {
+    let Some(site) = Site::begin("etcd").await else { return };
+    site.echo(site.name(), 2, &["one"], json!({})).await;
+    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    let made = site.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 2).await;
+    b.offers(&resource, 2).await;
+    a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    b.offers(&resource, 1).await;
+
+    let etcd = &site.story.cluster().control.etcd;
+    etcd.kill();
+    refusal(&b, "early", &resource).await;
+    etcd.start().unwrap();
+
+    let admitted = async || b.kubelet.admit("late", "container", &resource, 1).await;
+    wait_for("a claim that the API server takes", admitted, Result::is_ok).await;
+    let users = |i: &Instance| {
+        let mut users: Vec<String> = i.spec.device_usage.values().cloned().collect();
+        users.sort();
+        users
+    };
+    let same = |i: &Instance| i.uid() == made.uid() && users(i) == ["node-a", "node-b"];
+    site.wait_for_the_instance("both claims", same).await;
+    // Watches go on, too.
+    site.echo(site.name(), 3, &["one"], json!({})).await;
+    b.offers(&resource, 2).await;
+}
+
+/// A kubelet that starts while the API server is away knows of no pods (rule 19).
+#[tokio::test]
+async fn a_kubelet_that_restarts_without_an_api_server_costs_no_claim() {
+    let Some(site) = Site::begin("amnesia").await else { return };
+    configure(&site, site.name(), 1).await;
+    let mut a = site.add("node-a");
+    let cam = Handler::start(&a.node, "cam", "cam", &["one"]);
+    cam.register(&a.node).await.unwrap();
+    let made = site.wait_for_the_instance("the device", is_online).await;
+    let resource = resource_of(&made);
+    a.offers(&resource, 1).await;
+    let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &admitted.ids).await;
+
+    let api_server = &site.story.cluster().control.api_server;
+    api_server.stop();
+    a.kubelet.stop();
+    fs::remove_file(a.node.path("kubelet/device-plugins/kubelet_internal_checkpoint")).unwrap();
+    a.kubelet.start_again();
+    a.offers(&resource, 1).await;
+    tokio::time::sleep(LOOKS).await;
+    api_server.start().unwrap();
+    let again = async || a.kubelet.admit("pod", "container", &resource, 1).await;
+    let again = wait_for("the pod again", again, Result::is_ok).await.unwrap();
+    assert_eq!(again.ids, admitted.ids);
+    let claimed = |i: &Instance| i.uid() == made.uid() && usage(i)[0].1 == "node-a";
+    site.wait_for_the_instance("the claim", claimed).await;
+    a.kubelet.remove_pod("pod");
+    site.wait_for_the_instance("the end of its use", |i| usage(i)[0].1.is_empty()).await;
+}
