@@ -103,7 +103,7 @@ async fn etcd_is_restarted() {
     etcd.start().unwrap();
 
     let admitted = async || b.kubelet.admit("late", "container", &resource, 1).await;
-    wait_for("a claim that the API server takes", admitted, Result::is_ok).await;
+    wait_for("a claim that the API server takes", admitted, Result::is_ok).await.unwrap();
     let users = |i: &Instance| {
         let mut users: Vec<String> = i.spec.device_usage.values().cloned().collect();
         users.sort();

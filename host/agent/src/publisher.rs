@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, ClusterError, HandlerReport, Report};
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 
 /// Longest pause after failures.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 /// A handle; cheap to clone.
 #[derive(Debug, Clone)]
@@ -136,13 +136,16 @@ async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mps
     }
 }
 
-/// Tries every wish once; returns those that failed.
-async fn attempt(cluster: &dyn Cluster, wishes: Wishes) -> Wishes {
+/// Tries every wish once, but none after one that got no answer: the others would get none, either, and each after the
+/// whole time an answer may take. Returns those that failed.
+async fn attempt(cluster: &dyn Cluster, mut wishes: Wishes) -> Wishes {
     let mut failed = Wishes::new();
-    for (object, wish) in wishes {
-        if let Err(error) = fulfil(cluster, &object.1, &wish).await {
-            warn!(object = %object.1, "not published yet: {error}");
-            failed.insert(object, wish);
+    while let Some((object, wish)) = wishes.pop_first() {
+        let Err(error) = fulfil(cluster, &object.1, &wish).await else { continue };
+        warn!(object = %object.1, waiting = wishes.len(), "not published yet: {error}");
+        failed.insert(object, wish);
+        if matches!(error, ClusterError::Unavailable(_)) {
+            failed.append(&mut wishes);
         }
     }
     failed

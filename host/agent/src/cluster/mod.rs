@@ -54,9 +54,12 @@ pub enum ClusterError {
     /// The object is not there, or another one of its name is.
     #[error("{0} does not exist")]
     NotFound(Key),
-    /// The store did not answer or refused; worth another try.
+    /// The store did not answer; worth another try.
     #[error("{0}")]
     Unavailable(String),
+    /// The store answers, but refuses this; worth another try some time.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// What came of creating an Instance.

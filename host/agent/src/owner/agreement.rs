@@ -160,7 +160,7 @@ async fn make_again(
             Ok(instance)
         }
         Created::Taken(other) if other.identity == wanted.identity => Ok(other),
-        Created::Taken(other) => Err(ClusterError::Unavailable(format!("another device has the name {}", other.key))),
+        Created::Taken(other) => Err(ClusterError::Refused(format!("another device has the name {}", other.key))),
     }
 }
 

@@ -10,20 +10,32 @@ use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
 use akri_model::names::Identity;
 use akri_model::plan::{Known, Plan, plan};
+use akri_model::retry::Backoff;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::agreement;
-use super::naming::{self, Nameless, NamingError};
+use super::naming::{self, Named, Nameless, NamingError};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
 use crate::cluster::Occurrence;
-use crate::discovery::Outcome;
 use crate::discovery::sources::Told;
+use crate::discovery::{Outcome, dice};
 use crate::plugin::Plugin;
 use crate::plugin::resource::Advertised;
+
+/// The devices of which a handler told last. Some may have no Instance yet, and handlers tell of nothing that stays the same.
+#[derive(Default)]
+pub(super) struct LastSet {
+    found: Option<(DeviceSet, bool)>,
+    /// It came while Instances were being created: one may be of a device that is gone by now.
+    overtook: bool,
+    backoff: Backoff,
+    /// When to try again to create those that failed.
+    pub(super) again: Option<Instant>,
+}
 
 impl State {
     pub(super) async fn take(&mut self, told: Told) {
@@ -39,7 +51,16 @@ impl State {
         }
     }
 
+    /// Once more what was told last.
+    pub(super) async fn find_again(&mut self) {
+        self.last.again = None;
+        if let Some((set, shared)) = self.last.found.take() {
+            self.found(set, shared).await;
+        }
+    }
+
     async fn found(&mut self, set: DeviceSet, shared: bool) {
+        self.last.overtook = !self.naming.is_empty();
         let plan = self.plan(&set, shared);
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);
@@ -63,6 +84,7 @@ impl State {
         let withheld =
             self.published.iter_mut().filter_map(|(id, published)| published.set_withheld(&set).then_some(id));
         touched.extend(withheld.cloned());
+        self.last.found = Some((set, shared));
         self.changed(touched).await;
     }
 
@@ -85,19 +107,32 @@ impl State {
         });
     }
 
-    /// A device got its Instance. If that failed, the next round tries again.
+    /// A device got its Instance, or not.
     pub(super) async fn named(&mut self, result: Option<NamingResult>) {
-        let Some((identity, device, named)) = result else { return };
-        self.nameless.remove(&identity);
-        let named = match named {
-            Ok(named) => named,
-            Err(error) => {
-                warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
-                self.health.unpublished(&device.id, &error.to_string());
-                self.tell_unpublished(&device, &error);
-                return;
+        if let Some((identity, device, named)) = result {
+            self.nameless.remove(&identity);
+            match named {
+                Ok(named) => self.publish(&device, named).await,
+                Err(error) => self.not_named(&device, &error),
             }
-        };
+        }
+        if self.naming.is_empty() && self.last.overtook {
+            self.find_again().await;
+        }
+    }
+
+    /// A later round, or after a pause the same devices once more, will try again.
+    fn not_named(&mut self, device: &Device, error: &NamingError) {
+        warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+        self.health.unpublished(&device.id, &error.to_string());
+        self.tell_unpublished(device, error);
+        if self.last.again.is_none() {
+            self.last.again = Some(Instant::now() + self.last.backoff.failed(dice()));
+        }
+    }
+
+    async fn publish(&mut self, device: &Device, named: Named) {
+        self.last.backoff.reset();
         info!(instance = %named.entry.key, device = device.id, "published");
         self.health.published(&device.id);
         let mut published = Published::new(named.entry, &self.context.claims);

@@ -142,6 +142,7 @@ struct State {
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
     nameless: BTreeMap<Identity, Device>,
+    last: devices::LastSet,
     health: Health,
     commands: mpsc::Receiver<Command>,
     /// For the plugins.
@@ -161,6 +162,7 @@ impl State {
             whole: Whole::new(),
             naming: JoinSet::new(),
             nameless: BTreeMap::new(),
+            last: devices::LastSet::default(),
             health: Health::default(),
             commands,
             asks,
@@ -187,6 +189,7 @@ impl State {
         let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
         let end = loop {
             let (next_expiry, next_agreement) = (self.next_expiry(), self.next_agreement());
+            let next_naming = self.last.again;
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command).await,
@@ -206,6 +209,7 @@ impl State {
                 }
                 () = moment(next_expiry) => self.expire().await,
                 () = moment(next_agreement) => self.agree().await,
+                () = moment(next_naming) => self.find_again().await,
             }
             self.settle();
         };

@@ -1,8 +1,11 @@
 //! Follows the objects of one kind, through any disconnect and any new listing.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use kube::api::{Api, DynamicObject};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use tracing::{info, warn};
 
@@ -17,15 +20,35 @@ pub(super) enum Change {
     Gone(Box<DynamicObject>),
 }
 
-/// Tells every change, for ever. An error is retried with backoff (kube's default: 0.8 s, doubling up to 30 s) and takes
-/// nothing away. Who last changed which field (`managedFields`), usually half of an object, is dropped at once.
+/// Longest pause between tries: an outage that is over shall not be felt for long.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// kube's default (0.8 s, doubling, with jitter), but never longer than [`LONGEST`].
+#[derive(Default)]
+struct Pauses(DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(LONGEST))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+/// Tells every change, for ever. An error is retried with backoff and takes nothing away. Who last changed which field (`managedFields`), usually half of an object, is dropped at once.
 pub(super) async fn follow(
     api: Api<DynamicObject>,
     config: watcher::Config,
     what: &str,
     mut tell: impl FnMut(Change) + Send,
 ) {
-    let mut events = watch(api, config).default_backoff().boxed();
+    let mut events = watch(api, config).backoff(Pauses::default()).boxed();
     let mut listing = Vec::new();
     let mut troubled = false;
     while let Some(event) = events.next().await {

@@ -320,7 +320,10 @@ fn failed(key: &Key, error: &Error) -> ClusterError {
         Error::Api(status) if status.code == 409 && status.message.contains("uid mismatch") => {
             ClusterError::NotFound(key.clone())
         }
-        Error::Api(status) => ClusterError::Unavailable(format!("the API server refuses: {}", status.message)),
+        Error::Api(status) if status.code >= 500 || status.code == 429 => {
+            ClusterError::Unavailable(format!("the API server can't do it now: {}", status.message))
+        }
+        Error::Api(status) => ClusterError::Refused(format!("the API server refuses: {}", status.message)),
         error => ClusterError::Unavailable(error.to_string()),
     }
 }
