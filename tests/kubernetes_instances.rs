@@ -1,14 +1,17 @@
 //! Instances on a real API server: who makes, names, owns and deletes them (rules 22 to 29).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use akri_api::Instance;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::support::node::{is_online, resource_of, usage};
+use crate::support::remote::Handler;
 use crate::support::site::Site;
 
 fn nodes(instance: &Instance) -> Vec<&str> {
@@ -139,4 +142,37 @@ async fn a_configuration_deleted_while_a_node_is_down_goes_at_once() {
     assert_ne!(again.uid(), made.uid());
     b.start();
     site.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_for_good_leaves_nothing() {
+    let Some(site) = Site::begin("departed").await else { return };
+    site.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
+    site.echo(site.name(), 2, &["shared"], json!({})).await;
+    let own = format!("{}-own", site.name());
+    site.configure(&own, json!({"discoveryHandler": {"name": "cam", "discoveryDetails": ""}})).await;
+    let (a, mut c) = (site.add("node-a"), site.add("node-c"));
+    let cam = Handler::start(&c.node, "cam", "cam", &["of the node"]);
+    cam.register(&c.node).await.unwrap();
+    let both = |all: &[Instance]| all.len() == 2 && all.iter().any(|i| nodes(i) == ["node-a", "node-c"]);
+    let made = site.wait_for_instances("both devices", both).await;
+    let (shared, alone): (Vec<_>, Vec<_>) = made.iter().partition(|instance| instance.spec.shared);
+    for instance in [shared[0], alone[0]] {
+        c.offers(&resource_of(instance), usage(instance).len()).await;
+        c.kubelet.admit(&instance.name_any(), "container", &resource_of(instance), 1).await.unwrap();
+    }
+    a.offers(&resource_of(shared[0]), 1).await;
+
+    c.kill();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let used = |i: &Instance| usage(i).iter().any(|(_, user)| *user == "node-c");
+    let kept = site.list().await;
+    assert!(kept.iter().all(used), "its pods may still run: {kept:#?}");
+
+    let machines: Api<Node> = Api::all(site.story.client());
+    machines.delete("node-c", &DeleteParams::default()).await.unwrap();
+    let left = site.wait_for_the_instance("what node-a sees", |i| nodes(i) == ["node-a"] && !used(i)).await;
+    assert_eq!(left.uid(), shared[0].uid());
+    assert_eq!(left.labels().len(), 1, "{:?}", left.labels());
+    a.offers(&resource_of(shared[0]), 2).await;
 }

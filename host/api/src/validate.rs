@@ -185,7 +185,8 @@ fn is_c_identifier(name: &str) -> bool {
 }
 
 /// RFC 1123, as Kubernetes checks object names.
-fn is_dns_subdomain(name: &str) -> bool {
+/// Whether it is a DNS subdomain as Kubernetes means it (RFC 1123): what most objects, nodes among them, may be called.
+pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_dns_part)
 }
 

@@ -1,6 +1,7 @@
 //! The controller: one for a cluster. It says in the status of Configurations and Instances what the troubles of single nodes
-//! come to (rule 34).
+//! come to (rule 34), and removes what nodes that are gone have left (rule 36).
 
+mod gone;
 mod status;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use kube::runtime::{Controller, WatchStreamExt as _, watcher};
 use kube::{Client, ResourceExt as _};
 use tracing::warn;
 
+use gone::{GoneError, Nodes, clean};
 use status::{StatusError, write_configuration, write_instance};
 
 /// How long after a failure to try again.
@@ -32,6 +34,18 @@ struct Context {
     instances: Store<DynamicObject>,
     /// That they have been listed; false if they never will be. Only one may wait for the store itself: it wakes only one.
     listed: Shared<BoxFuture<'static, bool>>,
+    nodes: Nodes,
+}
+
+/// Why an object is not as it should be.
+#[derive(Debug, thiserror::Error)]
+enum ReconcileError {
+    /// See there.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// See there.
+    #[error(transparent)]
+    Gone(#[from] GoneError),
 }
 
 /// Runs until `stop` ends.
@@ -41,7 +55,8 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
     let writer = reflector::store::Writer::new(instances.clone());
     let known = writer.as_reader();
     let listed = async move { known.wait_until_ready().await.is_ok() }.boxed().shared();
-    let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader(), listed });
+    let (nodes, node_went) = Nodes::watch(&client);
+    let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader(), listed, nodes });
     // One watch for both: with one of its own, a reconciliation could come before what it is about is known.
     let changed = watcher(api(&instances), watcher::Config::default())
         .default_backoff()
@@ -50,6 +65,7 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
         .touched_objects();
     Controller::new_with(api(&configurations), watcher::Config::default(), configurations)
         .owns_stream_with(changed, instances)
+        .reconcile_all_on(node_went)
         .graceful_shutdown_on(stop)
         .run(reconcile, |_, error, _| retry(error), context)
         .for_each(|_| std::future::ready(()))
@@ -57,7 +73,7 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
 }
 
 /// Brings the status of a Configuration and of its Instances up to date.
-async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, StatusError> {
+async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     if !context.listed.clone().await {
         return Ok(Action::await_change()); // the controller ends
     }
@@ -65,13 +81,15 @@ async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<
     let owned = |instance: &DynamicObject| instance.owner_references().iter().any(|owner| owner.uid == uid);
     let instances = context.instances.state_filter(owned);
     for instance in &instances {
+        clean(&context.client, &context.nodes, instance, &ApiResource::erase::<Instance>(&())).await?;
         write_instance(&context.client, instance).await?;
     }
+    clean(&context.client, &context.nodes, &object, &ApiResource::erase::<Configuration>(&())).await?;
     write_configuration(&context.client, &object, instances.len()).await?;
     Ok(Action::requeue(AGAIN))
 }
 
-fn retry(error: &StatusError) -> Action {
+fn retry(error: &ReconcileError) -> Action {
     warn!("{error}");
     Action::requeue(RETRY)
 }
