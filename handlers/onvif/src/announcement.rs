@@ -149,12 +149,13 @@ pub fn scopes(list: &str) -> Vec<String> {
 }
 
 /// What an endpoint reference is known by, as for Akri: without `urn:` and `uuid:` before it, in lower case. None if it
-/// is empty or longer than 256 bytes.
+/// is empty, longer than 256 bytes, or no word.
 pub fn uuid(reference: &str) -> Option<String> {
     let lower = reference.trim().to_ascii_lowercase();
     let lower = lower.strip_prefix("urn:").unwrap_or(&lower);
     let lower = lower.strip_prefix("uuid:").unwrap_or(lower);
-    let is_name = !lower.is_empty() && lower.len() <= MAX_NAME && !lower.contains(char::is_whitespace);
+    let is_word = !lower.contains(|c: char| c.is_whitespace() || c.is_control());
+    let is_name = !lower.is_empty() && lower.len() <= MAX_NAME && is_word;
     is_name.then(|| lower.to_owned())
 }
 

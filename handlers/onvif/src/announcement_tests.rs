@@ -136,6 +136,7 @@ fn references_have_no_prefix_and_no_case() {
         ("", None),
         ("urn:uuid:", None),
         ("a b", None),
+        ("a\u{1b}[2J", None),
     ] {
         assert_eq!(uuid(reference).as_deref(), name, "{reference}");
     }

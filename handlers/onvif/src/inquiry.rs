@@ -16,6 +16,8 @@ use crate::xml::Element;
 const MAX_TRIED: usize = 4;
 /// Bytes of a stream's URI.
 const MAX_URI: usize = 1024;
+/// Bytes of a profile's token; ONVIF's ReferenceToken has 64 characters.
+const MAX_TOKEN: usize = 256;
 
 /// What a round wants to know beyond what every round does.
 #[derive(Debug, Clone, Copy)]
@@ -147,10 +149,8 @@ impl<T: Transport> Inquiry<'_, T> {
     /// The stream's URI, or why there is none.
     async fn stream(&mut self, wanted: &WantedStream) -> Result<String, String> {
         let (media, url) = self.media_service().await?;
-        let profiles = self.answer(&url, &media.get_profiles()).await?;
-        let token = service::profile(&profiles, wanted)
-            .map_err(|names| format!("it has no such media profile, only: {}", names.join(", ")))?;
-        let answer = self.answer(&url, &media.get_stream_uri(token)).await?;
+        let token = self.profile(media, &url, wanted).await?;
+        let answer = self.answer(&url, &media.get_stream_uri(&token)).await?;
         let uri = service::stream_uri(&answer).and_then(without_user);
         match uri {
             None => Err("it gives no usable URI for its stream".to_owned()),
@@ -159,6 +159,15 @@ impl<T: Transport> Inquiry<'_, T> {
             }
             Some(uri) => Ok(uri),
         }
+    }
+
+    /// The token of the wanted profile alone: no answer may stay in memory while the next one is waited for, as many
+    /// cameras are asked at once.
+    async fn profile(&mut self, media: Media, url: &ServiceUrl, wanted: &WantedStream) -> Result<String, String> {
+        let profiles = self.answer(url, &media.get_profiles()).await?;
+        let token = service::profile(&profiles, wanted);
+        let token = token.map_err(|names| format!("it has no such media profile, only: {}", names.join(", ")))?;
+        if token.len() <= MAX_TOKEN { Ok(token.to_owned()) } else { Err("its profile has an endless token".to_owned()) }
     }
 
     async fn media_service(&mut self) -> Result<(Media, ServiceUrl), String> {

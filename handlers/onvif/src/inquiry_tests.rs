@@ -148,6 +148,10 @@ fn why_there_is_no_stream_is_said() {
         why(device(), device(), &WantedStream::Profile("x".into())),
         "it has no such media profile, only: name of p0, name of p1"
     );
+    let mut endless = device();
+    let profiles = format!("<GetProfilesResponse><Profiles token='{}'/></GetProfilesResponse>", "x".repeat(257));
+    endless.answers.insert("GetProfiles", profiles);
+    assert_eq!(why(endless, device(), &WantedStream::First), "its profile has an endless token");
     let off = FakeCamera { mood: Mood::Off, ..device() };
     assert_eq!(why(off, device(), &WantedStream::First), format!("asked GetProfiles at {MEDIA}, connection refused"));
     let closed = FakeCamera { wants: Wants::HttpBasic, ..device() };
@@ -159,6 +163,33 @@ fn why_there_is_no_stream_is_said() {
         why(device(), FakeCamera::with_mac(MAC), &WantedStream::First),
         format!("asked GetCapabilities at {URL}, it answers: not implemented")
     );
+}
+
+#[test]
+fn a_camera_that_is_too_old_for_services_tells_capabilities() {
+    let mut device = FakeCamera::with_mac(MAC).with_media(MEDIA);
+    device.answers.remove("GetServices");
+    let media = format!("<Media><XAddr>{MEDIA}</XAddr></Media>");
+    let capabilities =
+        format!("<GetCapabilitiesResponse><Capabilities>{media}</Capabilities></GetCapabilitiesResponse>");
+    device.answers.insert("GetCapabilities", capabilities);
+    let site = Site::new([(URL, device.clone()), (MEDIA, device)]);
+    assert_eq!(stream(&site, &WantedStream::First).facts.stream.as_deref(), Some("rtsp://10.0.0.9:554/p0"));
+}
+
+#[test]
+fn a_password_in_a_uri_is_seen_in_either_spelling() {
+    let site = site(Wants::Nothing);
+    let (url, own) = (ServiceUrl::parse(URL).unwrap(), credentials("p@ss wörd"));
+    let session = block_on(Session::open(&site, &url, Some(&own))).unwrap();
+    for (uri, is_in) in [
+        ("rtsp://h/?password=p@ss wörd", true),
+        ("rtsp://h/?password=p%40ss%20w%C3%B6rd&channel=1", true),
+        ("rtsp://h/?password=%zz%ff", false),
+        ("rtsp://h/pass", false),
+    ] {
+        assert_eq!(session.is_password_in(uri), is_in, "{uri}");
+    }
 }
 
 #[test]

@@ -35,7 +35,8 @@ pub async fn run<J, R>(
     results.take()
 }
 
-/// Indices of jobs in lanes of jobs to do one after the other, at most [`PER_HOST`] lanes for a host.
+/// Indices of jobs in lanes of jobs to do one after the other, at most [`PER_HOST`] lanes for a host. Lanes are in the order
+/// of their first jobs: should the time not suffice, it is for the order of the jobs to say who is left out.
 fn lanes<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, host) in hosts.enumerate() {
@@ -45,7 +46,9 @@ fn lanes<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
         let lane = move |number| jobs.iter().skip(number).step_by(PER_HOST).copied().collect::<Vec<usize>>();
         (0..PER_HOST).map(lane)
     };
-    by_host.into_values().flat_map(split).filter(|lane| !lane.is_empty()).collect()
+    let mut lanes: Vec<Vec<usize>> = by_host.into_values().flat_map(split).filter(|lane| !lane.is_empty()).collect();
+    lanes.sort_unstable();
+    lanes
 }
 
 #[cfg(test)]
@@ -72,6 +75,7 @@ mod tests {
                 let of_host = lanes.iter().filter(|lane| lane.iter().any(|job| hosts[*job].starts_with(host)));
                 prop_assert!(of_host.count() <= PER_HOST);
             }
+            prop_assert!(lanes.is_sorted_by_key(|lane| lane[0]), "in the order of jobs");
             for lane in lanes {
                 prop_assert!(lane.iter().all(|job| hosts[*job] == hosts[lane[0]]));
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http_auth::DigestClient;
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
+use percent_encoding::percent_decode_str;
 
 use crate::credentials::Credentials;
 use crate::device_service::{self, Request};
@@ -131,9 +132,11 @@ impl<'a, T: Transport> Session<'a, T> {
         }
     }
 
-    /// Whether a text gives the password away. A very short one is in anything.
-    pub fn is_password_in(&self, text: &str) -> bool {
-        self.credentials.is_some_and(|own| own.password.len() >= 4 && text.contains(&own.password))
+    /// Whether a URI gives the password away, as it is or percent-encoded. A very short one is in anything.
+    pub fn is_password_in(&self, uri: &str) -> bool {
+        let decoded = percent_decode_str(uri).decode_utf8_lossy();
+        let is_in = |password: &str| uri.contains(password) || decoded.contains(password);
+        self.credentials.is_some_and(|own| own.password.len() >= 4 && is_in(&own.password))
     }
 
     async fn send(&mut self, url: &ServiceUrl, request: &Request) -> Result<Reply, TransportError> {

@@ -258,6 +258,25 @@ fn a_round_ends_in_time_and_keeps_what_it_did_not_reach() {
 }
 
 #[test]
+fn those_who_take_all_the_time_are_not_always_the_first() {
+    let mute: Vec<String> = (0..lanes::AT_ONCE).map(|number| format!("http://10.0.0.{number}/")).collect();
+    let mut rounds = Rounds::new("{}", [("http://10.9.9.9/", FakeCamera::default())]);
+    for url in &mute {
+        let camera = FakeCamera { mood: Mood::Mute, ..FakeCamera::default() };
+        rounds.site.cameras.borrow_mut().insert(url.clone(), camera);
+    }
+    rounds.time.set(Duration::from_secs(2));
+    let mut answering: Vec<(&str, &str)> = mute.iter().map(|url| (url.as_str(), url.as_str())).collect();
+    answering.push(("z", "http://10.9.9.9/"));
+    let mut is_found = || {
+        let next = rounds.site.now.get() + jiff::SignedDuration::from_secs(7);
+        rounds.site.now.set(next);
+        ids(&rounds.round(&answering)) == ["z"]
+    };
+    assert!((0..3).any(|_| is_found()));
+}
+
+#[test]
 fn a_camera_whose_answer_was_lost_is_looked_for_where_it_was() {
     let mut rounds = Rounds::new("{}", [(A, locked()), (B, locked()), (C, locked())]);
     rounds.round(&[("a", A), ("b", B), ("c", C)]);
