@@ -1,5 +1,7 @@
 //! Cameras on the network: found by WS-Discovery, asked who they are, chosen by filters, followed when they change.
 
+use std::time::Duration;
+
 use akri_api::Instance;
 
 use crate::support::kubelet::Kubelet;
@@ -116,6 +118,15 @@ async fn a_thousand_cameras_are_found_and_a_steady_state_costs_a_probe() {
 }
 
 #[tokio::test]
+async fn a_camera_that_takes_its_time_is_waited_for_as_long_as_the_window_is_open() {
+    let slow = Camera { hesitation: Duration::from_secs(2), ..Camera::new(1) };
+    let Some(place) = Place::new([Camera::new(0), slow]) else { return };
+    place.write_cameras("discoveryTimeoutSeconds: 4", &[]);
+    let _agent = place.start();
+    wait_for_cameras(&place, &[0, 1]).await;
+}
+
+#[tokio::test]
 async fn filters_choose_as_they_do_for_akri() {
     let Some(place) = Place::new((0..4).map(Camera::new)) else { return };
     let agent = place.start();
@@ -175,7 +186,7 @@ async fn a_camera_that_comes_or_goes_says_so_and_is_heard() {
 async fn another_probe_is_not_needed(place: &Place, agent: &Agent) {
     agent.wait_for_log("round done").await;
     let before = place.farm.probes();
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(place.farm.probes(), before, "the probe itself started a round");
 }
 

@@ -191,6 +191,29 @@ async fn cameras_that_answer_badly_hold_up_nobody_and_stay_as_they_are() {
     drop(agent);
 }
 
+/// One answer to every question, with as many elements and as much text as is read: together they take megabytes.
+fn talkative() -> Vec<u8> {
+    let services = "<GetServicesResponse><Service><Namespace>http://www.onvif.org/ver10/media/wsdl</Namespace>\
+                    <XAddr>http://0.0.0.0:8080/onvif/media</XAddr></Service></GetServicesResponse>";
+    let profile = format!("<Profiles token=\"a\">{}{}</Profiles>", "<b/>".repeat(16_000), "x".repeat(180_000));
+    let body = format!("{services}<GetProfilesResponse>{profile}</GetProfilesResponse>");
+    let soap = "http://www.w3.org/2003/05/soap-envelope";
+    format!("<s:Envelope xmlns:s=\"{soap}\"><s:Body>{body}</s:Body></s:Envelope>").into_bytes()
+}
+
+#[tokio::test]
+async fn cameras_that_say_all_they_can_do_not_use_up_the_memory_of_a_round() {
+    let talkative = Manner::Bytes(talkative());
+    let cameras = (0..100).map(|number| Camera { service: talkative.clone(), ..Camera::new(number) });
+    let Some(place) = Place::new(cameras.chain([Camera::new(100)])) else { return };
+    place.write_cameras("streamUri: true", &[]);
+    let _agent = place.start();
+    wait_for_fault(&place, "NoStream: ").await;
+    let all = |list: &[akri_api::Instance]| list.len() == 101 && list.iter().all(is_online);
+    let found = place.node.wait_for_instances("all of them", all).await;
+    assert_eq!(found.iter().filter(|instance| property(instance, "STREAM_URI").is_some()).count(), 1);
+}
+
 #[tokio::test]
 async fn a_camera_whose_answer_is_lost_is_still_there() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };

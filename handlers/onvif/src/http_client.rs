@@ -71,14 +71,22 @@ pub(crate) fn random() -> [u8; 16] {
 
 async fn reply(response: Response<Body>) -> Result<Reply, TransportError> {
     let (head, body) = response.into_parts();
-    let too_large = |_| TransportError::Failed(format!("its answer breaks off or has more than {MAX_BODY} bytes"));
-    let message = Limited::new(body.into_boxed_body(), MAX_BODY).collect().await.map_err(too_large)?;
     Ok(Reply {
         status: head.status.as_u16(),
         challenge: header(&head.headers, "WWW-Authenticate"),
         date: header(&head.headers, "Date"),
-        message: message.to_bytes().into(),
+        message: read(body).await?,
     })
+}
+
+async fn read(body: Body) -> Result<Vec<u8>, TransportError> {
+    let mut body = Limited::new(body.into_boxed_body(), MAX_BODY);
+    let mut message = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let too_large = |_| TransportError::Failed(format!("its answer breaks off or has more than {MAX_BODY} bytes"));
+        message.extend_from_slice(frame.map_err(too_large)?.data_ref().map_or(&[], |data| data));
+    }
+    Ok(message)
 }
 
 /// All values of a header, with commas between them.

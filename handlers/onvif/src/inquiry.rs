@@ -107,6 +107,8 @@ pub async fn reach<'a, T: Transport>(
     Err(errors.join("; "))
 }
 
+/// Each question is a function of its own, so that no answer stays in memory while the next one is waited for: many
+/// cameras are asked at once, and the memory of a round is bounded.
 struct Inquiry<'a, T> {
     session: Session<'a, T>,
     url: &'a ServiceUrl,
@@ -115,16 +117,13 @@ struct Inquiry<'a, T> {
 
 impl<T: Transport> Inquiry<'_, T> {
     async fn ask(&mut self, wanted: Wanted<'_>, is_without_scopes: bool) -> Result<(), CallError> {
-        let body = self.call(&service::get_device_information()).await?;
-        self.learnt.facts.information = body.as_ref().and_then(service::information).unwrap_or_default();
+        self.ask_information().await?;
         if self.learnt.refused {
             return Ok(()); // the same credentials again would be refused again, and count as an attack
         }
         self.ask_interfaces().await?;
         if wanted.scopes && is_without_scopes {
-            let body = self.call(&service::get_scopes()).await?;
-            let scopes = body.as_ref().and_then(service::scopes);
-            self.learnt.facts.scopes = scopes.map(|list| announcement::scopes(&list));
+            self.ask_scopes().await?;
         }
         if let Some(stream) = wanted.stream {
             match self.stream(stream).await {
@@ -132,6 +131,12 @@ impl<T: Transport> Inquiry<'_, T> {
                 Err(why) => self.learnt.no_stream = Some(why),
             }
         }
+        Ok(())
+    }
+
+    async fn ask_information(&mut self) -> Result<(), CallError> {
+        let body = self.call(&service::get_device_information()).await?;
+        self.learnt.facts.information = body.as_ref().and_then(service::information).unwrap_or_default();
         Ok(())
     }
 
@@ -143,6 +148,13 @@ impl<T: Transport> Inquiry<'_, T> {
             self.learnt.facts.address = address.map(ToString::to_string);
             self.learnt.facts.mac = Some(interface.mac);
         }
+        Ok(())
+    }
+
+    async fn ask_scopes(&mut self) -> Result<(), CallError> {
+        let body = self.call(&service::get_scopes()).await?;
+        let scopes = body.as_ref().and_then(service::scopes);
+        self.learnt.facts.scopes = scopes.map(|list| announcement::scopes(&list));
         Ok(())
     }
 
@@ -161,8 +173,7 @@ impl<T: Transport> Inquiry<'_, T> {
         }
     }
 
-    /// The token of the wanted profile alone: no answer may stay in memory while the next one is waited for, as many
-    /// cameras are asked at once.
+    /// The token of the wanted profile.
     async fn profile(&mut self, media: Media, url: &ServiceUrl, wanted: &WantedStream) -> Result<String, String> {
         let profiles = self.answer(url, &media.get_profiles()).await?;
         let token = service::profile(&profiles, wanted);

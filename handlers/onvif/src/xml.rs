@@ -6,14 +6,17 @@
 use std::mem;
 
 use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::attributes::Attribute;
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
 use quick_xml::{NsReader, XmlVersion};
 
 /// How deep elements may lie in one another. The deepest of ONVIF's replies have about ten levels.
 pub const MAX_DEPTH: usize = 32;
-/// Elements of one document.
+/// Elements of one document, and attributes.
 pub const MAX_ELEMENTS: usize = 16_384;
+/// Attributes of one element, beside declarations of namespaces.
+const MAX_ATTRIBUTES: usize = 32;
 /// Bytes of a namespace's URI. A longer one is none we know; kept with each element it would be a lot of memory.
 const MAX_NAMESPACE: usize = 128;
 /// Names in a list of them.
@@ -33,8 +36,8 @@ pub enum XmlError {
     /// An entity that XML itself does not define.
     #[error("it uses an entity that XML does not define")]
     Entity,
-    /// More than [`MAX_DEPTH`] or [`MAX_ELEMENTS`].
-    #[error("it is nested too deeply or has too many elements")]
+    /// More than [`MAX_DEPTH`], [`MAX_ELEMENTS`] or attributes.
+    #[error("it is nested too deeply, or has too many elements or attributes")]
     TooLarge,
     /// It ends too early, or the like.
     #[error("it is not well-formed XML")]
@@ -48,7 +51,7 @@ pub struct Element {
     pub namespace: String,
     /// The name without prefix.
     pub name: String,
-    /// Attributes by local name.
+    /// Attributes by local name, without declarations of namespaces.
     pub attributes: Vec<(String, String)>,
     /// What stands directly in the element. That of `Types` has names as `{namespace}name`.
     pub text: String,
@@ -121,17 +124,18 @@ struct Tree {
     open: Vec<Element>,
     /// The document as if it were an element: its child is the root.
     document: Element,
-    elements: usize,
+    /// So many elements and attributes were read.
+    size: usize,
 }
 
 impl Tree {
     fn open(&mut self, tag: &BytesStart<'_>, scope: &NamespaceResolver) -> Result<(), XmlError> {
-        self.elements += 1;
-        if self.open.len() == MAX_DEPTH || self.elements > MAX_ELEMENTS {
+        let attributes = attributes(tag)?;
+        self.size += 1 + attributes.len();
+        if self.open.len() == MAX_DEPTH || self.size > MAX_ELEMENTS || attributes.len() > MAX_ATTRIBUTES {
             return Err(XmlError::TooLarge);
         }
         let (namespace, name) = scope.resolve_element(tag.name());
-        let attributes = attributes(tag)?;
         self.open.push(Element {
             namespace: uri(namespace),
             name: name.into_inner().to_owned(),
@@ -166,10 +170,13 @@ impl Tree {
     }
 }
 
+/// One more than there may be, if there are too many.
 fn attributes(tag: &BytesStart<'_>) -> Result<Vec<(String, String)>, XmlError> {
     let mut all = tag.attributes();
     // Comparing each with each other takes long if there are many; the first of a name wins.
-    let all = all.with_checks(false).map(|attribute| {
+    let is_declaration = |attribute: &Attribute<'_>| attribute.key.as_namespace_binding().is_some();
+    let all = all.with_checks(false).filter(|attribute| !attribute.as_ref().is_ok_and(is_declaration));
+    let all = all.take(MAX_ATTRIBUTES + 1).map(|attribute| {
         let attribute = attribute.map_err(|_| XmlError::Malformed)?;
         let value = attribute.normalized_value(XmlVersion::Explicit1_0).map_err(|_| XmlError::Entity)?;
         Ok((attribute.key.local_name().into_inner().to_owned(), value.into_owned()))

@@ -88,9 +88,18 @@ fn long_namespaces_are_not_copied_into_each_element() {
 }
 
 #[test]
-fn a_flood_of_attributes_is_read() {
-    let attributes: String = (0..20_000).map(|number| format!(" a{number}=''")).collect();
-    assert_eq!(parsed(&format!("<a{attributes}/>")).attributes.len(), 20_000);
+fn attributes_are_bounded_and_declarations_are_none() {
+    let with = |count: usize, name: &str| {
+        let attributes: String = (0..count).map(|number| format!(" {name}{number}=''")).collect();
+        format!("<a{attributes}/>")
+    };
+    assert_eq!(parsed(&with(MAX_ATTRIBUTES, "a")).attributes.len(), MAX_ATTRIBUTES);
+    assert_eq!(refused(&with(MAX_ATTRIBUTES + 1, "a")), XmlError::TooLarge);
+    assert_eq!(refused(&with(20_000, "a")), XmlError::TooLarge);
+    // Some cameras declare everything they know in each answer.
+    assert_eq!(parsed(&with(100, "xmlns:n")).attributes, []);
+    let many = format!("<r>{}</r>", "<a b='' c='' d=''/>".repeat(MAX_ELEMENTS / 4));
+    assert_eq!(refused(&many), XmlError::TooLarge);
 }
 
 proptest! {

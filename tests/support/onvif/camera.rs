@@ -1,6 +1,7 @@
 //! One camera: who it is and how it behaves.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use super::{PORT, TLS_PORT};
 
@@ -41,6 +42,8 @@ pub struct Camera {
     pub lock: Lock,
     /// How it answers probes.
     pub discovery: Manner,
+    /// How long it waits before it does.
+    pub hesitation: Duration,
     /// How its services answer.
     pub service: Manner,
     /// How far its clock is ahead, in seconds.
@@ -57,6 +60,7 @@ impl Camera {
             is_on: true,
             lock: Lock::Open,
             discovery: Manner::Good,
+            hesitation: Duration::ZERO,
             service: Manner::Good,
             clock_ahead: 0,
             urls: url(number),

@@ -71,10 +71,20 @@ async fn answer(site: Arc<Site>, id: String, to: SocketAddr) {
                 Manner::Bare => messages::probe_match(camera, &id, true).into_bytes(),
                 Manner::Good | Manner::Trickle => messages::probe_match(camera, &id, false).into_bytes(),
             };
-            socket(SocketAddr::from((camera.address(), 0))).send_to(&message, to).await.unwrap();
+            let socket = socket(SocketAddr::from((camera.address(), 0)));
+            if camera.hesitation.is_zero() {
+                socket.send_to(&message, to).await.unwrap();
+            } else {
+                tokio::spawn(hesitate(camera.hesitation, socket, message, to));
+            }
         }
         tokio::time::sleep(SPREAD / u32::try_from(STEPS).unwrap()).await;
     }
+}
+
+async fn hesitate(time: Duration, socket: UdpSocket, message: Vec<u8>, to: SocketAddr) {
+    tokio::time::sleep(time).await;
+    let _ = socket.send_to(&message, to).await; // who asked may be gone
 }
 
 async fn announce(mut announced: mpsc::UnboundedReceiver<Announcement>, site: Arc<Site>) {
