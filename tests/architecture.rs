@@ -38,7 +38,7 @@ const EDGES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rules need nothing but these.
-const MODEL: [&str; 5] = ["blake2", "ipnet", "secrecy", "serde", "thiserror"];
+const MODEL: [&str; 6] = ["blake2", "ipnet", "memchr", "secrecy", "serde", "thiserror"];
 
 /// Workspaces of components: another target, another lock file.
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];

@@ -5,9 +5,10 @@ use std::fs;
 
 use akri_api::condition::Condition;
 
-use crate::support::node::{Agent, is_online, wait_for};
+use crate::support::node::{is_online, wait_for};
 use crate::support::onvif::camera::{Camera, Lock, Manner, mac, url, uuid};
 use crate::support::onvif::place::{Place, property};
+use crate::support::secrecy::assert_shown_nowhere;
 
 const PASSWORD: &str = "correct horse";
 const WRONG: &str = "hunter2-battery";
@@ -71,7 +72,7 @@ async fn wrong_credentials_are_told_by_camera_and_shown_nowhere() {
     let known = found.iter().filter(|instance| property(instance, "MAC_ADDRESS").is_some());
     assert_eq!(known.count(), 2, "the third is there, but says nothing of itself");
     for secret in [PASSWORD, WRONG] {
-        shown_nowhere(&place, &agent, secret);
+        assert_shown_nowhere(&place.node, &agent, secret);
     }
     place.write_cameras("", &properties[..2]);
     wait_for_no_fault(&place).await;
@@ -79,21 +80,6 @@ async fn wrong_credentials_are_told_by_camera_and_shown_nowhere() {
         .node
         .wait_for_instances("its MAC address", |list| list.iter().all(|i| property(i, "MAC_ADDRESS").is_some()))
         .await;
-}
-
-/// Neither in the log nor in any file of the agent.
-fn shown_nowhere(place: &Place, agent: &Agent, secret: &str) {
-    assert!(!agent.log().contains(secret));
-    let mut directories = vec![place.node.path("state")];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap()) {
-            if entry.file_type().unwrap().is_dir() {
-                directories.push(entry.path());
-            } else if let Ok(bytes) = fs::read(entry.path()) {
-                assert!(!String::from_utf8_lossy(&bytes).contains(secret), "{}", entry.path().display());
-            }
-        }
-    }
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
 //! Properties come from ConfigMaps and Secrets, and follow them while the agent runs.
 
 use std::fs;
-use std::path::Path;
 
 use akri_api::Instance;
 use serde_json::Value;
 
-use crate::support::node::{Agent, Node, guest, identities, is_online};
+use crate::support::node::{Node, guest, identities, is_online};
+use crate::support::secrecy::assert_shown_nowhere;
 
 const SECRET: &str = "s3cr3t-hunter2";
 
@@ -137,7 +137,7 @@ async fn a_missing_property_stops_the_rounds_and_is_named() {
     let after = node.instances();
     assert_eq!(identities(&after), identities(&found));
     assert!(after.iter().all(is_online));
-    assert_secret_is_nowhere(&node, &agent);
+    assert_shown_nowhere(&node, &agent, SECRET);
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn a_secret_that_can_not_be_read_is_not_taken_for_a_missing_one() {
     let expected = format!("property 'PASSWORD': Secret default/cam can't be read: {told}");
     assert!(unresolved.message.starts_with(&expected), "{}", unresolved.message);
     agent.wait_for_log(&told).await;
-    assert_secret_is_nowhere(&node, &agent);
+    assert_shown_nowhere(&node, &agent, SECRET);
     node.remove("manifests/secret-cam.yaml");
     node.wait_for_condition("guest", "PropertiesResolved", "True", "Resolved").await;
 }
@@ -176,7 +176,7 @@ async fn a_rotated_secret_is_in_the_next_round_and_nowhere_else() {
     write_configuration(&node, "reveal:other", &property("other", "secretKeyRef", "cam", "password", false));
     let refused = |list: &[Instance]| shown(list, "SECRET").is_some_and(|shown| shown.contains("NotGranted"));
     node.wait_for_instances("a refusal", refused).await;
-    assert_secret_is_nowhere(&node, &agent);
+    assert_shown_nowhere(&node, &agent, SECRET);
 }
 
 /// The handler tries to get it out in every way it has.
@@ -213,7 +213,7 @@ async fn a_secret_that_a_handler_gives_away_goes_nowhere() {
     }
     assert_eq!(node.condition("note", "Ready").unwrap().status, "True");
     assert_eq!(node.condition("panic", "Ready").unwrap().reason, "Trapped");
-    assert_secret_is_nowhere(&node, &agent);
+    assert_shown_nowhere(&node, &agent, SECRET);
 }
 
 #[tokio::test]
@@ -241,27 +241,4 @@ async fn discover_takes_secrets_and_config_maps_from_its_file() {
     let told =
         "error: default/echo: discoveryProperties: property 'availability': ConfigMap default/map does not exist\n";
     assert_eq!(String::from_utf8(missing.stderr).unwrap(), told);
-}
-
-/// Looks everywhere the agent writes to, but for the manifest itself.
-fn assert_secret_is_nowhere(node: &Node, agent: &Agent) {
-    assert!(!agent.log().contains(SECRET), "the log");
-    let mut seen = 0;
-    files(&node.path("state"), &mut |path, bytes| {
-        let found = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
-        assert!(!found, "{}", path.display());
-        seen += 1;
-    });
-    assert!(seen > 2, "a journal, Instances, the status: {seen}");
-}
-
-fn files(directory: &Path, visit: &mut impl FnMut(&Path, &[u8])) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        match fs::read(&path) {
-            Ok(bytes) => visit(&path, &bytes),
-            Err(_) if path.is_dir() => files(&path, visit),
-            Err(_) => {} // it was replaced meanwhile
-        }
-    }
 }

@@ -9,6 +9,7 @@ use tonic::Status;
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, identities, is_online, name_of, resource_of, rss_kib, used, wait_for};
 use crate::support::remote::{Answer, Handler, devices};
+use crate::support::secrecy::assert_shown_nowhere;
 
 /// A Configuration for a handler of the same name.
 fn write(node: &Node, name: &str) {
@@ -233,6 +234,31 @@ async fn properties_and_details_reach_the_handler_and_changes_ask_it_anew() {
     node.wait_for_condition("cam", "PropertiesResolved", "False", "PropertiesUnresolved").await;
     assert!(node.instances().iter().all(is_online));
     assert!(!agent.log().contains("hunter2") && !agent.log().contains("correct-horse"));
+}
+
+#[tokio::test]
+async fn a_secret_that_a_handler_repeats_is_shown_nowhere() {
+    let node = Node::new();
+    let properties = "    discoveryProperties:\n    - name: password\n      valueFrom:\n        \
+                      secretKeyRef: {name: cam, key: password}\n";
+    node.write_configuration("cam", "cam", "      -\n", properties);
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: cam\nstringData:\n  password: hunter2\n";
+    node.write("manifests/secret.yaml", secret);
+    let agent = node.start();
+    let cam = Handler::start(&node, "cam", "cam", &[]);
+    let mut all = devices(&["one", "two"]);
+    all[0].properties.insert("URL".to_owned(), "rtsp://admin:hunter2@camera/".to_owned());
+    cam.set(Answer::Devices(all));
+    cam.register(&node).await.unwrap();
+    let incomplete = node.wait_for_condition("cam", "DiscoveryComplete", "False", "SecretInProperty").await;
+    let told = "device 'one': a property contains the secret 'password'";
+    assert!(incomplete.message.contains(told), "{}", incomplete.message);
+    node.wait_for_instances("the other device", |list| list.len() == 1).await;
+
+    cam.answer(Answer::Fail(Status::unavailable("the camera refuses 'hunter2'"))).await;
+    let failed = node.wait_for_condition("cam", "Ready", "False", "Unavailable").await;
+    assert!(failed.message.contains("(withheld: it contains a secret)"), "{}", failed.message);
+    assert_shown_nowhere(&node, &agent, "hunter2");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ pub mod node;
 pub mod onvif;
 pub mod opcua;
 pub mod remote;
+pub mod secrecy;
 pub mod site;
 pub mod skip;
 pub mod udev;

@@ -20,6 +20,7 @@ pub mod reclaim;
 pub mod remote;
 pub mod resolve;
 pub mod retry;
+pub mod revealed;
 pub mod slots;
 pub mod sources;
 pub mod summary;

@@ -94,6 +94,11 @@ impl Record {
         self.users.values().map(|user| user.devices).sum()
     }
 
+    /// Whether a Configuration asks it.
+    pub fn has_user(&self, user: &Key) -> bool {
+        self.users.contains_key(user)
+    }
+
     fn settle(&mut self, now: Duration) {
         let any = |connected| self.users.values().any(|user| user.connected == Some(connected));
         let state = match () {
@@ -341,6 +346,7 @@ mod tests {
         let mut all = registered(&[&one, &one]);
         assert_eq!(all.iter().count(), 1);
         assert_eq!(all.get(&one).unwrap().registrations, 2);
+        assert_eq!(["c", "d", "e"].map(|name| all.get(&one).unwrap().has_user(&user(name))), [true, true, false]);
         all.register(one.clone(), true, at(1), alive).unwrap();
         assert_eq!(all.get(&one).unwrap().shared, Some(true), "there is nobody else to disagree");
     }

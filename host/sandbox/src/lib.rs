@@ -26,7 +26,6 @@ mod limiter;
 mod log;
 mod multicast;
 mod network;
-mod revealed;
 mod round;
 mod runtime;
 mod sysfs;

@@ -12,9 +12,9 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use akri_model::property::Secret;
+use akri_model::revealed::Revealed;
 
 use crate::Call;
-use crate::revealed::Revealed;
 use crate::text::clean;
 
 /// Bytes of standard error kept for the message of a trap: a panic's text is its end.

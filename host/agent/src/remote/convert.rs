@@ -8,6 +8,7 @@ use akri_model::device::{Device, DeviceSet, DeviceSpec, Mount};
 use akri_model::discovery::{Problem, RoundError};
 use akri_model::grant::Limits;
 use akri_model::property::Resolved;
+use akri_model::revealed::Revealed;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message as _};
 use tonic::{Code, Status};
@@ -156,9 +157,10 @@ fn device(device: wire::Device) -> Device {
     }
 }
 
-/// Why a handler's stream ended. INVALID_ARGUMENT is about the details, everything else is for a while.
-pub(super) fn failure(status: &Status) -> RoundError {
-    let said = clean(status.message(), SHOWN);
+/// Why a handler's stream ended, without the secrets it was given. INVALID_ARGUMENT is about the details, everything else is
+/// for a while.
+pub(super) fn failure(status: &Status, revealed: &Revealed) -> RoundError {
+    let said = clean(&revealed.hide(status.message().to_owned()), SHOWN);
     match status.code() {
         Code::InvalidArgument => {
             let message = if said.is_empty() { "the handler does not say why".to_owned() } else { said };
@@ -293,12 +295,23 @@ mod tests {
 
     #[test]
     fn a_status_is_told_in_one_line() {
-        let told = |status: Status| failure(&status).to_string();
+        let told = |status: Status| failure(&status, &Revealed::default()).to_string();
         assert_eq!(told(Status::invalid_argument("no\nrule\x1b")), "invalid discoveryDetails: no rule ");
         assert_eq!(told(Status::invalid_argument("")), "invalid discoveryDetails: the handler does not say why");
         assert_eq!(told(Status::unimplemented("no such method")), "unavailable: Unimplemented: no such method");
         let large = "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes";
         assert_eq!(told(Status::out_of_range(large)), format!("limit exceeded: {large}"));
         assert_eq!(told(Status::internal("x".repeat(5000))).len(), "unavailable: Internal: ".len() + SHOWN);
+    }
+
+    #[test]
+    fn a_secret_in_a_status_is_not_told_not_even_half_of_it() {
+        let revealed = Revealed::all(&[("password".to_owned(), Secret::new(b"hunter2".to_vec()))].into());
+        for before in ["", &"x".repeat(SHOWN - 4)] {
+            for status in [Status::unavailable, Status::invalid_argument] {
+                let told = failure(&status(format!("{before}hunter2 is wrong")), &revealed).to_string();
+                assert!(told.ends_with("contains a secret)") && !told.contains("hunt"), "{told}");
+            }
+        }
     }
 }

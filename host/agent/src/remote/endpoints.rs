@@ -58,9 +58,13 @@ impl Shared {
         self.change(|all, now| all.recall(endpoint, shared, now));
     }
 
-    /// A Configuration begins to ask an endpoint.
+    /// A Configuration begins to ask an endpoint, or says again that it does.
     pub(super) fn used(&self, endpoint: &Endpoint, user: &Key) {
-        self.change(|all, _| all.used(endpoint, user));
+        // Every Configuration says so at every change: a change takes a copy of everything, and looking does not.
+        let is_known = self.endpoints.borrow().get(endpoint).is_none_or(|record| record.has_user(user));
+        if !is_known {
+            self.change(|all, _| all.used(endpoint, user));
+        }
     }
 
     /// A Configuration is connected to the endpoint, or could not reach it or lost the connection, or does not try.

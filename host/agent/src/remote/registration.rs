@@ -25,6 +25,9 @@ use crate::discovery::registry::Handlers;
 /// Largest request, in bytes: a name, a path or URL, and what surrounds them.
 const MAX_REQUEST: usize = 16 << 10;
 
+/// Most bytes of what is said of a refusal.
+const MAX_MESSAGE: usize = 1024;
+
 /// A connection is for one call. Who holds it longer is asked to make another one, and then hung up on.
 const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(5));
 
@@ -151,7 +154,8 @@ impl Service {
         let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() >= QUIET) {
             *last = Some(Instant::now());
-            warn!(handler = clean(&request.name, 64), endpoint = clean(&request.endpoint, 128), "refused: {error}");
+            let (handler, endpoint) = (clean(&request.name, 64), clean(&request.endpoint, 128));
+            warn!(handler, endpoint, "refused: {}", clean(&error.to_string(), MAX_MESSAGE));
         }
     }
 }
@@ -169,7 +173,7 @@ enum Refused {
 
 impl From<Refused> for Status {
     fn from(refused: Refused) -> Self {
-        let message = clean(&refused.to_string(), 1024);
+        let message = clean(&refused.to_string(), MAX_MESSAGE);
         match refused {
             Refused::EndpointType(_)
             | Refused::Untrusted(Untrusted::Path(_) | Untrusted::Url(_))

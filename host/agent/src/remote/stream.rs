@@ -12,6 +12,7 @@ use akri_model::names::Key;
 use akri_model::policy::{self, Refusal};
 use akri_model::remote::{Address, Endpoint};
 use akri_model::retry::Backoff;
+use akri_model::revealed::Revealed;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
@@ -104,6 +105,7 @@ impl Stream {
             question,
             registrations,
             heard,
+            revealed: Arc::default(),
             backoff: Backoff::default(),
             stands: None,
         };
@@ -134,6 +136,8 @@ struct Conversation {
     question: watch::Receiver<Arc<Question>>,
     registrations: watch::Receiver<u64>,
     heard: mpsc::Sender<Heard>,
+    /// The secrets the endpoint is asked with, and may not repeat.
+    revealed: Arc<Revealed>,
     backoff: Backoff,
     /// When the connection of now will have stood for long enough, unless it has.
     stands: Option<Instant>,
@@ -171,10 +175,11 @@ impl Conversation {
             Err(error) => return self.at(RoundError::Unavailable(convert::clean(&error.to_string(), 1024))),
         };
         self.stands = Some(Instant::now() + STANDS);
+        self.revealed = Arc::new(Revealed::all(&properties.secrets));
         let request = convert::request(&question.details, properties);
         match self.attend(discover(channel, request)).await {
             Ok(stream) => self.listen(Messages { stream, end: None }).await,
-            Err(status) => self.at(convert::failure(&status)),
+            Err(status) => self.at(convert::failure(&status, &self.revealed)),
         }
     }
 
@@ -182,7 +187,7 @@ impl Conversation {
         loop {
             let message = match self.attend(messages.latest()).await {
                 Ok(message) => message,
-                Err(status) => return self.at(convert::failure(&status)),
+                Err(status) => return self.at(convert::failure(&status, &self.revealed)),
             };
             let received = Instant::now();
             match self.read(message).await {
@@ -225,9 +230,11 @@ impl Conversation {
     /// Decodes a message and checks what it says, off the async threads and for few at once.
     async fn read(&self, message: Bytes) -> Result<DeviceSet, RoundError> {
         let _permit = self.inner.decoding.acquire().await; // never closed
-        let inner = Arc::clone(&self.inner);
-        let read =
-            tokio::task::spawn_blocking(move || convert::devices(&message, &inner.limits).map(|set| inner.admit(set)));
+        let (inner, revealed) = (Arc::clone(&self.inner), Arc::clone(&self.revealed));
+        let read = tokio::task::spawn_blocking(move || {
+            let set = convert::devices(&message, &inner.limits).map_err(|error| revealed.hide_in_error(error))?;
+            revealed.withhold(set, inner.limits.notes).map(|set| inner.admit(set))
+        });
         read.await.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
     }
 

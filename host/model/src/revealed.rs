@@ -1,14 +1,15 @@
-//! Secrets that a guest was shown, and whether they are in what it says.
+//! Secrets that a handler was shown, and whether they are in what it says.
 //!
-//! This catches accidents, a password in a URL or in a panic. It is no boundary: a guest that means to can write a secret in
-//! another way, or send it wherever it may send anything.
+//! This catches accidents, a password in a URL or in a panic. It is no boundary: a handler that means to can write a secret
+//! in another way, or send it wherever it may send anything.
 
 use std::collections::BTreeMap;
 
-use akri_model::device::{Device, DeviceSet, Note};
-use akri_model::discovery::{Problem, RoundError};
-use akri_model::property::Secret;
 use memchr::memmem;
+
+use crate::device::{Device, DeviceSet, Note};
+use crate::discovery::{Problem, RoundError};
+use crate::property::Secret;
 
 /// A shorter secret is in too much that has nothing to do with it.
 const SHORTEST: usize = 4;
@@ -19,14 +20,20 @@ const HIDDEN: &str = "(withheld: it contains a secret)";
 
 /// The secrets that were revealed, by property, and how often that was.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Revealed {
+pub struct Revealed {
     secrets: BTreeMap<String, Secret>,
-    pub(crate) times: u64,
+    /// How often one was revealed.
+    pub times: u64,
 }
 
 impl Revealed {
-    /// Remembers that it was.
-    pub(crate) fn add(&mut self, name: &str, secret: &Secret) {
+    /// All of these were, for a handler that is given everything at once.
+    pub fn all(secrets: &BTreeMap<String, Secret>) -> Self {
+        Self { secrets: secrets.clone(), times: u64::try_from(secrets.len()).unwrap_or(u64::MAX) }
+    }
+
+    /// Remembers that one was.
+    pub fn add(&mut self, name: &str, secret: &Secret) {
         self.times = self.times.saturating_add(1);
         if !self.secrets.contains_key(name) {
             self.secrets.insert(name.to_owned(), secret.clone());
@@ -35,19 +42,19 @@ impl Revealed {
 
     /// The property whose secret is in a text, if one is. White space around a secret, such as the line end that its file
     /// had, is not part of it.
-    pub(crate) fn within(&self, text: &str) -> Option<&str> {
+    pub fn within(&self, text: &str) -> Option<&str> {
         let is_in = |needle: &[u8]| memmem::find(text.as_bytes(), needle).is_some();
         let found = |secret: &Secret| needles(secret.reveal()).any(is_in);
         self.secrets.iter().find(|(_, secret)| found(secret)).map(|(name, _)| name.as_str())
     }
 
     /// The text, unless a secret is in it.
-    pub(crate) fn hide(&self, text: String) -> String {
+    pub fn hide(&self, text: String) -> String {
         if self.within(&text).is_some() { HIDDEN.to_owned() } else { text }
     }
 
     /// The error, its texts hidden.
-    pub(crate) fn hide_in_error(&self, error: RoundError) -> RoundError {
+    pub fn hide_in_error(&self, error: RoundError) -> RoundError {
         let hide = |text| self.hide(text);
         match error {
             RoundError::InvalidDetails(problems) => {
@@ -66,12 +73,12 @@ impl Revealed {
         }
     }
 
-    /// Withholds devices that give a secret away, with a note for each beside the guest's own, at most `notes` of them, in
+    /// Withholds devices that give a secret away, with a note for each beside the handler's own, at most `notes` of them, in
     /// which nothing is given away either.
     ///
     /// # Errors
     /// If it is in what tells devices apart: then it can't be said which one that is, nor what became of it.
-    pub(crate) fn withhold(&self, mut set: DeviceSet, notes: usize) -> Result<DeviceSet, RoundError> {
+    pub fn withhold(&self, mut set: DeviceSet, notes: usize) -> Result<DeviceSet, RoundError> {
         if self.secrets.is_empty() {
             return Ok(set);
         }
@@ -100,7 +107,7 @@ impl Revealed {
         Ok(set)
     }
 
-    /// Where in a device a secret is, and which. The place is told without the guest's own words.
+    /// Where in a device a secret is, and which. The place is told without the handler's own words.
     fn place(&self, device: &Device) -> Option<(&'static str, &str)> {
         let properties =
             device.properties.iter().flat_map(|(name, value)| [("a property", name), ("a property", value)]);
@@ -124,9 +131,8 @@ fn needles(secret: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use akri_model::device::{DeviceSpec, Mount};
-
     use super::*;
+    use crate::device::{DeviceSpec, Mount};
 
     fn revealed(secrets: &[(&str, &str)]) -> Revealed {
         let mut revealed = Revealed::default();
@@ -196,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_of_withheld_devices_are_bounded_and_the_guest_s_own_are_hidden() {
+    fn notes_of_withheld_devices_are_bounded_and_the_handler_s_own_are_hidden() {
         let revealed = revealed(&[("password", "hunter2")]);
         let leaking = |number: usize| Device {
             id: number.to_string(),
