@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use akri_api::{DiscoveryHandlerStatus, HandlerState, Instance};
-use akri_grpc::discovery::{Device, DeviceSpec, Mount};
+use akri_grpc::discovery::{Device, DeviceSpec, Mount, RegisterDiscoveryHandlerRequest};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
 use tonic::Status;
 
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, identities, is_online, name_of, resource_of, rss_kib, used, wait_for};
-use crate::support::remote::{Answer, Handler, devices};
+use crate::support::remote::{Answer, Handler, devices, register};
 use crate::support::secrecy::assert_shown_nowhere;
 
 /// A Configuration for a handler of the same name.
@@ -116,6 +119,56 @@ async fn streams_that_end_and_fail_change_nothing_and_disturb_nobody() {
         scene.is_well_again().await;
     }
     assert!(rss_kib(scene.agent.pid()) < 300 << 10, "{} KiB", rss_kib(scene.agent.pid()));
+}
+
+/// A socket at which everyone who connects is sent the first words, and then the others for ever; without any, it hangs up.
+fn babble(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandle<()> {
+    let listener = UnixListener::bind(node.path("handlers").join(format!("{name}.sock"))).unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (first, others) = (first.clone(), others.clone());
+            tokio::spawn(async move {
+                let mut said = stream.write_all(&first).await;
+                while said.is_ok() && !others.is_empty() {
+                    said = stream.write_all(&others).await;
+                }
+            });
+        }
+    })
+}
+
+#[tokio::test]
+async fn what_is_no_grpc_server_is_told_and_disturbs_nobody() {
+    let mut scene = Scene::play().await;
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let settings = frame(4, 0, 0, &[]);
+    let headers_without_end = [&settings[..], &frame(1, 0, 1, &[0x88])].concat();
+    let one_more = frame(9, 0, 1, &[&[0x40, 1, b'a', 0x7f, 0x80, 1][..], &[b'b'; 255]].concat());
+    let cases = [
+        ("hangs-up", vec![], vec![]),
+        ("http1", b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n".to_vec(), vec![]),
+        ("noise", vec![], vec![0xa5; 65_536]),
+        ("pushes", settings.clone(), frame(5, 4, 1, &[0, 0, 0, 2, 0x88])),
+        ("headers", headers_without_end, one_more),
+    ];
+    let before = rss_kib(scene.agent.pid());
+    let mut babbling = Vec::new();
+    for (round, (name, first, others)) in cases.into_iter().enumerate() {
+        babbling.push(babble(&scene.node, name, first, others));
+        write(&scene.node, name);
+        let endpoint = scene.node.path("handlers").join(format!("{name}.sock")).display().to_string();
+        let request = RegisterDiscoveryHandlerRequest { name: name.to_owned(), endpoint, ..Default::default() };
+        register(&scene.node, request).await.unwrap();
+        scene.node.wait_for_condition(name, "Ready", "False", "Unavailable").await;
+        scene.goes_on(round + 1).await;
+    }
+    let grown = rss_kib(scene.agent.pid()).saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB more");
+    babbling.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test]
