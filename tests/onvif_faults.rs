@@ -193,11 +193,12 @@ async fn cameras_that_say_all_they_can_do_not_use_up_the_memory_of_a_round() {
     let cameras = (0..100).map(|number| Camera { service: talkative.clone(), ..Camera::new(number) });
     let Some(place) = Place::new(cameras.chain([Camera::new(100)])) else { return };
     place.write_cameras("streamUri: true", &[]);
-    let _agent = place.start();
-    wait_for_fault(&place, "NoStream: ").await;
-    let all = |list: &[akri_api::Instance]| list.len() == 101 && list.iter().all(is_online);
-    let found = place.node.wait_for_instances("all of them", all).await;
-    assert_eq!(found.iter().filter(|instance| property(instance, "STREAM_URI").is_some()).count(), 1);
+    let agent = place.start();
+    let is_found = |list: &[akri_api::Instance]| list.iter().any(|i| property(i, "UUID") == Some(&uuid(100)));
+    place.node.wait_for_instances("the one that says what it was asked", is_found).await;
+    // On a slow machine it takes more than the time of one camera to read all of what they say.
+    wait_for_fault(&place, "5f5a69c2-").await;
+    assert!(!agent.log().contains("round failed"));
 }
 
 #[tokio::test]
