@@ -1,17 +1,21 @@
 //! Connections to handlers.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::remote::Address;
 use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::UnixStream;
 use tonic::transport::{self, Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::trust::{Trust, Untrusted};
 use crate::plugin::channel::cause;
+use crate::plugin::socket::FileId;
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -74,4 +78,44 @@ async fn unix(path: &str, trust: &Trust) -> io::Result<UnixStream> {
 
 fn failed(error: transport::Error) -> DialError {
     DialError::Connect(cause(&error))
+}
+
+/// Whether nobody can be there: for an endpoint that nobody has asked yet. Handlers that are killed leave their sockets.
+pub(super) fn is_dead(address: &Address) -> bool {
+    match address {
+        Address::Unix(path) => FileId::of_socket(Path::new(path)).is_none() || is_refused(path),
+        Address::Network(_) => false,
+    }
+}
+
+/// Whether a connection is refused. Does not wait: a socket that is too busy to take one is not dead.
+fn is_refused(path: &str) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let connected = socket.and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    connected == Err(Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn where_nobody_listens_is_told_without_waiting() {
+        let root = tempfile::tempdir().unwrap();
+        let dead = |name: &str| is_dead(&Address::Unix(root.path().join(name).display().to_string()));
+        let listener = UnixListener::bind(root.path().join("live")).unwrap();
+        let busy = UnixListener::bind(root.path().join("busy")).unwrap();
+        rustix::net::listen(&busy, 0).unwrap();
+        drop(UnixListener::bind(root.path().join("killed")).unwrap());
+        fs::write(root.path().join("file"), "").unwrap();
+        let found = ["live", "busy", "busy", "busy", "killed", "file", "none"].map(dead);
+        assert_eq!(found, [false, false, false, false, true, true, true]);
+        assert!(!is_dead(&Address::Network("192.0.2.1:1".parse().unwrap())), "that would take a while to find out");
+        drop(listener);
+        assert!(dead("live"));
+    }
 }

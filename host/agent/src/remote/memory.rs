@@ -159,14 +159,6 @@ fn sockets(trust: &Trust) -> Vec<Endpoint> {
     sockets
 }
 
-/// Whether nobody can be there: for an endpoint that nobody has asked yet.
-pub(super) fn is_dead(address: &Address) -> bool {
-    match address {
-        Address::Unix(path) => FileId::of_socket(Path::new(path)).is_none(),
-        Address::Network(_) => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -175,6 +167,7 @@ mod tests {
     use akri_model::names::Key;
 
     use super::super::SOCKET;
+    use super::super::dial::is_dead;
     use super::*;
 
     fn unix(directory: &Path, name: &str) -> Address {

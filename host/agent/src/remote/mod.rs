@@ -33,6 +33,9 @@ use trust::Trust;
 /// The socket on which handlers register, in the handler directory.
 const SOCKET: &str = "agent-registration.sock";
 
+/// Refusals are logged at most this often: who asks hears of each.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Messages that are decoded at once, of all handlers together.
 const DECODING: usize = 2;
 

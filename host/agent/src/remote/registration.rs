@@ -15,11 +15,11 @@ use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
 
 use super::convert::clean;
+use super::dial::is_dead;
 use super::endpoints::Shared;
-use super::memory::is_dead;
 use super::socket::{self, OwnSocket};
 use super::trust::{Trust, Untrusted};
-use super::{SOCKET, Settings};
+use super::{QUIET, SOCKET, Settings};
 use crate::discovery::registry::Handlers;
 
 /// Largest request, in bytes: a name, a path or URL, and what surrounds them.
@@ -33,9 +33,6 @@ const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 
 /// How often to look whether the socket is still there, and whether it can be made now.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// Refusals are logged at most this often: who asks hears of each.
-const QUIET: Duration = Duration::from_secs(1);
 
 /// Serves registrations for as long as it is polled: with a new socket if the first is lost.
 pub(super) async fn serve(settings: Settings, service: Service) {

@@ -14,12 +14,12 @@ use futures::stream::unfold;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-use super::SOCKET;
 use super::trust::Trust;
+use super::{QUIET, SOCKET};
 use crate::plugin::authority::Filter;
 use crate::plugin::socket::FileId;
 
@@ -120,14 +120,16 @@ pub(super) fn incoming(listener: UnixListener, trust: Arc<Trust>) -> impl Stream
     })
 }
 
-/// Whether the peer's user may; who is refused again and again is logged once.
-fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<u32>) -> bool {
+/// Whether the peer's user may. Who is refused again and again is logged once, and no more than one in a while: whoever may
+/// open the socket can come with any number of users.
+fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<(u32, Instant)>) -> bool {
     let Ok(credentials) = stream.peer_cred() else { return false };
     let user = credentials.uid();
     let Err(error) = trust.user(user) else { return true };
-    if refused.replace(user) == Some(user) {
+    if refused.is_some_and(|(last, when)| last == user || when.elapsed() < QUIET) {
         debug!(pid = credentials.pid(), "connection refused: {error}");
     } else {
+        *refused = Some((user, Instant::now()));
         warn!(pid = credentials.pid(), "connection refused: {error}");
     }
     false
