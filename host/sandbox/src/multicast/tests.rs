@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
@@ -38,6 +38,19 @@ fn wire(near: &str, far: &str) {
     ip(&format!("link add {near} type veth peer name {far}"));
     ip(&format!("link set {near} up"));
     ip(&format!("link set {far} up"));
+}
+
+/// The kernel gives interfaces their IPv6 addresses a moment after they are up.
+fn await_addresses(interfaces: &[&str]) {
+    let end = Instant::now() + LONG;
+    let has_one = |name: &&str| {
+        let listed = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
+        listed.lines().any(|line| line.starts_with("fe80") && line.ends_with(&format!(" {name}")))
+    };
+    while !interfaces.iter().all(has_one) {
+        assert!(Instant::now() < end, "no addresses on {interfaces:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn lo() -> Vec<String> {
@@ -104,6 +117,7 @@ fn a_group_of_ipv6_is_asked_too() {
         // An address can be used as soon as it is there.
         std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
         wire("near", "far");
+        await_addresses(&["near", "far"]);
         ask("[ff02::fb]:5353".parse().unwrap(), "near", "far").await;
     });
 }
