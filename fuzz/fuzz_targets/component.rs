@@ -1,0 +1,33 @@
+//! Bytes of components: whatever they are, they are refused in a few words, or loaded, and then they end when their time is
+//! up. Seeds are the components of `target/components` and `tests/guests`.
+#![no_main]
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use akri_model::grant::Limits;
+use akri_sandbox::{Call, Host, HostConfig};
+use libfuzzer_sys::fuzz_target;
+use tokio::runtime::Runtime;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+static HOST: LazyLock<Host> = LazyLock::new(|| {
+    let nowhere = "/nowhere";
+    Host::new(HostConfig { cache_dir: None, sysfs: nowhere.into(), udev_data: nowhere.into() }).unwrap()
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let limits = Limits { round: Duration::from_millis(50), memory_bytes: 16 << 20, log_lines: 0, ..Limits::default() };
+    let call = || Call { limits: limits.clone(), ..Call::default() };
+    RUNTIME.block_on(async {
+        match HOST.load(bytes.to_vec()).await {
+            Err(error) => assert!(error.to_string().len() < 4096),
+            Ok(component) => {
+                assert!(component.description().name.len() <= 253);
+                let _ = component.validate(call()).await;
+                let found = component.discover(call()).await;
+                assert!(found.is_err() || found.is_ok_and(|set| set.devices.len() <= limits.devices));
+            }
+        }
+    });
+});
