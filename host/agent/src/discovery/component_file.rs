@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use akri_sandbox::{Component, Host};
+use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
+use tokio::fs::OpenOptions;
 use tokio::io::AsyncReadExt as _;
 
 use super::registry::Refusal;
@@ -43,11 +45,12 @@ fn locate(directories: &[PathBuf], name: &str) -> PathBuf {
 
 async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
     let failed = |source| Refusal::Read { path: path.to_owned(), source };
-    // A pipe could keep us waiting, and a device has no end.
-    if !tokio::fs::metadata(path).await.map_err(failed)?.is_file() {
+    // A pipe would keep us waiting where it is opened, and a device has no end.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
+    if !file.metadata().await.map_err(failed)?.is_file() {
         return Err(failed(std::io::Error::other("not a regular file")));
     }
-    let file = tokio::fs::File::open(path).await.map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(MAX_COMPONENT + 1).read_to_end(&mut bytes).await.map_err(failed)?;
     if bytes.len() as u64 > MAX_COMPONENT {
@@ -68,6 +71,8 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use std::fs;
 
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
     use super::*;
 
     #[tokio::test]
@@ -76,11 +81,13 @@ mod tests {
         let path = |name: &str| directory.path().join(name);
         fs::create_dir(path("directory.wasm")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", path("endless.wasm")).unwrap();
+        mkfifoat(CWD, path("pipe.wasm"), Mode::RUSR | Mode::WUSR).unwrap();
         fs::File::create(path("large.wasm")).unwrap().set_len(MAX_COMPONENT + 1).unwrap();
         for (name, reason, what) in [
             ("absent.wasm", "Unreadable", "No such file"),
             ("directory.wasm", "Unreadable", "not a regular file"),
             ("endless.wasm", "Unreadable", "not a regular file"),
+            ("pipe.wasm", "Unreadable", "not a regular file"),
             ("large.wasm", "TooLarge", "is larger than 67108864 bytes"),
         ] {
             let read = ComponentFile::read(&[directory.path().to_owned()], name).await;
