@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::measure::{Samples, Table, repeat};
 use crate::round::host;
 
-/// Rounds under way at once are four: three misbehave, one does not.
+/// Of these two run at once, and the third waits for its turn: the other handler does not.
 const MISBEHAVING: usize = 3;
 const ROUNDS: usize = 500;
 

@@ -261,7 +261,7 @@ async fn a_reload_validates_all_details_again() {
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
 }
 
-/// A cache belongs to one Configuration and one version of one handler.
+/// A cache belongs to one Configuration, and to one version of one handler under the same grants.
 #[tokio::test]
 async fn a_new_version_remembers_nothing() {
     let (node, _agent) = begin("").await;
@@ -288,5 +288,11 @@ async fn a_new_version_remembers_nothing() {
     value("guest", "first").await;
     replace(&node, &version(1));
     runs(&node, 1).await;
+    value("guest", "none").await;
+    // Nor must what was learnt by a grant outlive it.
+    write("guest", "remember:key=second");
+    value("guest", "second").await;
+    write("guest", "recall:key");
+    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  grants: {names: [a]}\n");
     value("guest", "none").await;
 }

@@ -50,10 +50,12 @@ pub struct Destinations {
 }
 
 impl Destinations {
-    /// Whether they hold an address. An IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2) is that IPv4 address.
+    /// Whether they hold an address. An IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2) is that IPv4 address. The
+    /// unspecified one is never granted: to connect to it is to connect to loopback.
     pub fn contain(&self, to: SocketAddr) -> bool {
         let address = to.ip().to_canonical();
-        self.ports.iter().any(|ports| ports.contains(&to.port()))
+        !address.is_unspecified()
+            && self.ports.iter().any(|ports| ports.contains(&to.port()))
             && self.networks.iter().any(|network| network.contains(&address))
     }
 }
@@ -148,5 +150,15 @@ mod tests {
         assert!(!to.contain("127.0.0.1:1".parse().unwrap()));
         assert!(!to.contain("[::ffff:127.0.0.1]:1".parse().unwrap()));
         assert!(to.contain("[2001:db8::1]:1".parse().unwrap()));
+    }
+
+    #[test]
+    fn no_address_is_not_loopback_by_another_name() {
+        let networks = ["0.0.0.0/0", "::/0"].iter().map(|network| network.parse().unwrap()).collect();
+        let everything = Destinations { networks, ports: vec![0..=u16::MAX] };
+        for address in ["0.0.0.0:80", "[::]:80", "[::ffff:0.0.0.0]:80"] {
+            assert!(!everything.contain(address.parse().unwrap()), "{address}");
+        }
+        assert!(everything.contain("127.0.0.1:80".parse().unwrap()), "it is granted by its own");
     }
 }

@@ -1,11 +1,14 @@
 //! Secrets that a handler was shown, and whether they are in what it says.
 //!
-//! This catches accidents, a password in a URL or in a panic. It is no boundary: a handler that means to can write a secret
-//! in another way, or send it wherever it may send anything.
+//! This catches accidents, a password in a URL, in a header or in a panic. It is no boundary: a handler that means to can
+//! write a secret in another way, or send it wherever it may send anything.
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use memchr::memmem;
+use percent_encoding::percent_decode_str;
 
 use crate::device::{Device, DeviceSet, Note};
 use crate::discovery::{Problem, RoundError};
@@ -15,37 +18,93 @@ use crate::property::Secret;
 const SHORTEST: usize = 4;
 /// A line of a secret that has several, such as a key in PEM: a shorter one is not looked for by itself.
 const SHORTEST_LINE: usize = 16;
+/// The same for what base64 makes of it.
+const SHORTEST_BASE64: usize = 6;
+/// Lines that are looked for, of all secrets of a round: each is looked for in everything a guest says.
+const LINES: usize = 256;
 /// Stands where a secret was.
 const HIDDEN: &str = "(withheld: it contains a secret)";
 
 /// The secrets that were revealed, by property, and how often that was.
 #[derive(Debug, Clone, Default)]
 pub struct Revealed {
-    secrets: BTreeMap<String, Secret>,
+    secrets: BTreeMap<String, Sought>,
     /// How often one was revealed.
     pub times: u64,
+}
+
+/// A secret, and what to look for: itself, and what else gives it away.
+#[derive(Debug, Clone)]
+struct Sought {
+    secret: Secret,
+    forms: Vec<Secret>,
+    lines: Vec<Secret>,
+}
+
+impl Sought {
+    /// White space around a secret, such as the line end that its file had, is not part of it.
+    fn new(secret: &Secret, max_lines: usize) -> Self {
+        let whole = secret.reveal().trim_ascii();
+        let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines = lines.filter(|line| line.len() >= SHORTEST_LINE && line.len() < whole.len());
+        let lines = lines.take(max_lines).map(|line| Secret::new(line.to_vec())).collect();
+        let mut forms = Vec::new();
+        if whole.len() >= SHORTEST {
+            forms.extend((0..3).map(|before| in_base64(whole, before)));
+            forms.retain(|form| form.reveal().len() >= SHORTEST_BASE64);
+            forms.push(Secret::new(whole.to_vec()));
+        }
+        Self { secret: secret.clone(), forms, lines }
+    }
+
+    fn is_in(&self, text: &[u8]) -> bool {
+        let is_in = |needle: &[u8]| needle.len() <= text.len() && memmem::find(text, needle).is_some();
+        self.forms.iter().chain(&self.lines).any(|needle| is_in(needle.reveal()))
+    }
+}
+
+/// What all of base64 shows of a secret that so many other bytes (modulo three) come before, as in `user:password`.
+fn in_base64(secret: &[u8], before: usize) -> Secret {
+    let padded = Secret::new([vec![0; before].as_slice(), secret].concat());
+    let mut text = STANDARD_NO_PAD.encode(padded.reveal()).into_bytes();
+    // Characters that stand for bits of neighbours, too, are others each time.
+    text.truncate(padded.reveal().len() * 8 / 6);
+    text.drain(..(before * 8).div_ceil(6));
+    Secret::new(text)
 }
 
 impl Revealed {
     /// All of these were, for a handler that is given everything at once.
     pub fn all(secrets: &BTreeMap<String, Secret>) -> Self {
-        Self { secrets: secrets.clone(), times: u64::try_from(secrets.len()).unwrap_or(u64::MAX) }
+        let mut all = Self::default();
+        secrets.iter().for_each(|(name, secret)| all.add(name, secret));
+        all
     }
 
     /// Remembers that one was.
     pub fn add(&mut self, name: &str, secret: &Secret) {
         self.times = self.times.saturating_add(1);
-        if !self.secrets.contains_key(name) {
-            self.secrets.insert(name.to_owned(), secret.clone());
+        if self.secrets.get(name).is_none_or(|sought| sought.secret != *secret) {
+            self.secrets.remove(name);
+            let lines: usize = self.secrets.values().map(|sought| sought.lines.len()).sum();
+            self.secrets.insert(name.to_owned(), Sought::new(secret, LINES.saturating_sub(lines)));
         }
     }
 
-    /// The property whose secret is in a text, if one is. White space around a secret, such as the line end that its file
-    /// had, is not part of it.
+    /// The same secrets for a round that has been shown none yet.
+    pub fn of_earlier_rounds(self) -> Self {
+        Self { times: 0, ..self }
+    }
+
+    /// The property whose secret is in a text, if one is: as it is, in base64, or as a URL writes it.
     pub fn within(&self, text: &str) -> Option<&str> {
-        let is_in = |needle: &[u8]| memmem::find(text.as_bytes(), needle).is_some();
-        let found = |secret: &Secret| needles(secret.reveal()).any(is_in);
-        self.secrets.iter().find(|(_, secret)| found(secret)).map(|(name, _)| name.as_str())
+        if self.secrets.is_empty() {
+            return None;
+        }
+        let decoded = text.contains('%').then(|| percent_decode_str(text).collect::<Vec<u8>>());
+        let found =
+            |sought: &Sought| sought.is_in(text.as_bytes()) || decoded.as_ref().is_some_and(|text| sought.is_in(text));
+        self.secrets.iter().find(|(_, sought)| found(sought)).map(|(name, _)| name.as_str())
     }
 
     /// The text, unless a secret is in it.
@@ -120,15 +179,6 @@ impl Revealed {
     }
 }
 
-/// What to look for: the secret, and its lines if it has several.
-fn needles(secret: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let whole = secret.trim_ascii();
-    let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| line.len() >= SHORTEST_LINE);
-    std::iter::once(whole)
-        .filter(|whole| whole.len() >= SHORTEST)
-        .chain(lines.filter(move |line| line.len() < whole.len()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +208,48 @@ mod tests {
             assert_eq!(revealed.within(text), name, "{text:?}");
         }
         assert_eq!(Revealed::default().within("hunter2"), None, "only what was revealed is looked for");
+    }
+
+    #[test]
+    fn a_secret_is_found_as_urls_and_headers_write_it() {
+        let revealed = revealed(&[("password", "p@ss/w\u{f6}rd+1"), ("pin", "1234")]);
+        for text in [
+            "rtsp://admin:p%40ss%2Fw%C3%B6rd%2B1@camera/",
+            "rtsp://admin:p%40ss%2fw%c3%b6rd+1@camera/",
+            "Basic cEBzcy93w7ZyZCsx",
+            "cEBzcy93w7ZyZCsxLg==",
+        ] {
+            assert_eq!(revealed.within(text), Some("password"), "{text}");
+        }
+        for user in ["", "a", "ad", "adm", "admin"] {
+            let header = STANDARD_NO_PAD.encode(format!("{user}:p@ss/w\u{f6}rd+1"));
+            for header in [header.clone(), STANDARD_NO_PAD.encode(format!("{user}:p@ss/w\u{f6}rd+1, and more"))] {
+                assert_eq!(revealed.within(&header), Some("password"), "{user} {header}");
+            }
+        }
+        for text in ["100%", "%", "p%40ss", "cEBzcy93", "MTIz"] {
+            assert_eq!(revealed.within(text), None, "{text}");
+        }
+    }
+
+    /// Each of them is looked for in each of ten thousand devices.
+    #[test]
+    fn what_is_looked_for_is_bounded() {
+        let line = |number: usize| format!("{number:032}\n");
+        let large: String = (0..30_000).map(line).collect();
+        let revealed = revealed(&[("a", &large), ("b", &large)]);
+        let sought: Vec<(usize, usize)> = revealed.secrets.values().map(|s| (s.forms.len(), s.lines.len())).collect();
+        assert_eq!(sought, [(4, LINES), (4, 0)]);
+        assert_eq!(revealed.within(&large), Some("a"));
+        assert_eq!(revealed.within(&line(LINES - 1)), Some("a"));
+    }
+
+    #[test]
+    fn a_secret_that_changed_is_looked_for_as_it_is() {
+        let mut revealed = revealed(&[("password", "hunter2")]);
+        revealed.add("password", &Secret::new(b"hunter3".to_vec()));
+        assert_eq!((revealed.within("hunter2"), revealed.within("hunter3")), (None, Some("password")));
+        assert_eq!(revealed.times, 2);
     }
 
     fn beside_another(device: Device) -> DeviceSet {

@@ -4,35 +4,47 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use akri_model::revealed::Revealed;
+
 /// Entries, beside the bound on their bytes.
 const ENTRIES: usize = 4096;
 
 type Entries = BTreeMap<String, Vec<u8>>;
 
-/// Memory for one Configuration, one handler and one digest of it: whoever runs rounds starts with an empty one when any of
-/// them changes. Clones are the same memory.
+/// Memory for one Configuration, one handler with its grants and one digest of it: whoever runs rounds starts with an empty
+/// one when any of them changes. Clones are the same memory.
 #[derive(Clone, Default)]
-pub struct Cache {
-    entries: Arc<Mutex<Arc<Entries>>>,
+pub struct Cache(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    entries: Arc<Entries>,
+    /// What may be in there: a secret that is remembered must not be told in a later round either.
+    revealed: Revealed,
 }
 
 impl fmt::Debug for Cache {
     /// Sessions are in there, and nobody's business.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cache({} entries)", self.entries().len())
+        write!(f, "Cache({} entries)", self.kept().entries.len())
     }
 }
 
 impl Cache {
     /// A copy to work with, of at most so many bytes.
     pub(crate) fn draft(&self, max_bytes: usize) -> Draft {
-        let entries = self.entries().clone();
+        let entries = self.kept().entries.clone();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         Draft { entries, bytes, max_bytes, cache: self.clone() }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Arc<Entries>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What a round that reads it may know without having looked.
+    pub(crate) fn revealed(&self) -> Revealed {
+        self.kept().revealed.clone()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,9 +87,9 @@ impl Draft {
         }
     }
 
-    /// Makes it what the next round finds.
-    pub(crate) fn commit(self) {
-        *self.cache.entries() = self.entries;
+    /// Makes it what the next round finds; this one knew these secrets.
+    pub(crate) fn commit(self, revealed: Revealed) {
+        *self.cache.kept() = Kept { entries: self.entries, revealed: revealed.of_earlier_rounds() };
     }
 }
 
@@ -99,7 +111,7 @@ mod tests {
         draft.delete("absent");
         assert_eq!((draft.get("mac"), draft.get("session")), (Some(b"02:00".as_slice()), None));
         assert_eq!(cache.draft(100).get("mac"), None);
-        draft.commit();
+        draft.commit(Revealed::default());
         assert_eq!(cache.clone().draft(100).get("mac"), Some(b"02:00".as_slice()));
         let mut dropped = cache.draft(100);
         dropped.delete("mac");
@@ -119,7 +131,7 @@ mod tests {
         assert_eq!(draft.get("key"), Some(b"7654321".as_slice()), "what did not fit changed nothing");
         draft.delete("key");
         draft.set("0123456789".to_owned(), Vec::new()).unwrap();
-        draft.commit();
+        draft.commit(Revealed::default());
         // Less is allowed now: it stays until something is deleted.
         let mut smaller = cache.draft(5);
         assert!(smaller.set("a".to_owned(), Vec::new()).is_err());

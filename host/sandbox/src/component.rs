@@ -25,6 +25,8 @@ use crate::round::{Round, Surroundings};
 const COMPONENT: usize = 64 << 20;
 /// A round of more than a day is a mistake, and beyond some point no clock could say when it ends.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Rounds of one component at once: half of all, so that the others have theirs.
+const ROUNDS: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
 /// Names that one component may have resolved at once.
@@ -89,6 +91,7 @@ impl Component {
         let description = Description { name, version: String::new(), shared: false, interval: None };
         let surroundings = Surroundings {
             sysfs: shared.sysfs.clone(),
+            rounds: Arc::new(Semaphore::new(ROUNDS)),
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
             lookup: shared.lookup.clone(),
@@ -147,8 +150,8 @@ impl Component {
 
     /// One round: every device the handler sees now.
     ///
-    /// It waits for its turn, for at most four rounds run at once; from then on it takes `limits.round` at most. Dropping
-    /// the future ends the round.
+    /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
+    /// `limits.round` at most. Dropping the future ends the round.
     ///
     /// # Errors
     /// Why there is no answer. None of them means that a device has gone.
@@ -185,6 +188,8 @@ impl Component {
         take: Take<T, R>,
     ) -> Result<R, RoundError> {
         let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
+        // Those of one component queue among themselves first: in the common queue there are never more than two of them.
+        let own = self.surroundings.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let limit = call.limits.round.min(LONGEST);
         let deadline = Instant::now() + limit;
@@ -192,8 +197,8 @@ impl Component {
         let served = serve(self.compiled.pre.clone(), round, ask, take);
         let guests = self.shared.runtime.handle().ok_or_else(stopped)?;
         let task = guests.spawn(async move {
-            // The turn ends with the task, not with its caller: a guest that has not stopped yet still counts.
-            let _turn = turn;
+            // The turns end with the task, not with its caller: a guest that has not stopped yet still counts.
+            let _turns = (own, turn);
             served.await
         });
         match Task(task).until(deadline).await {

@@ -1,8 +1,12 @@
 //! What a component asks for, beside what its grants give.
 
 use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use akri_model::grant::{Destinations, Grants, Tls};
+use ipnet::IpNet;
+
+use crate::sysfs::is_granted;
 
 /// An interface that a component imports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,14 +50,43 @@ impl Import {
     }
 }
 
-/// What to think about before a handler gets these grants, if anything.
-pub fn caution(grants: &Grants) -> Option<&'static str> {
-    let network =
-        !(grants.tcp.is_empty() && grants.udp.is_empty() && grants.http.is_empty() && grants.multicast.is_empty());
-    (network && !grants.secrets.is_empty()).then_some(
+/// Whether devices of a subsystem are granted.
+pub fn covers_subsystem(grants: &Grants, subsystem: &str) -> bool {
+    is_granted(&grants.udev_subsystems, Some(subsystem))
+}
+
+/// What to think about before a handler gets these grants.
+pub fn cautions(grants: &Grants) -> Vec<&'static str> {
+    // Who asks for a name tells it to whoever answers.
+    let silent = grants.tcp.is_empty() && grants.udp.is_empty() && grants.http.is_empty();
+    let silent = silent && grants.multicast.is_empty() && grants.names.is_empty();
+    let secrets = (!silent && !grants.secrets.is_empty()).then_some(
         "it gets secrets and may use the network: it can send them wherever it may send anything; grant no more \
          destinations than it needs",
-    )
+    );
+    let node = networks(grants).any(holds_the_node).then_some(
+        "it may connect to the node itself (loopback) or to link-local addresses, where clouds have their metadata \
+         services, since a network it is granted holds them; grant narrower networks",
+    );
+    secrets.into_iter().chain(node).collect()
+}
+
+fn networks(grants: &Grants) -> impl Iterator<Item = &IpNet> {
+    let http = grants.http.iter().map(|http| &http.to);
+    grants.tcp.iter().chain(&grants.udp).chain(http).flat_map(|to| &to.networks)
+}
+
+/// Whether a network holds loopback or the addresses of a link, among others: one of nothing else is meant so.
+fn holds_the_node(network: &IpNet) -> bool {
+    let special = |(address, length): (IpAddr, u8)| network.contains(&address) && network.prefix_len() < length;
+    [
+        (Ipv4Addr::LOCALHOST.into(), 8),
+        (Ipv4Addr::new(169, 254, 169, 254).into(), 16),
+        (Ipv6Addr::LOCALHOST.into(), 128),
+        (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into(), 10),
+    ]
+    .into_iter()
+    .any(special)
 }
 
 fn judge(interface: &str, grants: &Grants) -> (Covered, String) {
@@ -163,9 +196,38 @@ mod tests {
 
     #[test]
     fn secrets_beside_a_network_are_worth_a_thought() {
-        let secrets = vec!["password".to_owned()];
-        assert!(caution(&some()).is_none());
-        assert!(caution(&Grants { secrets: secrets.clone(), ..Grants::default() }).is_none());
-        assert!(caution(&Grants { secrets, ..some() }).unwrap().contains("send them"));
+        let secrets = || vec!["password".to_owned()];
+        assert!(cautions(&some()).is_empty());
+        assert!(cautions(&Grants { secrets: secrets(), ..Grants::default() }).is_empty());
+        let resolver = Grants { names: vec!["*".to_owned()], ..Grants::default() };
+        for network in [some(), resolver] {
+            let cautions = cautions(&Grants { secrets: secrets(), ..network });
+            assert!(matches!(cautions.as_slice(), [one] if one.contains("send them")), "{cautions:?}");
+        }
+    }
+
+    #[test]
+    fn networks_that_happen_to_hold_the_node_are_worth_a_thought() {
+        for (network, worth) in [
+            ("0.0.0.0/0", true),
+            ("::/0", true),
+            ("126.0.0.0/7", true),
+            ("169.0.0.0/8", true),
+            ("fe00::/8", true),
+            ("::/64", true),
+            ("127.0.0.0/8", false),
+            ("::1/128", false),
+            ("169.254.169.254/32", false),
+            ("fe80::/10", false),
+            ("10.0.0.0/8", false),
+            ("fc00::/7", false),
+        ] {
+            let to = Destinations { networks: vec![network.parse().unwrap()], ports: vec![1..=1] };
+            let udp = Grants { udp: vec![to.clone()], ..Grants::default() };
+            let http = Grants { http: vec![HttpDestinations { to, tls: Tls::System }], ..Grants::default() };
+            for grants in [udp, http] {
+                assert_eq!(cautions(&grants).len(), usize::from(worth), "{network}");
+            }
+        }
     }
 }

@@ -36,7 +36,7 @@ mod hostile;
 
 pub use self::cache::Cache;
 pub use self::component::{Call, Component, LoadError};
-pub use self::coverage::{Covered, Import, Kind, caution};
+pub use self::coverage::{Covered, Import, Kind, cautions, covers_subsystem};
 pub use self::host::{FindError, Found, Host, HostConfig, SandboxError};
 pub use self::log::LogLine;
 pub use self::multicast::Listener;

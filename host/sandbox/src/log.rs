@@ -67,7 +67,7 @@ impl RoundLog {
     /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
     pub(crate) fn new(handler: String, call: &Call) -> Arc<Self> {
         let lines_left = call.limits.log_lines;
-        let state = State { lines_left, ..State::default() };
+        let state = State { lines_left, revealed: call.cache.revealed(), ..State::default() };
         Arc::new(Self {
             handler,
             configuration: call.subject.clone(),

@@ -28,7 +28,7 @@ use crate::text::clean;
 /// Bytes a guest may hand to the host in one call of an import.
 const ARGUMENTS: usize = 1 << 20;
 /// Bytes of one result of an export: 10,000 devices with a few properties.
-const RESULT: usize = 16 << 20;
+pub(crate) const RESULT: usize = 16 << 20;
 /// Bytes of random numbers a guest gets at once.
 const RANDOM: u64 = 64 << 10;
 /// Resources a guest may hold in the host: streams, pollables, queries, snapshots. With many connections, so many for each.
@@ -45,6 +45,8 @@ const HEADERS: usize = 16 << 10;
 /// What all rounds of a component have in common.
 pub(crate) struct Surroundings {
     pub(crate) sysfs: Sysfs,
+    /// Turns to run: whatever a component does with its rounds, others find a turn, too.
+    pub(crate) rounds: Arc<Semaphore>,
     /// Turns to read sysfs, and to resolve names: a thread that hangs in either can't be ended.
     pub(crate) udev_runs: Arc<Semaphore>,
     pub(crate) lookups: Arc<Semaphore>,
@@ -60,6 +62,7 @@ pub(crate) struct Round {
     pub(crate) notes: Vec<Note>,
     pub(crate) notes_dropped: u64,
     pub(crate) kept: BTreeSet<String>,
+    pub(crate) kept_bytes: usize,
     pub(crate) draft: Option<Draft>,
     pub(crate) surroundings: Arc<Surroundings>,
     pub(crate) snapshot_bytes: usize,
@@ -100,6 +103,7 @@ impl Round {
             notes: Vec::new(),
             notes_dropped: 0,
             kept: BTreeSet::new(),
+            kept_bytes: RESULT,
             draft: None,
             surroundings,
             snapshot_bytes: SNAPSHOTS,
@@ -148,7 +152,7 @@ impl Round {
     /// Keeps what the guest wrote to its cache: it returned.
     pub(crate) fn commit(&mut self) {
         if let Some(draft) = self.draft.take() {
-            draft.commit();
+            draft.commit(self.log.revealed());
         }
     }
 

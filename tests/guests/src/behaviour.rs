@@ -77,6 +77,7 @@ behaviours! {
         NoPath "no-path",
         HeaderFlood "header-flood",
         LongMethod "long-method",
+        LongTarget "long-target",
         Abandon "abandon",
     }
     /// Sockets by `wasi:sockets`, as the standard library uses them.
@@ -102,6 +103,7 @@ behaviours! {
     Keep {
         Reveal "reveal",
         Leak "leak",
+        LeakLater "leak-later",
         Remember "remember",
         RememberAndFail "remember-and-fail",
         Recall "recall",

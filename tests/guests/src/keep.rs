@@ -9,6 +9,7 @@ pub(crate) fn discover(behaviour: Keep, argument: &str) -> Round {
     match behaviour {
         Keep::Reveal => Ok(vec![device("kept", vec![reveal(argument)])]),
         Keep::Leak => leak(argument),
+        Keep::LeakLater => leak_later(),
         Keep::Remember => Ok(vec![device("kept", remember(argument))]),
         Keep::RememberAndFail => remember_and_fail(argument),
         Keep::Recall => Ok(vec![device("kept", vec![recall(argument)])]),
@@ -50,6 +51,17 @@ fn leak(place: &str) -> Round {
         _ => return Err(DiscoveryError::Unavailable("no such place".to_owned())),
     }
     Ok(vec![one])
+}
+
+/// Remembers the secret `password`, and tells it in another round, in which it looks at no secret.
+fn leak_later() -> Round {
+    match cache::get("password") {
+        Some(secret) => Ok(vec![device("leak", vec![hint("URL", &String::from_utf8_lossy(&secret))])]),
+        None => {
+            let secret = secrets::get("password").unwrap().unwrap().reveal();
+            cache::set("password", &secret).map(|()| Vec::new()).map_err(|e| DiscoveryError::Unavailable(e.to_string()))
+        }
+    }
 }
 
 /// `KEY=VALUE`

@@ -22,6 +22,7 @@ pub(crate) fn discover(behaviour: Web, argument: &str) -> Round {
             Web::NoPath => no_path(argument),
             Web::HeaderFlood => header_flood(),
             Web::LongMethod => long_method(),
+            Web::LongTarget => long_target(),
             Web::Abandon => abandon(argument),
         },
     )])
@@ -148,6 +149,17 @@ fn long_method() -> Vec<(String, String)> {
     let request = OutgoingRequest::new(Fields::new());
     request.set_method(&Method::Other("X".repeat(64))).unwrap();
     vec![hint("METHOD", &format!("{:?}", request.set_method(&Method::Other("X".repeat(65)))))]
+}
+
+/// Requests that are only made, each with as much as it takes.
+fn long_target() -> Vec<(String, String)> {
+    let request = OutgoingRequest::new(Fields::new());
+    let taken = |set: &dyn Fn(&str) -> Result<(), ()>| {
+        let longest = (0..20).map(|power| 1 << power).filter(|length| set(&"x".repeat(*length)).is_ok()).max();
+        longest.unwrap_or(0).to_string()
+    };
+    let path = |text: &str| request.set_path_with_query(Some(&format!("/{text}")));
+    vec![hint("AUTHORITY", &taken(&|text| request.set_authority(Some(text)))), hint("PATH", &taken(&path))]
 }
 
 /// Asks and does not wait.

@@ -11,7 +11,7 @@ use akri_model::device::DeviceSet;
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
-use akri_sandbox::{Cache, Call};
+use akri_sandbox::{Cache, Call, covers_subsystem};
 use tracing::debug;
 
 use super::admission::admit;
@@ -89,8 +89,7 @@ impl Wake {
         for trigger in triggers {
             match trigger {
                 Trigger::Interval(wanted) => interval = interval.or(Some(wanted)),
-                Trigger::Uevent(_) if rules.grants.udev_subsystems.is_empty() => {}
-                Trigger::Uevent(subsystem) => drop(subsystems.insert(subsystem)),
+                Trigger::Uevent(subsystem) => subsystems.extend(heard(&rules.grants, subsystem)),
                 Trigger::Multicast { group, containing } => {
                     let interfaces = interfaces(&rules.grants, group);
                     if !interfaces.is_empty() {
@@ -101,6 +100,19 @@ impl Wake {
         }
         let interval = rules.interval.or(interval).unwrap_or(own).max(MIN_INTERVAL);
         Self { interval, subsystems, groups }
+    }
+}
+
+/// Which events are heard by who asks for those of a subsystem, or of any (`*`). Where a glob is granted, it is any that
+/// can be told; such a round sees only what is granted, all the same.
+fn heard(grants: &Grants, subsystem: String) -> Vec<String> {
+    let granted = &grants.udev_subsystems;
+    let is_glob = |name: &String| name.contains(['*', '?', '[', '|', '\\']);
+    match subsystem.as_str() {
+        "*" if granted.iter().any(is_glob) => vec![subsystem],
+        "*" => granted.clone(),
+        name if covers_subsystem(grants, name) => vec![subsystem],
+        _ => Vec::new(),
     }
 }
 
@@ -151,6 +163,7 @@ mod tests {
     fn who_may_not_see_something_is_not_woken_by_it() {
         let triggers = [
             ("uevent", "tty"),
+            ("uevent", "video4linux"),
             ("multicast", "239.255.255.250:3702 Hello"),
             ("multicast", "239.255.255.250:3702 Bye"),
             ("multicast", "239.255.255.250:3703"),
@@ -159,7 +172,7 @@ mod tests {
         let nothing = wake(serde_json::json!({"component": {"file": "h.wasm"}}), &triggers);
         assert!(nothing.subsystems.is_empty() && nothing.groups.is_empty(), "{nothing:?}");
         let grants = serde_json::json!({
-            "udev": {"subsystems": ["video4linux"]},
+            "udev": {"subsystems": ["tty"]},
             "multicast": [{"group": "239.255.255.250", "port": 3702, "interfaces": ["eth*"]}],
         });
         let some = wake(serde_json::json!({"component": {"file": "h.wasm"}, "grants": grants}), &triggers);
@@ -167,6 +180,24 @@ mod tests {
         let texts = vec!["Hello".to_owned(), "Bye".to_owned()];
         let wanted = Wanted { interfaces: vec!["eth*".to_owned()], texts };
         assert_eq!(some.groups, [("239.255.255.250:3702".parse().unwrap(), wanted)].into());
+    }
+
+    #[test]
+    fn who_asks_for_any_event_hears_those_of_what_is_granted() {
+        for (granted, asked, heard) in [
+            (&["tty", "usb"][..], "*", &["tty", "usb"][..]),
+            (&["*"], "*", &["*"]),
+            (&["usb*"], "*", &["*"]),
+            (&["usb*"], "usbmisc", &["usbmisc"]),
+            (&["usb*"], "tty", &[]),
+            (&[], "*", &[]),
+        ] {
+            let spec = serde_json::json!({
+                "component": {"file": "h.wasm"}, "grants": {"udev": {"subsystems": granted}}
+            });
+            let heard: BTreeSet<String> = heard.iter().map(ToString::to_string).collect();
+            assert_eq!(wake(spec, &[("uevent", asked)]).subsystems, heard, "{granted:?} {asked}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use akri_model::configuration::Configuration;
 use akri_model::discovery::RoundError;
+use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_model::retry::{Next, Retry};
 use akri_sandbox::{Cache, Call};
@@ -221,16 +222,18 @@ async fn woken(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, pace:
     sleep_until(pace.start(Instant::now())).await;
 }
 
-/// What a handler remembers of a Configuration. Another object, handler or version of it begins with nothing.
+/// What a handler remembers of a Configuration. Another object, handler or version of it begins with nothing; so does one
+/// with other grants, which might remember a secret, or an address, that was taken from it.
 #[derive(Default)]
 struct Memory {
-    of: (String, String, String),
+    of: (String, String, String, Grants),
     cache: Cache,
 }
 
 impl Memory {
     fn of(&mut self, configuration: &Configuration, handler: &Handler) -> Cache {
-        let of = (configuration.uid.clone(), configuration.handler.clone(), handler.component.digest().to_owned());
+        let digest = handler.component.digest().to_owned();
+        let of = (configuration.uid.clone(), configuration.handler.clone(), digest, handler.rules.grants.clone());
         if self.of != of {
             *self = Self { of, cache: Cache::default() };
         }

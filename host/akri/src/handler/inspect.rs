@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use akri_api::HandlerRules;
-use akri_sandbox::{Component, Covered, Import, Kind, caution};
+use akri_sandbox::{Component, Covered, Import, Kind, cautions};
 use serde::Serialize;
 
 use super::args::InspectArgs;
@@ -25,8 +25,8 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_milliseconds: Option<u128>,
     imports: Vec<Line>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    warning: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'static str>,
 }
 
 /// An import.
@@ -45,7 +45,7 @@ pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let component = load(&args.component, None).await?;
     let rules = rules(args.object.handler_object.as_ref(), &[], &args.component)?;
     let report = report(&component, &rules);
-    if let Some(warning) = report.warning {
+    for warning in &report.warnings {
         eprintln!("warning: {warning}");
     }
     print(std::slice::from_ref(&report), args.output, || text(&report))?;
@@ -63,7 +63,7 @@ fn report(component: &Component, rules: &HandlerRules) -> Report {
         shared: rules.shared.unwrap_or(description.shared),
         interval_milliseconds: rules.interval.or(description.interval).map(|interval| interval.as_millis()),
         imports: component.coverage(&rules.grants).into_iter().map(line).collect(),
-        warning: caution(&rules.grants),
+        warnings: cautions(&rules.grants),
     }
 }
 

@@ -13,15 +13,26 @@ type Response = Resource<HostFutureIncomingResponse>;
 
 /// Bytes of a method that is none of the usual ones.
 const METHOD: usize = 64;
-/// As wasmtime links the types, which one function is to replace; a test holds the version.
+/// Bytes of a server: a name, of 253 at most, and a port.
+const AUTHORITY: usize = 300;
+/// Bytes of a path with its query; servers take no more.
+const PATH: usize = 8 << 10;
+/// As wasmtime links the types, of which a few functions are to be replaced; a test holds the version.
 const TYPES: &str = "wasi:http/types@0.2.12";
 
 /// Links the types and the way out; nothing comes in.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     types::add_to_linker::<_, WasiHttp>(linker, &types::LinkOptions::default(), Round::http)?;
     linker.allow_shadowing(true);
-    linker.instance(TYPES)?.func_wrap("[method]outgoing-request.set-method", |mut store, (request, method)| {
+    let mut types = linker.instance(TYPES)?;
+    types.func_wrap("[method]outgoing-request.set-method", |mut store, (request, method)| {
         Ok((store.data_mut().set_method(request, method)?,))
+    })?;
+    types.func_wrap("[method]outgoing-request.set-authority", |mut store, (request, authority)| {
+        Ok((store.data_mut().set_authority(request, authority)?,))
+    })?;
+    types.func_wrap("[method]outgoing-request.set-path-with-query", |mut store, (request, path)| {
+        Ok((store.data_mut().set_path(request, path)?,))
     })?;
     linker.allow_shadowing(false);
     let mut outgoing = linker.instance("wasi:http/outgoing-handler@0.2.0")?;
@@ -33,19 +44,37 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     })
 }
 
+type Set = wasmtime::Result<Result<(), ()>>;
+
+/// By itself each part of a request may have any length, and a guest as many requests as resources.
 impl Round {
-    /// By itself a method may have any length, and a guest as many requests as resources.
-    fn set_method(
-        &mut self,
-        request: Resource<HostOutgoingRequest>,
-        method: Method,
-    ) -> wasmtime::Result<Result<(), ()>> {
+    fn set_method(&mut self, request: Resource<HostOutgoingRequest>, method: Method) -> Set {
         if matches!(&method, Method::Other(name) if name.len() > METHOD) {
             return Ok(Err(()));
         }
         types::HostOutgoingRequest::set_method(&mut self.http(), request, method)
     }
 
+    fn set_authority(&mut self, request: Resource<HostOutgoingRequest>, authority: Option<String>) -> Set {
+        if is_longer(authority.as_ref(), AUTHORITY) {
+            return Ok(Err(()));
+        }
+        types::HostOutgoingRequest::set_authority(&mut self.http(), request, authority)
+    }
+
+    fn set_path(&mut self, request: Resource<HostOutgoingRequest>, path: Option<String>) -> Set {
+        if is_longer(path.as_ref(), PATH) {
+            return Ok(Err(()));
+        }
+        types::HostOutgoingRequest::set_path_with_query(&mut self.http(), request, path)
+    }
+}
+
+fn is_longer(text: Option<&String>, max: usize) -> bool {
+    text.is_some_and(|text| text.len() > max)
+}
+
+impl Round {
     /// A request without a path is for the root: it would be an error, and each time a warning in the agent's log.
     fn send(
         &mut self,

@@ -3,7 +3,7 @@
 use akri_model::device::Note;
 
 use crate::bindings::round::Host;
-use crate::round::{OverLimit, Round};
+use crate::round::{OverLimit, RESULT, Round};
 use crate::text::clean;
 
 impl Host for Round {
@@ -32,9 +32,14 @@ impl Host for Round {
             let over = format!("a kept origin: {} bytes (at most {})", origin.len(), limits.string_bytes);
             return Err(OverLimit(over).into());
         }
-        if self.kept.len() >= limits.devices && !self.kept.contains(&origin) {
+        if self.kept.contains(&origin) {
+            return Ok(());
+        }
+        if self.kept.len() >= limits.devices {
             return Err(OverLimit(format!("kept origins: more than {}", limits.devices)).into());
         }
+        let left = self.kept_bytes.checked_sub(origin.len());
+        self.kept_bytes = left.ok_or_else(|| OverLimit(format!("kept origins: more than {RESULT} bytes")))?;
         self.kept.insert(origin);
         Ok(())
     }

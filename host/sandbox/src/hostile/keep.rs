@@ -51,6 +51,21 @@ pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
     }
 }
 
+/// What is in the cache may be a secret that was revealed long ago.
+#[tokio::test]
+pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
+    let cache = Cache::default();
+    let round =
+        || async { guest().await.discover(Call { cache: cache.clone(), ..secret("leak-later", &["*"]) }).await };
+    let first = round().await.unwrap();
+    assert_eq!((first.secrets_revealed, first.devices.len(), first.withheld.len()), (1, 0, 0));
+    for _ in 0..2 {
+        let later = round().await.unwrap();
+        assert_eq!((later.secrets_revealed, later.devices.len()), (0, 0));
+        assert_eq!((later.withheld.len(), later.notes[0].reason.as_str()), (1, "SecretInProperty"));
+    }
+}
+
 #[tokio::test]
 pub(super) async fn a_secret_in_words_is_replaced() {
     log();

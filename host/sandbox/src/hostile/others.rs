@@ -33,13 +33,15 @@ fn misbehaviours() -> Vec<Call> {
 
 #[tokio::test]
 async fn while_one_misbehaves_others_go_on() {
-    let guest = alone().await;
+    let host = host(None);
+    let (guest, other) = (host.load(bytes()).await.unwrap(), host.load(bytes()).await.unwrap());
     for bad in misbehaviours() {
-        let running = || (0..3).map(|_| (guest.clone(), Call { limits: brief("").limits, ..bad.clone() }));
+        // More of them than there are turns.
+        let running = || (0..6).map(|_| (guest.clone(), Call { limits: brief("").limits, ..bad.clone() }));
         let mut misbehaving: JoinSet<_> =
             running().map(|(guest, call)| async move { guest.discover(call).await.is_ok() }).collect();
         for _ in 0..5 {
-            let found = guest.discover(call("devices:10")).await;
+            let found = other.discover(call("devices:10")).await;
             assert_eq!(found.map(|set| set.devices.len()), Ok(10), "beside {}", bad.details);
         }
         while misbehaving.join_next().await.is_some() {}

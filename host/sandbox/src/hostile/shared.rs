@@ -6,35 +6,60 @@ use super::*;
 use crate::LoadError;
 use crate::round::Round;
 
-/// Starts calls that don't end by themselves, and waits until each has its turn.
-async fn occupy(guest: &Component, details: &str, count: usize) -> JoinSet<Result<DeviceSet, RoundError>> {
-    let mut running = JoinSet::new();
+/// Handlers of one host.
+async fn handlers(count: usize) -> Vec<Component> {
+    let host = host(None);
+    let mut handlers = Vec::new();
     for _ in 0..count {
+        handlers.push(host.load(bytes()).await.unwrap());
+    }
+    handlers
+}
+
+/// Starts calls of a handler that don't end by themselves, more than may run, and waits until its two turns are taken.
+async fn occupy(guest: &Component, details: &str) -> JoinSet<Result<DeviceSet, RoundError>> {
+    let mut running = JoinSet::new();
+    let before = guest.turns().available_permits();
+    for _ in 0..10 {
         let guest = guest.clone();
         let call = long(details);
         running.spawn(async move { guest.discover(call).await });
     }
-    while guest.turns().available_permits() != 4 - count {
+    while guest.turns().available_permits() != before - 2 {
         tokio::task::yield_now().await;
     }
     running
 }
 
+/// Whether a round finds no turn; it is given up.
+async fn waits(guest: &Component) -> bool {
+    tokio::time::timeout(Duration::from_millis(50), guest.discover(call("devices:1"))).await.is_err()
+}
+
 #[tokio::test]
 async fn while_guests_loop_others_go_on() {
-    let guest = alone().await;
-    let mut looping = occupy(&guest, "loop", 3).await;
+    let [bad, other] = &handlers(2).await[..] else { unreachable!() };
+    let mut looping = occupy(bad, "loop").await;
     for _ in 0..20 {
-        assert_eq!(guest.discover(call("devices:10")).await.unwrap().devices.len(), 10);
+        assert_eq!(other.discover(call("devices:10")).await.unwrap().devices.len(), 10);
     }
     assert!(looping.try_join_next().is_none(), "the looping ones go on all the while");
 }
 
 #[tokio::test]
+async fn a_handler_takes_half_of_the_turns_at_most() {
+    let [bad, other] = &handlers(2).await[..] else { unreachable!() };
+    let _sleeping = occupy(bad, "sleep").await;
+    assert!(waits(bad).await, "of ten of its rounds two run, and this is the eleventh");
+    assert_eq!(other.turns().available_permits(), 2);
+    assert_eq!(other.discover(call("devices:10")).await.unwrap().devices.len(), 10);
+}
+
+#[tokio::test]
 async fn four_rounds_run_at_once_and_the_fifth_waits() {
-    let guest = alone().await;
-    let mut sleeping = occupy(&guest, "sleep", 4).await;
-    let mut fifth = std::pin::pin!(guest.discover(call("devices:1")));
+    let [first, second, third] = &handlers(3).await[..] else { unreachable!() };
+    let (mut sleeping, _other) = (occupy(first, "sleep").await, occupy(second, "sleep").await);
+    let mut fifth = std::pin::pin!(third.discover(call("devices:1")));
     let tried = tokio::time::timeout(Duration::from_millis(50), &mut fifth).await;
     assert!(tried.is_err(), "there is no turn for a fifth");
     sleeping.abort_all();
@@ -45,10 +70,12 @@ async fn four_rounds_run_at_once_and_the_fifth_waits() {
 
 #[tokio::test]
 async fn a_dropped_call_ends_its_guest() {
-    let guest = alone().await;
-    drop(occupy(&guest, "loop", 4).await);
+    let [guest, other] = &handlers(2).await[..] else { unreachable!() };
+    drop((occupy(guest, "loop").await, occupy(other, "loop").await));
     let all = guest.turns().acquire_many(4).await;
     assert!(all.is_ok(), "every turn comes back");
+    drop(all);
+    assert_eq!(guest.discover(call("devices:1")).await.unwrap().devices.len(), 1, "its own, too");
 }
 
 #[tokio::test]
@@ -96,6 +123,11 @@ async fn what_is_no_handler_is_refused() {
     assert!(matches!(error(load(Vec::new()).await), LoadError::Invalid(_)));
     assert!(matches!(error(load(preamble([1, 0, 0, 0])).await), LoadError::Invalid(_)));
     assert!(matches!(error(load(bytes()[..1000].to_vec()).await), LoadError::Invalid(_)));
+    // One with a core module whose memory is shared: a thread that waits on it could not be ended.
+    let module = [preamble([1, 0, 0, 0]).as_slice(), b"\x05\x04\x01\x03\x01\x01"].concat();
+    let shared = [component.as_slice(), b"\x01\x0e", &module].concat();
+    let LoadError::Invalid(why) = error(load(shared).await) else { panic!("its memory is shared") };
+    assert!(why.contains("threads") || why.contains("shared"), "{why}");
     let LoadError::NotAHandler(why) = error(load(component).await) else { panic!("it exports nothing") };
     assert!(why.contains("akri:discovery/handler"), "{why}");
     let LoadError::NotAHandler(why) = error(load(function).await) else { panic!("nobody has an f") };

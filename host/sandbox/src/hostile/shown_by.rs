@@ -59,7 +59,8 @@ fn web(behaviour: Web) -> Test {
         Web::GetMany => web::of_a_thousand_requests_a_host_gets_four_at_once,
         Web::Connect => web::a_tunnel_is_no_request,
         Web::NoPath => web::refused_requests_do_not_fill_the_log,
-        Web::HeaderFlood | Web::LongMethod => web::headers_are_bounded,
+        Web::HeaderFlood => web::headers_are_bounded,
+        Web::LongMethod | Web::LongTarget => web::what_a_request_is_made_of_is_bounded,
         Web::Abandon => web::a_server_that_never_answers_is_left_when_the_round_ends,
     }
 }
@@ -89,6 +90,7 @@ fn keep(behaviour: Keep) -> Test {
     match behaviour {
         Keep::Reveal => keep::a_secret_is_shown_by_grant_and_each_time_is_counted,
         Keep::Leak => keep::a_device_with_a_secret_in_it_is_withheld,
+        Keep::LeakLater => keep::a_secret_that_was_remembered_is_withheld_later,
         Keep::Remember | Keep::Recall => keep::what_a_round_remembers_the_next_one_recalls,
         Keep::RememberAndFail => keep::what_a_round_that_did_not_return_remembers_is_dropped,
         Keep::CacheFlood => keep::the_cache_is_bounded,

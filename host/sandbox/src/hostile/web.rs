@@ -247,7 +247,14 @@ pub(super) async fn headers_are_bounded() {
     });
     let seen = properties(with(http(&["127.0.0.0/8"]), &format!("get:http://{endless}/"))).await;
     assert!(seen["ERROR"].contains("HttpResponseHeaderSectionSize"), "{seen:?}");
+}
+
+/// A guest may hold a thousand requests that it never sends: each is small.
+#[tokio::test]
+pub(super) async fn what_a_request_is_made_of_is_bounded() {
     assert_eq!(properties(call("long-method")).await, BTreeMap::from([("METHOD".to_owned(), "Err(())".to_owned())]));
+    let longest = properties(call("long-target")).await;
+    assert_eq!((longest["AUTHORITY"].as_str(), longest["PATH"].as_str()), ("256", "4096"));
 }
 
 #[tokio::test]
