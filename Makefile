@@ -58,7 +58,9 @@ release: components ## The optimised program. Takes several minutes.
 bench: release guests ## What the README's numbers were made with. NUMBERS chooses, such as NUMBERS=round.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
 
-fuzz: ## A minute for each parser of outside input. Wants a nightly toolchain, cargo-fuzz and a C++ compiler.
+fuzz: guests ## A minute for each parser of outside input. Wants a nightly toolchain, cargo-fuzz and a C++ compiler.
+	@mkdir -p fuzz/corpus/component
+	@cp tests/guests/target/$(GUEST)/release/akri_older_guest.wasm fuzz/corpus/component/
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
 	  cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
 	done

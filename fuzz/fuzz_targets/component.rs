@@ -1,5 +1,5 @@
 //! Bytes of components: whatever they are, they are refused in a few words, or loaded, and then they end when their time is
-//! up. Seeds are the components of `target/components` and `tests/guests`.
+//! up. It goes on from a small component, which `make fuzz` puts into the corpus.
 #![no_main]
 
 use std::sync::LazyLock;
