@@ -38,8 +38,7 @@ const EDGES: [(&str, &[&str]); 7] = [
 ];
 
 /// The rules need nothing but these.
-const MODEL: [&str; 8] =
-    ["base64", "blake2", "ipnet", "memchr", "percent-encoding", "secrecy", "serde", "thiserror"];
+const MODEL: [&str; 8] = ["base64", "blake2", "ipnet", "memchr", "percent-encoding", "secrecy", "serde", "thiserror"];
 
 /// Workspaces of components: another target, another lock file.
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];

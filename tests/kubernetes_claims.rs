@@ -120,7 +120,7 @@ async fn a_slot_in_use_here_that_another_node_claims_is_an_event_and_kills_nobod
     site.wait_for_the_instance("the claim", of_a).await;
     a.kill();
     let slot = format!("{}-0", made.name_any());
-    let patch = json!({"spec": {"deviceUsage": {slot: "node-x"}}});
+    let patch = json!({"spec": {"deviceUsage": {slot: "node-b"}}});
     site.instances().patch(&made.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     a.start();
     a.offers(&resource, 1).await;

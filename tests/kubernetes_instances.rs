@@ -162,12 +162,12 @@ async fn a_node_that_is_gone_for_good_leaves_nothing() {
         c.kubelet.admit(&instance.name_any(), "container", &resource_of(instance), 1).await.unwrap();
     }
     a.offers(&resource_of(shared[0]), 1).await;
+    let used = |i: &Instance| usage(i).iter().any(|(_, user)| *user == "node-c");
+    site.wait_for_instances("both claims", |all| all.iter().all(used)).await;
 
     c.kill();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let used = |i: &Instance| usage(i).iter().any(|(_, user)| *user == "node-c");
-    let kept = site.list().await;
-    assert!(kept.iter().all(used), "its pods may still run: {kept:#?}");
+    assert!(site.list().await.iter().all(used), "its pods may still run");
 
     let machines: Api<Node> = Api::all(site.story.client());
     machines.delete("node-c", &DeleteParams::default()).await.unwrap();
