@@ -178,7 +178,7 @@ impl Site {
             publisher: Publisher::start(Arc::clone(&cluster)),
             cluster,
             journal,
-            plugins: Arc::new(Plugins::start(&self.node.path("kubelet"))),
+            plugins: Arc::new(Plugins::start(&self.node.path("kubelet"), Metrics::default())),
             claims: Arc::new(Claims::new(100)),
             sightings,
             cdi: None,
@@ -207,7 +207,7 @@ impl Site {
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), handlers.clone());
         let properties = Properties::new(self.line.values());
-        let providers = Providers { handlers, properties, remote };
+        let providers = Providers { handlers, properties, remote, metrics: Metrics::default() };
         self.owner =
             Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
         self.context = Some(context);

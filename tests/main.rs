@@ -12,6 +12,7 @@ mod configuration_level;
 mod discover;
 mod edits;
 mod handler_command;
+mod health;
 mod kubernetes_claims;
 mod kubernetes_configurations;
 mod kubernetes_instances;

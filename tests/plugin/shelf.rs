@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use akri_agent::metrics::Metrics;
 use akri_agent::plugin::resource::{Advertised, Preference, Refused, Resource, VirtualDevice};
 use akri_agent::plugin::{Plugin, Plugins};
 use akri_model::edits::ContainerEdits;
@@ -104,7 +105,7 @@ impl Node {
     }
 
     pub fn fresh(dir: TempDir) -> Self {
-        let plugins = Plugins::start(dir.path());
+        let plugins = Plugins::start(dir.path(), Metrics::default());
         Self { dir, plugins }
     }
 

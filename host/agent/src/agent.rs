@@ -136,7 +136,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         publisher: Publisher::start(Arc::clone(&cluster)),
         cluster: Arc::clone(&cluster),
         journal,
-        plugins: Arc::new(Plugins::start(&settings.kubelet_dir)),
+        plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.clone())),
         claims,
         sightings: reclaimer.sightings(),
         cdi: settings.cdi.clone(),
@@ -150,7 +150,12 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
     let supervisor =
         Supervisor { context: Arc::clone(&context), owners: BTreeMap::new(), entries, refused: BTreeMap::new(), ready };
-    let providers = Providers { handlers: registry.handlers(), properties: Properties::new(cluster.values()), remote };
+    let providers = Providers {
+        handlers: registry.handlers(),
+        properties: Properties::new(cluster.values()),
+        remote,
+        metrics: context.metrics.clone(),
+    };
     let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
     supervisor.stop().await;
     registration.stop().await;

@@ -25,6 +25,7 @@ use super::registry::{Handler, Handlers};
 use super::round::{Wake, call, round};
 use super::standing::User;
 use super::{Outcome, dice};
+use crate::metrics::Metrics;
 use crate::uevent::{Mark, Uevents};
 
 /// The rounds of one Configuration; they stop when this is dropped.
@@ -40,6 +41,7 @@ impl Rounds {
         handlers: watch::Receiver<Arc<Handlers>>,
         properties: Properties,
         outcomes: mpsc::Sender<Outcome>,
+        metrics: Metrics,
     ) -> Self {
         let now = Instant::now();
         let runner = Runner {
@@ -47,6 +49,7 @@ impl Rounds {
             handlers,
             properties,
             outcomes,
+            metrics,
             retry: Retry::default(),
             pace: Pace::new(now),
             ears: Ears::new(now),
@@ -68,6 +71,7 @@ struct Runner {
     handlers: watch::Receiver<Arc<Handlers>>,
     properties: Properties,
     outcomes: mpsc::Sender<Outcome>,
+    metrics: Metrics,
     retry: Retry,
     pace: Pace,
     ears: Ears,
@@ -136,10 +140,12 @@ impl Runner {
         if self.user.as_ref().is_none_or(|user| user.handler() != handler.object) {
             self.user = Some(handler.standings.begin(&handler.object, &subject.configuration.key));
         }
+        let began = Instant::now();
         let round = match &subject.properties {
             Ok(properties) => round(handler, self.call(subject, handler, properties)).await,
             Err(unresolved) => Err(RoundError::PropertiesUnresolved(unresolved.clone())),
         };
+        self.metrics.round(&subject.configuration.handler, round.as_ref().err(), began.elapsed());
         match round {
             Ok((set, wake)) => {
                 self.retry.reset();

@@ -19,6 +19,7 @@ use super::properties::{Answer, Properties};
 use super::registry::Handlers;
 use super::rounds::Rounds;
 use super::{Outcome, moment};
+use crate::metrics::Metrics;
 use crate::remote::{Heard, News, Question, Remote, Stream};
 
 /// Shortest pause between outcomes that streams cause; those of rounds are never held up.
@@ -53,6 +54,8 @@ pub struct Providers {
     pub properties: Properties,
     /// Remote handlers.
     pub remote: Remote,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl Sources {
@@ -250,12 +253,12 @@ impl Runner {
 
 impl Asked {
     fn new(now: &Configuration, configuration: watch::Receiver<Arc<Configuration>>, providers: &Providers) -> Self {
-        let Providers { handlers, properties, .. } = providers.clone();
+        let Providers { handlers, properties, metrics, .. } = providers.clone();
         let (tells, outcomes) = mpsc::channel(1);
         let (hears, heard) = mpsc::channel(NEWS);
         let mut model = Model::default();
         model.appear(Source::Component, None, true);
-        let _rounds = Rounds::start(configuration, handlers, properties, tells);
+        let _rounds = Rounds::start(configuration, handlers, properties, tells, metrics);
         let (handler, streams) = (now.handler.clone(), BTreeMap::new());
         Self { handler, model, _rounds, outcomes, streams, heard, hears, no_component: String::new() }
     }

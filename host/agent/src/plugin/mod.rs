@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::metrics::Metrics;
 use kubelet::Watcher;
 use registration::{Common, Registration};
 use resource::Resource;
@@ -44,10 +45,10 @@ pub struct Plugins {
 
 impl Plugins {
     /// Begins to look for a kubelet in `device-plugins` below its root directory (`/var/lib/kubelet`). Neither directory nor kubelet has to be there. Wants a tokio runtime.
-    pub fn start(kubelet_dir: &Path) -> Self {
+    pub fn start(kubelet_dir: &Path, metrics: Metrics) -> Self {
         let sockets = Arc::new(Sockets::new(kubelet_dir.join("device-plugins")));
         let watch = Watcher::start(Arc::clone(&sockets));
-        Self { common: Arc::new(Common::new(sockets, watch)), shutdown: watch::Sender::new(false) }
+        Self { common: Arc::new(Common::new(sockets, watch, metrics)), shutdown: watch::Sender::new(false) }
     }
 
     /// Serves a resource until its plugin is closed or its own [`closed`] flag is set. One resource name is to be served

@@ -18,6 +18,7 @@ use super::resource::{Advertised, Resource};
 use super::server::Server;
 use super::socket::{FileId, Sockets};
 use super::{Registered, channel, convert};
+use crate::metrics::Metrics;
 
 /// How many registrations may be under way at once.
 const AT_ONCE: usize = 16;
@@ -44,15 +45,16 @@ pub(super) struct Common {
     sockets: Arc<Sockets>,
     watch: Watch,
     pub(super) counts: watch::Sender<Registered>,
+    metrics: Metrics,
     permits: Semaphore,
     /// Whether a failure was logged since the last success: when the kubelet fails, it fails for a thousand at once.
     complained: AtomicBool,
 }
 
 impl Common {
-    pub(super) fn new(sockets: Arc<Sockets>, watch: Watch) -> Self {
+    pub(super) fn new(sockets: Arc<Sockets>, watch: Watch, metrics: Metrics) -> Self {
         let counts = watch::Sender::new(Registered::default());
-        Self { sockets, watch, counts, permits: Semaphore::new(AT_ONCE), complained: AtomicBool::new(false) }
+        Self { sockets, watch, counts, metrics, permits: Semaphore::new(AT_ONCE), complained: AtomicBool::new(false) }
     }
 
     /// Binds, serves and registers; says with which kubelet. The order is the kubelet's: it dials back before it answers.
@@ -165,6 +167,7 @@ impl Registration {
             match registered {
                 Ok((server, kubelet)) => {
                     pause = FIRST_PAUSE;
+                    common.metrics.registered();
                     let registered = Count::up(&common.counts, |counts| &mut counts.registered);
                     let end = self.over(&server, kubelet).await;
                     drop(registered);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use akri_agent::discovery::Outcome;
 use akri_agent::discovery::registry::Handlers;
 use akri_agent::discovery::rounds::Rounds;
+use akri_agent::metrics::Metrics;
 use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
 use tokio::sync::{mpsc, watch};
@@ -40,7 +41,8 @@ impl<'a> Source<'a> {
         let handlers = loaded.handlers.clone();
         let (_configuration, configuration) = watch::channel(Arc::clone(&subject.configuration));
         let (sender, outcomes) = mpsc::channel(1);
-        let _rounds = Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender);
+        let _rounds =
+            Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender, Metrics::default());
         Self { subject, handlers, outcomes, notes: Vec::new(), _rounds, _configuration }
     }
 

@@ -1,0 +1,70 @@
+//! What the agent says of itself over HTTP: that it lives, that it is ready, and what it has counted.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Node, wait_for};
+
+/// The status line and the rest of an answer; empty while nobody answers.
+fn get(address: SocketAddr, path: &str) -> (String, String) {
+    let ask = || {
+        let mut stream = TcpStream::connect(address)?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    let answer: String = ask().unwrap_or_default();
+    let (status, rest) = answer.split_once("\r\n").unwrap_or_default();
+    (status.to_owned(), rest.to_owned())
+}
+
+#[tokio::test]
+async fn health_and_numbers_are_served() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo("cam", 1, &["one"]);
+    node.write_configuration("bad", "udev", "      udevRule: []\n", "");
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let agent = node.start_with(&["--listen", &address.to_string()]);
+    let is_ok = |(status, _): &(String, String)| status == "HTTP/1.1 200 OK";
+    wait_for("life", || get(address, "/healthz"), is_ok).await;
+    wait_for("readiness", || get(address, "/readyz"), is_ok).await;
+    kubelet.wait_for("the camera", |view| view.resource("akri.sh/cam").allocatable() == 1).await;
+    kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
+    for line in [
+        r#"akri_discovery_rounds_total{handler="debugEcho",result="Discovered"} "#,
+        r#"akri_discovery_rounds_total{handler="udev",result="InvalidDetails"} 1"#,
+        r#"akri_discovery_round_duration_seconds_count{handler="debugEcho"} "#,
+        r#"akri_instances{namespace="default",configuration="cam"} 1"#,
+        r#"akri_claims_total{resource="configuration",result="Granted"} 1"#,
+        "akri_plugin_registrations_total 3",
+        "akri_allocate_duration_seconds_count 1",
+    ] {
+        let has_line = |(_, body): &(String, String)| body.lines().any(|told| told.starts_with(line));
+        wait_for(line, || get(address, "/metrics"), has_line).await;
+    }
+    assert!(get(address, "/elsewhere").0.contains("404"));
+    assert!(agent.stop());
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_an_error() {
+    let node = Node::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = node.akri(&[
+        "agent",
+        "--local",
+        node.path("manifests").to_str().unwrap(),
+        "--state-dir",
+        node.path("state").to_str().unwrap(),
+        "--kubelet-dir",
+        node.path("kubelet").to_str().unwrap(),
+        "--listen",
+        &address,
+    ]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains(&format!("error: cannot listen on {address}: ")), "{told}");
+    assert!(told.ends_with("name another address with --listen\n"), "{told}");
+}
