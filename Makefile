@@ -22,7 +22,7 @@ run: build ## The main job without a cluster: this machine's devices from the Co
 
 test: packages peers kubernetes build guests lint ## Everything CI checks.
 	cd handlers && cargo test --workspace --locked --quiet
-	cargo test --workspace --locked
+	cargo test --workspace --locked -- --test-threads 4
 
 lint: toolchain
 	cargo fmt --all --check

@@ -2,6 +2,7 @@
 //! choose some: `cargo bench --bench numbers -- round`.
 
 mod allocate;
+mod cluster;
 mod enumerate;
 mod hostile;
 mod load;
@@ -19,7 +20,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "load",
     "round",
     "remote",
@@ -32,6 +33,7 @@ const NAMES: [&str; 12] = [
     "reclaim",
     "restart",
     "onvif",
+    "cluster",
 ];
 
 fn main() {
@@ -62,6 +64,7 @@ async fn measured(name: &str) -> Table {
         "allocate" => allocate::measure().await,
         "reclaim" => reclaim::measure().await,
         "onvif" => onvif::measure().await,
+        "cluster" => cluster::measure().await,
         _ => restart::measure().await,
     }
 }

@@ -35,7 +35,7 @@ async fn refusal(member: &Member, pod: &str, resource: &str) -> String {
 
 #[tokio::test]
 async fn the_api_server_is_away_while_devices_come_and_go() {
-    let Some(site) = Site::begin("outage").await else { return };
+    let Some(site) = Site::begin_on_machines("outage").await else { return };
     let lamps = format!("{}-lamps", site.name());
     site.echo(&lamps, 2, &["lamp"], json!({})).await;
     configure(&site, site.name(), 2).await;
@@ -87,7 +87,7 @@ async fn the_api_server_is_away_while_devices_come_and_go() {
 
 #[tokio::test]
 async fn etcd_is_restarted() {
-    let Some(site) = Site::begin("etcd").await else { return };
+    let Some(site) = Site::begin_on_machines("etcd").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let (a, b) = (site.add("node-a"), site.add("node-b"));
     let made = site.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
@@ -119,7 +119,7 @@ async fn etcd_is_restarted() {
 /// A kubelet that starts while the API server is away knows of no pods (rule 19).
 #[tokio::test]
 async fn a_kubelet_that_restarts_without_an_api_server_costs_no_claim() {
-    let Some(site) = Site::begin("amnesia").await else { return };
+    let Some(site) = Site::begin_on_machines("amnesia").await else { return };
     configure(&site, site.name(), 1).await;
     let mut a = site.add("node-a");
     let cam = Handler::start(&a.node, "cam", "cam", &["one"]);

@@ -12,7 +12,7 @@ use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::cluster::{Story, wait_for};
+use crate::cluster::{Story, is_elsewhere, wait_for};
 use crate::kubelet::Kubelet;
 use crate::node::{Agent, Node, akri};
 
@@ -39,9 +39,19 @@ impl Site {
     /// None, with the reason, if there is no cluster.
     pub async fn begin(name: &str) -> Option<Self> {
         let turn = TURN.lock().await;
-        let elsewhere = std::env::var_os("KUBECONFIG").is_some();
-        let story = if elsewhere { Story::begin(name).await? } else { Story::begin_alone(name).await? };
+        let story = if is_elsewhere() { Story::begin(name).await? } else { Story::begin_alone(name).await? };
+        // Nodes that the controller does not know are gone.
+        for node in ["node-a", "node-b"].into_iter().filter(|_| is_elsewhere()) {
+            let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+            story.apply_one(object).await.unwrap();
+        }
         Some(Self::on(story, turn).await)
+    }
+
+    /// On the cluster of the tests, whose components the story stops and starts.
+    pub async fn begin_on_machines(name: &str) -> Option<Self> {
+        let turn = TURN.lock().await;
+        Some(Self::on(Story::begin_alone(name).await?, turn).await)
     }
 
     async fn on(story: Story, turn: MutexGuard<'static, ()>) -> Self {

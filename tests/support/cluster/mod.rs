@@ -23,5 +23,5 @@ pub use component::Component;
 pub use control_plane::ControlPlane;
 pub use image::{AKRI, BUSYBOX};
 pub use lifecycle::{Cluster, Extent, Use};
-pub use story::{Story, is_ready, phase, wait_for};
+pub use story::{Story, is_elsewhere, is_ready, phase, wait_for};
 pub use worker::Worker;

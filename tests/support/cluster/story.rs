@@ -243,7 +243,7 @@ impl Drop for Story {
 }
 
 /// Whether KUBECONFIG names a cluster that is not the one of the tests.
-fn is_elsewhere() -> bool {
+pub fn is_elsewhere() -> bool {
     std::env::var_os("KUBECONFIG").is_some_and(|named| named != Cluster::new().kubeconfig())
 }
 

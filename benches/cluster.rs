@@ -1,0 +1,125 @@
+//! Two agents on a real API server: what they ask of it at rest and for each claim, and how long a claim on a shared device
+//! takes beside a bare request that writes as much. The API server does the counting.
+
+use std::time::{Duration, Instant};
+
+use akri_api::Instance;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
+use akri_tests::site::{Member, Site};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::measure::{Samples, Table};
+
+const DEVICES: usize = 1000;
+const CLAIMS: usize = 200;
+
+/// How long agents are watched at rest; rounds are as often as by default.
+const REST: Duration = Duration::from_secs(60);
+
+pub(crate) async fn measure() -> Table {
+    let mut table = Table::new(format!("{DEVICES} devices that two agents share, on Kubernetes 1.20"));
+    let Some(site) = Site::begin("bench").await else {
+        table.value("skipped: there is no cluster", "", "");
+        return table;
+    };
+    site.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "10s"})).await;
+    let names: Vec<String> = (0..DEVICES).map(|number| format!("device-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let before = Counts::of(site.story.client()).await;
+    let start = Instant::now();
+    site.echo(site.name(), 1, &names, json!({})).await;
+    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    for member in [&a, &b] {
+        let all = |offered: usize| offered == DEVICES;
+        member
+            .kubelet
+            .wait_for("all resources", |view| all(view.resources.values().filter(|r| r.allocatable() == 1).count()))
+            .await;
+    }
+    table.value("offered by both kubelets after", crate::measure::readable(start.elapsed()), "");
+    sleep(Duration::from_secs(15)).await; // the last statuses are written
+    let made = Counts::of(site.story.client()).await;
+    made.rows(&mut table, &before, "until all are offered", DEVICES, "a device");
+
+    sleep(REST).await;
+    let rested = Counts::of(site.story.client()).await;
+    rested.rows(&mut table, &made, &format!("in {} s at rest", REST.as_secs()), 1, "in all");
+
+    let resources = resources(&site, &a).await;
+    let (claims, bare) = claims(&site, &a, &resources).await;
+    sleep(Duration::from_secs(5)).await;
+    let after = Counts::of(site.story.client()).await;
+    let ratio = claims.median().as_secs_f64() / bare.median().as_secs_f64();
+    table.row("Allocate", &claims, format!("{ratio:.1} × a bare JSON Patch"));
+    table.row("a bare JSON Patch of a ConfigMap", &bare, "");
+    after.rows(&mut table, &rested, "for claims", CLAIMS, "a claim, the bare patches not counted");
+    table
+}
+
+async fn resources(site: &Site, member: &Member) -> Vec<String> {
+    let instances: Api<Instance> = site.story.api();
+    let listed = instances.list(&ListParams::default()).await.unwrap();
+    let names = listed.iter().map(|instance| format!("akri.sh/{}", instance.name_any()));
+    names.filter(|name| member.kubelet.view(|view| view.resource(name).allocatable() == 1)).take(CLAIMS).collect()
+}
+
+/// Claims, each after a bare patch.
+async fn claims(site: &Site, member: &Member, resources: &[String]) -> (Samples, Samples) {
+    let maps: Api<ConfigMap> = site.story.api();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bare"}, "data": {"slot": ""}});
+    site.story.apply_one(map).await.unwrap();
+    let (mut claims, mut bare) = (Vec::new(), Vec::new());
+    for resource in resources {
+        let [from, to] = if bare.len() % 2 == 0 { ["", "node-a"] } else { ["node-a", ""] };
+        let operations = json!([
+            {"op": "test", "path": "/data/slot", "value": from},
+            {"op": "replace", "path": "/data/slot", "value": to},
+        ]);
+        let patch: Patch<Value> = Patch::Json(serde_json::from_value(operations).unwrap());
+        let start = Instant::now();
+        maps.patch("bare", &PatchParams::default(), &patch).await.unwrap();
+        bare.push(start.elapsed());
+        let devices_ids = vec![format!("{}-0", resource.trim_start_matches("akri.sh/"))];
+        let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
+        let mut plugin = member.kubelet.plugin(resource);
+        let start = Instant::now();
+        plugin.allocate(request).await.unwrap();
+        claims.push(start.elapsed());
+    }
+    (Samples::new(claims), Samples::new(bare))
+}
+
+/// What the API server says it did for objects of `akri.sh`.
+struct Counts {
+    reads: f64,
+    writes: f64,
+    events: f64,
+}
+
+impl Counts {
+    async fn of(client: Client) -> Self {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let text = client.request_text(request).await.unwrap();
+        let sum = |metric: &str, wanted: &dyn Fn(&str) -> bool| -> f64 {
+            let lines = text.lines().filter(|line| line.starts_with(metric) && line.contains(r#"group="akri.sh""#));
+            lines.filter(|line| wanted(line)).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        };
+        let is_write = |line: &str| ["POST", "PUT", "PATCH", "APPLY", "DELETE"].iter().any(|verb| line.contains(verb));
+        Self {
+            reads: sum("apiserver_request_total{", &|line| !is_write(line)),
+            writes: sum("apiserver_request_total{", &is_write),
+            events: sum("apiserver_watch_events_total{", &|_| true),
+        }
+    }
+
+    fn rows(&self, table: &mut Table, before: &Self, what: &str, parts: usize, of: &str) {
+        let part = |now: f64, before: f64| format!("{:.2}", (now - before) / parts as f64);
+        table.value(format!("requests that write, {what}"), part(self.writes, before.writes), of);
+        table.value(format!("requests that read, {what}"), part(self.reads, before.reads), of);
+        table.value(format!("watch events, {what}"), part(self.events, before.events), of);
+    }
+}
