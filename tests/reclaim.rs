@@ -92,3 +92,13 @@ async fn a_claim_made_again_has_to_be_seen_again() {
     assert!(is_held(&node.instances()), "that the first pod was seen says nothing about the next one");
     kubelet.admit("next", "app", CAMERAS, 1).await.unwrap();
 }
+
+#[tokio::test]
+async fn an_id_that_two_pods_have_is_told_once_and_taken_from_neither() {
+    let (node, kubelet, agent) = in_use(&[]).await;
+    kubelet.list_twice("pod", "another");
+    agent.wait_for_log("SlotUsedTwice: pods default/another and default/pod have '0' of akri.sh/cam at once").await;
+    tokio::time::sleep(LOOKS).await;
+    assert_eq!(agent.log().matches("SlotUsedTwice").count(), 1);
+    assert!(is_held(&node.instances()));
+}

@@ -22,6 +22,7 @@ pub struct Metrics {
     claims: Family<Claim, Counter>,
     allocate_duration: Histogram,
     reclaimed: Counter,
+    used_twice: Counter,
     registrations: Counter,
 }
 
@@ -58,6 +59,7 @@ impl Default for Metrics {
             claims: Family::default(),
             allocate_duration: Histogram::new(exponential_buckets(0.0005, 2.0, 13)),
             reclaimed: Counter::default(),
+            used_twice: Counter::default(),
             registrations: Counter::default(),
         };
         metrics.register();
@@ -81,6 +83,7 @@ impl Metrics {
         let duration = self.allocate_duration.clone();
         akri.register_with_unit("allocate_duration", "Time an Allocate takes", Unit::Seconds, duration);
         akri.register("slots_reclaimed", "Slots given back since no container uses them", self.reclaimed.clone());
+        akri.register("slots_used_twice", "Device plugin ids seen in two pods at once", self.used_twice.clone());
         akri.register("plugin_registrations", "Resources registered with the kubelet", self.registrations.clone());
     }
 
@@ -114,6 +117,11 @@ impl Metrics {
     /// A slot was given back since no container uses it.
     pub fn reclaimed(&self) {
         self.reclaimed.inc();
+    }
+
+    /// Two pods have one id at once.
+    pub fn used_twice(&self) {
+        self.used_twice.inc();
     }
 
     /// A resource was registered with the kubelet.

@@ -26,6 +26,9 @@ const SOON: Duration = Duration::from_millis(200);
 /// Which device plugin ids containers of this node use, by resource name.
 pub type InUse = BTreeMap<String, BTreeSet<String>>;
 
+/// Ids that containers of two pods have at once, by resource and id, and which pods those are.
+pub type Twice = BTreeMap<(String, String), String>;
+
 /// A look and what it found.
 #[derive(Debug, Clone, Default)]
 pub struct Sighting {
@@ -33,6 +36,8 @@ pub struct Sighting {
     pub look: Option<Look>,
     /// What is in use.
     pub in_use: Arc<InUse>,
+    /// Of that, what should not be possible.
+    pub twice: Arc<Twice>,
 }
 
 /// What claims and looks have to know of each other. All counters only grow.
@@ -193,7 +198,8 @@ impl Looker {
         }
         let settled = self.restarted.is_some_and(|restarted| restarted.elapsed() >= self.settle);
         let look = Look { generation, epoch: self.claims.epoch(), at: self.claims.now(), settled };
-        Ok(Sighting { look: Some(look), in_use: Arc::new(in_use(&listed.uses)) })
+        let (in_use, twice) = in_use(&listed.uses);
+        Ok(Sighting { look: Some(look), in_use: Arc::new(in_use), twice: Arc::new(twice) })
     }
 
     /// A kubelet that was restarted while the API server is away knows of no pod at all, not even of this agent's.
@@ -219,20 +225,21 @@ impl Looker {
 }
 
 /// Ids in use by resource. One id in two pods is the kubelet's business, and no reason to release anything (rule 21).
-pub fn in_use(uses: &[PodUse]) -> InUse {
-    let mut in_use = InUse::new();
+pub fn in_use(uses: &[PodUse]) -> (InUse, Twice) {
+    let (mut in_use, mut twice) = (InUse::new(), Twice::new());
     let mut users: BTreeMap<(&str, &str), &PodUse> = BTreeMap::new();
     for pod in uses {
         for id in &pod.ids {
             if let Some(other) = users.insert((&pod.resource, id), pod)
                 && (&other.namespace, &other.pod) != (&pod.namespace, &pod.pod)
             {
-                warn!(resource = pod.resource, id, "in use by pods {} and {} at once", other.pod, pod.pod);
+                let pods = format!("{}/{} and {}/{}", other.namespace, other.pod, pod.namespace, pod.pod);
+                twice.insert((pod.resource.clone(), id.clone()), pods);
             }
             in_use.entry(pod.resource.clone()).or_default().insert(id.clone());
         }
     }
-    in_use
+    (in_use, twice)
 }
 
 #[cfg(test)]
@@ -311,6 +318,9 @@ mod tests {
             ids: ids.iter().map(|id| (*id).to_owned()).collect(),
         };
         let expected = BTreeSet::from(["0", "1", "2"].map(str::to_owned));
-        assert_eq!(in_use(&[of("a", &["0", "1"]), of("b", &["1", "2"])]), [("akri.sh/cam".into(), expected)].into());
+        let (in_use, twice) = in_use(&[of("a", &["0", "1"]), of("b", &["1", "2"]), of("b", &["2"])]);
+        assert_eq!(in_use, [("akri.sh/cam".into(), expected)].into());
+        let pods = "default/a and default/b".to_owned();
+        assert_eq!(twice, [(("akri.sh/cam".into(), "1".into()), pods)].into(), "containers of one pod may share");
     }
 }

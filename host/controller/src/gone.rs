@@ -2,13 +2,14 @@
 //! its Node object does not exist; one that is only not ready may still use its devices.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use akri_api::Instance;
 use akri_api::validate::is_dns_subdomain;
 use akri_model::names::{Usage, node_hash};
-use futures::Stream;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, PartialObjectMeta};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -17,6 +18,10 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tracing::info;
+
+/// How long an Instance may be without nodes: it is made so, and its agent joins it next. One that lost its agent right then,
+/// or between its last node's leave and its deletion, would stay for ever.
+const JOINING: Duration = Duration::from_mins(5);
 
 /// Finalizers of Kubernetes itself that a node could have as its name.
 const NOT_A_NODE: [&str; 1] = ["orphan"];
@@ -72,13 +77,15 @@ pub(crate) async fn clean(
 ) -> Result<(), GoneError> {
     let failed = |source| GoneError { name: object.name_any(), source };
     let gone = nodes.gone(mentioned(object)).await.map_err(failed)?;
-    if gone.is_empty() {
-        return Ok(());
-    }
     let namespace = object.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, resource);
-    remove(&api, object, &gone).await.map_err(failed)?;
-    info!(object = object.name_any(), namespace, ?gone, "removed what nodes that are gone have left");
+    if !gone.is_empty() {
+        remove(&api, object, &gone).await.map_err(failed)?;
+        info!(object = object.name_any(), namespace, ?gone, "removed what nodes that are gone have left");
+    } else if is_abandoned(object) && is_old(object, Timestamp::now()) {
+        delete(&api, object).await.map_err(failed)?;
+        info!(object = object.name_any(), namespace, "deleted: no node sees it and nobody uses it");
+    }
     Ok(())
 }
 
@@ -92,12 +99,17 @@ async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, gone: &BTreeSe
     if rest.len() > 1 {
         let left = api.patch(&name, &PatchParams::default(), &json_patch(rest)?).await?;
         if is_abandoned(&left) {
-            let (uid, resource_version) = (left.uid(), left.resource_version());
-            let preconditions = Some(Preconditions { uid, resource_version });
-            api.delete(&name, &DeleteParams { preconditions, ..DeleteParams::default() }).await?;
+            delete(api, &left).await?;
         }
     }
     Ok(())
+}
+
+/// Deletes this very version of an object, and nothing that somebody made of it meanwhile.
+async fn delete(api: &Api<DynamicObject>, object: &DynamicObject) -> kube::Result<()> {
+    let (uid, resource_version) = (object.uid(), object.resource_version());
+    let preconditions = Some(Preconditions { uid, resource_version });
+    api.delete(&object.name_any(), &DeleteParams { preconditions, ..DeleteParams::default() }).await.map(drop)
 }
 
 fn json_patch(operations: Vec<Value>) -> kube::Result<Patch<()>> {
@@ -111,6 +123,12 @@ fn is_abandoned(object: &DynamicObject) -> bool {
         instance.spec.nodes.is_empty() && instance.spec.device_usage.values().all(String::is_empty)
     };
     object.metadata.deletion_timestamp.is_none() && instance.is_ok_and(idle)
+}
+
+/// Whether it was made so long ago that the agent that made it would have joined it since.
+fn is_old(object: &DynamicObject, now: Timestamp) -> bool {
+    let made = object.metadata.creation_timestamp.as_ref();
+    made.is_some_and(|made| now.duration_since(made.0) > SignedDuration::try_from(JOINING).unwrap_or_default())
 }
 
 /// All nodes that an object speaks of.
@@ -259,6 +277,9 @@ mod tests {
         assert!(!is_abandoned(&object(value.clone())), "slots are in use");
         value["spec"]["deviceUsage"] = json!({"cam-1-0": ""});
         assert!(is_abandoned(&object(value.clone())));
+        value["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let at = |time: &str| is_old(&object(value.clone()), time.parse().unwrap());
+        assert!(!at("2026-01-01T00:04:59Z") && at("2026-01-01T00:05:01Z"), "its agent may be about to join it");
         value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert!(!is_abandoned(&object(value)));
         assert!(!is_abandoned(&object(json!({"metadata": {"name": "cam"}, "spec": {}}))), "a Configuration");

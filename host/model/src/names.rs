@@ -18,6 +18,10 @@ pub const MAX_NAME: usize = 63;
 /// Longest Configuration name: with `-` and the usual six hex digits it fits into [`MAX_NAME`].
 pub const MAX_CONFIGURATION_NAME: usize = 56;
 
+/// Above this many characters a Configuration's name leaves no room for the longer hashes that devices with the same six hex
+/// digits get. It works, with a warning.
+pub const LONG_CONFIGURATION_NAME: usize = 52;
+
 /// A namespaced Kubernetes name. Everything of a Configuration is kept under one, never under the bare name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {

@@ -148,6 +148,18 @@ impl Kubelet {
         self.state.change(|state| state.remove_pod(pod));
     }
 
+    /// From now on another pod is listed with what a pod has, too, as by a kubelet that has lost its memory.
+    pub fn list_twice(&self, pod: &str, other: &str) {
+        self.state.change(|state| {
+            let has = state.view.pods.iter().filter(|((name, ..), _)| name == pod);
+            let copies = has.map(|((_, container, resource), admitted)| {
+                ((other.to_owned(), container.clone(), resource.clone()), admitted.clone())
+            });
+            let copies: Vec<_> = copies.collect();
+            state.view.pods.extend(copies);
+        });
+    }
+
     /// The connection to a resource's plugin, for calls a kubelet would not make.
     pub fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
         self.state.lock().endpoints[resource].client.clone()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_model::configuration::{Configuration, Resources};
+use akri_model::configuration::Resources;
 use akri_model::device::{Device, DeviceSet, Unlisted};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
@@ -20,7 +20,6 @@ use super::naming::{self, Named, Nameless, NamingError};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
-use crate::cluster::Occurrence;
 use crate::discovery::sources::Told;
 use crate::discovery::{Outcome, dice};
 use crate::plugin::Plugin;
@@ -151,10 +150,7 @@ impl State {
     /// A device that can't have an Instance is worth an Event (rule 30); one whose turn has only not come is not.
     fn tell_unpublished(&self, device: &Device, error: &NamingError) {
         if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
-            let Configuration { key, uid, .. } = &*self.configuration;
-            let message = format!("device '{}': {error}", device.id);
-            let (key, uid) = (key.clone(), uid.clone());
-            self.context.cluster.tell(Occurrence { kind: "Configuration", key, uid, reason: "NotPublished", message });
+            self.context.cluster.tell(self.occurrence("NotPublished", format!("device '{}': {error}", device.id)));
         }
     }
 

@@ -11,19 +11,20 @@ mod requests;
 mod resource;
 mod whole;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::names::{Identity, Key};
+use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+use tracing::warn;
 
 use crate::cdi::Cdi;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Occurrence};
 use crate::discovery::moment;
 use crate::discovery::sources::{Providers, Sources, Told};
 use crate::journal::Journal;
@@ -89,6 +90,10 @@ impl Owner {
         entries: Vec<Entry>,
         providers: Providers,
     ) -> Self {
+        if configuration.key.name.len() > LONG_CONFIGURATION_NAME {
+            let (key, long) = (&configuration.key, LONG_CONFIGURATION_NAME);
+            warn!(configuration = %key, "the name has more than {long} characters: a device whose hash has to be longer won't fit");
+        }
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
@@ -148,6 +153,8 @@ struct State {
     /// For the plugins.
     asks: mpsc::Sender<Command>,
     counted: usize,
+    /// Resources and ids that two pods have at once, as told.
+    twice: BTreeSet<(String, String)>,
     /// When the API was last asked about shared Instances.
     last_agreement: Instant,
 }
@@ -167,6 +174,7 @@ impl State {
             commands,
             asks,
             counted: 0,
+            twice: BTreeSet::new(),
             last_agreement: Instant::now(),
         };
         for mut entry in entries {
@@ -250,6 +258,13 @@ impl State {
         let Key { namespace, name } = &self.configuration.key;
         self.context.metrics.forget(namespace, name);
         self.context.publisher.forget(self.configuration.key.clone());
+    }
+
+    /// Something that happened to the Configuration.
+    fn occurrence(&self, reason: &'static str, message: String) -> Occurrence {
+        warn!(configuration = %self.configuration.key, "{reason}: {message}");
+        let Configuration { key, uid, .. } = &*self.configuration;
+        Occurrence { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message }
     }
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {

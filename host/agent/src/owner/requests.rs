@@ -13,7 +13,7 @@ use super::published::Published;
 use super::resource::{Allocated, Command, Target};
 use super::{State, claims, whole};
 use crate::plugin::resource::{Preference, Refused};
-use crate::reclaim::Sighting;
+use crate::reclaim::{Sighting, Twice};
 
 impl State {
     pub(super) async fn serve(&mut self, command: Command) {
@@ -116,6 +116,7 @@ impl State {
 
     pub(super) async fn look(&mut self, sighting: &Sighting) {
         let Some(look) = sighting.look else { return };
+        self.notice_twice(&sighting.twice);
         let whole = sighting.in_use.get(&resource_name(&self.configuration.key.name));
         let judged = self.published.iter_mut().map(|(identity, published)| {
             let own = sighting.in_use.get(&resource_name(&published.entry.key.name));
@@ -124,6 +125,26 @@ impl State {
         let ended: Vec<(Identity, Vec<u32>)> = judged.filter(|(_, slots)| !slots.is_empty()).collect();
         for (identity, slots) in ended {
             self.release(&identity, &slots).await;
+        }
+    }
+
+    /// That two pods have one id is the kubelet's doing: it is told once, and taken from neither (rule 21).
+    fn notice_twice(&mut self, twice: &Twice) {
+        self.twice.retain(|slot| twice.contains_key(slot));
+        for (slot, pods) in twice.iter().filter(|(slot, _)| !self.twice.contains(*slot)).collect::<Vec<_>>() {
+            let (resource, id) = slot;
+            let message = format!("pods {pods} have '{id}' of {resource} at once");
+            let of_this = |published: &&Published| resource_name(&published.entry.key.name) == *resource;
+            let occurrence = if *resource == resource_name(&self.configuration.key.name) {
+                self.occurrence("SlotUsedTwice", message)
+            } else if let Some(published) = self.published.values().find(of_this) {
+                published.occurrence("SlotUsedTwice", message)
+            } else {
+                continue; // another Configuration's
+            };
+            self.twice.insert(slot.clone());
+            self.context.metrics.used_twice();
+            self.context.cluster.tell(occurrence);
         }
     }
 
