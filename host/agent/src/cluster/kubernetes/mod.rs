@@ -176,11 +176,17 @@ impl Cluster for Kubernetes {
         if let Some(known) = mine.into_iter().find(stands_for) {
             return Ok(Some(known));
         }
-        // Another node may have made it, and only that node's agent watches it.
+        // Another node may have made it, and only that node's agent watches it. Nearly always it has the shortest name.
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&*configuration.namespace, name)).collect();
-        let found = try_join_all(keys.iter().map(|key| self.get(key))).await?;
-        let found = found.into_iter().flatten().map(|object| self.instances.learn(&object));
-        Ok({ found }.find(stands_for))
+        let (shortest, longer) = keys.split_at(keys.len().min(1));
+        for keys in [shortest, longer] {
+            let found = try_join_all(keys.iter().map(|key| self.get(key))).await?;
+            let mut found = found.into_iter().flatten().map(|object| self.instances.learn(&object));
+            if let Some(known) = found.find(stands_for) {
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
     }
 
     async fn create(&self, instance: &Instance) -> Result<Created, ClusterError> {
