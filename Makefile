@@ -31,6 +31,7 @@ lint: toolchain
 	cd fuzz && cargo fmt --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cd handlers && cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cd handlers && cargo clippy --workspace --release --locked --target $(GUEST) --quiet -- -D warnings
 
 kubernetes: ## The programs of a cluster, for stories; minutes, but once. Without Debian those stories are skipped.
 	tests/cluster/build.sh target/cluster

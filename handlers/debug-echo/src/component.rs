@@ -1,6 +1,6 @@
 //! The component: the world's exports, over the plain functions of this crate.
 
-use crate::{AVAILABILITY, DESCRIPTION, INTERVAL_MS, NAME, details, details::Details, is_offline};
+use crate::{AVAILABILITY, DESCRIPTION, INTERVAL_MS, NAME, details::Details, is_offline};
 use bindings::akri::discovery::types::{Device, DiscoveryError, Problem};
 use bindings::akri::discovery::{properties, round};
 use bindings::exports::akri::discovery::handler::{Description, Guest};
@@ -48,8 +48,8 @@ fn details() -> Result<Details, Vec<Problem>> {
     Details::parse(round::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
 }
 
-fn problem(problem: details::Problem) -> Problem {
-    Problem { path: problem.path, reason: "InvalidDetails".into(), message: problem.message }
+fn problem(problem: handler_details::Problem) -> Problem {
+    Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
 }
 
 fn device(description: String) -> Device {

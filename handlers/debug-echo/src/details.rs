@@ -2,18 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use handler_details::{Problem, read};
 use serde::Deserialize;
-use serde_json::Value;
-use serde_path_to_error::{Path, Segment};
-
-/// Something wrong in the details.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// JSON pointer (RFC 6901) into the details, "" for the whole.
-    pub path: String,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -29,13 +19,8 @@ impl Details {
     /// # Errors
     /// Everything that is wrong, at least one problem.
     pub fn parse(json: Option<&str>) -> Result<Self, Vec<Problem>> {
-        let fields = match json.map(serde_json::from_str) {
-            Some(Ok(Value::Object(fields))) => fields,
-            Some(Ok(_)) => return Err(vec![whole("the details must be a mapping with the field 'descriptions'")]),
-            Some(Err(_)) | None => return Err(vec![whole("the details are neither YAML nor JSON")]),
-        };
-        let details: Self = serde_path_to_error::deserialize(fields)
-            .map_err(|error| vec![Problem { path: pointer(error.path()), message: error.inner().to_string() }])?;
+        let details: Self =
+            read(json, "the details must be a mapping with the field 'descriptions'").map_err(|one| vec![one])?;
         let empty: Vec<Problem> = details.empty_descriptions().collect();
         if empty.is_empty() { Ok(details) } else { Err(empty) }
     }
@@ -49,24 +34,8 @@ impl Details {
     /// A description is a device's id, and an id can't be empty.
     fn empty_descriptions(&self) -> impl Iterator<Item = Problem> + '_ {
         let empty = self.descriptions.iter().enumerate().filter(|(_, description)| description.is_empty());
-        empty.map(|(index, _)| Problem {
-            path: format!("/descriptions/{index}"),
-            message: "a description must not be empty".into(),
-        })
+        empty.map(|(index, _)| Problem::invalid(format!("/descriptions/{index}"), "a description must not be empty"))
     }
-}
-
-fn whole(message: &str) -> Problem {
-    Problem { path: String::new(), message: message.into() }
-}
-
-/// The path of a serde error as a JSON pointer.
-fn pointer(path: &Path) -> String {
-    path.iter().fold(String::new(), |pointer, segment| match segment {
-        Segment::Seq { index } => format!("{pointer}/{index}"),
-        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => pointer,
-    })
 }
 
 #[cfg(test)]
@@ -94,7 +63,7 @@ mod tests {
             );
         }
         for json in [None, Some(""), Some("{")] {
-            assert_eq!(Details::parse(json), Err(vec![whole("the details are neither YAML nor JSON")]));
+            assert_eq!(Details::parse(json), Err(vec![Problem::invalid("", "the details are neither YAML nor JSON")]));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::details::Details;
 use crate::http_client::{self, Http};
 use crate::memory::{self, Memory};
 use crate::survey::{Note, Report, survey};
-use crate::{INTERVAL_MS, NAME, details, device};
+use crate::{INTERVAL_MS, NAME, device};
 use bindings::akri::discovery::types::{AccessError, Device, DiscoveryError, Problem};
 use bindings::akri::discovery::{cache, multicast, properties, round, secrets};
 use bindings::exports::akri::discovery::handler::{Description, Guest};
@@ -75,9 +75,9 @@ impl Guest for Onvif {
 }
 
 fn details() -> Result<Details, Vec<Problem>> {
-    let problem = |problem: details::Problem| Problem {
+    let problem = |problem: handler_details::Problem| Problem {
         path: problem.path,
-        reason: "InvalidDetails".into(),
+        reason: problem.reason.into(),
         message: problem.message,
     };
     Details::parse(round::details_json().as_deref()).map_err(|error| vec![problem(error)])

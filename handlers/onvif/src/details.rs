@@ -2,23 +2,13 @@
 
 use std::time::Duration;
 
+use handler_details::{Problem, read};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use serde_path_to_error::{Path, Segment};
 
 use crate::filter::{Filter, Ip, Mac, Scope, Uuid};
 
 /// The longest window; a round has 60 s for everything.
 const MAX_WINDOW: u64 = 30;
-
-/// Something wrong in the details.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// JSON pointer (RFC 6901) into the details, "" for the whole.
-    pub path: String,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,14 +79,8 @@ impl Details {
     /// # Errors
     /// The first bad field.
     pub fn parse(json: Option<&str>) -> Result<Self, Problem> {
-        let fields = match json.map(serde_json::from_str) {
-            Some(Ok(Value::Object(fields))) => fields,
-            Some(Ok(Value::Null)) => Map::new(),
-            Some(Ok(_)) => return Err(whole("the details must be a mapping, with fields such as 'ipAddresses'")),
-            Some(Err(_)) | None => return Err(whole("the details are neither YAML nor JSON")),
-        };
-        let fields: Fields = serde_path_to_error::deserialize(fields)
-            .map_err(|error| Problem { path: pointer(error.path()), message: error.inner().to_string() })?;
+        let json = json.map(|json| if json.trim() == "null" { "{}" } else { json });
+        let fields: Fields = read(json, "the details must be a mapping, with fields such as 'ipAddresses'")?;
         let stream = match fields.stream_profile {
             Some(profile) => Some(WantedStream::Profile(profile)),
             None => fields.stream_uri.then_some(WantedStream::First),
@@ -110,19 +94,6 @@ impl Details {
             stream,
         })
     }
-}
-
-fn whole(message: &str) -> Problem {
-    Problem { path: String::new(), message: message.into() }
-}
-
-/// The path of a serde error as a JSON pointer.
-fn pointer(path: &Path) -> String {
-    path.iter().fold(String::new(), |pointer, segment| match segment {
-        Segment::Seq { index } => format!("{pointer}/{index}"),
-        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => pointer,
-    })
 }
 
 #[cfg(test)]
@@ -185,7 +156,7 @@ mod tests {
             assert_eq!(problem(json), ("".into(), message.into()));
         }
         for json in [None, Some(""), Some("{")] {
-            assert_eq!(Details::parse(json), Err(whole("the details are neither YAML nor JSON")));
+            assert_eq!(Details::parse(json), Err(Problem::invalid("", "the details are neither YAML nor JSON")));
         }
     }
 

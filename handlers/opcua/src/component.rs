@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 
-use crate::details::{self, Details};
+use crate::details::Details;
 use crate::round::{self, Failure, Report};
 use crate::sockets::Sockets;
 use crate::{INTERVAL_MS, NAME, device};
@@ -57,7 +57,7 @@ fn details() -> Result<Details, Vec<Problem>> {
     Details::parse(host::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
 }
 
-fn problem(problem: details::Problem) -> Problem {
+fn problem(problem: handler_details::Problem) -> Problem {
     Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
 }
 

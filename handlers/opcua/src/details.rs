@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use handler_details::{Problem, read};
 use serde::Deserialize;
-use serde_json::Value;
-use serde_path_to_error::{Path, Segment};
 
 use crate::url::Url;
 
@@ -16,17 +15,6 @@ const MAX_URLS: usize = 256;
 
 /// The discovery server of the machine itself, where OPC UA puts it.
 const DEFAULT_URL: &str = "opc.tcp://localhost:4840/";
-
-/// Something wrong in the details.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// JSON pointer (RFC 6901) into the details, "" for the whole.
-    pub path: String,
-    /// `InvalidDetails` or `InvalidUrl`.
-    pub reason: &'static str,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,16 +95,8 @@ impl Details {
     /// # Errors
     /// At least one problem: the first bad field, or up to 16 bad URLs.
     pub fn parse(json: Option<&str>) -> Result<Self, Vec<Problem>> {
-        let fields = match json.map(serde_json::from_str) {
-            Some(Ok(Value::Object(fields))) => fields,
-            Some(Ok(_)) => {
-                let message = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
-                return Err(vec![invalid("", message)]);
-            }
-            Some(Err(_)) | None => return Err(vec![invalid("", "the details are neither YAML nor JSON")]),
-        };
-        let fields: Fields = serde_path_to_error::deserialize(fields)
-            .map_err(|error| vec![invalid(pointer(error.path()), error.inner().to_string())])?;
+        let mapping = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
+        let fields: Fields = read(json, mapping).map_err(|one| vec![one])?;
         let discovery_urls = discovery_urls(fields.opcua_discovery_method.standard.discovery_urls)?;
         Ok(Self { discovery_urls, application_names: fields.application_names })
     }
@@ -126,7 +106,7 @@ fn discovery_urls(texts: Vec<String>) -> Result<Vec<DiscoveryUrl>, Vec<Problem>>
     const PATH: &str = "/opcuaDiscoveryMethod/standard/discoveryUrls";
     if texts.len() > MAX_URLS {
         let message = format!("{} URLs are too many for one Configuration (at most {MAX_URLS})", texts.len());
-        return Err(vec![invalid(PATH, message)]);
+        return Err(vec![Problem::invalid(PATH, message)]);
     }
     let (mut urls, mut problems, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (index, text) in texts.into_iter().enumerate() {
@@ -142,19 +122,6 @@ fn discovery_urls(texts: Vec<String>) -> Result<Vec<DiscoveryUrl>, Vec<Problem>>
     }
     problems.truncate(MAX_PROBLEMS);
     if problems.is_empty() { Ok(urls) } else { Err(problems) }
-}
-
-fn invalid(path: impl Into<String>, message: impl Into<String>) -> Problem {
-    Problem { path: path.into(), reason: "InvalidDetails", message: message.into() }
-}
-
-/// The path of a serde error as a JSON pointer.
-fn pointer(path: &Path) -> String {
-    path.iter().fold(String::new(), |pointer, segment| match segment {
-        Segment::Seq { index } => format!("{pointer}/{index}"),
-        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => pointer,
-    })
 }
 
 #[cfg(test)]
@@ -206,10 +173,10 @@ mod tests {
     fn details_that_are_no_mapping_are_named_as_a_whole() {
         for json in ["null", "[]", "3", "[[]]"] {
             let message = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
-            assert_eq!(Details::parse(Some(json)), Err(vec![invalid("", message)]));
+            assert_eq!(Details::parse(Some(json)), Err(vec![Problem::invalid("", message)]));
         }
         for json in [None, Some(""), Some("{")] {
-            assert_eq!(Details::parse(json), Err(vec![invalid("", "the details are neither YAML nor JSON")]));
+            assert_eq!(Details::parse(json), Err(vec![Problem::invalid("", "the details are neither YAML nor JSON")]));
         }
     }
 
@@ -240,7 +207,7 @@ mod tests {
                 "unknown field `applicationName`, expected `opcuaDiscoveryMethod` or `applicationNames`",
             ),
         ] {
-            assert_eq!(parse(&details), Err(vec![invalid(path, message)]), "{details}");
+            assert_eq!(parse(&details), Err(vec![Problem::invalid(path, message)]), "{details}");
         }
     }
 

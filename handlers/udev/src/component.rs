@@ -1,7 +1,7 @@
 //! The component: the world's exports and the calls to the host, over the plain functions of this crate.
 
 use crate::device::{self, Extras};
-use crate::{INTERVAL_MS, NAME, details, details::Details, explain, query, query::Query, record};
+use crate::{INTERVAL_MS, NAME, details::Details, explain, query, query::Query, record};
 use crate::{record::Snapshot, resource::ResourceName, rule::Rule};
 use bindings::akri::discovery::types::{AccessError, Device, DeviceSpec, DiscoveryError, Problem};
 use bindings::akri::discovery::{logging, logging::Level, properties, round, udev};
@@ -65,7 +65,7 @@ fn details() -> Result<Details, Vec<Problem>> {
     Details::parse(round::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
 }
 
-fn problem(problem: details::Problem) -> Problem {
+fn problem(problem: handler_details::Problem) -> Problem {
     Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
 }
 

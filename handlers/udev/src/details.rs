@@ -1,24 +1,12 @@
 //! `discoveryDetails`: what a Configuration may say.
 
+use handler_details::{Problem, read};
 use serde::Deserialize;
-use serde_json::Value;
-use serde_path_to_error::{Path, Segment};
 
 use crate::rule::Rule;
 
 /// How many bad rules are told at once.
 const MAX_PROBLEMS: usize = 16;
-
-/// Something wrong in the details.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// JSON pointer (RFC 6901) into the details, "" for the whole.
-    pub path: String,
-    /// `InvalidDetails` or `InvalidRule`.
-    pub reason: &'static str,
-    /// What is wrong and what would be right; for a rule with the rule and carets below the place.
-    pub message: String,
-}
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,13 +36,8 @@ impl Details {
     /// # Errors
     /// At least one problem: the first bad field, or up to 16 bad rules.
     pub fn parse(json: Option<&str>) -> Result<Self, Vec<Problem>> {
-        let fields = match json.map(serde_json::from_str) {
-            Some(Ok(Value::Object(fields))) => fields,
-            Some(Ok(_)) => return Err(vec![invalid("", "the details must be a mapping with the field 'udevRules'")]),
-            Some(Err(_)) | None => return Err(vec![invalid("", "the details are neither YAML nor JSON")]),
-        };
-        let fields: Fields = serde_path_to_error::deserialize(fields)
-            .map_err(|error| vec![invalid(pointer(error.path()), error.inner().to_string())])?;
+        let fields: Fields =
+            read(json, "the details must be a mapping with the field 'udevRules'").map_err(|one| vec![one])?;
         let rules = rules(&fields.udev_rules)?;
         Ok(Self { rules, group_recursive: fields.group_recursive, permissions: fields.permissions })
     }
@@ -76,19 +59,6 @@ fn rules(texts: &[String]) -> Result<Vec<Rule>, Vec<Problem>> {
         }
     }
     if problems.is_empty() { Ok(rules) } else { Err(problems) }
-}
-
-fn invalid(path: impl Into<String>, message: impl Into<String>) -> Problem {
-    Problem { path: path.into(), reason: "InvalidDetails", message: message.into() }
-}
-
-/// The path of a serde error as a JSON pointer.
-fn pointer(path: &Path) -> String {
-    path.iter().fold(String::new(), |pointer, segment| match segment {
-        Segment::Seq { index } => format!("{pointer}/{index}"),
-        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => pointer,
-    })
 }
 
 /// Device cgroup permissions. Details may name them in any order; container runtimes get them in the usual one.
@@ -149,7 +119,7 @@ mod tests {
             assert_eq!(problem(json), ("".into(), "the details must be a mapping with the field 'udevRules'".into()));
         }
         for json in [None, Some(""), Some("{")] {
-            assert_eq!(Details::parse(json), Err(vec![invalid("", "the details are neither YAML nor JSON")]));
+            assert_eq!(Details::parse(json), Err(vec![Problem::invalid("", "the details are neither YAML nor JSON")]));
         }
     }
 
