@@ -13,7 +13,7 @@ use crate::support::remote::Handler;
 use crate::support::site::{Member, Site};
 
 /// How long the API server is away, and how long a device is there or not meanwhile.
-const OUTAGE: Duration = Duration::from_secs(20);
+const OUTAGE: Duration = Duration::from_secs(60);
 const CHURN: Duration = Duration::from_millis(500);
 
 /// Long enough for some looks at pods.
