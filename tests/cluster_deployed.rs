@@ -1,11 +1,12 @@
 //! Akri as `deploy/` installs it: the image, the rights, an agent on every node and the controller.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use akri_api::{Configuration, Instance, condition};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStatus};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{Api, ListParams, LogParams};
+use kube::api::{Api, DeleteParams, ListParams, LogParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -47,9 +48,23 @@ impl<'a> Installed<'a> {
     }
 }
 
+/// How long pods have to end by themselves.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Pods that have ended can stay listed for a minute, and what deletes their namespace looks ever more seldom.
 async fn gone(story: &Story) {
     let namespaces: Api<Namespace> = Api::all(story.client());
-    wait_for("no agents", async || namespaces.get_opt(NAMESPACE).await.unwrap(), Option::is_none).await;
+    let pods: Api<Pod> = Api::namespaced(story.client(), NAMESPACE);
+    let start = Instant::now();
+    let found = async || {
+        let found = namespaces.get_opt(NAMESPACE).await.unwrap();
+        if found.is_some() && start.elapsed() > GRACE {
+            let now = DeleteParams::default().grace_period(0);
+            let _ = pods.delete_collection(&now, &ListParams::default()).await; // they may be gone by now
+        }
+        found
+    };
+    wait_for("no agents", found, Option::is_none).await;
 }
 
 /// What the agents and the controller have to say.
