@@ -1,11 +1,11 @@
 //! Shared devices while the API does not answer, or has other ideas (rules 6, 11, 28).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use akri_agent::cluster::local::Local;
-use akri_agent::cluster::{Cluster, ClusterError, Created, HandlerReport, Manifests, Occurrence, Report, Swapped};
+use akri_agent::cluster::{Cluster, Swapped};
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::Registry;
 use akri_agent::discovery::sources::Providers;
@@ -19,114 +19,14 @@ use akri_agent::remote::{self, Remote};
 use akri_agent::uevent::Uevents;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_model::claim::Entry;
-use akri_model::instance::Instance;
-use akri_model::names::{HashInput, Identity, Key};
-use akri_model::resolve::Values;
+use akri_model::names::{HashInput, Key};
 use akri_sandbox::{Host, HostConfig};
-use async_trait::async_trait;
-use tokio::sync::{RwLock, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
+use crate::support::line::Line;
 use crate::support::node::{Node, wait_for};
-
-/// The local cluster behind a line that can be cut.
-struct Line {
-    to: Local,
-    /// Nothing gets through.
-    cut: AtomicBool,
-    /// Requests get through and answers do not.
-    deaf: AtomicBool,
-    /// Claims wait for as long as this is written to.
-    slow: RwLock<()>,
-}
-
-impl Line {
-    fn through<T>(&self, answer: Result<T, ClusterError>) -> Result<T, ClusterError> {
-        self.check().and(answer).and_then(|answer| match self.deaf.load(Ordering::SeqCst) {
-            true => Err(ClusterError::Unavailable("no answer".into())),
-            false => Ok(answer),
-        })
-    }
-
-    fn check(&self) -> Result<(), ClusterError> {
-        match self.cut.load(Ordering::SeqCst) {
-            true => Err(ClusterError::Unavailable("no connection".into())),
-            false => Ok(()),
-        }
-    }
-}
-
-#[async_trait]
-impl Cluster for Line {
-    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.to.manifests()
-    }
-
-    fn values(&self) -> watch::Receiver<Arc<Values>> {
-        self.to.values()
-    }
-
-    fn usage(&self) -> watch::Receiver<u64> {
-        self.to.usage()
-    }
-
-    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
-        self.check()?;
-        self.through(self.to.list(configuration).await)
-    }
-
-    async fn find(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-        names: &[String],
-    ) -> Result<Option<Instance>, ClusterError> {
-        self.check()?;
-        self.through(self.to.find(configuration, identity, names).await)
-    }
-
-    async fn create(&self, instance: &Instance) -> Result<Created, ClusterError> {
-        self.check()?;
-        self.through(self.to.create(instance).await)
-    }
-
-    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
-        self.check()?;
-        self.through(self.to.publish(instance).await)
-    }
-
-    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
-        self.check()?;
-        self.through(self.to.delete(key, uid).await)
-    }
-
-    async fn swap_usage(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError> {
-        self.check()?;
-        let _turn = self.slow.read().await;
-        self.through(self.to.swap_usage(key, slot, from, to).await)
-    }
-
-    fn tell(&self, occurrence: Occurrence) {
-        self.to.tell(occurrence);
-    }
-
-    async fn report(&self, report: &Report) -> Result<(), ClusterError> {
-        self.through(self.to.report(report).await)
-    }
-
-    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
-        self.through(self.to.forget(key).await)
-    }
-
-    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
-        self.through(self.to.report_handler(report).await)
-    }
-
-    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
-        self.through(self.to.forget_handler(name).await)
-    }
-}
 
 /// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
 struct Site {
@@ -149,7 +49,7 @@ impl Site {
         node.write_echo("cam", 2, &["one"]);
         let local =
             Local::open(vec![node.path("components"), node.path("manifests")], &node.path("state")).await.unwrap();
-        let line = Line { to: local, cut: AtomicBool::new(false), deaf: AtomicBool::new(false), slow: RwLock::new(()) };
+        let line = Line::to(local);
         let mut site = Self {
             node,
             kubelet,

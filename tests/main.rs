@@ -30,6 +30,7 @@ mod opcua;
 mod opcua_peers;
 mod plugin;
 mod properties;
+mod publishing;
 mod quarantine;
 mod reclaim;
 mod reload;

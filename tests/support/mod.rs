@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod kubelet;
+pub mod line;
 pub mod namespace;
 pub mod node;
 pub mod onvif;

@@ -34,7 +34,8 @@ struct Board {
     flushes: Vec<oneshot::Sender<()>>,
 }
 
-type Wishes = BTreeMap<(Kind, Key), Wish>;
+type Object = (Kind, Key);
+type Wishes = BTreeMap<Object, Wish>;
 
 #[derive(Debug)]
 enum Wish {
@@ -92,7 +93,7 @@ impl Publisher {
         self.wish(Kind::Handler, Key::new("", name), Wish::ForgetHandler);
     }
 
-    /// Waits until all earlier wishes were tried once.
+    /// Waits until all earlier wishes were tried once, or nobody answered one of them.
     pub async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         self.change(|board| board.flushes.push(done));
@@ -114,11 +115,11 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 }
 
 async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mpsc::Receiver<()>) {
-    let mut backoff = FIRST_BACKOFF;
+    let (mut backoff, mut silent) = (FIRST_BACKOFF, None);
     while woken.recv().await.is_some() {
         loop {
             let Board { wishes, flushes } = std::mem::take(&mut *lock(&board));
-            let failed = attempt(&*cluster, wishes).await;
+            let failed = attempt(&*cluster, wishes, &mut silent).await;
             flushes.into_iter().for_each(answer);
             if failed.is_empty() {
                 break;
@@ -129,26 +130,41 @@ async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mps
             if woken.is_closed() {
                 return;
             }
-            sleep(backoff).await;
+            tokio::select! {
+                () = sleep(backoff) => {}
+                // New wishes need not wait for one that is refused, but all do while nobody answers.
+                _ = woken.recv(), if silent.is_none() => {}
+            }
             backoff = (backoff * 2).min(MAX_BACKOFF);
         }
         backoff = FIRST_BACKOFF;
     }
 }
 
-/// Tries every wish once, but none after one that got no answer: the others would get none, either, and each after the
-/// whole time an answer may take. Returns those that failed.
-async fn attempt(cluster: &dyn Cluster, mut wishes: Wishes) -> Wishes {
+/// Tries every wish once, but none after one that got no answer: most likely the others would get none, either, and each
+/// after the whole time an answer may take. `silent` is that one; if it was the only one, the others have their turn before
+/// it the next time. Returns those that failed.
+async fn attempt(cluster: &dyn Cluster, wishes: Wishes, silent: &mut Option<Object>) -> Wishes {
     let mut failed = Wishes::new();
-    while let Some((object, wish)) = wishes.pop_first() {
+    let mut queue = in_turn(wishes, silent.take()).into_iter();
+    while let Some((object, wish)) = queue.next() {
         let Err(error) = fulfil(cluster, &object.1, &wish).await else { continue };
-        warn!(object = %object.1, waiting = wishes.len(), "not published yet: {error}");
-        failed.insert(object, wish);
+        warn!(object = %object.1, "not published yet: {error}");
+        failed.insert(object.clone(), wish);
         if matches!(error, ClusterError::Unavailable(_)) {
-            failed.append(&mut wishes);
+            *silent = Some(object);
+            failed.extend(queue.by_ref());
         }
     }
     failed
+}
+
+/// All wishes, those behind the one that got no answer first.
+fn in_turn(mut wishes: Wishes, silent: Option<Object>) -> Vec<(Object, Wish)> {
+    let Some(silent) = silent else { return wishes.into_iter().collect() };
+    let mut behind = wishes.split_off(&silent);
+    let own = behind.remove_entry(&silent);
+    behind.into_iter().chain(wishes).chain(own).collect()
 }
 
 async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<(), ClusterError> {

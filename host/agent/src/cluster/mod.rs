@@ -57,7 +57,7 @@ pub enum ClusterError {
     /// The store did not answer; worth another try.
     #[error("{0}")]
     Unavailable(String),
-    /// The store answers, but refuses this; worth another try some time.
+    /// The store answered that it won't or can't do this; others may fare better, and this some time later.
     #[error("{0}")]
     Refused(String),
 }

@@ -41,7 +41,8 @@ impl Backoff for Pauses {
     }
 }
 
-/// Tells every change, for ever. An error is retried with backoff and takes nothing away. Who last changed which field (`managedFields`), usually half of an object, is dropped at once.
+/// Tells every change, for ever. An error is retried with backoff and takes nothing away. Who last changed which field
+/// (`managedFields`), usually half of an object, is dropped at once.
 pub(super) async fn follow(
     api: Api<DynamicObject>,
     config: watcher::Config,

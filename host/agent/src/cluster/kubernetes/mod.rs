@@ -326,7 +326,7 @@ fn failed(key: &Key, error: &Error) -> ClusterError {
         Error::Api(status) if status.code == 409 && status.message.contains("uid mismatch") => {
             ClusterError::NotFound(key.clone())
         }
-        Error::Api(status) if status.code >= 500 || status.code == 429 => {
+        Error::Api(status) if matches!(status.code, 429 | 503 | 504) => {
             ClusterError::Unavailable(format!("the API server can't do it now: {}", status.message))
         }
         Error::Api(status) => ClusterError::Refused(format!("the API server refuses: {}", status.message)),

@@ -48,8 +48,8 @@ impl Local {
     ) -> Result<T, ClusterError> {
         let mut objects = Arc::clone(&self.objects).lock_owned().await;
         let done = tokio::task::spawn_blocking(move || step(&mut objects)).await;
-        done.map_err(|error| ClusterError::Unavailable(error.to_string()))?
-            .map_err(|error| ClusterError::Unavailable(error.to_string()))
+        done.map_err(|error| ClusterError::Refused(error.to_string()))?
+            .map_err(|error| ClusterError::Refused(error.to_string()))
     }
 }
 

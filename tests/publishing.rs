@@ -1,0 +1,115 @@
+//! What owners decided is published in the background: whatever one object meets with, the others are published.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use akri_agent::cluster::local::Local;
+use akri_agent::cluster::{Cluster, ClusterError, Created};
+use akri_agent::publisher::Publisher;
+use akri_model::instance::{Instance, Online};
+use akri_model::names::Key;
+use akri_model::slots::SlotTable;
+
+use crate::support::line::Line;
+use crate::support::node::{Node, wait_for};
+
+const COUNT: usize = 20;
+
+struct Site {
+    node: Node,
+    line: Arc<Line>,
+    publisher: Publisher,
+    instances: Vec<Instance>,
+}
+
+impl Site {
+    /// So many published Instances.
+    async fn new() -> Self {
+        let node = Node::new();
+        let local = Local::open(vec![node.path("manifests")], &node.path("state")).await.unwrap();
+        let line = Arc::new(Line::to(local));
+        let mut instances = Vec::new();
+        for number in 10..10 + COUNT {
+            match line.create(&instance(&format!("cam-{number}"))).await.unwrap() {
+                Created::New(instance) => instances.push(instance),
+                taken => panic!("{taken:?}"),
+            }
+        }
+        let publisher = Publisher::start(Arc::clone(&line) as Arc<dyn Cluster>);
+        Self { node, line, publisher, instances }
+    }
+
+    /// All of them get another colour.
+    fn paint(&self, colour: &str) {
+        for instance in &self.instances {
+            let properties = BTreeMap::from([("COLOUR".to_owned(), colour.to_owned())]);
+            self.publisher.publish(Instance { properties, ..instance.clone() });
+        }
+    }
+
+    fn painted(&self, colour: &str) -> usize {
+        let has = |i: &akri_api::Instance| i.spec.broker_properties.get("COLOUR").is_some_and(|has| has == colour);
+        self.node.instances().into_iter().filter(has).count()
+    }
+
+    async fn wait_for(&self, colour: &str, count: usize) {
+        wait_for(colour, || self.painted(colour), |painted| *painted == count).await;
+    }
+
+    fn lose(&self, error: Option<ClusterError>) {
+        *self.line.lost.lock().unwrap() = error.map(|error| (self.instances[0].key.clone(), error));
+    }
+}
+
+fn instance(name: &str) -> Instance {
+    Instance {
+        key: Key::new("default", name),
+        uid: String::new(),
+        identity: None,
+        configuration: "cam".into(),
+        configuration_uid: "c".into(),
+        cdi_name: format!("akri.sh/cam={name}"),
+        capacity: 1,
+        properties: BTreeMap::new(),
+        shared: false,
+        nodes: vec!["node-a".into()],
+        device_usage: SlotTable::new(1).to_usage(name),
+        online: Online::True,
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_refused_keeps_no_other_waiting() {
+    let site = Site::new().await;
+    site.lose(Some(ClusterError::Refused("a webhook says no".into())));
+    site.paint("red");
+    site.wait_for("red", COUNT - 1).await;
+    site.paint("green");
+    site.wait_for("green", COUNT - 1).await;
+    site.lose(None);
+    site.wait_for("green", COUNT).await;
+}
+
+#[tokio::test]
+async fn one_that_is_never_answered_keeps_no_other_waiting() {
+    let site = Site::new().await;
+    site.lose(Some(ClusterError::Unavailable("no answer".into())));
+    site.paint("red");
+    site.wait_for("red", COUNT - 1).await;
+    site.paint("green");
+    site.wait_for("green", COUNT - 1).await;
+    site.lose(None);
+    site.wait_for("green", COUNT).await;
+}
+
+#[tokio::test]
+async fn while_nobody_answers_one_is_tried_at_a_time() {
+    let site = Site::new().await;
+    site.line.cut.store(true, Ordering::SeqCst);
+    site.paint("red");
+    site.publisher.flush().await;
+    assert!(site.line.published.load(Ordering::SeqCst) < COUNT / 2, "each try may take until its time is up");
+    site.line.cut.store(false, Ordering::SeqCst);
+    site.wait_for("red", COUNT).await;
+}
