@@ -2,6 +2,8 @@
 //! its Node object does not exist; one that is only not ready may still use its devices.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use akri_api::Instance;
@@ -12,12 +14,12 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, PartialObjectMeta};
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::watcher::{Config, Event};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use tracing::info;
+use tracing::{info, warn};
 
 /// How long an Instance may be without nodes: it is made so, and its agent joins it next. One that lost its agent right then,
 /// or between its last node's leave and its deletion, would stay for ever.
@@ -38,24 +40,39 @@ pub(crate) struct GoneError {
 pub(crate) struct Nodes {
     api: Api<PartialObjectMeta<Node>>,
     known: Store<PartialObjectMeta<Node>>,
+    /// Whether they have been listed: before, every one would have to be asked for.
+    listed: Arc<AtomicBool>,
 }
 
 impl Nodes {
-    /// The nodes, and a stream that says when one has gone. It has to be polled for the nodes to be known.
+    /// The nodes, and a stream that says when some may have gone. It has to be polled for the nodes to be known.
     pub(crate) fn watch(client: &Client) -> (Self, impl Stream<Item = ()> + Send + 'static) {
         let api: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
         let (known, writer) = reflector::store();
         let events = watcher(api.clone(), Config::default()).default_backoff();
-        let went = events
-            .modify(|node| node.metadata.managed_fields = None)
-            .reflect(writer)
-            .filter_map(|event| std::future::ready(matches!(event, Ok(Event::Delete(_))).then_some(())));
-        (Self { api, known }, went)
+        let events = events.modify(|node| node.metadata.managed_fields = None).reflect(writer);
+        let listed = Arc::new(AtomicBool::new(false));
+        let nodes = Self { api, known, listed: Arc::clone(&listed) };
+        let went = move |event: Result<Event<_>, watcher::Error>| match event {
+            Ok(Event::InitDone) => {
+                listed.store(true, Ordering::SeqCst);
+                Some(()) // while there was no watch, too
+            }
+            Ok(event) => matches!(event, Event::Delete(_)).then_some(()),
+            Err(error) => {
+                warn!("cannot watch Nodes, those that are gone are not cleaned up after: {error}");
+                None
+            }
+        };
+        (nodes, events.filter_map(move |event| std::future::ready(went(event))))
     }
 
     /// Which of these do not exist. What the watch knows is enough to say that a node is there, never that it is gone.
     async fn gone(&self, names: BTreeSet<String>) -> kube::Result<BTreeSet<String>> {
         let mut gone = BTreeSet::new();
+        if !self.listed.load(Ordering::SeqCst) {
+            return Ok(gone);
+        }
         // Only such names may become part of a path: what an object says, anybody may have written.
         for name in names.into_iter().filter(|name| is_dns_subdomain(name)) {
             let known = self.known.get(&ObjectRef::new(&name)).is_some();

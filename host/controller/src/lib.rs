@@ -12,7 +12,7 @@ use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt as _, StreamExt as _};
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
-use kube::runtime::controller::Action;
+use kube::runtime::controller::{self, Action};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{Controller, WatchStreamExt as _, watcher};
 use kube::{Client, ResourceExt as _};
@@ -68,8 +68,15 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
         .reconcile_all_on(node_went)
         .graceful_shutdown_on(stop)
         .run(reconcile, |_, error, _| retry(error), context)
-        .for_each(|_| std::future::ready(()))
+        .for_each(|done| std::future::ready(tell_lost_watch(done)))
         .await;
+}
+
+/// A reconciliation that failed has told so itself.
+fn tell_lost_watch<T>(done: Result<T, controller::Error<ReconcileError, watcher::Error>>) {
+    if let Err(controller::Error::QueueError(error)) = done {
+        warn!("cannot watch Configurations or Instances: {error}");
+    }
 }
 
 /// Brings the status of a Configuration and of its Instances up to date.
