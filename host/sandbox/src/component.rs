@@ -231,10 +231,11 @@ async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>) -> Result<Arc<Compiled>, 
     }
     let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
     let turn = shared.compiles.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
-    let compiler = shared.clone();
+    let shared = shared.clone();
     let compile = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        compiler.library.compile(&compiler.engine, &compiler.linker, &bytes)
+        let Shared { library, engine, linker, .. } = &*shared;
+        library.compile(engine, linker, &bytes)
     });
     compile.await.map_err(|error| stopped(&error))?
 }

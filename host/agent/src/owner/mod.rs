@@ -92,7 +92,7 @@ impl Owner {
     ) -> Self {
         if configuration.key.name.len() > LONG_CONFIGURATION_NAME {
             let (key, long) = (&configuration.key, LONG_CONFIGURATION_NAME);
-            warn!(configuration = %key, "the name has more than {long} characters: a device whose hash has to be longer won't fit");
+            warn!(configuration = %key, "more than {long} characters: a device whose hash has to be longer won't fit");
         }
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();

@@ -61,8 +61,8 @@ impl Shared {
     /// A Configuration begins to ask an endpoint, or says again that it does.
     pub(super) fn used(&self, endpoint: &Endpoint, user: &Key) {
         // Every Configuration says so at every change: a change takes a copy of everything, and looking does not.
-        let is_known = self.endpoints.borrow().get(endpoint).is_none_or(|record| record.has_user(user));
-        if !is_known {
+        let is_news = self.endpoints.borrow().get(endpoint).is_some_and(|record| !record.has_user(user));
+        if is_news {
             self.change(|all, _| all.used(endpoint, user));
         }
     }
