@@ -68,7 +68,7 @@ pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 
         .reconcile_all_on(node_went)
         .graceful_shutdown_on(stop)
         .run(reconcile, |_, error, _| retry(error), context)
-        .for_each(|done| std::future::ready(tell_lost_watch(done)))
+        .for_each(async |done| tell_lost_watch(done))
         .await;
 }
 
