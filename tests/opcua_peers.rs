@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::namespace::Namespace;
 use crate::support::node::{Node, akri, is_online};
-use crate::support::opcua::hostile::BEHAVIOURS;
+use crate::support::opcua::hostile::{BEHAVIOURS, CROWD};
 use crate::support::opcua::{
     LOOPBACK, Peer, add_handler, certificates, discover, discovery_server, entry, found, free_port, machine, node,
     server, url, warnings, write_configuration,
@@ -48,6 +48,30 @@ async fn servers_come_and_go_by_the_discovery_server_of_node_opcua() {
     let back = node.wait_for_instance(&name, "back", is_online).await;
     assert!(back.spec.broker_properties["OPCUA_DISCOVERY_URL"].contains(":4842"), "moved, and the same device");
     drop(pump); // killed: its entry stays
+    node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_without_security_is_a_device() {
+    let Some(network) = Namespace::new() else { return };
+    let lds = json!({"port": 4840, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer"});
+    let Some(_lds) = Peer::node_opcua(&network, "vault-lds", &lds).await else { return };
+    let vault = json!({"port": 4841, "uri": "urn:vault", "name": "vault", "register": LDS, "secured": true});
+    let vault = Peer::node_opcua(&network, "vault", &vault).await.unwrap();
+    let node = Node::new();
+    add_handler(&node, &format!("  interval: 300ms\n{LOOPBACK}"));
+    write_configuration(&node, &[LDS], "");
+    let _agent = node.start_by(network.command(&akri()), &[]);
+
+    let found = node.wait_for_instances("the server", |list| !list.is_empty()).await;
+    let properties = &found[0].spec.broker_properties;
+    assert_eq!(
+        (properties["OPCUA_APPLICATION_NAME"].as_str(), properties["OPCUA_APPLICATION_URI"].as_str()),
+        ("vault", "urn:vault")
+    );
+    assert!(!properties.contains_key("OPCUA_SECURITY_POLICIES"), "it does not say so");
+    drop(vault); // killed: its entry stays
+    let name = found[0].metadata.name.clone().unwrap();
     node.wait_for_instance(&name, "offline", |instance| !is_online(instance)).await;
 }
 
@@ -102,10 +126,32 @@ async fn peers_that_break_the_rules_are_named_and_hide_nobody() {
 
     let output = discover(&node, &urls, "");
     let warnings = warnings(&output);
-    assert_eq!(found(&output), ["urn:pump"], "{warnings}");
+    assert_eq!(
+        found(&output),
+        ["urn:pump", "urn:refuses"],
+        "one that is too busy to say who it is is there\n{warnings}"
+    );
     for (behaviour, port) in BEHAVIOURS.iter().zip(ports()) {
         let said = format!("{}: {}", url(at, port), behaviour.said);
         assert!(warnings.contains(&said), "{}: no '{said}' in\n{warnings}", behaviour.name);
     }
     assert_eq!(warnings.lines().count(), BEHAVIOURS.len(), "{warnings}");
+}
+
+/// With the memory that the handler has by default.
+#[tokio::test]
+async fn discovery_servers_that_list_all_they_can_hide_no_others() {
+    let (at, node) = (machine(), Node::new());
+    add_handler(&node, &format!("{LOOPBACK}  limits:\n    round: 60s\n    notes: 64\n"));
+    let crowds: Vec<String> = (5001..5041).map(|port| url(at, port)).collect();
+    (5001..5041).for_each(|port| CROWD.start((at, port).into()));
+    let (lds, pump) = (url(at, 4840), url(at, 4841));
+    let listed = [entry("pump", &pump)];
+    let peers = tokio::join!(discovery_server(&lds, &listed), server("pump", &pump));
+    let (Some(_lds), Some(_pump)) = peers else { return };
+    let urls: Vec<&str> = crowds.iter().map(String::as_str).chain([lds.as_str()]).collect();
+    let output = discover(&node, &urls, "");
+    let warnings = warnings(&output);
+    assert_eq!(found(&output), ["urn:pump"], "{warnings}");
+    assert!(warnings.contains("not taken: the memory of the round was used up"), "{warnings}");
 }

@@ -5,9 +5,10 @@
 //   uri, name  what it says of itself
 //   type       "DiscoveryServer", or nothing for a server
 //   register   URL of a discovery server to register with
+//   secured    true for a server that says nothing to who comes without security
 "use strict";
 
-const { OPCUACertificateManager, OPCUADiscoveryServer, OPCUAServer, RegisterServerMethod } = require("node-opcua");
+const { MessageSecurityMode, OPCUACertificateManager, OPCUADiscoveryServer, OPCUAServer, RegisterServerMethod } = require("node-opcua");
 
 const [, , directory, json] = process.argv;
 const wanted = JSON.parse(json);
@@ -33,6 +34,8 @@ function make(serverCertificateManager) {
     return new OPCUADiscoveryServer(common);
   }
   const registerServerMethod = wanted.register ? RegisterServerMethod.LDS : RegisterServerMethod.HIDDEN;
+  const secured = { disableDiscovery: true, securityModes: [MessageSecurityMode.SignAndEncrypt] };
+  Object.assign(common, wanted.secured ? secured : {});
   return new OPCUAServer({ ...common, registerServerMethod, discoveryServerEndpointUrl: wanted.register });
 }
 

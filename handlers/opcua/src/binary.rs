@@ -6,6 +6,9 @@
 //! bound and allocates what an XML body says it is long (up to 2 GiB); both stand in the header of every response and
 //! would end the whole round. The tests hold this codec against that one.
 
+/// The longest string in bytes: longer than everything that is of use, shorter than what a message has room for.
+const MAX_STRING: usize = 8192;
+
 /// Why bytes are no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -79,10 +82,11 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// A String; a null one is empty. Characters that can't be shown and bytes that are not UTF-8 are replaced by `�`:
+    /// A String; a null one is empty, and of a long one the first 8 KiB are read. Characters that can't be shown and bytes that are not UTF-8 are replaced by `�`:
     /// one bad name must not hide the other servers of a list, and a NUL can't be in an environment variable.
     pub fn string(&mut self) -> Result<String, Error> {
-        let text = String::from_utf8_lossy(self.byte_string()?);
+        let bytes = self.byte_string()?;
+        let text = String::from_utf8_lossy(bytes.get(..MAX_STRING).unwrap_or(bytes));
         Ok(text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect())
     }
 

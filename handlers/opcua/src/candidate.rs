@@ -18,7 +18,7 @@ const MAX_URI: usize = 4096;
 /// A server that discovery servers list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// As the first of them describes it.
+    /// As the first of them describes it, but for its URLs.
     pub application: Application,
     /// The discovery URLs that list it, by their place in the details, in ascending order.
     pub origins: Vec<usize>,
@@ -44,8 +44,8 @@ pub fn candidates(lists: Vec<List>, names: &NameFilter) -> Vec<Candidate> {
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for List { origin, url, applications } in lists {
         let is_alone = applications.len() == 1;
-        for application in applications.into_iter().filter(|application| counts(application, names)) {
-            let listed = urls(&application);
+        for mut application in applications.into_iter().filter(|application| counts(application, names)) {
+            let listed = urls(&std::mem::take(&mut application.discovery_urls));
             let Some(first) = listed.first() else { continue };
             let key = if application.uri.is_empty() { first.to_string() } else { application.uri.clone() };
             let place = *places.entry(key).or_insert_with(|| {
@@ -69,8 +69,8 @@ fn counts(application: &Application, names: &NameFilter) -> bool {
 }
 
 /// The URLs of opc.tcp endpoints; servers list those of HTTPS and WebSockets beside them.
-fn urls(application: &Application) -> Vec<Url> {
-    application.discovery_urls.iter().filter_map(|text| text.parse().ok()).collect()
+fn urls(texts: &[String]) -> Vec<Url> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 impl Candidate {

@@ -4,7 +4,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 
 use crate::details::Details;
-use crate::round::{self, Failure, Report};
+use crate::report::Report;
+use crate::round::{self, Failure};
 use crate::sockets::Sockets;
 use crate::{INTERVAL_MS, NAME, device};
 use bindings::akri::discovery::types::{Device, DiscoveryError, Problem};
@@ -25,7 +26,7 @@ mod bindings {
     use super::Opcua;
 }
 
-/// How many absent servers the log names; the host takes 64 lines a round.
+/// How many remarks the log has; the host takes 64 lines a round.
 const MAX_LINES: usize = 32;
 
 struct Opcua;
@@ -77,11 +78,11 @@ fn told(report: Report, details: &Details) -> Vec<Device> {
     for place in &report.kept {
         host::keep(origin(*place));
     }
-    for line in report.absent.iter().take(MAX_LINES) {
-        logging::log(Level::Debug, "absent", line);
+    for line in report.remarks.iter().take(MAX_LINES) {
+        logging::log(Level::Debug, "servers", line);
     }
-    if let Some(more) = report.absent.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
-        logging::log(Level::Debug, "absent", &format!("{more} more servers are listed, but were not found"));
+    if let Some(more) = report.remarks.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
+        logging::log(Level::Debug, "servers", &format!("of {more} more servers there is the like to say"));
     }
     report.devices.into_iter().map(|device| reported(device, origin)).collect()
 }

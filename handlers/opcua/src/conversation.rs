@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use crate::binary::{self, Reader, Writer};
 use crate::chunk::{self, Chunk, Kind, Place};
 use crate::message::{self, Question, Token};
-use crate::status::Status;
+use crate::status::{Refusal, Status};
 
 /// Chunks of one response. One of 1 MiB has 128 of the smallest buffer that a server may have.
 const MAX_CHUNKS: u32 = 256;
@@ -33,13 +33,8 @@ pub enum Error {
     #[error(transparent)]
     Message(#[from] message::Error),
     /// The server refused the connection or gave up the response.
-    #[error("it answers {status}{}{reason}", if reason.is_empty() { "" } else { ": " })]
-    Refused {
-        /// Why, for programs.
-        status: Status,
-        /// Why, for people; maybe nothing.
-        reason: String,
-    },
+    #[error("it answers {0}")]
+    Refused(Refusal),
     /// A chunk that has no place here, or came before its time.
     #[error("it sent what it was not asked for")]
     OutOfTurn,
@@ -249,7 +244,7 @@ fn refusal(body: &[u8]) -> Error {
     let mut reader = Reader::new(body);
     let read = reader.u32().and_then(|status| Ok((Status(status), reader.string()?)));
     match read {
-        Ok((status, reason)) => Error::Refused { status, reason: shown(&reason) },
+        Ok((status, reason)) => Error::Refused(Refusal { status, reason: shown(&reason) }),
         Err(error) => error.into(),
     }
 }

@@ -53,7 +53,7 @@ fn what_we_send_is_in_the_channel_that_was_opened() {
 fn a_server_that_refuses_is_quoted() {
     let busy = || refuse(0x807d_0000, "try later\n");
     let reason = "try later\u{fffd}".to_owned();
-    let expected = Error::Refused { status: Status(0x807d_0000), reason };
+    let expected = Error::Refused(Refusal { status: Status(0x807d_0000), reason });
     for mut conversation in [begin(), after(&[acknowledge(8192)]), asked()] {
         assert_eq!(conversation.receive(&busy()), Err(expected.clone()));
     }
@@ -62,7 +62,7 @@ fn a_server_that_refuses_is_quoted() {
     assert_eq!(silent.to_string(), "it answers BadServerHalted");
     let given_up = [chunk(b'C', HERE, b"abc"), chunk(b'A', HERE, &busy()[8..])].concat();
     assert_eq!(asked().receive(&given_up), Err(expected));
-    let Err(Error::Refused { reason, .. }) = begin().receive(&refuse(1, &"é".repeat(5000))) else {
+    let Err(Error::Refused(Refusal { reason, .. })) = begin().receive(&refuse(1, &"é".repeat(5000))) else {
         panic!("no error")
     };
     assert_eq!(reason.chars().count(), 200);

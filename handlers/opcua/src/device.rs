@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use sha1::{Digest as _, Sha1};
 
 use crate::candidate::Candidate;
-use crate::message::Endpoint;
+use crate::message::{Application, Endpoint};
 use crate::url::Url;
 
 /// The longest text of a property in bytes; the host refuses longer ones.
@@ -29,29 +29,37 @@ pub struct Device {
     pub properties: Vec<(&'static str, String)>,
 }
 
-/// The device of a candidate, with the endpoints of its own that were found at a URL; none if there are none.
+impl Device {
+    /// How many bytes of text it has.
+    pub fn size(&self) -> usize {
+        self.properties.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + self.id.len()
+    }
+}
+
+/// The device of a candidate that is at a URL, with the endpoints of its own there; none if it does not tell them.
 ///
 /// Its origin is the first discovery URL that lists it. If that one is lost, another one that lists it takes its place
 /// in the same round.
-pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Option<Device> {
-    let (listed, first) = (&candidate.application, endpoints.first()?);
-    let uri = first_text([&listed.uri, &first.server.uri]);
+pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Device {
+    let (listed, unknown) = (&candidate.application, Application::default());
+    let own = endpoints.first().map_or(&unknown, |endpoint| &endpoint.server);
+    let uri = first_text([&listed.uri, &own.uri]);
     let tokens: BTreeSet<i32> = endpoints.iter().flat_map(|endpoint| endpoint.user_tokens.iter().copied()).collect();
     let tokens: Vec<&str> = tokens.into_iter().filter_map(token_type).collect();
     let properties = [
         ("OPCUA_DISCOVERY_URL", url.to_string()),
-        ("OPCUA_APPLICATION_NAME", first_text([&listed.name, &first.server.name])),
+        ("OPCUA_APPLICATION_NAME", first_text([&listed.name, &own.name])),
         ("OPCUA_APPLICATION_URI", uri.clone()),
-        ("OPCUA_PRODUCT_URI", first_text([&listed.product_uri, &first.server.product_uri])),
+        ("OPCUA_PRODUCT_URI", first_text([&listed.product_uri, &own.product_uri])),
         ("OPCUA_SERVER_CERTIFICATE_THUMBPRINT", thumbprint(endpoints).unwrap_or_default()),
         ("OPCUA_SECURITY_POLICIES", policies(endpoints).join(",")),
         ("OPCUA_USER_TOKEN_TYPES", tokens.join(",")),
     ];
-    Some(Device {
+    Device {
         id: if uri.is_empty() { url.to_string() } else { uri },
-        origin: *candidate.origins.first()?,
+        origin: candidate.origins.first().copied().unwrap_or_default(), // there is one: someone lists it
         properties: properties.into_iter().filter(|(_, value)| !value.is_empty()).collect(),
-    })
+    }
 }
 
 fn first_text(texts: [&String; 2]) -> String {
@@ -111,7 +119,6 @@ mod tests {
     use super::*;
     use crate::candidate::{List, candidates};
     use crate::details::NameFilter;
-    use crate::message::Application;
 
     fn candidate(application: Application) -> Candidate {
         let discovery_urls = vec!["opc.tcp://192.0.2.1:4841/".to_owned()];
@@ -146,7 +153,7 @@ mod tests {
             ..Endpoint::default()
         };
         let endpoints = [endpoint("None", &[1, 0]), endpoint("Basic256Sha256", &[2, 0]), endpoint("None", &[7])];
-        let device = device(&candidate(application), &url(), &endpoints.each_ref()).unwrap();
+        let device = device(&candidate(application), &url(), &endpoints.each_ref());
         assert_eq!((device.id.as_str(), device.origin), ("urn:a", 1));
         // printf '0\003abc' | sha1sum
         let thumbprint = "fb81716e387a08e37bbe2c9def07e19722cd0448";
@@ -166,13 +173,24 @@ mod tests {
     fn what_the_discovery_server_does_not_know_the_server_itself_says() {
         let server = Application { uri: "urn:own".into(), name: "Own".into(), ..Application::default() };
         let endpoint = Endpoint { server, ..Endpoint::default() };
-        let found = device(&candidate(Application::default()), &url(), &[&endpoint]).unwrap();
+        let found = device(&candidate(Application::default()), &url(), &[&endpoint]);
         assert_eq!((found.id.as_str(), property(&found, "OPCUA_APPLICATION_NAME")), ("urn:own", Some("Own")));
         let nameless = Endpoint::default();
-        let found = device(&candidate(Application::default()), &url(), &[&nameless]).unwrap();
+        let found = device(&candidate(Application::default()), &url(), &[&nameless]);
         assert_eq!(found.id, "opc.tcp://192.0.2.1:4841/");
         assert_eq!(found.properties, [("OPCUA_DISCOVERY_URL", found.id.clone())], "what nobody knows is absent");
-        assert_eq!(device(&candidate(Application::default()), &url(), &[]), None);
+    }
+
+    #[test]
+    fn of_a_server_that_says_nothing_is_told_what_is_listed() {
+        let listed = Application { uri: "urn:a".into(), name: "A".into(), ..Application::default() };
+        let found = device(&candidate(listed), &url(), &[]);
+        let expected = [
+            ("OPCUA_DISCOVERY_URL", "opc.tcp://192.0.2.1:4841/"),
+            ("OPCUA_APPLICATION_NAME", "A"),
+            ("OPCUA_APPLICATION_URI", "urn:a"),
+        ];
+        assert_eq!(found.properties, expected.map(|(name, value)| (name, value.to_owned())));
     }
 
     #[test]
@@ -182,7 +200,7 @@ mod tests {
             .map(|n| Endpoint { security_policy: format!("#{n:0>width$}", width = 60 + n % 9), ..Endpoint::default() })
             .collect();
         let endpoints: Vec<&Endpoint> = endpoints.iter().collect();
-        let found = device(&candidate(Application { name, ..Application::default() }), &url(), &endpoints).unwrap();
+        let found = device(&candidate(Application { name, ..Application::default() }), &url(), &endpoints);
         assert!(found.properties.iter().all(|(_, value)| value.len() <= MAX_TEXT));
         let policies = property(&found, "OPCUA_SECURITY_POLICIES").unwrap();
         assert_eq!(policies.split(',').count(), MAX_POLICIES);

@@ -24,6 +24,11 @@
 //! A device is an application of type Server or ClientAndServer whose name passes the filter and that answers
 //! GetEndpoints with its own application URI at one of its `opc.tcp` URLs. An entry of a server that has gone, or of one
 //! whose port another server uses now, is no device. One application is one device, whoever lists it, by whatever URLs.
+//! A discovery server that lists itself is no device, but one that says it is a ClientAndServer has data, too, as those of
+//! asyncua do: exclude it by its name if you don't want it.
+//!
+//! Some servers tell nobody who they are who comes without security, or have no connection left. One that refuses for
+//! such a reason is there: it is a device with what the discovery server knows of it.
 //!
 //! A server is asked at the URLs it is listed with. Where the host in one is a name, or the address of a machine for
 //! itself, it is then asked at the host of its discovery server too, with the port and path of its own: a name need not
@@ -52,8 +57,11 @@
 //! answers, the round fails and nothing changes. A server that may not be asked is named with what would have to be
 //! granted; the log says at level debug of others that are listed and not there why not.
 //!
-//! Discovery servers have 10 s each and together half of the round, servers 3 s each, 32 at a time. What was not
-//! asked a second before the round's end stays as it is; rounds begin at different places, so that each gets its turn.
+//! Discovery servers have 10 s each, 16 at a time, servers 3 s each, 32 at a time. Where that could be more than half of
+//! the round for the discovery servers, or the rest of it for the servers, each has less, so that those who are silent
+//! don't take the others' turns. What was not asked a second before the round's end stays as it is; rounds begin at
+//! different places, so that each gets its turn. So does what is more than the memory of a round has room for: lists of
+//! 10,000 servers together.
 //!
 //! # Differences from Akri's handler
 //!
@@ -80,6 +88,7 @@ pub mod device;
 mod fixture;
 pub mod message;
 pub mod network;
+pub mod report;
 pub mod round;
 #[cfg(target_family = "wasm")]
 mod sockets;

@@ -103,6 +103,14 @@ pub struct Application {
     pub discovery_urls: Vec<String>,
 }
 
+impl Application {
+    /// About how many bytes of memory it takes.
+    pub fn size(&self) -> usize {
+        let texts = [&self.uri, &self.product_uri, &self.name].into_iter().chain(&self.discovery_urls);
+        size_of::<Self>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
+    }
+}
+
 /// An ApplicationType (OPC 10000-4 §7.4).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ApplicationType {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::conversation;
 use crate::message::{self, Question};
+use crate::status::Refusal;
 use crate::url::Url;
 
 /// The way to the servers.
@@ -29,12 +31,18 @@ pub enum Error {
     /// Nobody said anything, or too slowly.
     #[error("no answer within {} s", seconds(.0))]
     TimedOut(Duration),
-    /// It is no OPC UA server, or refuses.
+    /// It is an OPC UA server, and refuses.
+    #[error("it answers {0}")]
+    Refused(Refusal),
+    /// It is no OPC UA server, or breaks the rules.
     #[error("{0}")]
     InvalidReply(String),
     /// Another server answers there.
     #[error("the server there is '{0}'")]
     OtherApplication(String),
+    /// The round's own bounds did not allow to keep what it said.
+    #[error("not taken: the memory of the round was used up")]
+    NoRoom,
     /// The round's own bounds did not allow to ask it, or to wait for its answer.
     #[error("not asked: the time or the connections of the round were used up")]
     NotReached,
@@ -48,22 +56,36 @@ impl Error {
             Self::NameNotResolved(_) => "NameNotResolved",
             Self::Unreachable(_) => "Unreachable",
             Self::TimedOut(_) => "TimedOut",
+            Self::Refused(_) => "Refused",
             Self::InvalidReply(_) => "InvalidReply",
             Self::OtherApplication(_) => "OtherApplication",
+            Self::NoRoom => "NoRoom",
             Self::NotReached => "NotReached",
         }
     }
+
+    /// Whether it is an OPC UA server that tells nobody who it is, or not now.
+    pub fn is_unwilling(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.status.is_unwilling())
+    }
 }
 
-impl From<crate::conversation::Error> for Error {
-    fn from(error: crate::conversation::Error) -> Self {
-        Self::InvalidReply(error.to_string())
+impl From<conversation::Error> for Error {
+    fn from(error: conversation::Error) -> Self {
+        match error {
+            conversation::Error::Refused(refusal) => Self::Refused(refusal),
+            conversation::Error::Message(error) => error.into(),
+            broken => Self::InvalidReply(broken.to_string()),
+        }
     }
 }
 
 impl From<message::Error> for Error {
     fn from(error: message::Error) -> Self {
-        Self::InvalidReply(error.to_string())
+        match error {
+            message::Error::Fault(status) => Self::Refused(status.into()),
+            broken => Self::InvalidReply(broken.to_string()),
+        }
     }
 }
 

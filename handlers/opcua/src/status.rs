@@ -12,9 +12,18 @@ impl Status {
         self.0 & 0x8000_0000 != 0
     }
 
+    /// Whether it refuses whoever comes without security, or now: the server has all the connections it can have. It
+    /// says nothing about the question.
+    pub fn is_unwilling(self) -> bool {
+        let demands_security = matches!(self.0, 0x8013_0000 | 0x8054_0000 | 0x8055_0000 | 0x80E6_0000);
+        let is_busy = matches!(self.0, 0x8003_0000 | 0x8004_0000 | 0x807D_0000 | 0x8081_0000 | 0x80EE_0000);
+        demands_security || is_busy
+    }
+
     fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             0x8002_0000 => "BadInternalError",
+            0x8003_0000 => "BadOutOfMemory",
             0x8004_0000 => "BadResourceUnavailable",
             0x8005_0000 => "BadCommunicationError",
             0x8007_0000 => "BadDecodingError",
@@ -39,6 +48,7 @@ impl Status {
             0x80B8_0000 => "BadRequestTooLarge",
             0x80B9_0000 => "BadResponseTooLarge",
             0x80E6_0000 => "BadSecurityModeInsufficient",
+            0x80EE_0000 => "BadServerTooBusy",
             _ => return None,
         })
     }
@@ -50,5 +60,27 @@ impl Display for Status {
             Some(name) => f.write_str(name),
             None => write!(f, "status {:#010x}", self.0),
         }
+    }
+}
+
+/// That a server does not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people; maybe nothing.
+    pub reason: String,
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self { status, reason: String::new() }
+    }
+}
+
+impl Display for Refusal {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { status, reason } = self;
+        if reason.is_empty() { write!(f, "{status}") } else { write!(f, "{status}: {reason}") }
     }
 }

@@ -14,7 +14,10 @@ pub struct Behaviour {
     act: fn(TcpStream) -> io::Result<()>,
 }
 
-/// All there are.
+/// Lists servers until nothing more goes into a response, with names that take most memory when they are read.
+pub const CROWD: Behaviour = Behaviour { name: "lists a crowd", said: "", act: crowd };
+
+/// All others there are.
 #[rustfmt::skip]
 pub const BEHAVIOURS: &[Behaviour] = &[
     Behaviour { name: "hangs up", said: "the connection broke off", act: |mut stream| receive(&mut stream) },
@@ -126,6 +129,25 @@ fn nest(stream: TcpStream) -> io::Result<()> {
 fn claim_xml(stream: TcpStream) -> io::Result<()> {
     let xml = [[0, 0, 0, 0, 0, 0, 0, 2].as_slice(), &i32::MAX.to_le_bytes()].concat();
     answer(stream, TOKEN, &[response_header(), xml].concat())
+}
+
+fn crowd(stream: TcpStream) -> io::Result<()> {
+    let server = |number: u32| {
+        let text = |length: usize| string(&"\u{1}".repeat(length));
+        let names = [string(&format!("urn:crowd:{number}")), text(4000), vec![2], text(4000)].concat();
+        let null = [0xff; 8]; // gateway, profile
+        [names, vec![0; 4], null.to_vec(), vec![1, 0, 0, 0], string("opc.tcp://127.0.0.1:1/")].concat()
+    };
+    let count = 128u32;
+    let servers: Vec<u8> = (0..count).flat_map(server).collect();
+    let response = [response_header(), vec![0; 8], count.to_le_bytes().to_vec(), servers].concat();
+    let mut stream = open(stream)?;
+    let mut chunks = response.chunks(60_000).peekable();
+    while let Some(part) = chunks.next() {
+        let kind = if chunks.peek().is_some() { b"MSGC" } else { b"MSGF" };
+        stream.write_all(&message(kind, TOKEN, part))?;
+    }
+    wait(stream)
 }
 
 /// A response to FindServers up to its diagnostics.
