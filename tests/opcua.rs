@@ -145,25 +145,27 @@ fn all_online(node: &Node) -> bool {
 #[tokio::test]
 async fn what_is_not_granted_is_not_asked_and_is_named() {
     let (at, node) = (machine(), Node::new());
-    let (lds, elsewhere) = (url(at, 4840), url(at, 4841));
-    let listed = [entry("elsewhere", &elsewhere)];
-    let (Some(_lds), Some(_server)) = tokio::join!(discovery_server(&lds, &listed), server("elsewhere", &elsewhere))
-    else {
-        return;
-    };
+    let (lds, beside, elsewhere) = (url(at, 4840), url(at, 4841), url(at, 5841));
+    let listed = [entry("beside", &beside), entry("elsewhere", &elsewhere)];
+    let peers =
+        tokio::join!(discovery_server(&lds, &listed), server("beside", &beside), server("elsewhere", &elsewhere));
+    let (Some(_lds), Some(_beside), Some(_elsewhere)) = peers else { return };
     add_handler(&node, "");
     fs::copy(built_components().join("opcua.yaml"), node.path("components/opcua.yaml")).unwrap();
     let output = discover(&node, &[&lds], "");
-    let refused = format!("{elsewhere}: not granted: TCP to {at}:4841 (grants.tcp)");
-    assert!(warnings(&output).contains(&refused), "of its node the built-in handler sees port 4840: {output:?}");
-    assert_eq!(found(&output), [""; 0]);
+    let refused = format!("{elsewhere}: not granted: TCP to {at}:5841 (grants.tcp)");
+    assert!(
+        warnings(&output).contains(&refused),
+        "of its node the built-in handler sees ports from 4840 on: {output:?}"
+    );
+    assert_eq!(found(&output), ["urn:beside"]);
 
     add_handler(&node, &LOOPBACK.replace("names: ['*']", "names: [plc]"));
     let named = "opc.tcp://localhost:4840/";
     let refused = format!("{named}: not granted: resolving 'localhost' (grants.names)");
     let output = discover(&node, &[&lds, named], "");
     assert!(warnings(&output).contains(&refused), "{output:?}");
-    assert_eq!(found(&output), ["urn:elsewhere"]);
+    assert_eq!(found(&output), ["urn:beside", "urn:elsewhere"]);
     let output = discover(&node, &[named], "");
     assert!(!output.status.success() && warnings(&output).contains(&refused), "{output:?}");
 }
