@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use akri_api::Instance;
 use serde_json::json;
 
-use crate::support::node::{Node, built_components, identities, is_online, wait_for};
+use crate::support::dns::NameService;
+use crate::support::node::{Node, akri, built_components, identities, is_online, wait_for};
 use crate::support::opcua::{
     LOOPBACK, Peer, add_handler, discover, discovery_server, entry, found, free_port, machine, node, server, url,
     warnings, write_configuration,
@@ -130,6 +131,29 @@ async fn a_server_of_two_discovery_servers_is_one_device_and_outlives_either() {
     drop(other_peer);
     wait_for_loss(&node, &other_lds).await;
     assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
+}
+
+/// The server is not beside its discovery server, so that only its name leads to it.
+#[tokio::test]
+async fn a_name_service_that_fails_takes_no_device_away() {
+    let (at, other, node) = (machine(), machine(), node());
+    let Some(mut names) = NameService::new(machine(), &[("pump.plant.example", other)]) else { return };
+    let (lds, pump_url) = (url(at, 4840), "opc.tcp://pump.plant.example:4841/");
+    let listed = [entry("pump", pump_url)];
+    let pump_at = url(other, 4841);
+    let peers = tokio::join!(discovery_server(&lds, &listed), server("pump", &pump_at));
+    let (Some(_lds), Some(pump)) = peers else { return };
+    write_configuration(&node, &[&lds], "");
+    let agent = node.start_by(names.command(&akri()), &[]);
+    let found = node.wait_for_instances("the server", |list| !list.is_empty()).await;
+    assert_eq!(property(&found[0], "OPCUA_DISCOVERY_URL"), pump_url);
+
+    names.fail();
+    let rounds = || agent.log().matches("what it said last is used").count();
+    wait_for("two rounds without a name service", rounds, |rounds| *rounds >= 2).await;
+    assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
+    drop(pump);
+    node.wait_for_instances("that it goes", |list| list.iter().all(|instance| !is_online(instance))).await;
 }
 
 /// Waits until a discovery server is the only one that is named in the status.

@@ -1,6 +1,7 @@
 //! What stories are made with.
 
 pub mod cluster;
+pub mod dns;
 pub mod kubelet;
 pub mod line;
 pub mod namespace;

@@ -19,6 +19,7 @@ use crate::convert;
 use crate::coverage::Import;
 use crate::host::Shared;
 use crate::log::LogLine;
+use crate::network::resolver::Resolver;
 use crate::round::{Round, Surroundings};
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
@@ -93,8 +94,7 @@ impl Component {
             sysfs: shared.sysfs.clone(),
             rounds: Arc::new(Semaphore::new(ROUNDS)),
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
-            lookups: Arc::new(Semaphore::new(LOOKUPS)),
-            lookup: shared.lookup.clone(),
+            resolver: Arc::new(Resolver::new(shared.lookup.clone(), LOOKUPS)),
             trust: shared.trust.clone(),
         };
         let unnamed = Self { compiled, description: description.into(), surroundings: surroundings.into(), shared };

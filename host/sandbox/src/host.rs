@@ -17,7 +17,7 @@ use crate::capabilities;
 use crate::compiled::Library;
 use crate::component::{Component, LoadError};
 use crate::multicast::Listener;
-use crate::network::names::{self, Lookup};
+use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
@@ -107,7 +107,7 @@ pub(crate) struct Shared {
 impl Host {
     /// Sets up the engine and starts its threads.
     pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
-        Self::resolving(config, names::system())
+        Self::resolving(config, resolver::system())
     }
 
     /// Resolves DNS names by `lookup`.

@@ -18,7 +18,8 @@ use crate::capabilities::multicast::SENDS;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
 use crate::network::http::{Client, Http};
-use crate::network::names::{Lookup, Names};
+use crate::network::names::Names;
+use crate::network::resolver::Resolver;
 use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
@@ -47,10 +48,9 @@ pub(crate) struct Surroundings {
     pub(crate) sysfs: Sysfs,
     /// Turns to run: whatever a component does with its rounds, others find a turn, too.
     pub(crate) rounds: Arc<Semaphore>,
-    /// Turns to read sysfs, and to resolve names: a thread that hangs in either can't be ended.
+    /// Turns to read sysfs: a thread that hangs can't be ended.
     pub(crate) udev_runs: Arc<Semaphore>,
-    pub(crate) lookups: Arc<Semaphore>,
-    pub(crate) lookup: Lookup,
+    pub(crate) resolver: Arc<Resolver>,
     pub(crate) trust: Arc<Trust>,
 }
 
@@ -88,7 +88,7 @@ impl Round {
         table.set_max_capacity(resources(&call.limits));
         // Grants of the network are moved to who keeps them.
         let granted = std::mem::take(&mut call.grants.names);
-        let names = Arc::new(Names::new(granted, surroundings.lookup.clone(), surroundings.lookups.clone()));
+        let names = Arc::new(Names::new(granted, surroundings.resolver.clone()));
         let mut http_context = WasiHttpCtx::new();
         http_context.set_field_size_limit(HEADERS);
         Self {

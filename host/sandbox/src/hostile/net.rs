@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::server::serve;
 use super::*;
+use crate::network::resolver::LookupError;
 
 fn tcp(networks: &[&str]) -> Grants {
     Grants { tcp: vec![to(networks)], ..Grants::default() }
@@ -103,7 +104,7 @@ pub(super) async fn sockets_are_bounded_and_a_closed_one_makes_room() {
 pub(super) async fn names_are_resolved_if_they_are_granted_and_so_many_in_a_round() {
     let lookup = Arc::new(|name: &str| match name {
         "camera.example" => Ok(vec!["10.0.0.1".parse::<IpAddr>().unwrap(), "::ffff:10.0.0.2".parse().unwrap()]),
-        _ => Err(io::Error::other("nobody knows it")),
+        _ => Err(LookupError::Unknown("nobody knows it".to_owned())),
     });
     let guest = Host::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap();
     let seen = async |details: &str| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use super::server::{answering, head, ok, serve};
 use super::*;
-use crate::network::names::Lookup;
+use crate::network::resolver::Lookup;
 
 fn named(names: &[&str], networks: &[&str]) -> Grants {
     Grants { names: names.iter().map(ToString::to_string).collect(), ..http(networks) }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wasi:http     ──► destination ──► names ──► grants, address by address ──► turns ──► dial ──► tls ──► body
-//! wasi:sockets  ──► names
+//! wasi:sockets  ──► names ──► resolver
 //!               └─► check: each bind, connect, send and receive
 //! ```
 
@@ -11,6 +11,7 @@ pub(crate) mod destination;
 pub(crate) mod dial;
 pub(crate) mod http;
 pub(crate) mod names;
+pub(crate) mod resolver;
 pub(crate) mod sockets;
 pub(crate) mod tls;
 pub(crate) mod turns;

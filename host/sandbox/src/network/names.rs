@@ -1,28 +1,16 @@
 //! DNS names: which may be resolved, by whom, how often.
 
-use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::Semaphore;
-
+use super::resolver::Resolver;
 use crate::glob;
 
 /// Names a round resolves.
 const LOOKUPS: usize = 1024;
-/// Addresses of a name; a client tries a few at most.
-const ADDRESSES: usize = 16;
 /// Bytes of a name (RFC 1035, 2.3.4).
 const LENGTH: usize = 253;
-
-/// The addresses of a name, in order of preference. It blocks.
-pub(crate) type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
-
-/// Asks as the node does: `/etc/hosts`, DNS and whatever else it is set up to ask.
-pub(crate) fn system() -> Lookup {
-    Arc::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
-}
 
 /// Why a name has no addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,19 +32,18 @@ pub(crate) enum NameError {
 /// The names of one round.
 pub(crate) struct Names {
     granted: Vec<String>,
-    lookup: Lookup,
+    resolver: Arc<Resolver>,
     left: AtomicUsize,
-    turns: Arc<Semaphore>,
 }
 
 impl Names {
-    /// Names that one of the globs covers are resolved by `lookup`, as many at once as there are turns.
-    pub(crate) fn new(granted: Vec<String>, lookup: Lookup, turns: Arc<Semaphore>) -> Self {
-        Self { granted, lookup, left: AtomicUsize::new(LOOKUPS), turns }
+    /// Names that one of the globs covers are resolved by `resolver`.
+    pub(crate) fn new(granted: Vec<String>, resolver: Arc<Resolver>) -> Self {
+        Self { granted, resolver, left: AtomicUsize::new(LOOKUPS) }
     }
 
     /// Resolves a name, once and now: whoever connects has to check these addresses and use them, since the next answer may
-    /// be another. An IPv4 address mapped into IPv6 comes as that IPv4 address.
+    /// be another.
     ///
     /// # Errors
     /// If no grant covers the name, if a bound is reached, or if there is no address.
@@ -64,22 +51,8 @@ impl Names {
         let name = self.granted(name)?;
         let fewer = |left: usize| left.checked_sub(1);
         self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, fewer).map_err(|_| NameError::TooMany)?;
-        let unresolved = |why: &dyn std::fmt::Display| NameError::Unresolved(format!("'{name}': {why}"));
-        let turn = self.turns.clone().acquire_owned().await.map_err(|error| unresolved(&error))?;
-        let (lookup, asked) = (self.lookup.clone(), name.clone());
-        // One that hangs can't be ended: it keeps its turn, not the round.
-        let answer = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            lookup(&asked)
-        });
-        let answer = answer.await.map_err(|error| unresolved(&error))?.map_err(|error| unresolved(&error))?;
-        let mut addresses: Vec<IpAddr> = Vec::new();
-        for address in answer.iter().map(IpAddr::to_canonical) {
-            if addresses.len() < ADDRESSES && !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        if addresses.is_empty() { Err(unresolved(&"it has no address")) } else { Ok(addresses) }
+        let addresses = self.resolver.addresses(&name).await;
+        addresses.map_err(|error| NameError::Unresolved(format!("'{name}': {error}")))
     }
 
     /// The name in lower case and without the root's period, if it may be resolved.
@@ -96,12 +69,13 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resolver::system;
     use super::*;
 
     fn names(granted: &[&str], answer: &[&str]) -> Names {
         let answer: Vec<IpAddr> = answer.iter().map(|address| address.parse().unwrap()).collect();
         let granted = granted.iter().map(ToString::to_string).collect();
-        Names::new(granted, Arc::new(move |_| Ok(answer.clone())), Arc::new(Semaphore::new(1)))
+        Names::new(granted, Arc::new(Resolver::new(Arc::new(move |_| Ok(answer.clone())), 1)))
     }
 
     #[tokio::test]
@@ -139,7 +113,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_node_knows_itself() {
-        let names = Names::new(vec!["localhost".to_owned()], system(), Arc::new(Semaphore::new(1)));
+        let names = Names::new(vec!["localhost".to_owned()], Arc::new(Resolver::new(system(), 1)));
         assert!(names.addresses("localhost").await.unwrap().iter().all(IpAddr::is_loopback));
     }
 }
