@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use akri_api::Instance;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::dns::NameService;
 use crate::support::node::{Node, akri, built_components, identities, is_online, wait_for};
@@ -133,24 +133,33 @@ async fn a_server_of_two_discovery_servers_is_one_device_and_outlives_either() {
     assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
 }
 
-/// The server is not beside its discovery server, so that only its name leads to it.
+/// The server is not beside its discovery server, so that only its names lead to it. Others have names that nobody knows.
 #[tokio::test]
 async fn a_name_service_that_fails_takes_no_device_away() {
     let (at, other, node) = (machine(), machine(), node());
-    let Some(mut names) = NameService::new(machine(), &[("pump.plant.example", other)]) else { return };
-    let (lds, pump_url) = (url(at, 4840), "opc.tcp://pump.plant.example:4841/");
-    let listed = [entry("pump", pump_url)];
+    let known = [("pump", other), ("pump.plant.example", other)];
+    let Some(mut names) = NameService::new(machine(), &known) else { return };
+    let (lds, pump_urls) = (url(at, 4840), ["opc.tcp://pump:4841/", "opc.tcp://pump.plant.example:4841/"]);
+    let stranger = |number: usize| entry("stranger", &format!("opc.tcp://stranger-{number}:4841/"));
+    let pump_entry = json!({"uri": "urn:pump", "name": "pump", "urls": pump_urls});
+    let listed: Vec<Value> = (0..40).map(stranger).chain([pump_entry]).collect();
     let pump_at = url(other, 4841);
     let peers = tokio::join!(discovery_server(&lds, &listed), server("pump", &pump_at));
     let (Some(_lds), Some(pump)) = peers else { return };
     write_configuration(&node, &[&lds], "");
     let agent = node.start_by(names.command(&akri()), &[]);
     let found = node.wait_for_instances("the server", |list| !list.is_empty()).await;
-    assert_eq!(property(&found[0], "OPCUA_DISCOVERY_URL"), pump_url);
+    assert_eq!(property(&found[0], "OPCUA_DISCOVERY_URL"), pump_urls[0]);
 
+    let (start, rounds) = (agent.log().len(), || agent.log().matches("round done").count());
+    names.hang();
+    let more = rounds() + 5;
+    wait_for("rounds while nobody answers for names", rounds, |rounds| *rounds >= more).await;
     names.fail();
-    let rounds = || agent.log().matches("what it said last is used").count();
-    wait_for("two rounds without a name service", rounds, |rounds| *rounds >= 2).await;
+    let more = rounds() + 5;
+    wait_for("rounds without a name service", rounds, |rounds| *rounds >= more).await;
+    let log = agent.log();
+    assert!(log[start..].contains("what it said last is used") && !log[start..].contains("device is missing"), "{log}");
     assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
     drop(pump);
     node.wait_for_instances("that it goes", |list| list.iter().all(|instance| !is_online(instance))).await;

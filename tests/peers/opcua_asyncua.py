@@ -4,7 +4,8 @@ The argument is JSON:
   url       where it listens
   uri, name, type   what it says of itself; type as in ua.ApplicationType, by default Server
   register  URL of a discovery server to register with
-  entries   list of {uri, name, urls} that it lists as registered, whether they exist or not
+  entries   list of {uri, name, urls} that it lists as registered, whether they exist or not; with {count}, so many of the
+            kind, their URIs numbered
   farm      number of servers it lists, all of them there: urn:farm:<n> on the port after its own, at 127.1.0.0 and on
 """
 
@@ -41,6 +42,11 @@ def registered(uri, name, urls):
     return entry
 
 
+def all_registered(uri, name, urls, count=None):
+    uris = [uri] if count is None else [f"{uri}:{number}" for number in range(count)]
+    return [registered(uri, name, urls) for uri in uris]
+
+
 async def farm(count, port):
     """One server that is `count` of them: what it says it is goes by the address it is asked at."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -65,7 +71,7 @@ async def farm(count, port):
 
 async def main(wanted):
     here = await server(wanted["url"], wanted["uri"], wanted["name"], wanted.get("type", "Server"))
-    entries = [registered(**entry) for entry in wanted.get("entries", [])]
+    entries = [one for entry in wanted.get("entries", []) for one in all_registered(**entry)]
     if "farm" in wanted:
         many, listed = await farm(wanted["farm"], urlsplit(wanted["url"]).port + 1)
         await many.start()

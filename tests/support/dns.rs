@@ -17,6 +17,7 @@ use super::skip::skip;
 /// Answers until it is dropped; then nobody listens any more.
 pub struct NameService {
     directory: TempDir,
+    silent: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,14 +35,14 @@ impl NameService {
         let socket = UdpSocket::bind((at, 53)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let names = names.iter().map(|(name, address)| (name.to_string(), *address)).collect();
-        let over = Arc::new(AtomicBool::new(false));
-        let asked = over.clone();
+        let [silent, over] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (is_silent, is_over) = (silent.clone(), over.clone());
         let thread = thread::spawn(move || {
-            while !asked.load(Ordering::Relaxed) {
-                serve(&socket, &names);
+            while !is_over.load(Ordering::Relaxed) {
+                serve(&socket, &names, &is_silent);
             }
         });
-        Some(Self { directory, over, thread: Some(thread) })
+        Some(Self { directory, silent, over, thread: Some(thread) })
     }
 
     /// A program that asks it and nobody else.
@@ -50,6 +51,11 @@ impl NameService {
         let script = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
         command.args(["--mount", "sh", "-c", script]).arg(self.directory.path().join("resolv.conf")).arg(program);
         command
+    }
+
+    /// Lets it hear questions and say nothing.
+    pub fn hang(&self) {
+        self.silent.store(true, Ordering::Relaxed);
     }
 
     /// Ends it; programs that ask it go on.
@@ -65,9 +71,12 @@ impl Drop for NameService {
     }
 }
 
-fn serve(socket: &UdpSocket, names: &HashMap<String, Ipv4Addr>) {
+fn serve(socket: &UdpSocket, names: &HashMap<String, Ipv4Addr>, silent: &AtomicBool) {
     let mut question = [0; 512];
     let Ok((length, from)) = socket.recv_from(&mut question) else { return };
+    if silent.load(Ordering::Relaxed) {
+        return;
+    }
     socket.send_to(&answer(&question[..length], names), from).unwrap();
 }
 

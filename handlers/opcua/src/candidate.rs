@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::details::NameFilter;
 use crate::message::{Application, ApplicationType, Endpoint};
-use crate::url::Url;
+use crate::url::{Host, Url};
 
-/// How many of the URLs that it is listed with a server is asked by.
-const LISTED: usize = 3;
+/// How many of the URLs that it is listed with a server is asked at.
+const LISTED: usize = 8;
 
-/// How many others it is asked by: at the machine of a discovery server.
+/// How many others it is asked at: at the machine of a discovery server.
 const OTHERS: usize = 2;
 
 /// The longest application URI in bytes: it is the device's id.
@@ -22,8 +22,17 @@ pub struct Candidate {
     pub application: Application,
     /// The discovery URLs that list it, by their place in the details, in ascending order.
     pub origins: Vec<usize>,
+    /// What each of these entries says.
+    entries: Vec<Entry>,
+}
+
+/// Where a server may be by one entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Entry {
     listed: Vec<Url>,
     others: Vec<Url>,
+    /// The discovery URL, if nothing else is listed there: most likely it is the server's own.
+    itself: Option<Url>,
 }
 
 /// What one discovery server lists.
@@ -39,22 +48,20 @@ pub struct List {
 
 /// The servers in the lists that count, each once: one application is one server, whoever lists it and by whatever URLs.
 /// Those without an application URI are told apart by URL. The lists are in ascending order of origin.
-pub fn candidates(lists: Vec<List>, names: &NameFilter) -> Vec<Candidate> {
+pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for List { origin, url, applications } in lists {
         let is_alone = applications.len() == 1;
         for mut application in applications.into_iter().filter(|application| counts(application, names)) {
-            let listed = urls(&std::mem::take(&mut application.discovery_urls));
-            let Some(first) = listed.first() else { continue };
-            let key = if application.uri.is_empty() { first.to_string() } else { application.uri.clone() };
+            let entry = Entry::of(&std::mem::take(&mut application.discovery_urls), &url, is_alone);
+            let Some(key) = entry.key(&application.uri) else { continue };
             let place = *places.entry(key).or_insert_with(|| {
-                let (origins, listed, others) = (Vec::new(), Vec::new(), Vec::new());
-                candidates.push(Candidate { application, origins, listed, others });
+                candidates.push(Candidate { application, origins: Vec::new(), entries: Vec::new() });
                 candidates.len() - 1
             });
             if let Some(candidate) = candidates.get_mut(place) {
-                candidate.add(origin, listed, &url, is_alone);
+                candidate.add(origin, entry);
             }
         }
     }
@@ -62,54 +69,89 @@ pub fn candidates(lists: Vec<List>, names: &NameFilter) -> Vec<Candidate> {
 }
 
 /// Discovery servers and clients are no devices.
-fn counts(application: &Application, names: &NameFilter) -> bool {
+fn counts(application: &Application, names: Option<&NameFilter>) -> bool {
     matches!(application.kind, ApplicationType::Server | ApplicationType::ClientAndServer)
-        && names.lets(&application.name)
+        && names.is_none_or(|names| names.lets(&application.name))
         && application.uri.len() <= MAX_URI
 }
 
-/// The URLs of opc.tcp endpoints; servers list those of HTTPS and WebSockets beside them.
-fn urls(texts: &[String]) -> Vec<Url> {
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
+impl Entry {
+    /// Of the URLs that a discovery server gives. Those of HTTPS and WebSockets, which servers list beside the others, and
+    /// those that can't be read don't count.
+    ///
+    /// By `localhost` a server means its own machine, and that is most likely the one of its discovery server. So it is
+    /// for a name that does not resolve here.
+    fn of(texts: &[String], at: &Url, is_alone: bool) -> Self {
+        let mut entry = Self { itself: is_alone.then(|| at.clone()), ..Self::default() };
+        for url in texts.iter().filter_map(|text| text.parse::<Url>().ok()) {
+            let beside = url.at(&at.host);
+            if url.host.is_unspecified() || url.host.is_local() && !at.host.is_local() {
+                entry.listed.push(beside);
+                continue;
+            }
+            if !matches!(url.host, Host::Address(address) if !address.is_loopback()) {
+                entry.others.push(beside);
+            }
+            entry.listed.push(url);
+        }
+        entry
+    }
+
+    /// What tells the application from others: its URI, or else its first URL.
+    fn key(&self, uri: &str) -> Option<String> {
+        if !uri.is_empty() {
+            return Some(uri.to_owned());
+        }
+        self.listed.first().or(self.itself.as_ref()).map(Url::to_string)
+    }
 }
 
 impl Candidate {
-    /// Adds an entry of the discovery server at a URL. If that one lists nothing else, it is most likely the server
-    /// itself, maybe behind a port that it does not know of.
-    fn add(&mut self, origin: usize, listed: Vec<Url>, at: &Url, is_alone: bool) {
+    fn add(&mut self, origin: usize, entry: Entry) {
         if self.origins.last() != Some(&origin) {
             self.origins.push(origin);
         }
-        if is_alone {
-            add_once(&mut self.others, at.clone(), OTHERS);
-        }
-        for url in listed {
-            if url.host.is_relative() {
-                add_once(&mut self.others, url.at(&at.host), OTHERS);
-            }
-            add_once(&mut self.listed, url, LISTED);
+        if !self.entries.contains(&entry) {
+            self.entries.push(entry);
         }
     }
 
-    /// Where it may be: the URLs it is listed with, then, for those whose host means nothing here or something else, the
-    /// machine of the discovery server with the server's own port. Most servers that say `localhost` or a name without
-    /// a DNS entry run beside their discovery server.
+    /// Where it may be: the URLs it is listed with, the first of each entry before the second of any, so that no list
+    /// hides what another one knows. Then the discovery URL of a server that lists itself alone, which may be behind a port
+    /// that it does not know of, and the machine of the discovery server with the server's own port.
     pub fn urls(&self) -> Vec<&Url> {
-        let others = self.others.iter().filter(|url| !self.listed.contains(url));
-        self.listed.iter().chain(others).collect()
+        let most = self.entries.iter().map(|entry| entry.listed.len()).max().unwrap_or_default();
+        let listed = (0..most).flat_map(|place| self.entries.iter().filter_map(move |entry| entry.listed.get(place)));
+        let itself = self.entries.iter().filter_map(|entry| entry.itself.as_ref());
+        let others = itself.chain(self.entries.iter().flat_map(|entry| &entry.others));
+        let mut urls = Vec::new();
+        add(&mut urls, listed, LISTED);
+        let most = urls.len() + OTHERS;
+        add(&mut urls, others, most);
+        urls
+    }
+
+    /// The discovery URLs where it lists nothing but itself.
+    pub fn itself_at(&self) -> impl Iterator<Item = &Url> {
+        self.entries.iter().filter_map(|entry| entry.itself.as_ref())
     }
 
     /// The endpoints that are its own, of those that are offered at one of its URLs. None are if another application
-    /// answers there, as when the entry is stale and the port is used anew.
-    pub fn own<'e>(&self, endpoints: &'e [Endpoint]) -> Vec<&'e Endpoint> {
+    /// answers there, as when the entry is stale and the port is used anew. At the URL where it has just listed itself
+    /// alone it is no other, whatever it says: some servers have another URI in their endpoints than in the list.
+    pub fn own<'e>(&self, endpoints: &'e [Endpoint], at: &Url) -> Vec<&'e Endpoint> {
         let uri = &self.application.uri;
-        endpoints.iter().filter(|endpoint| uri.is_empty() || endpoint.server.uri == *uri).collect()
+        let is_sure = uri.is_empty() || self.itself_at().any(|url| url == at);
+        endpoints.iter().filter(|endpoint| is_sure || endpoint.server.uri == *uri).collect()
     }
 }
 
-fn add_once(urls: &mut Vec<Url>, url: Url, most: usize) {
-    if urls.len() < most && !urls.contains(&url) {
-        urls.push(url);
+/// Each once, and not more than so many.
+fn add<'u>(urls: &mut Vec<&'u Url>, more: impl Iterator<Item = &'u Url>, most: usize) {
+    for url in more {
+        if urls.len() < most && !urls.contains(&url) {
+            urls.push(url);
+        }
     }
 }
 
@@ -133,7 +175,7 @@ mod tests {
             let urls = c.urls().into_iter().map(Url::to_string).collect();
             (c.application.uri.clone(), c.origins, urls)
         };
-        candidates(lists, &NameFilter::default()).into_iter().map(shown).collect()
+        candidates(lists, None).into_iter().map(shown).collect()
     }
 
     fn entry(uri: &str, origins: &[usize], urls: &[&str]) -> (String, Vec<usize>, Vec<String>) {
@@ -183,7 +225,6 @@ mod tests {
     fn what_is_no_address_is_also_tried_beside_the_discovery_server_with_its_own_port() {
         for (listed, urls) in [
             ("opc.tcp://plc:4841/x", vec!["opc.tcp://plc:4841/x", "opc.tcp://192.0.2.7:4841/x"]),
-            ("opc.tcp://127.0.0.1:4841", vec!["opc.tcp://127.0.0.1:4841", "opc.tcp://192.0.2.7:4841"]),
             ("opc.tcp://192.0.2.1:4841", vec!["opc.tcp://192.0.2.1:4841"]),
             ("opc.tcp://192.0.2.7:4841", vec!["opc.tcp://192.0.2.7:4841"]),
         ] {
@@ -192,6 +233,34 @@ mod tests {
         }
         let beside = vec![list(0, "plc", vec![application("urn:a", &["opc.tcp://plc:4841"])])];
         assert_eq!(found(beside), [entry("urn:a", &[0], &["opc.tcp://plc:4841"])], "each URL once");
+    }
+
+    #[test]
+    fn the_words_machines_have_for_themselves_mean_the_discovery_servers_machine() {
+        for (lds, listed, url) in [
+            ("192.0.2.7", "opc.tcp://127.0.0.1:4841", "opc.tcp://192.0.2.7:4841"),
+            ("192.0.2.7", "opc.tcp://localhost:4841", "opc.tcp://192.0.2.7:4841"),
+            ("192.0.2.7", "opc.tcp://0.0.0.0:4841", "opc.tcp://192.0.2.7:4841"),
+            ("lds", "opc.tcp://localhost:4841", "opc.tcp://lds:4841"),
+            ("localhost", "opc.tcp://0.0.0.0:4841", "opc.tcp://localhost:4841"),
+        ] {
+            let lists = vec![list(0, lds, vec![application("urn:a", &[listed])])];
+            assert_eq!(found(lists), [entry("urn:a", &[0], &[url])], "{listed} at {lds}");
+        }
+        let lists = vec![list(0, "127.0.0.1", vec![application("urn:a", &["opc.tcp://localhost:4841"])])];
+        assert_eq!(found(lists), [entry("urn:a", &[0], &["opc.tcp://localhost:4841", "opc.tcp://127.0.0.1:4841"])]);
+    }
+
+    #[test]
+    fn no_list_hides_what_another_one_knows() {
+        let at = |host: usize| format!("opc.tcp://192.0.2.{host}:4841/");
+        let stale: Vec<String> = (1..=9).map(at).collect();
+        let stale: Vec<&str> = stale.iter().map(String::as_str).collect();
+        let lists = vec![
+            list(0, "lds0", vec![application("urn:a", &stale)]),
+            list(1, "lds1", vec![application("urn:a", &[&at(100)])]),
+        ];
+        assert_eq!(found(lists)[0].2[..3], [at(1), at(100), at(2)]);
     }
 
     #[test]
@@ -212,8 +281,11 @@ mod tests {
     fn only_opc_tcp_is_spoken_and_only_some_urls_are_tried() {
         let mixed = application("urn:a", &["https://plc:443/", "", "opc.tcp://192.0.2.1:4841", "opc.tcp://plc:x"]);
         let web = application("urn:b", &["opc.wss://plc:443/"]);
-        let lists = vec![list(0, "lds", vec![mixed, web, application("urn:c", &[])])];
-        assert_eq!(found(lists), [entry("urn:a", &[0], &["opc.tcp://192.0.2.1:4841"])]);
+        let lists = vec![list(0, "lds", vec![mixed, web, application("urn:c", &[]), application("", &[])])];
+        let nowhere = ["urn:b", "urn:c"].map(|uri| entry(uri, &[0], &[]));
+        assert_eq!(found(lists)[0], entry("urn:a", &[0], &["opc.tcp://192.0.2.1:4841"]));
+        let lists = vec![list(0, "lds", vec![application("urn:b", &["https://a"]), application("urn:c", &[])])];
+        assert_eq!(found(lists), nowhere, "to be told of");
         let names: Vec<String> = (0..9).map(|host| format!("opc.tcp://host{host}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let lists = (0..9).map(|n| list(n, &format!("lds{n}"), vec![application("urn:a", &names)])).collect();
@@ -224,9 +296,16 @@ mod tests {
     fn an_application_is_known_by_its_uri() {
         let endpoint = |uri: &str| Endpoint { server: application(uri, &[]), ..Endpoint::default() };
         let endpoints = [endpoint("urn:a"), endpoint("urn:b"), endpoint("urn:a")];
+        let at: Url = "opc.tcp://192.0.2.7:4841/".parse().unwrap();
         for (uri, own) in [("urn:a", 2), ("urn:b", 1), ("urn:c", 0), ("", 3)] {
             let lists = vec![list(0, "lds", vec![application(uri, &["opc.tcp://a"])])];
-            assert_eq!(candidates(lists, &NameFilter::default())[0].own(&endpoints).len(), own, "{uri}");
+            assert_eq!(candidates(lists, None)[0].own(&endpoints, &at).len(), own, "{uri}");
         }
+        let applications = vec![application("urn:c", &[])];
+        let alone = vec![List { applications, ..list(0, "192.0.2.7:4841/", Vec::new()) }];
+        let alone = candidates(alone, None).remove(0);
+        let elsewhere: Url = "opc.tcp://192.0.2.8:4841/".parse().unwrap();
+        assert_eq!(alone.own(&endpoints, &at).len(), 3, "it has just listed itself there");
+        assert_eq!(alone.own(&endpoints, &elsewhere).len(), 0);
     }
 }

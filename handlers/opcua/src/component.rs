@@ -26,9 +26,6 @@ mod bindings {
     use super::Opcua;
 }
 
-/// How many remarks the log has; the host takes 64 lines a round.
-const MAX_LINES: usize = 32;
-
 struct Opcua;
 
 impl Guest for Opcua {
@@ -78,11 +75,11 @@ fn told(report: Report, details: &Details) -> Vec<Device> {
     for place in &report.kept {
         host::keep(origin(*place));
     }
-    for line in report.remarks.iter().take(MAX_LINES) {
+    for line in &report.remarks {
         logging::log(Level::Debug, "servers", line);
     }
-    if let Some(more) = report.remarks.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
-        logging::log(Level::Debug, "servers", &format!("of {more} more servers there is the like to say"));
+    if report.unsaid > 0 {
+        logging::log(Level::Debug, "servers", &format!("of {} more servers there is the like to say", report.unsaid));
     }
     report.devices.into_iter().map(|device| reported(device, origin)).collect()
 }

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use crate::binary::{self, Reader, Writer};
 use crate::chunk::{self, Chunk, Kind, Place};
 use crate::message::{self, Question, Token};
+use crate::network::shown;
 use crate::status::{Refusal, Status};
 
 /// Chunks of one response. One of 1 MiB has 128 of the smallest buffer that a server may have.
@@ -247,11 +248,6 @@ fn refusal(body: &[u8]) -> Error {
         Ok((status, reason)) => Error::Refused(Refusal { status, reason: shown(&reason) }),
         Err(error) => error.into(),
     }
-}
-
-/// As much of a server's text as an error shows.
-fn shown(text: &str) -> String {
-    text.chars().take(200).collect()
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ const DEFAULT_URL: &str = "opc.tcp://localhost:4840/";
 pub struct Details {
     /// Who is asked for servers, in the order given, each once.
     pub discovery_urls: Vec<DiscoveryUrl>,
-    /// Which applications count.
-    pub application_names: NameFilter,
+    /// Which applications count: all if there is none.
+    pub application_names: Option<NameFilter>,
 }
 
 /// A discovery URL.
@@ -34,7 +34,7 @@ pub struct DiscoveryUrl {
     pub url: Url,
 }
 
-/// Chooses applications by name.
+/// Chooses applications by name, as ONVIF's lists choose cameras.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NameFilter {
@@ -49,9 +49,9 @@ pub struct NameFilter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 enum Action {
     /// Only they count.
+    #[default]
     Include,
     /// All others count.
-    #[default]
     Exclude,
 }
 
@@ -67,8 +67,7 @@ impl NameFilter {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
     opcua_discovery_method: Method,
-    #[serde(default)]
-    application_names: NameFilter,
+    application_names: Option<NameFilter>,
 }
 
 /// There is one; Akri left room for others.
@@ -143,7 +142,7 @@ mod tests {
     fn without_urls_the_machines_own_discovery_server_is_asked() {
         let details = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}})).unwrap();
         assert_eq!(details.discovery_urls[0].text, "opc.tcp://localhost:4840/");
-        assert!(details.application_names.lets("any") && details.application_names.lets(""));
+        assert_eq!(details.application_names, None);
         assert_eq!(urls(&json!([])).unwrap(), [""; 0], "none are none");
     }
 
@@ -158,13 +157,13 @@ mod tests {
         for (filter, pump, other) in [
             (json!({"action": "Include", "items": ["Pump"]}), true, false),
             (json!({"action": "Exclude", "items": ["Pump"]}), false, true),
-            (json!({"items": ["Pump"]}), false, true),
+            (json!({"items": ["Pump"]}), true, false),
             (json!({"action": "Include", "items": []}), false, false),
-            (json!({"action": "Include"}), false, false),
+            (json!({}), false, false),
             (json!({"action": "Exclude", "items": []}), true, true),
         ] {
             let details = json!({"opcuaDiscoveryMethod": {"standard": {}}, "applicationNames": filter});
-            let names = parse(&details).unwrap().application_names;
+            let names = parse(&details).unwrap().application_names.unwrap();
             assert_eq!((names.lets("Pump"), names.lets("pump"), names.lets("")), (pump, other, other), "{filter}");
         }
     }

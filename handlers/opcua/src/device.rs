@@ -9,6 +9,9 @@ use crate::candidate::Candidate;
 use crate::message::{Application, Endpoint};
 use crate::url::Url;
 
+/// The property that says where a server is, the only one that upstream Akri has.
+const URL: &str = "OPCUA_DISCOVERY_URL";
+
 /// The longest text of a property in bytes; the host refuses longer ones.
 const MAX_TEXT: usize = 4096;
 
@@ -18,8 +21,8 @@ const MAX_POLICIES: usize = 32;
 /// The longest name of a security policy in bytes.
 const MAX_POLICY: usize = 64;
 
-/// A server, for brokers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A server, for brokers. Of two with one id the one with the lower origin comes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
     /// Its application URI, or where it has none its URL.
     pub id: String,
@@ -30,6 +33,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// Where it is.
+    pub fn url(&self) -> &str {
+        self.properties.iter().find(|(name, _)| *name == URL).map(|(_, url)| url.as_str()).unwrap_or_default()
+    }
+
     /// How many bytes of text it has.
     pub fn size(&self) -> usize {
         self.properties.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + self.id.len()
@@ -47,7 +55,7 @@ pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Devi
     let tokens: BTreeSet<i32> = endpoints.iter().flat_map(|endpoint| endpoint.user_tokens.iter().copied()).collect();
     let tokens: Vec<&str> = tokens.into_iter().filter_map(token_type).collect();
     let properties = [
-        ("OPCUA_DISCOVERY_URL", url.to_string()),
+        (URL, url.to_string()),
         ("OPCUA_APPLICATION_NAME", first_text([&listed.name, &own.name])),
         ("OPCUA_APPLICATION_URI", uri.clone()),
         ("OPCUA_PRODUCT_URI", first_text([&listed.product_uri, &own.product_uri])),
@@ -118,7 +126,6 @@ fn leaf(chain: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
     use crate::candidate::{List, candidates};
-    use crate::details::NameFilter;
 
     fn candidate(application: Application) -> Candidate {
         let discovery_urls = vec!["opc.tcp://192.0.2.1:4841/".to_owned()];
@@ -126,7 +133,7 @@ mod tests {
             let applications = vec![Application { discovery_urls: discovery_urls.clone(), ..application.clone() }];
             List { origin, url: url(), applications }
         });
-        candidates(lists.into(), &NameFilter::default()).remove(0)
+        candidates(lists.into(), None).remove(0)
     }
 
     fn url() -> Url {

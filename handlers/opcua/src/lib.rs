@@ -12,7 +12,7 @@
 //!         - opc.tcp://lds.plant.example:4840/
 //!         - opc.tcp://10.0.0.7:4841/pump
 //!     applicationNames:            # default: all
-//!       action: Exclude            # or Include; default Exclude
+//!       action: Exclude            # or Include, the default: only these
 //!       items: ["Test server"]     # compared as they are
 //! ```
 //!
@@ -27,16 +27,19 @@
 //! A discovery server that lists itself is no device, but one that says it is a ClientAndServer has data, too, as those of
 //! asyncua do: exclude it by its name if you don't want it.
 //!
-//! Some servers tell nobody who they are who comes without security, or have no connection left. One that refuses for
-//! such a reason is there: it is a device with what the discovery server knows of it.
+//! Some servers say nothing to who comes without security. One that refuses for that reason is there: it is a device with
+//! what the discovery server knows of it. Where several are listed at one such URL, one of them is stale: the status names
+//! them, and each stays what it was. So does a server that has no connection left to say who it is.
 //!
-//! A server is asked at the URLs it is listed with. Where the host in one is a name, or the address of a machine for
-//! itself, it is then asked at the host of its discovery server too, with the port and path of its own: a name need not
-//! resolve here, and `localhost` is another machine here. A server that lists itself alone is asked at its discovery URL
-//! too: it may be behind an address and a port that it does not know of.
+//! A server is asked at the URLs it is listed with. Where the host in one is a name, it is then asked at the host of its
+//! discovery server, too, with the port and path of its own: the name need not resolve here. `localhost`, loopback and
+//! 0.0.0.0 are another machine's words for itself, and mean that host alone. A server that lists itself alone is asked at
+//! its discovery URL, too: it may be behind an address and a port that it does not know of; there it is believed to be
+//! itself even where its endpoints have another URI, as those of some stacks do.
 //!
 //! The id is the application URI, which is unique in the world by the specification. Servers that were copied with their
-//! URI are one device until they get URIs of their own. One without a URI is known by its URL.
+//! URI are one device until they get URIs of their own, which the status says where each lists itself. One without a URI
+//! is known by its URL.
 //!
 //! | property | |
 //! |---|---|
@@ -54,14 +57,14 @@
 //!
 //! A discovery server that does not answer is named in the Configuration's status, and the servers that it listed last
 //! stay as they are; those of the others are found. A server that two of them list stays when one is lost. If none
-//! answers, the round fails and nothing changes. A server that may not be asked is named with what would have to be
-//! granted; the log says at level debug of others that are listed and not there why not.
+//! answers, the round fails and nothing changes. A server that may not be asked at any of its URLs is named with what would
+//! have to be granted; the log says at level debug of others that are listed and not there why not.
 //!
 //! Discovery servers have 10 s each, 16 at a time, servers 3 s each, 32 at a time. Where that could be more than half of
 //! the round for the discovery servers, or the rest of it for the servers, each has less, so that those who are silent
-//! don't take the others' turns. What was not asked a second before the round's end stays as it is; rounds begin at
-//! different places, so that each gets its turn. So does what is more than the memory of a round has room for: lists of
-//! 10,000 servers together.
+//! don't take the others' turns. What was not asked a second before the round's end stays as it is; the lists take turns,
+//! and rounds begin at different places in them, so that each server gets its own. What is more than the memory of a round
+//! has room for, or than the host takes, is not taken and stays as it is: lists of 10,000 servers together, 4,096 devices.
 //!
 //! # Differences from Akri's handler
 //!
@@ -72,6 +75,7 @@
 //! | a host name that does not resolve | replaced by host **and port** of the discovery URL | by its host |
 //! | several URLs | the first `opc.tcp` one | the first that answers as this application |
 //! | a listed server | a device | a device if it is there |
+//! | `localhost` in another machine's list | this machine | that one |
 //! | a URL without port | refused | port 4840, as registered |
 //! | a discovery server that is lost | its servers go | its servers stay |
 //! | a discovery URL that can't work | logged each time | the Configuration is refused, with its line |

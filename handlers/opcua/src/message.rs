@@ -36,8 +36,10 @@ const LIFETIME_MS: u32 = 60_000;
 /// What we ask a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Which applications it knows.
+    /// Which applications it knows, and where they are for who comes by its URL.
     FindServers,
+    /// Which applications it knows, and where they are.
+    FindServersAnywhere,
     /// By which endpoints it can be used itself.
     GetEndpoints,
 }
@@ -47,7 +49,7 @@ impl Question {
     /// certificate, that is 2,600 servers and 100 endpoints. The memory of a round has room for many of them at once.
     pub fn max_response(self) -> u32 {
         match self {
-            Self::FindServers => 1024 * 1024,
+            Self::FindServers | Self::FindServersAnywhere => 1024 * 1024,
             Self::GetEndpoints => 512 * 1024,
         }
     }
@@ -55,11 +57,15 @@ impl Question {
     /// The request, to the server at a URL.
     pub fn request(self, url: &str, now: SystemTime) -> Vec<u8> {
         let id = match self {
-            Self::FindServers => id::FIND_SERVERS_REQUEST,
+            Self::FindServers | Self::FindServersAnywhere => id::FIND_SERVERS_REQUEST,
             Self::GetEndpoints => id::GET_ENDPOINTS_REQUEST,
         };
         let mut writer = request(id, now);
-        writer.string(url).null().null(); // any language; all servers or all transport profiles
+        match self {
+            Self::FindServersAnywhere => writer.null(),
+            _ => writer.string(url),
+        };
+        writer.null().null(); // any language; all servers or all transport profiles
         writer.into_bytes()
     }
 }

@@ -64,9 +64,14 @@ impl Error {
         }
     }
 
-    /// Whether it is an OPC UA server that tells nobody who it is, or not now.
-    pub fn is_unwilling(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.status.is_unwilling())
+    /// Whether it is an OPC UA server that has no connection left.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.status.is_busy())
+    }
+
+    /// Whether it is an OPC UA server that says nothing to who comes without security.
+    pub fn demands_security(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.status.demands_security())
     }
 }
 
@@ -87,6 +92,11 @@ impl From<message::Error> for Error {
             broken => Self::InvalidReply(broken.to_string()),
         }
     }
+}
+
+/// As much of a server's text as an error shows.
+pub fn shown(text: &str) -> String {
+    text.chars().take(200).collect()
 }
 
 /// With one decimal, if that is not 0.

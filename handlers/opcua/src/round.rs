@@ -2,6 +2,7 @@
 //! once and each within a bound, until a second before the round's time is up.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use futures::stream;
 use crate::candidate::{Candidate, List, candidates};
 use crate::details::{Details, DiscoveryUrl};
 use crate::device::{Device, device};
-use crate::message::{self, Application, Endpoint, Question};
-use crate::network::{Error, Network};
-use crate::report::{Check, Failures, Note, Report};
+use crate::message::{self, Application, ApplicationType, Endpoint, Question};
+use crate::network::{Error, Network, shown};
+use crate::report::{Check, Failures, Findings, Report, Why};
 use crate::url::Url;
 
 /// How many discovery servers are asked at once: so many of the largest lists the memory of a round has room for.
@@ -63,13 +64,36 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
     if lists.is_empty() && !failed.is_empty() {
         return Err(failure(&failed));
     }
-    let mut report = Report { kept: failed.iter().map(|(origin, ..)| *origin).collect(), ..Report::default() };
-    report.notes.extend(failed.into_iter().map(|(origin, _, error)| Note::of(origin, &error)));
-    let mut candidates = candidates(lists, &details.application_names);
-    let places = candidates.len().max(1);
-    candidates.rotate_left(start % places);
-    report.add(check_all(network, &candidates).await);
-    Ok(report)
+    let mut findings = Findings::without(failed.into_iter().map(|(origin, _, error)| (origin, error)));
+    let candidates = in_turns(candidates(lists, details.application_names.as_ref()), start);
+    let waiting = Cell::new(candidates.len());
+    let checks = stream::iter(&candidates).map(async |candidate| {
+        let time = network.remaining().saturating_sub(RESERVE);
+        let most = share(time, waiting.get(), CHECKS_IN_FLIGHT).clamp(LEAST_CHECK, CHECK);
+        waiting.update(|count| count.saturating_sub(1));
+        (candidate, check(network, candidate, most).await)
+    });
+    let mut checks = pin!(checks.buffer_unordered(CHECKS_IN_FLIGHT));
+    while let Some((candidate, check)) = checks.next().await {
+        findings.add(candidate, check);
+    }
+    Ok(findings.report())
+}
+
+/// One of each list after the other, so that a long list takes nobody's turn; in each list from another place on.
+fn in_turns(candidates: Vec<Candidate>, start: usize) -> Vec<Candidate> {
+    let mut lists: BTreeMap<Option<usize>, Vec<Candidate>> = BTreeMap::new();
+    for candidate in candidates {
+        lists.entry(candidate.origins.first().copied()).or_default().push(candidate);
+    }
+    let mut turns = Vec::new();
+    for mut list in lists.into_values() {
+        let places = list.len().max(1);
+        list.rotate_left(start % places);
+        turns.extend(list.into_iter().enumerate());
+    }
+    turns.sort_by_key(|(turn, _)| *turn); // stable: of one turn, the lists in their order
+    turns.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 type Failed<'d> = (usize, &'d Url, Error);
@@ -117,18 +141,6 @@ fn failure(failed: &[Failed<'_>]) -> Failure {
     if granted { Failure::Unavailable(message) } else { Failure::NotGranted(message) }
 }
 
-/// Looks for all candidates.
-async fn check_all<'c>(network: &impl Network, candidates: &'c [Candidate]) -> Vec<(&'c Candidate, Check)> {
-    let waiting = Cell::new(candidates.len());
-    let checks = stream::iter(candidates).map(async |candidate| {
-        let time = network.remaining().saturating_sub(RESERVE);
-        let most = share(time, waiting.get(), CHECKS_IN_FLIGHT).clamp(LEAST_CHECK, CHECK);
-        waiting.update(|count| count.saturating_sub(1));
-        (candidate, check(network, candidate, most).await)
-    });
-    checks.buffer_unordered(CHECKS_IN_FLIGHT).collect().await
-}
-
 /// Looks for a candidate at one URL after the other. Each may take an equal part of the time that is left.
 async fn check(network: &impl Network, candidate: &Candidate, most: Duration) -> Check {
     let start = network.remaining();
@@ -139,13 +151,16 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
         let bound = Bound { most: most.saturating_sub(spent) / left, reserve: RESERVE };
         match look(network, candidate, url, bound).await {
             Ok(device) => return Check::There(device),
-            Err(Error::NotReached) => return Check::NotReached,
+            Err(Error::NotReached) => return Check::Unknown(Why::NotReached),
             Err(error) => failures.push((url.clone(), error)),
         }
     }
-    let unwilling = failures.iter().find(|(_, error)| error.is_unwilling()).map(|(url, _)| device(candidate, url, &[]));
-    match unwilling {
-        Some(device) => Check::Unwilling(device, failures),
+    if failures.iter().any(|(_, error)| error.is_busy()) {
+        return Check::Unknown(Why::Busy);
+    }
+    let secured = failures.iter().find(|(_, error)| error.demands_security());
+    match secured.map(|(url, _)| device(candidate, url, &[])) {
+        Some(device) => Check::Secured(device, failures),
         None => Check::Absent(failures),
     }
 }
@@ -154,9 +169,12 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
 async fn look(network: &impl Network, candidate: &Candidate, url: &Url, bound: Bound) -> Result<Device, Error> {
     let endpoints = get_endpoints(network, url, bound).await?;
     let first = endpoints.first().ok_or_else(|| Error::InvalidReply("it offers no endpoint".to_owned()))?;
-    let own = candidate.own(&endpoints);
+    let own = candidate.own(&endpoints, url);
     if own.is_empty() {
-        return Err(Error::OtherApplication(first.server.uri.clone()));
+        return Err(Error::OtherApplication(shown(&first.server.uri)));
+    }
+    if own.iter().any(|endpoint| endpoint.server.kind == ApplicationType::DiscoveryServer) {
+        return Err(Error::InvalidReply("it is a discovery server".to_owned())); // some list themselves as servers
     }
     Ok(device(candidate, url, &own))
 }
@@ -168,8 +186,26 @@ struct Bound {
     reserve: Duration,
 }
 
+/// The servers that a discovery server knows.
+///
+/// Some versions of open62541 say of every server that it is at the URL they were asked with; asked without one, they
+/// give the URLs that were registered.
 async fn find_servers(network: &impl Network, url: &Url, bound: Bound) -> Result<Vec<Application>, Error> {
-    Ok(message::read_applications(&ask(network, url, Question::FindServers, bound).await?)?)
+    let start = network.remaining();
+    let applications = message::read_applications(&ask(network, url, Question::FindServers, bound).await?)?;
+    if !are_mirrored(&applications, url) {
+        return Ok(applications);
+    }
+    let spent = start.saturating_sub(network.remaining());
+    let bound = Bound { most: bound.most.saturating_sub(spent), ..bound };
+    let registered = ask(network, url, Question::FindServersAnywhere, bound).await?;
+    Ok(message::read_applications(&registered)?)
+}
+
+/// Whether several applications are said to be at the URL, and nowhere else, by which the discovery server was asked.
+fn are_mirrored(applications: &[Application], asked: &Url) -> bool {
+    let asked = asked.to_string();
+    applications.iter().filter(|application| application.discovery_urls == [asked.as_str()]).count() > 1
 }
 
 async fn get_endpoints(network: &impl Network, url: &Url, bound: Bound) -> Result<Vec<Endpoint>, Error> {

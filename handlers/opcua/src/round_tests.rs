@@ -247,6 +247,19 @@ fn a_server_that_may_not_be_asked_is_something_to_grant() {
 }
 
 #[test]
+fn a_server_that_is_off_is_nothing_to_grant() {
+    let refused = Fails(Error::NotGranted("TCP to 169.254.3.4:4841 (grants.tcp)".into()));
+    let (other, named) = ("opc.tcp://169.254.3.4:4841/", "opc.tcp://plc:4841/");
+    let listed = |urls: &[&str]| lists_all(vec![application(ApplicationType::Server, "urn:a", "A", urls)]);
+    let report = World::new([(LDS, listed(&[A, other])), (other, refused.clone())]).run(&[LDS]).unwrap();
+    assert_eq!((report.notes.len(), report.remarks.len()), (0, 1), "one of its addresses is elsewhere");
+    let unknown = Fails(Error::NameNotResolved("plc".into()));
+    let beside = ("opc.tcp://192.0.2.7:4841/", refused.clone());
+    let world = World::new([(LDS, listed(&[named, other])), (other, refused), (named, unknown), beside]);
+    assert_eq!(world.run(&[LDS]).unwrap().notes[0].reason, "NotGranted");
+}
+
+#[test]
 fn the_urls_of_a_server_share_its_time() {
     let listed = lists_all(vec![application(ApplicationType::Server, "urn:a", "A", &["opc.tcp://plc:1", A])]);
     let world = World::new([(LDS, listed), ("opc.tcp://plc:1", IsSilent), ("opc.tcp://192.0.2.7:1", IsSilent)]);
@@ -325,24 +338,104 @@ fn silent_discovery_servers_leave_half_of_the_round_and_their_turns_to_the_other
     assert!(world.remaining() >= Duration::from_secs(29), "{:?}", world.remaining());
 }
 
+fn refuses(status: u32) -> Behaviour {
+    Fails(Error::Refused(Status(status).into()))
+}
+
+const REJECTED: u32 = 0x8055_0000;
+const TOO_BUSY: u32 = 0x807D_0000;
+const NO_SUCH_URL: u32 = 0x8083_0000;
+
 #[test]
 fn a_server_that_says_nothing_without_security_is_there() {
-    let refuses = |status| Fails(Error::Refused(Status(status).into()));
-    for (status, devices) in [(0x8055_0000, 1), (0x8013_0000, 1), (0x807D_0000, 1), (0x8083_0000, 0)] {
-        let world = World::new([(LDS, lists(&[("urn:a", A)])), (A, refuses(status))]);
-        let report = world.run(&[LDS]).unwrap();
-        assert_eq!((report.devices.len(), report.remarks.len()), (devices, 1), "{status:#x}");
-        assert!((report.kept.is_empty(), report.notes.is_empty()) == (true, true));
-    }
     let named = "opc.tcp://plc:4841/";
-    let report = World::new([(LDS, lists(&[("urn:a", named)])), (named, refuses(0x8055_0000))]).run(&[LDS]).unwrap();
-    assert_eq!(found(&report), [("urn:a", 0, named)]);
+    let report = World::new([(LDS, lists(&[("urn:a", named)])), (named, refuses(REJECTED))]).run(&[LDS]).unwrap();
+    assert_eq!((found(&report), report.kept.len(), report.notes.len()), (vec![("urn:a", 0, named)], 0, 0));
     let remark = "'urn:a' is there, but does not say who it is: opc.tcp://plc:4841/: it answers BadSecurityPolicyRejected; \
                   opc.tcp://192.0.2.7:4841/: connection refused";
     assert_eq!(report.remarks, [remark]);
     let (lds, beside) = (lists(&[("urn:a", named)]), "opc.tcp://192.0.2.7:4841/");
-    let world = World::new([(LDS, lds), (named, refuses(0x8055_0000)), (beside, is("urn:a"))]);
+    let world = World::new([(LDS, lds), (named, refuses(REJECTED)), (beside, is("urn:a"))]);
     assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)], "who proves it counts more");
+    let report = World::new([(LDS, lists(&[("urn:a", A)])), (A, refuses(NO_SUCH_URL))]).run(&[LDS]).unwrap();
+    assert_eq!((found(&report), report.remarks.len()), (vec![], 1), "that is another one");
+}
+
+#[test]
+fn of_two_that_may_be_the_one_that_says_nothing_none_is_added_or_taken_away() {
+    let lds = lists(&[("urn:new", A), ("urn:old", A), ("urn:b", B)]);
+    let report = World::new([(LDS, lds), (A, refuses(REJECTED)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
+    assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
+    let note =
+        "'urn:old' and 'urn:new' are listed at opc.tcp://192.0.2.1:4841/, where nobody says without security who it is";
+    assert_eq!(notes(&report), [(0, "Ambiguous", note)]);
+}
+
+#[test]
+fn a_server_without_a_connection_left_is_not_lost() {
+    let lds = lists(&[("urn:a", A), ("urn:b", B)]);
+    let report = World::new([(LDS, lds), (A, refuses(TOO_BUSY)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
+    assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
+    let note = "1 of the servers listed there have no connection left to say who they are";
+    assert_eq!(notes(&report), [(0, "Busy", note)]);
+}
+
+#[test]
+fn a_discovery_server_that_says_every_server_is_where_it_is_itself_is_asked_again() {
+    let entry = |uri: &str, url: &str| application(ApplicationType::Server, uri, uri, &[url]);
+    let mirrored = servers(vec![entry("urn:lds", LDS), entry("urn:a", LDS), entry("urn:b", LDS)]);
+    let registered = servers(vec![entry("urn:a", A), entry("urn:b", B)]);
+    let world = World::new([(LDS, Answers(mirrored, registered)), (A, is("urn:a")), (B, is("urn:b"))]);
+    assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, A), ("urn:b", 0, B)]);
+}
+
+#[test]
+fn a_discovery_server_that_lists_itself_as_a_server_is_none() {
+    let itself = application(ApplicationType::Server, "urn:lds", "LDS", &[LDS]);
+    let endpoint = application(ApplicationType::DiscoveryServer, "urn:lds", "LDS", &[]);
+    let endpoints = crate::fixture::endpoints(vec![crate::fixture::endpoint(endpoint, "None", &[])]);
+    let report = World::new([(LDS, Answers(servers(vec![itself]), endpoints))]).run(&[LDS]).unwrap();
+    assert_eq!(report.devices, []);
+    assert!(report.remarks[0].ends_with("it is a discovery server"), "{:?}", report.remarks);
+}
+
+#[test]
+fn a_server_that_lists_itself_alone_is_itself_whatever_its_endpoints_say() {
+    let itself = servers(vec![application(ApplicationType::Server, "urn:mine", "mine", &[])]);
+    let world = World::new([(A, Answers(itself, one_endpoint("urn:unconfigured:application")))]);
+    assert_eq!(found(&world.run(&[A]).unwrap()), [("urn:mine", 0, A)]);
+}
+
+#[test]
+fn a_server_that_nobody_can_ask_is_told_of() {
+    let nowhere = application(ApplicationType::Server, "urn:web", "web", &["https://plc/"]);
+    let report = World::new([(LDS, lists_all(vec![nowhere]))]).run(&[LDS]).unwrap();
+    assert_eq!(report.remarks, ["'urn:web' is listed, but was not found: it has no URL of opc.tcp"]);
+}
+
+#[test]
+fn servers_that_call_themselves_the_same_are_one_and_that_is_told() {
+    let plc = |url: &str| {
+        Answers(servers(vec![application(ApplicationType::Server, "urn:plc", "PLC", &[url])]), one_endpoint("urn:plc"))
+    };
+    let report = World::new([(A, plc(A)), (B, plc(B))]).run(&[A, B]).unwrap();
+    assert_eq!(found(&report), [("urn:plc", 0, A)]);
+    let note = "who is at opc.tcp://192.0.2.1:4841/ and who is at opc.tcp://192.0.2.2:4841/ both say they are 'urn:plc': they \
+                are one device";
+    assert_eq!(notes(&report), [(0, "DuplicateApplicationUri", note)]);
+}
+
+#[test]
+fn a_long_list_takes_nobodys_turn() {
+    let mut world = crowd(4000);
+    world.servers.insert(OTHER_LDS.to_owned(), lists(&[("urn:b", B)]));
+    world.servers.insert(B.to_owned(), is("urn:b"));
+    for start in [0, 500, 3999] {
+        world.now.set(Duration::ZERO);
+        let report = world.run_from(start, &[LDS, OTHER_LDS]).unwrap();
+        assert!(found(&report).contains(&("urn:b", 1, B)), "{start}");
+        assert_eq!(report.kept, BTreeSet::from([0]));
+    }
 }
 
 #[test]
@@ -380,6 +473,21 @@ fn devices_of_which_there_is_too_much_are_kept() {
     let left = 2500 - report.devices.len();
     let note = format!("{left} of the servers listed there were not taken: the memory of the round was used up");
     assert_eq!((notes(&report), report.kept.clone()), (vec![(0, "NoRoom", note.as_str())], BTreeSet::from([0])));
+}
+
+#[test]
+fn more_devices_than_the_host_takes_are_kept() {
+    let url = |number: usize| format!("opc.tcp://10.0.{}.{}:4841/", number / 250, number % 250);
+    let list = |range: std::ops::Range<usize>| {
+        let entry = |number: usize| application(ApplicationType::Server, &format!("urn:{number}"), "", &[&url(number)]);
+        lists_all(range.map(entry).collect())
+    };
+    let mut world = World::new([(LDS, list(0..2500)), (OTHER_LDS, list(2500..5000))]);
+    world.servers.extend((0..5000).map(|number| (url(number), is(&format!("urn:{number}")))));
+    let report = world.run(&[LDS, OTHER_LDS]).unwrap();
+    assert_eq!((report.devices.len(), report.kept.clone()), (4096, BTreeSet::from([0, 1])));
+    let note = "452 of the servers listed there were not taken: the memory of the round was used up";
+    assert_eq!(notes(&report), [(0, "NoRoom", note), (1, "NoRoom", note)]);
 }
 
 #[test]

@@ -12,12 +12,15 @@ impl Status {
         self.0 & 0x8000_0000 != 0
     }
 
-    /// Whether it refuses whoever comes without security, or now: the server has all the connections it can have. It
-    /// says nothing about the question.
-    pub fn is_unwilling(self) -> bool {
-        let demands_security = matches!(self.0, 0x8013_0000 | 0x8054_0000 | 0x8055_0000 | 0x80E6_0000);
-        let is_busy = matches!(self.0, 0x8003_0000 | 0x8004_0000 | 0x807D_0000 | 0x8081_0000 | 0x80EE_0000);
-        demands_security || is_busy
+    /// Whether it refuses whoever comes without security.
+    pub fn demands_security(self) -> bool {
+        matches!(self.0, 0x8013_0000 | 0x8054_0000 | 0x8055_0000 | 0x80E6_0000)
+    }
+
+    /// Whether the server has all the connections it can have, or no memory for another one. It says nothing about who
+    /// it is.
+    pub fn is_busy(self) -> bool {
+        matches!(self.0, 0x8003_0000 | 0x8004_0000 | 0x807D_0000 | 0x8081_0000 | 0x80EE_0000)
     }
 
     fn name(self) -> Option<&'static str> {

@@ -10,8 +10,9 @@ use std::str::FromStr;
 /// The port of discovery servers, registered with IANA; a URL without a port means it.
 const DEFAULT_PORT: u16 = 4840;
 
-/// Longer URLs are refused by every server (OPC 10000-6 §7.1.2.3).
-const MAX_LENGTH: usize = 4095;
+/// The longest URL in bytes. With another host and a port it is still shorter than what servers accept
+/// (OPC 10000-6 §7.1.2.3: less than 4,096 bytes) and than what the host takes as a property.
+const MAX_LENGTH: usize = 2048;
 
 /// The longest host name in DNS.
 const MAX_NAME: usize = 253;
@@ -67,13 +68,17 @@ impl Url {
 }
 
 impl Host {
-    /// Whether other machines may mean something else by it, or nothing at all: a name, the machine's own address for
-    /// itself, or none.
-    pub fn is_relative(&self) -> bool {
+    /// Whether each machine means itself by it, or any address of itself.
+    pub fn is_local(&self) -> bool {
         match self {
-            Self::Name(_) => true,
+            Self::Name(name) => name.eq_ignore_ascii_case("localhost"),
             Self::Address(address) => address.is_loopback() || address.is_unspecified(),
         }
+    }
+
+    /// Whether it is the address that stands for all of a machine: servers listen there, nobody can be reached there.
+    pub fn is_unspecified(&self) -> bool {
+        matches!(self, Self::Address(address) if address.is_unspecified())
     }
 }
 
@@ -208,17 +213,19 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_their_own_mean_the_same_everywhere() {
-        for (host, relative) in [
-            ("192.0.2.7", false),
-            ("[2001:db8::7]", false),
-            ("127.0.0.1", true),
-            ("0.0.0.0", true),
-            ("[::]", true),
-            ("[::1]", true),
-            ("plc", true),
+    fn machines_have_words_for_themselves() {
+        for (host, local, unspecified) in [
+            ("192.0.2.7", false, false),
+            ("[2001:db8::7]", false, false),
+            ("127.0.0.1", true, false),
+            ("[::1]", true, false),
+            ("LocalHost", true, false),
+            ("0.0.0.0", true, true),
+            ("[::]", true, true),
+            ("plc", false, false),
         ] {
-            assert_eq!(format!("opc.tcp://{host}").parse::<Url>().unwrap().host.is_relative(), relative, "{host}");
+            let host = format!("opc.tcp://{host}").parse::<Url>().unwrap().host;
+            assert_eq!((host.is_local(), host.is_unspecified()), (local, unspecified), "{host}");
         }
     }
 

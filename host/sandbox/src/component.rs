@@ -30,8 +30,9 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 const ROUNDS: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
-/// Names that one component may have resolved at once.
-const LOOKUPS: usize = 4;
+/// Names that one component may have resolved at once. A name that nobody answers for takes a thread for as long as the
+/// node is set up to wait, and there may be some of them in every plant.
+const LOOKUPS: usize = 32;
 
 /// What one call is given.
 #[derive(Debug, Clone, Default)]

@@ -17,6 +17,9 @@ pub struct Behaviour {
 /// Lists servers until nothing more goes into a response, with names that take most memory when they are read.
 pub const CROWD: Behaviour = Behaviour { name: "lists a crowd", said: "", act: crowd };
 
+/// Says at great length that it is somebody else, whoever is looked for.
+pub const BOASTER: Behaviour = Behaviour { name: "boasts", said: "", act: boast };
+
 /// All others there are.
 #[rustfmt::skip]
 pub const BEHAVIOURS: &[Behaviour] = &[
@@ -132,15 +135,29 @@ fn claim_xml(stream: TcpStream) -> io::Result<()> {
 }
 
 fn crowd(stream: TcpStream) -> io::Result<()> {
-    let server = |number: u32| {
-        let text = |length: usize| string(&"\u{1}".repeat(length));
-        let names = [string(&format!("urn:crowd:{number}")), text(4000), vec![2], text(4000)].concat();
-        let null = [0xff; 8]; // gateway, profile
-        [names, vec![0; 4], null.to_vec(), vec![1, 0, 0, 0], string("opc.tcp://127.0.0.1:1/")].concat()
-    };
     let count = 128u32;
-    let servers: Vec<u8> = (0..count).flat_map(server).collect();
-    let response = [response_header(), vec![0; 8], count.to_le_bytes().to_vec(), servers].concat();
+    let servers = (0..count).flat_map(|number| application(&format!("urn:crowd:{number}"), 4000));
+    let servers: Vec<u8> = servers.collect();
+    respond(stream, &[response_header(), vec![0; 8], count.to_le_bytes().to_vec(), servers].concat())
+}
+
+fn boast(stream: TcpStream) -> io::Result<()> {
+    let header = [[1, 0, 0xaf, 1].as_slice(), &[0; 24]].concat(); // a response to GetEndpoints, without diagnostics
+    let endpoint = [string(""), application(&"\u{1}".repeat(8000), 8000), string(""), vec![1, 0, 0, 0]].concat();
+    let rest = [string("#None"), vec![0; 4], string(""), vec![0]].concat(); // no user tokens, security level 0
+    respond(stream, &[header, vec![1, 0, 0, 0], endpoint, rest].concat())
+}
+
+/// A server on loopback, with a product URI and a name that take most memory when they are read.
+fn application(uri: &str, length: usize) -> Vec<u8> {
+    let text = string(&"\u{1}".repeat(length));
+    let null = [0xff; 8]; // gateway, profile
+    let url = string("opc.tcp://127.0.0.1:1/");
+    [string(uri), text.clone(), vec![2], text, vec![0; 4], null.to_vec(), vec![1, 0, 0, 0], url].concat()
+}
+
+/// In chunks.
+fn respond(stream: TcpStream, response: &[u8]) -> io::Result<()> {
     let mut stream = open(stream)?;
     let mut chunks = response.chunks(60_000).peekable();
     while let Some(part) = chunks.next() {

@@ -9,20 +9,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dns_lookup::LookupErrorKind;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 /// Addresses of a name; a client tries a few at most.
 const ADDRESSES: usize = 16;
 /// How long an answer is of use when there is no newer one (RFC 8767, 5: 1 to 3 days).
 const OLDEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a new answer is waited for when there is an older one (RFC 8767, 5: 1.8 s; handlers wait for less than that).
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a new answer is waited for when there is an older one. RFC 8767, 5 has 1.8 s, but handlers ask many machines,
+/// and have less time for each.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Names that are asked for or wait for a turn.
+const WAITING: usize = 1024;
 /// Names that are remembered.
 const REMEMBERED: usize = 2048;
 
 /// The addresses of a name, in order of preference. It blocks.
-pub(crate) type Lookup = Arc<dyn Fn(&str) -> Result<Vec<IpAddr>, LookupError> + Send + Sync>;
+pub(crate) type Lookup = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
 /// Why there are no addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,18 +52,20 @@ pub(crate) fn system() -> Lookup {
     Arc::new(|name| Ok(dns_lookup::lookup_host(name)?.collect()))
 }
 
+type Answer = Result<Vec<IpAddr>, LookupError>;
+
 /// Who resolves names for all rounds of a component.
 pub(crate) struct Resolver {
     lookup: Lookup,
     /// Turns to ask: a thread that hangs can't be ended.
     turns: Arc<Semaphore>,
-    memory: Arc<Memory>,
+    shared: Arc<Mutex<Shared>>,
 }
 
 impl Resolver {
     /// Asks `lookup` for so many names at once.
     pub(crate) fn new(lookup: Lookup, at_once: usize) -> Self {
-        Self { lookup, turns: Arc::new(Semaphore::new(at_once)), memory: Arc::default() }
+        Self { lookup, turns: Arc::new(Semaphore::new(at_once)), shared: Arc::default() }
     }
 
     /// The addresses of a name, at least one, in order of preference. An IPv4 address mapped into IPv6 comes as that IPv4
@@ -68,8 +73,9 @@ impl Resolver {
     ///
     /// # Errors
     /// If nobody knows it, or nobody can be asked and none was known within the last day.
-    pub(crate) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
-        let Some(remembered) = self.memory.addresses(name, Instant::now()) else { return self.ask(name).await };
+    pub(crate) async fn addresses(&self, name: &str) -> Answer {
+        let remembered = lock(&self.shared).memory.addresses(name, Instant::now());
+        let Some(remembered) = remembered else { return self.ask(name).await };
         match timeout(PATIENCE, self.ask(name)).await {
             Ok(Err(LookupError::Failed(_))) | Err(_) => {
                 tracing::debug!(name, "the name service does not answer; what it said last is used");
@@ -79,23 +85,74 @@ impl Resolver {
         }
     }
 
-    async fn ask(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
-        let failed = |error: &dyn std::fmt::Display| LookupError::Failed(error.to_string());
-        let turn = self.turns.clone().acquire_owned().await.map_err(|error| failed(&error))?;
-        let (lookup, memory, name) = (self.lookup.clone(), self.memory.clone(), name.to_owned());
-        // One that hangs can't be ended: it keeps its turn, not the round. What it says at last is remembered.
-        let answer = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            let answer = lookup(&name).and_then(usable);
-            memory.hear(&name, &answer, Instant::now());
-            answer
-        });
-        answer.await.map_err(|error| failed(&error))?
+    /// Who asks for a name that is asked for already waits for the same answer.
+    async fn ask(&self, name: &str) -> Answer {
+        let mut answer = {
+            let mut shared = lock(&self.shared);
+            match shared.asked.get(name) {
+                Some(answer) => answer.clone(),
+                None if shared.asked.len() >= WAITING => {
+                    return Err(LookupError::Failed(format!("{WAITING} other names wait to be resolved")));
+                }
+                None => {
+                    let (say, answer) = watch::channel(None);
+                    shared.asked.insert(name.to_owned(), answer.clone());
+                    tokio::spawn(find(
+                        self.turns.clone(),
+                        self.lookup.clone(),
+                        self.shared.clone(),
+                        name.to_owned(),
+                        say,
+                    ));
+                    answer
+                }
+            }
+        };
+        let said = answer.wait_for(Option::is_some).await.map(|said| said.clone());
+        said.ok().flatten().unwrap_or_else(|| Err(LookupError::Failed("the lookup was given up".to_owned())))
     }
 }
 
+/// Asks for a name when it has a turn. A lookup that hangs can't be ended: it keeps its turn, and nobody asks for that name
+/// meanwhile. What it says at last is remembered.
+async fn find(
+    turns: Arc<Semaphore>,
+    lookup: Lookup,
+    shared: Arc<Mutex<Shared>>,
+    name: String,
+    say: watch::Sender<Option<Answer>>,
+) {
+    let failed = |error: &dyn std::fmt::Display| Err(LookupError::Failed(error.to_string()));
+    let asked = name.clone();
+    let answer = match turns.acquire_owned().await {
+        Ok(turn) => {
+            let answer = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                lookup(&asked).and_then(usable)
+            });
+            answer.await.unwrap_or_else(|error| failed(&error))
+        }
+        Err(error) => failed(&error),
+    };
+    let mut shared = lock(&shared);
+    shared.memory.hear(&name, &answer, Instant::now());
+    shared.asked.remove(&name);
+    say.send_replace(Some(answer));
+}
+
+/// What all who ask have in common.
+#[derive(Default)]
+struct Shared {
+    memory: Memory,
+    asked: HashMap<String, watch::Receiver<Option<Answer>>>,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A bounded number of different addresses.
-fn usable(answer: Vec<IpAddr>) -> Result<Vec<IpAddr>, LookupError> {
+fn usable(answer: Vec<IpAddr>) -> Answer {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in answer.iter().map(IpAddr::to_canonical) {
         if addresses.len() < ADDRESSES && !addresses.contains(&address) {
@@ -107,33 +164,25 @@ fn usable(answer: Vec<IpAddr>) -> Result<Vec<IpAddr>, LookupError> {
 
 /// What was said last, by name.
 #[derive(Default)]
-struct Memory(Mutex<HashMap<String, (Instant, Vec<IpAddr>)>>);
+struct Memory(HashMap<String, (Instant, Vec<IpAddr>)>);
 
 impl Memory {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, (Instant, Vec<IpAddr>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn addresses(&self, name: &str, now: Instant) -> Option<Vec<IpAddr>> {
-        let known = self.known();
-        known
-            .get(name)
-            .filter(|(since, _)| now.duration_since(*since) <= OLDEST)
-            .map(|(_, addresses)| addresses.clone())
+        let fresh = |(since, _): &&(Instant, Vec<IpAddr>)| now.duration_since(*since) <= OLDEST;
+        self.0.get(name).filter(fresh).map(|(_, addresses)| addresses.clone())
     }
 
     /// An answer takes the place of the one before; a failure is none.
-    fn hear(&self, name: &str, answer: &Result<Vec<IpAddr>, LookupError>, now: Instant) {
-        let mut known = self.known();
+    fn hear(&mut self, name: &str, answer: &Answer, now: Instant) {
         match answer {
             Ok(addresses) => {
-                known.insert(name.to_owned(), (now, addresses.clone()));
-                if known.len() > REMEMBERED {
-                    let oldest = known.iter().min_by_key(|(_, (since, _))| *since).map(|(name, _)| name.clone());
-                    oldest.map(|name| known.remove(&name));
+                self.0.insert(name.to_owned(), (now, addresses.clone()));
+                if self.0.len() > REMEMBERED {
+                    let oldest = self.0.iter().min_by_key(|(_, (since, _))| *since).map(|(name, _)| name.clone());
+                    oldest.map(|name| self.0.remove(&name));
                 }
             }
-            Err(LookupError::Unknown(_)) => drop(known.remove(name)),
+            Err(LookupError::Unknown(_)) => drop(self.0.remove(name)),
             Err(LookupError::Failed(_)) => {}
         }
     }
@@ -144,8 +193,6 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-
-    type Answer = Result<Vec<IpAddr>, LookupError>;
 
     fn at(address: &str) -> Answer {
         Ok(vec![address.parse().unwrap()])
@@ -200,16 +247,39 @@ mod tests {
         resolver.addresses("plc").await.unwrap();
         let start = Instant::now();
         assert_eq!(resolver.addresses("plc").await, at("10.0.0.1"), "the lookup hangs");
-        assert_eq!(resolver.addresses("plc").await, at("10.0.0.1"), "it has the only turn");
+        assert_eq!(resolver.addresses("plc").await, at("10.0.0.1"), "it still does");
         assert!(start.elapsed() >= 2 * PATIENCE);
-        say.send(at("10.0.0.2")).unwrap(); // to the one that hung
-        say.send(at("10.0.0.3")).unwrap();
-        assert_eq!(resolver.addresses("plc").await, at("10.0.0.3"));
+        say.send(at("10.0.0.2")).unwrap();
+        while resolver.addresses("plc").await != at("10.0.0.2") {} // it is heard at last
+    }
+
+    #[tokio::test]
+    async fn a_name_is_asked_for_once_at_a_time() {
+        let (say, resolver) = resolver();
+        let both = async { tokio::join!(resolver.addresses("plc"), resolver.addresses("plc")) };
+        say.send(at("10.0.0.1")).unwrap();
+        assert_eq!(both.await, (at("10.0.0.1"), at("10.0.0.1")));
+    }
+
+    #[tokio::test]
+    async fn so_many_names_wait_and_no_more() {
+        let (say, resolver) = resolver();
+        let resolver = Arc::new(resolver);
+        for number in 0..WAITING {
+            let resolver = resolver.clone();
+            tokio::spawn(async move { resolver.addresses(&number.to_string()).await });
+        }
+        while lock(&resolver.shared).asked.len() < WAITING {
+            tokio::task::yield_now().await;
+        }
+        let refused = resolver.addresses("plc").await;
+        assert_eq!(refused, Err(LookupError::Failed("1024 other names wait to be resolved".to_owned())));
+        drop(say);
     }
 
     #[test]
     fn after_a_day_it_counts_no_more() {
-        let (memory, start) = (Memory::default(), Instant::now());
+        let (mut memory, start) = (Memory::default(), Instant::now());
         memory.hear("plc", &at("10.0.0.1"), start);
         let known = |after: Duration| memory.addresses("plc", start + after).is_some();
         assert_eq!([OLDEST, OLDEST + Duration::from_secs(1)].map(known), [true, false]);
@@ -217,7 +287,7 @@ mod tests {
 
     #[test]
     fn of_very_many_names_the_oldest_are_forgotten() {
-        let (memory, start) = (Memory::default(), Instant::now());
+        let (mut memory, start) = (Memory::default(), Instant::now());
         for number in 0..REMEMBERED + 2 {
             let now = start + Duration::from_millis(number as u64);
             memory.hear(&number.to_string(), &at("10.0.0.1"), now);
