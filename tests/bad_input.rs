@@ -135,7 +135,10 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
             "details",
             "/udevRule: unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`",
         ),
-        ("yaml", "the details are neither YAML nor JSON"),
+        (
+            "yaml",
+            "the details are neither YAML nor JSON; as YAML there is an error in line 1 of the details: unclosed bracket '['",
+        ),
     ] {
         let valid = node.wait_for_condition(name, "DetailsValid", "False", "InvalidDetails").await;
         assert_eq!(valid.message, format!("invalid discoveryDetails: {message}"));
@@ -174,7 +177,7 @@ async fn components_that_are_none_are_refused_by_name() {
         ("absent", format!("cannot read {}: No such file or directory", component("absent.wasm"))),
         ("pinned", format!("{} has digest sha256:", component("guest.wasm"))),
         ("pinned", format!(", the object wants sha256:{digest}")),
-        ("twin", "handler 'debugEcho' is already served by DiscoveryHandler 'debug-echo'".to_owned()),
+        ("twin", "handler 'debugEcho' is served by DiscoveryHandler 'debug-echo'".to_owned()),
     ];
     let missing = node.wait_for_condition("script", "Ready", "False", "NoHandler").await;
     for (object, refusal) in &refusals {
@@ -234,4 +237,26 @@ async fn discover_names_file_line_and_field_and_fails() {
     assert_eq!(absent.status.code(), Some(1));
     assert_eq!(said(&absent), "error: cannot read '/nowhere/x.yaml': No such file or directory (os error 2)\n");
     assert_eq!(node.akri(&["discover"]).status.code(), Some(2), "wrong usage");
+}
+
+/// Somebody edits a file, and the node starts anew before the mistake is found.
+#[tokio::test]
+async fn a_file_that_is_broken_when_the_agent_starts_takes_nothing_away() {
+    let node = Node::new();
+    node.write_echo("good", 1, &["foo0"]);
+    node.write_echo("emptied", 1, &["foo1"]);
+    let agent = node.start();
+    let found = node.wait_for_instances("both", |list| list.len() == 2).await;
+    drop(agent);
+    node.write("manifests/good.yaml", "spec: [");
+    node.write("manifests/emptied.yaml", "");
+    let agent = node.start();
+    for (file, why) in [("good", ""), ("emptied", ": is empty; delete the file if its objects are to go, too")] {
+        agent.wait_for_log(&format!("{}{why}", node.path(&format!("manifests/{file}.yaml")).display())).await;
+        agent.wait_for_log(&format!("round done configuration=default/{file} devices=1")).await;
+    }
+    assert_eq!(identities(&node.instances()), identities(&found));
+    node.remove("manifests/emptied.yaml");
+    node.write_echo("good", 1, &["foo0"]);
+    node.wait_for_instances("one, since the file of the other is gone", |list| list.len() == 1).await;
 }

@@ -229,19 +229,28 @@ async fn a_reload_does_not_make_another_handler_of_it() {
     assert!(node.instances().iter().all(|instance| !instance.spec.shared));
 }
 
-/// Of two objects with one handler the one that served first serves on, whatever they are called.
+/// Of two objects with one handler the one that served first serves on, whatever they are called; after a restart it is the
+/// one that is named like the handler.
 #[tokio::test]
 async fn a_name_stays_with_the_object_that_has_it() {
-    let (node, _agent) = begin("").await;
+    let (node, agent) = begin("").await;
     fs::write(node.path("components/a.wasm"), version(1)).unwrap();
     node.write_handler("a-rival", "a.wasm", "  interval: 200ms\n");
     let refused =
         |status: &DiscoveryHandlerStatus| accepted(status).is_some_and(|accepted| accepted.reason == "NameTaken");
     let rival = node.wait_for_handler("a-rival", "a refusal", refused).await;
     assert_eq!(rival.state, HandlerState::Refused);
-    assert_eq!(accepted(&rival).unwrap().message, "handler 'guest' is already served by DiscoveryHandler 'guest'");
+    assert_eq!(
+        accepted(&rival).unwrap().message,
+        "handler 'guest' is served by DiscoveryHandler 'guest': delete one of them, or give this one the name 'guest' to \
+         replace it"
+    );
     runs(&node, 0).await;
     finds(&node, 2).await;
+    drop(agent);
+    let _agent = node.start();
+    node.wait_for_handler("a-rival", "a refusal", refused).await;
+    runs(&node, 0).await;
     node.remove("components/guest.yaml");
     let serves = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Active;
     node.wait_for_handler("a-rival", "its turn", serves).await;

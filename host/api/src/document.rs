@@ -30,7 +30,7 @@ impl Document {
     pub fn parse_all(text: &str) -> Result<Vec<Self>, SyntaxError> {
         let nodes: Vec<Spanned<Node>> = serde_saphyr::from_multiple(text).map_err(|error| SyntaxError {
             line: error.location().map(|location| location.line()).filter(|line| *line > 0),
-            message: error.without_snippet().to_string(),
+            message: message(error.without_snippet()),
         })?;
         Ok(nodes.into_iter().map(Self::of).collect())
     }
@@ -49,6 +49,19 @@ impl Document {
                 return Some(*line);
             }
             pointer = pointer.rsplit_once('/')?.0;
+        }
+    }
+}
+
+/// What is wrong, in words of whoever wrote the text, and without the line, which is told apart.
+fn message(error: &serde_saphyr::Error) -> String {
+    match error {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("'{key}' is there twice, or a '---' is missing between two objects")
+        }
+        other => {
+            let text = other.to_string();
+            text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned()
         }
     }
 }
@@ -171,6 +184,8 @@ mod tests {
             assert_eq!(error.line, Some(line), "{text}: {error}");
             assert!(!error.message.contains('\n'), "{error}");
         }
+        let twice = Document::parse_all("a: 1\na: 2\n").unwrap_err().message;
+        assert_eq!(twice, "'a' is there twice, or a '---' is missing between two objects");
         assert!(Document::parse_all("").unwrap().is_empty());
         assert!(Document::parse_all("# nothing\n---\n").unwrap().is_empty());
     }

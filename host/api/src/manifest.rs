@@ -106,7 +106,7 @@ pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
     let mut errors = Vec::new();
     for mut document in documents {
         let object = named(&document.value);
-        match read(&mut document) {
+        match read(&mut document).and_then(|object| once(object, &manifests)) {
             Ok(object) => manifests.push(Manifest { file: file.to_owned(), object, document }),
             Err(found) => {
                 let located = found.into_iter().map(|error| locate(file, &document, error));
@@ -154,6 +154,20 @@ impl Manifest {
 fn locate(file: &Path, document: &Document, error: FieldError) -> ManifestError {
     let line = document.line(&error.path);
     ManifestError { field: error.path, ..ManifestError::of_file(file, line, error.message) }
+}
+
+/// Two objects of one name in one file are a mistake, and which one is meant is not for us to say: the first one counts.
+fn once(object: Object, before: &[Manifest]) -> Result<Object, Vec<FieldError>> {
+    let identity = object.identity();
+    match before.iter().find(|manifest| manifest.object.identity() == identity) {
+        None => Ok(object),
+        Some(first) => {
+            let (kind, _, name) = identity;
+            let line = first.document.line("/metadata/name").map(|line| format!(" in line {line}")).unwrap_or_default();
+            let message = format!("{kind} '{name}' is in this file already{line}; delete one, or give it another name");
+            Err(vec![FieldError::new("/metadata/name", message)])
+        }
+    }
 }
 
 /// Which ConfigMap or Secret a document is about, if it is one.

@@ -22,7 +22,8 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    /// At a JSON pointer, "" for the whole object.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
 }

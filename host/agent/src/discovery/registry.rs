@@ -101,7 +101,10 @@ pub(super) enum Refusal {
     Digest { path: PathBuf, actual: String, wanted: String },
     #[error("component '{}': {reason}", path.display())]
     Load { path: PathBuf, reason: String },
-    #[error("handler '{name}' is already served by DiscoveryHandler '{holder}'")]
+    #[error(
+        "handler '{name}' is served by DiscoveryHandler '{holder}': delete one of them, or give this one the name \
+         '{holder}' to replace it"
+    )]
     NameTaken { name: String, holder: String },
     #[error(
         "the new component says name '{now}' and shared {shared_now}, the running one '{before}' and {shared_before}; \
@@ -154,6 +157,7 @@ impl Registry {
             standings: standings.clone(),
             loaded: BTreeMap::new(),
             serving: BTreeMap::new(),
+            ready: BTreeMap::new(),
             told: BTreeMap::new(),
         };
         Self { handlers, standings, task: tokio::spawn(loader.run(manifests, sender)) }
@@ -185,6 +189,8 @@ struct Loader {
     loaded: BTreeMap<String, Arc<Handler>>,
     /// Which object serves each name. It keeps it for as long as it is loaded, whoever else comes.
     serving: BTreeMap<String, String>,
+    /// Those of which the log knows that they are ready.
+    ready: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
     told: BTreeMap<String, Refused>,
 }
@@ -219,6 +225,10 @@ impl Loader {
             }
         }
         let ready = self.serve(&mut refused);
+        for (name, handler) in ready.iter().filter(|(name, handler)| self.ready.get(*name) != Some(*handler)) {
+            info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
+        }
+        self.ready.clone_from(&ready);
         Handlers { ready, refused, settled: true, uevents: self.uevents.clone() }
     }
 
@@ -233,7 +243,6 @@ impl Loader {
         };
         match next {
             Some(next) if running.as_deref() != Some(&next) => {
-                info!(handler = next.name(), object = name, digest = next.component.digest(), "handler ready");
                 self.loaded.insert(name.to_owned(), Arc::new(next));
             }
             Some(_) => {}
@@ -267,14 +276,17 @@ impl Loader {
         })
     }
 
-    /// Which of those loaded serve: two of one name would be one too many.
+    /// Which of those loaded serve: two of one name would be one too many. Who serves goes on serving; of several that
+    /// come at once, as at a start, it is the one that is named like its handler, or else the first by name.
     fn serve(&mut self, refused: &mut BTreeMap<String, Refused>) -> BTreeMap<String, Arc<Handler>> {
         let loaded = &self.loaded;
         self.serving.retain(|name, object| loaded.get(object).is_some_and(|handler| handler.name() == name));
         let mut ready = BTreeMap::new();
         for (object, handler) in loaded {
             let name = handler.name().to_owned();
-            let holder = self.serving.entry(name.clone()).or_insert_with(|| object.clone());
+            let namesake = loaded.get(&name).is_some_and(|namesake| namesake.name() == name);
+            let first = || if namesake { name.clone() } else { object.clone() };
+            let holder = self.serving.entry(name.clone()).or_insert_with(first);
             if holder == object {
                 ready.insert(name, Arc::clone(handler));
             } else {

@@ -8,7 +8,7 @@ use akri_api::HandlerRules;
 use akri_api::document::Document;
 use akri_model::configuration::Configuration;
 use akri_model::device::DeviceSet;
-use akri_model::discovery::{RoundError, Trigger};
+use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_sandbox::{Cache, Call, covers_subsystem};
@@ -46,13 +46,26 @@ pub(super) struct Wanted {
 /// Checks the details and runs one round; also says what is to start the next.
 pub(super) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, Wake), RoundError> {
     let subject = call.subject.clone();
-    let triggers = handler.component.validate(call.clone()).await?;
+    let triggers = handler.component.validate(call.clone()).await.map_err(|error| explained(error, &call))?;
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
     let set = admitted.map_err(|error| RoundError::Unavailable(error.to_string()))?;
     Ok((set, Wake::new(&handler.rules, handler.interval, triggers)))
+}
+
+/// A handler that wants YAML is not told what is wrong with it, since it gets none.
+fn explained(error: RoundError, call: &Call) -> RoundError {
+    match (error, Document::parse_all(&call.details)) {
+        (RoundError::InvalidDetails(mut problems), Err(syntax)) => {
+            let line = syntax.line.map(|line| format!(" in line {line} of the details")).unwrap_or_default();
+            let message = format!("as YAML there is an error{line}: {}", syntax.message);
+            problems.push(Problem { path: String::new(), reason: "Syntax".to_owned(), message });
+            RoundError::InvalidDetails(problems)
+        }
+        (error, _) => error,
+    }
 }
 
 /// What a component is called with for a Configuration.

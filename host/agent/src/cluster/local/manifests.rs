@@ -1,13 +1,14 @@
 //! Manifests from directories: read as a whole at each change. A file that can't be read keeps the objects it had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
 use akri_api::configuration_to_model;
 use akri_api::data;
-use akri_api::manifest::{self, Manifest, ManifestError, Object};
+use akri_api::manifest::{self, Identity, Manifest, ManifestError, Object};
+use akri_api::validate::FieldError;
 use akri_model::configuration::Configuration;
 use akri_model::names::{HashInput, Key};
 use akri_model::resolve::{Kind, Stored, Values};
@@ -16,6 +17,7 @@ use tokio::task::JoinHandle;
 use tracing::{error, info};
 use zeroize::Zeroizing;
 
+use super::remembered::Remembered;
 use crate::cluster::{HandlerObject, Manifests};
 use crate::watch_dir::{WatchDir, any_changed};
 
@@ -85,10 +87,11 @@ pub(super) struct Watched {
     pub(super) task: JoinHandle<()>,
 }
 
-/// Watches directories. The first reading is done when this returns.
-pub(super) async fn watch(directories: Vec<PathBuf>) -> Watched {
+/// Watches directories; of objects with one name the one in the later directory counts. What was good is remembered in the
+/// state directory. The first reading is done when this returns.
+pub(super) async fn watch(directories: Vec<PathBuf>, state: &Path) -> Watched {
     let mut watched: Vec<WatchDir> = directories.iter().map(|directory| WatchDir::new(directory)).collect();
-    let mut reader = Reader { directories, ..Reader::default() };
+    let mut reader = Reader::new(directories, state);
     let first = reader.read();
     let (to_manifests, manifests) = watch::channel(Arc::new(first.manifests));
     let (to_values, values) = watch::channel(Arc::new(first.values));
@@ -121,19 +124,38 @@ struct Read {
     values: Values,
 }
 
+/// Where a file is: the place of its directory among the others, and its path.
+type Place = (usize, PathBuf);
+
 /// Reads directories again and again, and remembers what it needs for that.
-#[derive(Default)]
 struct Reader {
     directories: Vec<PathBuf>,
     /// Last good objects of each file.
-    known: BTreeMap<PathBuf, Vec<Manifest>>,
+    known: BTreeMap<Place, Vec<Manifest>>,
+    remembered: Remembered,
     /// Errors already told.
     told: Vec<ManifestError>,
+    /// Objects of which it was told that they take the place of others.
+    overriding: BTreeSet<Identity>,
     /// How often each Configuration has changed, for `metadata.generation`.
     generations: BTreeMap<Key, Configuration>,
 }
 
 impl Reader {
+    fn new(directories: Vec<PathBuf>, state: &Path) -> Self {
+        let (remembered, files) = Remembered::open(state);
+        let place = |file: &PathBuf| directories.iter().position(|directory| file.parent() == Some(directory));
+        let known = files.into_iter().filter_map(|(file, objects)| Some(((place(&file)?, file), objects))).collect();
+        Self {
+            directories,
+            known,
+            remembered,
+            told: Vec::new(),
+            overriding: BTreeSet::new(),
+            generations: BTreeMap::new(),
+        }
+    }
+
     fn read_again(mut self) -> (Self, Read) {
         let read = self.read();
         (self, read)
@@ -142,22 +164,37 @@ impl Reader {
     fn read(&mut self) -> Read {
         let mut errors = Vec::new();
         let mut files = BTreeMap::new();
-        for directory in &self.directories {
+        for (place, directory) in self.directories.iter().enumerate() {
             let scan = read_directory(directory);
             errors.extend(scan.errors);
-            files.extend(scan.files);
+            files.extend(scan.files.into_iter().map(|(file, objects)| ((place, file), objects)));
         }
+        let emptied = self.emptied(&files, &errors);
+        errors.extend(emptied);
         self.keep_known(&mut files, &errors);
+        errors.extend(self.drop_doubles(&mut files));
         self.tell(&errors);
         self.known = files;
+        self.remembered.write(self.known.iter().map(|((_, file), objects)| (file, objects)));
         Read { manifests: self.collect(errors.is_empty()), values: self.values(&errors) }
     }
 
+    /// A file that had objects and holds nothing is most likely being written, or lies on a disk that is full.
+    fn emptied(&self, files: &BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) -> Vec<ManifestError> {
+        let is_emptied = |(place, known): &(&Place, &Vec<Manifest>)| {
+            let is_told = errors.iter().any(|error| error.file == place.1);
+            !known.is_empty() && !is_told && files.get(*place).is_some_and(Vec::is_empty)
+        };
+        let emptied = self.known.iter().filter(is_emptied);
+        let message = "is empty; delete the file if its objects are to go, too";
+        emptied.map(|((_, file), _)| file_error(file, message.to_owned())).collect()
+    }
+
     /// An object that was there and now can't be read stays in force: an error must not delete anything.
-    fn keep_known(&self, files: &mut BTreeMap<PathBuf, Vec<Manifest>>, errors: &[ManifestError]) {
-        for (path, known) in &self.known {
-            if errors.iter().any(|error| error.file == *path || path.starts_with(&error.file)) {
-                let now = files.entry(path.clone()).or_default();
+    fn keep_known(&self, files: &mut BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) {
+        for (place, known) in &self.known {
+            if errors.iter().any(|error| error.file == place.1 || place.1.starts_with(&error.file)) {
+                let now = files.entry(place.clone()).or_default();
                 let lost = known
                     .iter()
                     .filter(|known| !now.iter().any(|n| n.object.identity() == known.object.identity()))
@@ -166,6 +203,32 @@ impl Reader {
                 now.extend(lost);
             }
         }
+    }
+
+    /// Of objects with one name in files of one directory the one that was there before counts, or else the first. The others
+    /// are mistakes: which one is meant is not for us to say.
+    fn drop_doubles(&self, files: &mut BTreeMap<Place, Vec<Manifest>>) -> Vec<ManifestError> {
+        let mut holders: BTreeMap<(usize, Identity), PathBuf> = BTreeMap::new();
+        for ((directory, file), objects) in self.known.iter().filter(|(place, _)| files.contains_key(*place)) {
+            let still = files.get(&(*directory, file.clone())).map(Vec::as_slice).unwrap_or_default();
+            for identity in objects.iter().map(|known| known.object.identity()) {
+                if still.iter().any(|now| now.object.identity() == identity) {
+                    holders.entry((*directory, identity)).or_insert_with(|| file.clone());
+                }
+            }
+        }
+        let mut errors = Vec::new();
+        for ((directory, file), objects) in files {
+            objects.retain(|manifest| {
+                let place = (*directory, manifest.object.identity());
+                let holder = holders.entry(place).or_insert_with(|| file.clone());
+                if holder != file {
+                    errors.push(double(manifest, holder));
+                }
+                holder == file
+            });
+        }
+        errors
     }
 
     fn tell(&mut self, errors: &[ManifestError]) {
@@ -194,7 +257,24 @@ impl Reader {
             }
         }
         self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
+        self.tell_of_overriding();
         manifests
+    }
+
+    /// What takes the place of an object in an earlier directory, such as of a handler that came with the program.
+    fn tell_of_overriding(&mut self) {
+        let (mut first, mut overriding) = (BTreeMap::new(), BTreeSet::new());
+        for manifest in self.known.values().flatten() {
+            let identity = manifest.object.identity();
+            if let Some(other) = first.insert(identity.clone(), &manifest.file) {
+                if !self.overriding.contains(&identity) {
+                    let (file, other, (kind, _, name)) = (manifest.file.display(), other.display(), &identity);
+                    info!("{kind} '{name}' of {file} takes the place of the one of {other}");
+                }
+                overriding.insert(identity);
+            }
+        }
+        self.overriding = overriding;
     }
 
     /// What is in no good manifest and in a bad one is there, but can't be read.
@@ -214,6 +294,12 @@ impl Reader {
         }
         values
     }
+}
+
+fn double(manifest: &Manifest, holder: &Path) -> ManifestError {
+    let (kind, _, name) = manifest.object.identity();
+    let message = format!("{kind} '{name}' is in {} already; delete one, or give it another name", holder.display());
+    manifest.locate(FieldError::new("/metadata/name", message))
 }
 
 /// A file has no UID. One made of the key does: it is the same after a restart, so that nothing is created anew.
@@ -241,7 +327,7 @@ mod tests {
         spec: {discoveryHandler: {name: udev}}\n";
 
     fn reader(directory: &Path) -> Reader {
-        Reader { directories: vec![directory.to_owned()], ..Reader::default() }
+        Reader::new(vec![directory.to_owned()], &directory.join("state"))
     }
 
     fn names(manifests: &Manifests) -> Vec<String> {
@@ -272,11 +358,81 @@ mod tests {
         let manifests = directory.path().join("manifests");
         fs::create_dir(&manifests).unwrap();
         fs::write(manifests.join("cam.yaml"), CAM).unwrap();
-        let mut reader = reader(&manifests);
+        let mut reader = Reader::new(vec![manifests.clone()], directory.path());
         reader.read();
         fs::rename(&manifests, directory.path().join("elsewhere")).unwrap();
         let gone = reader.read().manifests;
         assert_eq!((names(&gone).len(), gone.complete), (1, false));
+    }
+
+    #[test]
+    fn a_file_that_is_emptied_keeps_its_objects() {
+        let directory = tempfile::tempdir().unwrap();
+        let cam = directory.path().join("cam.yaml");
+        fs::write(&cam, CAM).unwrap();
+        let mut reader = reader(directory.path());
+        reader.read();
+        for text in ["", "\n", "# nothing yet\n", "---\n"] {
+            fs::write(&cam, text).unwrap();
+            let emptied = reader.read().manifests;
+            assert_eq!((names(&emptied), emptied.complete), (vec!["default/cam".to_owned()], false), "{text:?}");
+        }
+        fs::remove_file(&cam).unwrap();
+        assert_eq!(names(&reader.read().manifests), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_that_breaks_while_no_agent_runs_keeps_its_objects_but_no_secret_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let cam = directory.path().join("cam.yaml");
+        let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {key: hunter2}\n";
+        fs::write(&cam, format!("{CAM}{secret}")).unwrap();
+        let before = reader(directory.path()).read().manifests;
+        let written = fs::read_to_string(directory.path().join("state/manifests.json")).unwrap();
+        assert!(written.contains("\"cam\"") && !written.contains("hunter2"), "{written}");
+        for text in ["spec: [", ""] {
+            fs::write(&cam, text).unwrap();
+            let after = reader(directory.path()).read().manifests;
+            assert_eq!((&after.configurations, after.complete), (&before.configurations, false), "{text:?}");
+        }
+        fs::remove_file(&cam).unwrap();
+        let after = reader(directory.path()).read().manifests;
+        assert_eq!((names(&after), after.complete), (vec![], true), "who deletes it means it");
+    }
+
+    #[test]
+    fn of_two_files_with_one_object_the_one_that_was_there_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let [early, cam, late] = ["a.yaml", "cam.yaml", "z.yaml"].map(|name| directory.path().join(name));
+        fs::write(&cam, CAM).unwrap();
+        let mut reader = reader(directory.path());
+        let before = reader.read().manifests;
+        for other in [&early, &late] {
+            fs::write(other, CAM.replace("udev", "onvif")).unwrap();
+            let now = reader.read().manifests;
+            assert_eq!((&now.configurations, now.complete), (&before.configurations, false));
+            let told = format!("Configuration 'cam' is in {} already", cam.display());
+            assert!(reader.told.iter().any(|error| error.message.contains(&told) && error.line == Some(3)));
+        }
+        fs::remove_file(&cam).unwrap();
+        let next = reader.read().manifests;
+        assert_eq!(next.configurations[&Key::new("default", "cam")].handler, "onvif", "the first of the others");
+    }
+
+    /// A path may come before or behind that of the other directory.
+    #[test]
+    fn the_later_directory_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        for (first, second) in [("a", "b"), ("b", "a")] {
+            let both = [first, second].map(|name| directory.path().join(name));
+            for (path, handler) in both.iter().zip(["udev", "onvif"]) {
+                fs::create_dir_all(path).unwrap();
+                fs::write(path.join("cam.yaml"), CAM.replace("udev", handler)).unwrap();
+            }
+            let manifests = Reader::new(both.into(), directory.path()).read().manifests;
+            assert!(manifests.complete);
+            assert_eq!(manifests.configurations[&Key::new("default", "cam")].handler, "onvif");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod manifests;
 mod objects;
+mod remembered;
 mod reports;
 
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ impl Local {
     /// Watches manifests in `directories` and keeps objects below `state`.
     pub async fn open(directories: Vec<PathBuf>, state: &Path) -> Result<Self, StoreError> {
         let objects = Arc::new(Mutex::new(Objects::open(state)?));
-        let Watched { manifests, values, task } = manifests::watch(directories).await;
+        let Watched { manifests, values, task } = manifests::watch(directories, state).await;
         let now = manifests.borrow().clone();
         objects.lock().await.collect_garbage(&now)?;
         Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), watcher: task })
