@@ -1,8 +1,12 @@
 //! The command line: what it prints for people and programs, and how it ends.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use crate::support::node::{Node, identities};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::node::{Node, akri, identities, wait_for};
 
 const CAM: &str = "\
 apiVersion: akri.sh/v0
@@ -90,4 +94,74 @@ async fn a_state_directory_that_can_not_be_used_is_named() {
         assert!(text(&output.stderr).contains(&told), "{told}: {}", text(&output.stderr));
     }
     assert_eq!(fs::read_dir(node.path("kubelet")).unwrap().count(), 0, "nothing was registered");
+}
+
+/// A pipe that nobody reads any more.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+fn akri_to(stdout: Stdio, directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(akri());
+    command.env("XDG_CACHE_HOME", directory.join("cache")).current_dir(directory).args(arguments);
+    command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[test]
+fn an_output_that_ends_early_is_no_panic() {
+    let node = Node::new();
+    node.write("cam.yaml", CAM);
+    fs::create_dir(node.path("state")).unwrap();
+    for arguments in [
+        &["crds"][..],
+        &["get", "handlers", "--state-dir", "state"],
+        &["discover", "cam.yaml", "--components", "components"],
+        &["discover", "cam.yaml", "--components", "components", "-o", "json"],
+        &["discover", "cam.yaml", "--components", "components", "--watch"],
+        &["handler", "inspect", "components/udev.wasm", "-o", "yaml"],
+        &["handler", "validate", "components/debug_echo.wasm", "cam.yaml"],
+    ] {
+        let gone = akri_to(closed_pipe(), &node.path(""), arguments);
+        let said = text(&gone.stderr);
+        assert!(
+            gone.status.success() && !said.contains("panicked") && !said.contains("error"),
+            "{arguments:?}: {said}"
+        );
+        let full = akri_to(full(), &node.path(""), arguments);
+        let said = text(&full.stderr);
+        let told = "error: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!((full.status.code(), said.ends_with(told)), (Some(1), true), "{arguments:?}: {said}");
+    }
+    for (stdout, code) in [(closed_pipe(), 0), (full(), 1)] {
+        let made = akri_to(stdout, &node.path(""), &["handler", "new", &format!("new-{code}")]);
+        assert_eq!(made.status.code(), Some(code), "{}", text(&made.stderr));
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_nobody_looks_at_any_more_goes_on() {
+    for (stdout, told) in [(closed_pipe(), ""), (full(), "--show ends: cannot write to standard output: No space left")]
+    {
+        let node = Node::new();
+        let mut command = Command::new(akri());
+        command.args(["agent", "--show", "--local", "manifests", "--components", "components", "--state-dir", "state"]);
+        command.args(["--kubelet-dir", "kubelet", "--handlers-dir", "handlers", "--node-name", "node-a"]);
+        let log = File::create(node.path("log")).unwrap();
+        let mut agent = command.current_dir(node.path("")).stdout(stdout).stderr(log).spawn().unwrap();
+        let log = || fs::read_to_string(node.path("log")).unwrap();
+        node.write("manifests/cam.yaml", CAM);
+        node.wait_for_instances("the device", |list| list.len() == 1).await;
+        wait_for("what is said of the output", log, |log| log.contains(told)).await;
+        node.write("manifests/cam.yaml", &CAM.replace("foo0", "foo0, foo1"));
+        node.wait_for_instances("another device", |list| list.len() == 2).await;
+        kill_process(Pid::from_child(&agent), Signal::TERM).unwrap();
+        let ended = agent.wait().unwrap();
+        assert!(ended.success() && !log().contains("panicked"), "{}", log());
+    }
 }

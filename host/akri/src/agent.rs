@@ -1,5 +1,6 @@
 //! `akri agent`: flags to settings, and signals to an orderly end.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::cli::{AgentArgs, CdiFor, RemoteArgs, node_name};
 use crate::get::instances_of;
+use crate::output::write;
 
 /// How often `--show` looks for changes.
 const SHOW: Duration = Duration::from_millis(250);
@@ -94,14 +96,17 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Prints the table of Instances whenever it is another one.
+/// Prints the table of Instances whenever it is another one, as long as that can be done: the agent runs on in any case.
 async fn show(state: PathBuf) {
     let mut shown = None;
     loop {
         let now = instances_of(&state);
         if now != shown {
-            println!("\n{}", now.as_deref().unwrap_or("no Instances\n"));
-            shown = now;
+            match write(&format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"))) {
+                Ok(()) => shown = now,
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return, // whoever read has seen enough
+                Err(error) => return warn!("--show ends: cannot write to standard output: {error}"),
+            }
         }
         sleep(SHOW).await;
     }

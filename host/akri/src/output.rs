@@ -1,5 +1,7 @@
 //! Tables for people, JSON and YAML for programs.
 
+use std::io::{self, Write as _};
+
 use anyhow::Context as _;
 use serde::Serialize;
 
@@ -7,12 +9,27 @@ use crate::cli::Output;
 
 /// Prints values in one of the forms for programs, or what `table` makes for people.
 pub(crate) fn print<T: Serialize>(values: &[T], output: Output, table: impl FnOnce() -> String) -> anyhow::Result<()> {
-    match output {
-        Output::Table => print!("{}", table()),
-        Output::Json => println!("{}", serde_json::to_string_pretty(values)?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&values).context("cannot write YAML")?),
+    let text = match output {
+        Output::Table => table(),
+        Output::Json => serde_json::to_string_pretty(values)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(&values).context("cannot write YAML")?,
+    };
+    print_text(&text)
+}
+
+/// Prints a text. A reader that has gone has seen enough: that is no failure.
+pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
+    match write(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
     }
-    Ok(())
+}
+
+/// Writes to standard output, where `print!` would panic if that can't be done.
+pub(crate) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// Lines in aligned columns, as kubectl prints them.

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 
 use super::args::NewArgs;
+use crate::output::print_text;
 
 /// The files of the new directory. `@NAME@` becomes the name of the handler, `@FILE@` that of the component.
 const FILES: [(&str, &str); 5] = [
@@ -43,7 +44,7 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     for (path, text) in WIT {
         write(&directory.join(path), text)?;
     }
-    println!("made {0}; to try it: cd {0} && make run", directory.display());
+    print_text(&format!("made {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
