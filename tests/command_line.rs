@@ -165,3 +165,36 @@ async fn an_agent_that_nobody_looks_at_any_more_goes_on() {
         assert!(ended.success() && !log().contains("panicked"), "{}", log());
     }
 }
+
+#[test]
+fn errors_are_told_once_and_with_what_helps() {
+    let node = Node::new();
+    let without_cluster = |command: &str| {
+        let mut akri = Command::new(akri());
+        akri.arg(command).env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", node.path(""));
+        let output = akri.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let told = "no API server is configured: set KUBECONFIG, or run in a pod with a service account: ";
+    let said = without_cluster("controller");
+    assert!(said.starts_with(&format!("error: {told}")) && !said.contains("--local"), "{said}");
+    assert_eq!(said.matches("No such file or directory").count(), 1, "{said}");
+    let said = without_cluster("agent");
+    assert!(said.starts_with(&format!("error: without --local DIR the agent needs an API server: {told}")), "{said}");
+
+    let said = text(&node.akri(&["agent", "--listen", ":9464"]).stderr);
+    assert!(said.contains("'--listen <ADDRESS>': this is not ADDRESS:PORT, such as 127.0.0.1:9464"), "{said}");
+
+    fs::create_dir_all(node.path("state/lock")).unwrap();
+    fs::create_dir_all(node.path("state/instances/default/cam.json")).unwrap();
+    let path = |name: &str| node.path(name).display().to_string();
+    let (state, kubelet, handlers) = (path("state"), path("kubelet"), path("handlers"));
+    let said = text(&node.akri(&["get", "instances", "--state-dir", &state]).stderr);
+    let told = "/instances/default/cam.json': Is a directory (os error 21)\n";
+    assert!(said.ends_with(&format!("error: cannot read '{state}{told}")), "{said}");
+    let local = ["agent", "--local", &path("manifests"), "--kubelet-dir", &kubelet, "--handlers-dir", &handlers];
+    let said = text(&node.akri(&[&local[..], &["--state-dir", &state]].concat()).stderr);
+    let told = "/lock': Is a directory (os error 21); name another state directory with --state-dir\n";
+    assert!(said.ends_with(&format!("error: cannot lock '{state}{told}")), "{said}");
+}

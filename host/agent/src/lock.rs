@@ -14,10 +14,10 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// The lock could not be tried.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot lock '{}': {source}", path.display())]
+#[error("cannot lock '{}': {reason}; name another state directory with --state-dir", path.display())]
 pub struct LockError {
     path: PathBuf,
-    source: io::Error,
+    reason: io::Error,
 }
 
 /// Held until it is dropped, or the process ends in whatever way.
@@ -29,7 +29,7 @@ pub struct Lock {
 /// Waits for the lock of a state directory.
 pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     let path = state.join("lock");
-    let failed = |source| LockError { path: path.clone(), source };
+    let failed = |reason| LockError { path: path.clone(), reason };
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let mut told = false;

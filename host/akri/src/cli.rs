@@ -107,7 +107,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_POD", value_parser = pod)]
     pub(crate) pod: Option<Key>,
     /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:8080 [default: nowhere].
-    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
     pub(crate) listen: Option<SocketAddr>,
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
@@ -235,6 +235,10 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
 }
 
 fn pod(text: &str) -> Result<Key, &'static str> {
+fn listen(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "this is not ADDRESS:PORT, such as 127.0.0.1:9464")
+}
+
     let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
     parts.map(|(namespace, name)| Key::new(namespace, name)).ok_or("this is not NAMESPACE/NAME")
 }

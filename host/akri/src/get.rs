@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use crate::cli::{GetArgs, Kind};
-use crate::output::{plain, print, table};
+use crate::output::{plain, print, table, whole};
 
 /// Characters of a result in a table.
 const RESULT: usize = 60;
@@ -25,11 +25,11 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
     match args.kind {
         Kind::Instances => {
-            let instances = read_instances(state)?;
+            let instances = read_instances(state).map_err(whole)?;
             print(&instances, args.output, || instance_table(&instances))?;
         }
         Kind::Configurations => {
-            let configurations = read_configurations(state)?;
+            let configurations = read_configurations(state).map_err(whole)?;
             print(&configurations, args.output, || configuration_table(&configurations))?;
         }
         Kind::Handlers => {
@@ -116,8 +116,8 @@ fn handlers(state: &Path) -> anyhow::Result<Vec<Handler>> {
         status: object.status.unwrap_or_default(),
     };
     let remote = |status| Handler { object: None, status };
-    let components = read_handlers(state)?.into_iter().map(component);
-    Ok(components.chain(read_remote_handlers(state)?.into_iter().map(remote)).collect())
+    let components = read_handlers(state).map_err(whole)?.into_iter().map(component);
+    Ok(components.chain(read_remote_handlers(state).map_err(whole)?.into_iter().map(remote)).collect())
 }
 
 fn handler_table(handlers: &[Handler]) -> String {

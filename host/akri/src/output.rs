@@ -1,8 +1,9 @@
 //! Tables for people, JSON and YAML for programs.
 
+use std::fmt::Display;
 use std::io::{self, Write as _};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -52,6 +53,11 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 /// Text from outside as it can be printed to a terminal: control characters are escaped.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// An error whose text names its causes already: with its chain they would be told again.
+pub(crate) fn whole(error: impl Display) -> anyhow::Error {
+    anyhow!("{error}")
 }
 
 #[cfg(test)]
