@@ -17,7 +17,8 @@ use crate::handler::HandlerCommand;
     after_help = "\
 Try it without a cluster:
   akri discover examples/local/memory.yaml --components target/components
-  akri agent --local examples/local --components target/components --state-dir /tmp/akri --show"
+  akri agent --local examples/local --components target/components --state-dir /tmp/akri/state \\
+    --kubelet-dir /tmp/akri/kubelet --handlers-dir /tmp/akri/handlers --show"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -234,11 +235,11 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
     Ok(name)
 }
 
-fn pod(text: &str) -> Result<Key, &'static str> {
 fn listen(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "this is not ADDRESS:PORT, such as 127.0.0.1:9464")
 }
 
+fn pod(text: &str) -> Result<Key, &'static str> {
     let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
     parts.map(|(namespace, name)| Key::new(namespace, name)).ok_or("this is not NAMESPACE/NAME")
 }
