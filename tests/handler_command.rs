@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::node::{Node, built_components, guest};
+use crate::support::node::{Node, akri, built_components, guest};
 
 const CONFIGURATION: &str = "\
 apiVersion: akri.sh/v0
@@ -297,6 +297,11 @@ fn a_new_handler_can_be_built_and_run() {
     let directory = node.path("my-handler");
     let made = node.akri(&["handler", "new", directory.to_str().unwrap()]);
     assert!(made.status.success(), "{}", text(&made.stderr));
+    let dry = Command::new("make").args(["--dry-run", "run", "inspect"]).current_dir(&directory).output().unwrap();
+    for command in ["run", "inspect"] {
+        let line = format!("\n\"{}\" handler {command} target/wasm32-wasip2/release/my_handler.wasm", akri().display());
+        assert!(text(&dry.stdout).contains(&line), "{line}: {}", text(&dry.stdout));
+    }
     let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
     fs::copy(handlers.join("Cargo.lock"), directory.join("Cargo.lock")).unwrap();
     let mut build = Command::new("cargo");
