@@ -198,3 +198,20 @@ fn errors_are_told_once_and_with_what_helps() {
     let told = "/lock': Is a directory (os error 21); name another state directory with --state-dir\n";
     assert!(said.ends_with(&format!("error: cannot lock '{state}{told}")), "{said}");
 }
+
+#[tokio::test]
+async fn a_state_directory_without_an_agent_is_told_from_one_with() {
+    let node = Node::new();
+    let state = node.path("state").display().to_string();
+    let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
+    node.write("manifests/cam.yaml", CAM);
+    let agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    assert_eq!(text(&get().stderr), "");
+    assert!(agent.stop());
+    let left = get();
+    assert_eq!(text(&left.stderr), "no agent runs on this state directory; this is how it was left\n");
+    let shown: Vec<akri_api::Instance> = serde_json::from_slice(&left.stdout).unwrap();
+    assert_eq!(identities(&shown), identities(&found));
+    assert_eq!(left.status.code(), Some(0));
+}

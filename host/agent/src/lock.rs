@@ -48,8 +48,22 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     Ok(Lock { _file: file })
 }
 
+/// Whether nobody holds the lock of a state directory; false if that can't be told.
+pub fn is_free(state: &Path) -> bool {
+    match File::open(state.join("lock")) {
+        // Beside others who look, and let go at once: an agent that starts just then tries again.
+        Ok(file) => flock_now(&file, FlockOperation::NonBlockingLockShared).unwrap_or(false),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 fn try_lock(file: &File) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+    flock_now(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Whether it could be had at once.
+fn flock_now(file: &File, operation: FlockOperation) -> io::Result<bool> {
+    match flock(file, operation) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),

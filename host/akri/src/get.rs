@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
+use akri_agent::lock;
 use akri_agent::remote::read_remote_handlers;
 use akri_api::condition;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
@@ -23,6 +24,9 @@ const RESULT: usize = 60;
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
+    if lock::is_free(state) {
+        eprintln!("no agent runs on this state directory; this is how it was left");
+    }
     match args.kind {
         Kind::Instances => {
             let instances = read_instances(state).map_err(whole)?;
