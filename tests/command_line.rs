@@ -215,3 +215,28 @@ async fn a_state_directory_without_an_agent_is_told_from_one_with() {
     assert_eq!(identities(&shown), identities(&found));
     assert_eq!(left.status.code(), Some(0));
 }
+
+#[tokio::test]
+async fn refused_handlers_are_shown_with_the_reason() {
+    let node = Node::new();
+    node.write_handler("stranger", "nowhere.wasm", "");
+    let _agent = node.start();
+    let state = node.path("state").display().to_string();
+    let row = |object: &str| {
+        let table = text(&node.akri(&["get", "handlers", "--state-dir", &state]).stdout);
+        let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        table.lines().map(columns).find(|columns| columns.get(1).is_some_and(|name| name == object)).unwrap_or_default()
+    };
+    let ready = |row: &Vec<String>| row.last().is_some_and(|last| last.starts_with("sha256:"));
+    wait_for("a handler", || row("debug-echo"), ready).await;
+    let stranger = row("stranger").join(" ");
+    assert!(
+        stranger.starts_with("- stranger component Refused ") && stranger.contains(" 0 Unreadable: "),
+        "{stranger}"
+    );
+
+    fs::write(node.path("components/debug_echo.wasm"), "broken").unwrap();
+    let refused = |row: &Vec<String>| row.join(" ").contains(": component '");
+    let kept = wait_for("the refusal", || row("debug-echo"), refused).await.join(" ");
+    assert!(kept.starts_with("debugEcho debug-echo component Waiting "), "it runs on: {kept}");
+}

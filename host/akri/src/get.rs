@@ -129,7 +129,8 @@ fn handler_table(handlers: &[Handler]) -> String {
         return "no discovery handlers\n".to_owned();
     }
     let rows: Vec<Vec<String>> = handlers.iter().map(handler_row).collect();
-    table(&["NAME", "KIND", "STATE", "SINCE", "LAST RESULT", "DEVICES", "ENDPOINT/DIGEST"], &rows)
+    let header = ["NAME", "OBJECT", "KIND", "STATE", "SINCE", "LAST RESULT", "DEVICES", "ENDPOINT/DIGEST/REFUSAL"];
+    table(&header, &rows)
 }
 
 fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
@@ -141,14 +142,21 @@ fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
         HandlerKind::Remote => ("remote", status.endpoint.clone()),
     };
     vec![
-        text(status.handler.as_ref().or(object.as_ref())),
+        text(status.handler.as_ref()),
+        text(object.as_ref()),
         kind.to_owned(),
         format!("{:?}", status.state),
         status.since.as_ref().map_or_else(|| "-".to_owned(), |since| since.0.to_string()),
         short(&text(status.last_result.as_ref())),
         status.devices.to_string(),
-        text(place.as_ref()),
+        text(refusal(status).or(place).as_ref()),
     ]
+}
+
+/// Why the object is not what runs, if it is not; the handler may be running as it was before.
+fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
+    let accepted = condition::find(&status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
+    Some(format!("{}: {}", accepted.reason, accepted.message))
 }
 
 /// A table is for an overview; `-o yaml` has all of a long error.
