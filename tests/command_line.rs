@@ -1,8 +1,12 @@
 //! The command line: what it prints for people and programs, and how it ends.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use crate::support::node::{Node, identities};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::node::{Node, akri, identities, wait_for};
 
 const CAM: &str = "\
 apiVersion: akri.sh/v0
@@ -90,4 +94,149 @@ async fn a_state_directory_that_can_not_be_used_is_named() {
         assert!(text(&output.stderr).contains(&told), "{told}: {}", text(&output.stderr));
     }
     assert_eq!(fs::read_dir(node.path("kubelet")).unwrap().count(), 0, "nothing was registered");
+}
+
+/// A pipe that nobody reads any more.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+fn akri_to(stdout: Stdio, directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(akri());
+    command.env("XDG_CACHE_HOME", directory.join("cache")).current_dir(directory).args(arguments);
+    command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[test]
+fn an_output_that_ends_early_is_no_panic() {
+    let node = Node::new();
+    node.write("cam.yaml", CAM);
+    fs::create_dir(node.path("state")).unwrap();
+    for arguments in [
+        &["crds"][..],
+        &["get", "handlers", "--state-dir", "state"],
+        &["discover", "cam.yaml", "--components", "components"],
+        &["discover", "cam.yaml", "--components", "components", "-o", "json"],
+        &["discover", "cam.yaml", "--components", "components", "--watch"],
+        &["handler", "inspect", "components/udev.wasm", "-o", "yaml"],
+        &["handler", "validate", "components/debug_echo.wasm", "cam.yaml"],
+    ] {
+        let gone = akri_to(closed_pipe(), &node.path(""), arguments);
+        let said = text(&gone.stderr);
+        assert!(
+            gone.status.success() && !said.contains("panicked") && !said.contains("error"),
+            "{arguments:?}: {said}"
+        );
+        let full = akri_to(full(), &node.path(""), arguments);
+        let said = text(&full.stderr);
+        let told = "error: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!((full.status.code(), said.ends_with(told)), (Some(1), true), "{arguments:?}: {said}");
+    }
+    for (stdout, code) in [(closed_pipe(), 0), (full(), 1)] {
+        let made = akri_to(stdout, &node.path(""), &["handler", "new", &format!("new-{code}")]);
+        assert_eq!(made.status.code(), Some(code), "{}", text(&made.stderr));
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_nobody_looks_at_any_more_goes_on() {
+    for (stdout, told) in [(closed_pipe(), ""), (full(), "--show ends: cannot write to standard output: No space left")]
+    {
+        let node = Node::new();
+        let mut command = Command::new(akri());
+        command.args(["agent", "--show", "--local", "manifests", "--components", "components", "--state-dir", "state"]);
+        command.args(["--kubelet-dir", "kubelet", "--handlers-dir", "handlers", "--node-name", "node-a"]);
+        let log = File::create(node.path("log")).unwrap();
+        let mut agent = command.current_dir(node.path("")).stdout(stdout).stderr(log).spawn().unwrap();
+        let log = || fs::read_to_string(node.path("log")).unwrap();
+        node.write("manifests/cam.yaml", CAM);
+        node.wait_for_instances("the device", |list| list.len() == 1).await;
+        wait_for("what is said of the output", log, |log| log.contains(told)).await;
+        node.write("manifests/cam.yaml", &CAM.replace("foo0", "foo0, foo1"));
+        node.wait_for_instances("another device", |list| list.len() == 2).await;
+        kill_process(Pid::from_child(&agent), Signal::TERM).unwrap();
+        let ended = agent.wait().unwrap();
+        assert!(ended.success() && !log().contains("panicked"), "{}", log());
+    }
+}
+
+#[test]
+fn errors_are_told_once_and_with_what_helps() {
+    let node = Node::new();
+    let without_cluster = |command: &str| {
+        let mut akri = Command::new(akri());
+        akri.arg(command).env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").env("HOME", node.path(""));
+        let output = akri.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let told = "no API server is configured: set KUBECONFIG, or run in a pod with a service account: ";
+    let said = without_cluster("controller");
+    assert!(said.starts_with(&format!("error: {told}")) && !said.contains("--local"), "{said}");
+    assert_eq!(said.matches("No such file or directory").count(), 1, "{said}");
+    let said = without_cluster("agent");
+    assert!(said.starts_with(&format!("error: without --local DIR the agent needs an API server: {told}")), "{said}");
+
+    let said = text(&node.akri(&["agent", "--listen", ":9464"]).stderr);
+    assert!(said.contains("'--listen <ADDRESS>': this is not ADDRESS:PORT, such as 127.0.0.1:9464"), "{said}");
+
+    fs::create_dir_all(node.path("state/lock")).unwrap();
+    fs::create_dir_all(node.path("state/instances/default/cam.json")).unwrap();
+    let path = |name: &str| node.path(name).display().to_string();
+    let (state, kubelet, handlers) = (path("state"), path("kubelet"), path("handlers"));
+    let said = text(&node.akri(&["get", "instances", "--state-dir", &state]).stderr);
+    let told = "/instances/default/cam.json': Is a directory (os error 21)\n";
+    assert!(said.ends_with(&format!("error: cannot read '{state}{told}")), "{said}");
+    let local = ["agent", "--local", &path("manifests"), "--kubelet-dir", &kubelet, "--handlers-dir", &handlers];
+    let said = text(&node.akri(&[&local[..], &["--state-dir", &state]].concat()).stderr);
+    let told = "/lock': Is a directory (os error 21); name another state directory with --state-dir\n";
+    assert!(said.ends_with(&format!("error: cannot lock '{state}{told}")), "{said}");
+}
+
+#[tokio::test]
+async fn a_state_directory_without_an_agent_is_told_from_one_with() {
+    let node = Node::new();
+    let state = node.path("state").display().to_string();
+    let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
+    node.write("manifests/cam.yaml", CAM);
+    let agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    assert_eq!(text(&get().stderr), "");
+    assert!(agent.stop());
+    let left = get();
+    assert_eq!(text(&left.stderr), "no agent runs on this state directory; this is how it was left\n");
+    let shown: Vec<akri_api::Instance> = serde_json::from_slice(&left.stdout).unwrap();
+    assert_eq!(identities(&shown), identities(&found));
+    assert_eq!(left.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn refused_handlers_are_shown_with_the_reason() {
+    let node = Node::new();
+    node.write_handler("stranger", "nowhere.wasm", "");
+    let _agent = node.start();
+    let state = node.path("state").display().to_string();
+    let row = |object: &str| {
+        let table = text(&node.akri(&["get", "handlers", "--state-dir", &state]).stdout);
+        let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        table.lines().map(columns).find(|columns| columns.get(1).is_some_and(|name| name == object)).unwrap_or_default()
+    };
+    let ready = |row: &Vec<String>| row.last().is_some_and(|last| last.starts_with("sha256:"));
+    wait_for("a handler", || row("debug-echo"), ready).await;
+    let stranger = row("stranger").join(" ");
+    assert!(
+        stranger.starts_with("- stranger component Refused ") && stranger.contains(" 0 Unreadable: "),
+        "{stranger}"
+    );
+
+    fs::write(node.path("components/debug_echo.wasm"), "broken").unwrap();
+    let refused = |row: &Vec<String>| row.join(" ").contains(": component '");
+    let kept = wait_for("the refusal", || row("debug-echo"), refused).await.join(" ");
+    assert!(kept.starts_with("debugEcho debug-echo component Waiting "), "it runs on: {kept}");
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::node::{Node, built_components, guest};
+use crate::support::node::{Node, akri, built_components, guest};
 
 const CONFIGURATION: &str = "\
 apiVersion: akri.sh/v0
@@ -222,6 +222,74 @@ fn imports_are_shown_beside_the_grants() {
     assert_eq!(none, format!("error: none of the DiscoveryHandlers of '{path}' names 'udev.wasm'\n"));
 }
 
+#[test]
+fn an_object_that_the_agent_would_refuse_is_refused() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let wanted = configuration("cam", "guest", "devices:1");
+    let inspect = |object: &str| node.akri(&["handler", "inspect", &guest, "--handler-object", object]);
+    let report = of_json(&node.akri(&["handler", "inspect", &guest, "-o", "json"]));
+    let digest = report[0]["digest"].as_str().unwrap();
+    let object = |component: &str| {
+        let text = HANDLER.replace("file: FILE", component).replace("GRANTS", "{}");
+        node.write("object.yaml", &text);
+        (node.path("object.yaml").display().to_string(), text)
+    };
+    let (path, _) =
+        object(&format!("file: akri_guest.wasm, digest: '{}'", digest.to_uppercase().replace("SHA", "sha")));
+    assert!(inspect(&path).status.success());
+    assert!(run(&node, "run", &guest, &wanted, &["--handler-object", &path]).status.success());
+
+    let other = format!("sha256:{}", "0".repeat(64));
+    let (path, text_of_object) = object(&format!("file: akri_guest.wasm, digest: '{other}'"));
+    let told = format!(
+        "error: the component has digest {digest}, the DiscoveryHandler 'h' wants {other}, so that the agent would refuse \
+         it; if it is the right one, change spec.component.digest\n"
+    );
+    let in_file = format!("{wanted}---\n{text_of_object}");
+    for output in [
+        inspect(&path),
+        run(&node, "run", &guest, &wanted, &["--handler-object", &path]),
+        run(&node, "run", &guest, &in_file, &[]),
+    ] {
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), told.clone()));
+    }
+
+    let (path, _) = object("file: other.wasm");
+    let output = inspect(&path);
+    let told = format!(
+        "error: the DiscoveryHandler 'h' of '{path}' names 'other.wasm', so that the agent would not run 'akri_guest.wasm' \
+         for it; name that in spec.component.file\n"
+    );
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), told));
+}
+
+#[test]
+fn the_paths_that_devices_may_name_are_shown() {
+    let node = Node::new();
+    let udev = built_components().join("udev.wasm").display().to_string();
+    let inspect = |grants: &str, flags: &[&str]| {
+        node.write("object.yaml", &HANDLER.replace("FILE", "udev.wasm").replace("GRANTS", grants));
+        let path = node.path("object.yaml").display().to_string();
+        node.akri(&[&["handler", "inspect", &udev, "--handler-object", &path], flags].concat())
+    };
+    let output = inspect("{}", &[]);
+    let by_default = "\nGRANT         PATHS\ndevicePaths   /dev/**\nmountPaths    /dev/**\n";
+    assert!(text(&output.stdout).ends_with(by_default), "{}", text(&output.stdout));
+    assert_eq!(text(&output.stderr), "");
+    let grants = "{devicePaths: [/dev/video0, /dev/bus/**], mountPaths: []}";
+    let some = "\ndevicePaths   /dev/video0, /dev/bus/**\nmountPaths    none\n";
+    assert!(text(&inspect(grants, &[]).stdout).ends_with(some));
+    let report = of_json(&inspect(grants, &["-o", "json"]));
+    assert_eq!(report[0]["devicePaths"], serde_json::json!(["/dev/video0", "/dev/bus/**"]));
+    assert_eq!(report[0]["mountPaths"], serde_json::json!([]));
+    let output = inspect("{devicePaths: [/**], mountPaths: [/dev/x, /etc/cam.conf, /device]}", &["-o", "json"]);
+    let warning = "its devices may name paths of the node outside of /dev (/**, /device, /etc/cam.conf), which containers \
+                   then get";
+    assert_eq!(of_json(&output)[0]["warnings"], serde_json::json!([warning]));
+    assert_eq!(text(&output.stderr), format!("warning: {warning}\n"));
+}
+
 /// What a beginner gets is built with the dependencies that the built-in handlers were built with.
 #[test]
 fn a_new_handler_can_be_built_and_run() {
@@ -229,6 +297,11 @@ fn a_new_handler_can_be_built_and_run() {
     let directory = node.path("my-handler");
     let made = node.akri(&["handler", "new", directory.to_str().unwrap()]);
     assert!(made.status.success(), "{}", text(&made.stderr));
+    let dry = Command::new("make").args(["--dry-run", "run", "inspect"]).current_dir(&directory).output().unwrap();
+    for command in ["run", "inspect"] {
+        let line = format!("\n\"{}\" handler {command} target/wasm32-wasip2/release/my_handler.wasm", akri().display());
+        assert!(text(&dry.stdout).contains(&line), "{line}: {}", text(&dry.stdout));
+    }
     let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
     fs::copy(handlers.join("Cargo.lock"), directory.join("Cargo.lock")).unwrap();
     let mut build = Command::new("cargo");

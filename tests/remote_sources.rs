@@ -227,21 +227,23 @@ async fn handlers_of_both_kinds_are_shown_with_how_they_are_doing() {
     // Everything but the digest and the times.
     let rows = |table: &String| -> Vec<String> {
         let columns = |row: &str| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        table.lines().skip(1).map(columns).map(|columns| [&columns[..3], &columns[4..6]].concat().join(" ")).collect()
+        table.lines().skip(1).map(columns).map(|columns| [&columns[..4], &columns[5..7]].concat().join(" ")).collect()
     };
     let expected = [
-        "debugEcho component Active Discovered 3",
-        "udev component Waiting - 0",
-        "cam remote Active Discovered 2",
-        "idle remote Waiting - 0",
+        "debugEcho debug-echo component Active Discovered 3",
+        "udev udev component Waiting - 0",
+        "cam - remote Active Discovered 2",
+        "idle - remote Waiting - 0",
     ];
     let shown = wait_for("all handlers", table, |table| rows(table) == expected).await;
-    let header = "NAME        KIND        STATE     SINCE                  LAST RESULT   DEVICES   ENDPOINT/DIGEST";
+    let header = "NAME        OBJECT       KIND        STATE     SINCE                  LAST RESULT   DEVICES   \
+                  ENDPOINT/DIGEST/REFUSAL";
     assert_eq!(shown.lines().next(), Some(header));
     assert!(shown.contains("sha256:") && shown.contains(&format!("unix:{}", cam.endpoint)), "{shown}");
     drop(cam);
-    let failed =
-        |table: &String| table.contains("cam         remote      Offline") && table.contains("unavailable: unix:");
+    let failed = |table: &String| {
+        table.contains("cam         -            remote      Offline") && table.contains("unavailable: unix:")
+    };
     wait_for("a handler that is offline", table, failed).await;
     let json = node.akri(&["get", "handlers", "-o", "json", "--state-dir", node.path("state").to_str().unwrap()]);
     let all: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();

@@ -14,10 +14,10 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// The lock could not be tried.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot lock '{}': {source}", path.display())]
+#[error("cannot lock '{}': {reason}; name another state directory with --state-dir", path.display())]
 pub struct LockError {
     path: PathBuf,
-    source: io::Error,
+    reason: io::Error,
 }
 
 /// Held until it is dropped, or the process ends in whatever way.
@@ -29,7 +29,7 @@ pub struct Lock {
 /// Waits for the lock of a state directory.
 pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     let path = state.join("lock");
-    let failed = |source| LockError { path: path.clone(), source };
+    let failed = |reason| LockError { path: path.clone(), reason };
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let mut told = false;
@@ -48,8 +48,22 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     Ok(Lock { _file: file })
 }
 
+/// Whether nobody holds the lock of a state directory; false if that can't be told.
+pub fn is_free(state: &Path) -> bool {
+    match File::open(state.join("lock")) {
+        // Beside others who look, and let go at once: an agent that starts just then tries again.
+        Ok(file) => flock_now(&file, FlockOperation::NonBlockingLockShared).unwrap_or(false),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 fn try_lock(file: &File) -> io::Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+    flock_now(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Whether it could be had at once.
+fn flock_now(file: &File, operation: FlockOperation) -> io::Result<bool> {
+    match flock(file, operation) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),

@@ -1,5 +1,6 @@
 //! `akri agent`: flags to settings, and signals to an orderly end.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::cli::{AgentArgs, CdiFor, RemoteArgs, node_name};
 use crate::get::instances_of;
+use crate::output::{whole, write};
 
 /// How often `--show` looks for changes.
 const SHOW: Duration = Duration::from_millis(250);
@@ -40,7 +42,7 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         settle: Duration::from_secs(args.settle_seconds),
         own_pod: args.pod,
     };
-    agent::run(settings, stop_signal()?).await?;
+    agent::run(settings, stop_signal()?).await.map_err(whole)?;
     if let Some(shown) = shown {
         shown.abort();
     }
@@ -63,14 +65,14 @@ async fn source(local: Option<PathBuf>) -> anyhow::Result<Source> {
         ensure!(directory.is_dir(), "--local '{}' is not a directory", directory.display());
         return Ok(Source::Local(directory));
     }
-    Ok(Source::Kubernetes(client().await?))
+    Ok(Source::Kubernetes(client().await.context("without --local DIR the agent needs an API server")?))
 }
 
 /// A client for the API server that KUBECONFIG or the pod's service account leads to.
 pub(crate) async fn client() -> anyhow::Result<Client> {
-    let config = Config::infer().await.context(
-        "no API server is configured: set KUBECONFIG, run in a pod with a service account, or use --local DIR",
-    )?;
+    let config = Config::infer().await.map_err(whole);
+    let config =
+        config.context("no API server is configured: set KUBECONFIG, or run in a pod with a service account")?;
     Client::try_from(config).context("cannot set up a client for the API server")
 }
 
@@ -94,14 +96,17 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Prints the table of Instances whenever it is another one.
+/// Prints the table of Instances whenever it is another one, as long as that can be done: the agent runs on in any case.
 async fn show(state: PathBuf) {
     let mut shown = None;
     loop {
         let now = instances_of(&state);
         if now != shown {
-            println!("\n{}", now.as_deref().unwrap_or("no Instances\n"));
-            shown = now;
+            match write(&format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"))) {
+                Ok(()) => shown = now,
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return, // whoever read has seen enough
+                Err(error) => return warn!("--show ends: cannot write to standard output: {error}"),
+            }
         }
         sleep(SHOW).await;
     }

@@ -17,7 +17,8 @@ use crate::handler::HandlerCommand;
     after_help = "\
 Try it without a cluster:
   akri discover examples/local/memory.yaml --components target/components
-  akri agent --local examples/local --components target/components --state-dir /tmp/akri --show"
+  akri agent --local examples/local --components target/components --state-dir /tmp/akri/state \\
+    --kubelet-dir /tmp/akri/kubelet --handlers-dir /tmp/akri/handlers --show"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -107,7 +108,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_POD", value_parser = pod)]
     pub(crate) pod: Option<Key>,
     /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:8080 [default: nowhere].
-    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
     pub(crate) listen: Option<SocketAddr>,
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
@@ -232,6 +233,10 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
     let valid = !name.is_empty() && name.len() <= 253 && !name.contains([':', '/', ' ']);
     anyhow::ensure!(valid, "'{name}' can't be a node name; give one with --node-name");
     Ok(name)
+}
+
+fn listen(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "this is not ADDRESS:PORT, such as 127.0.0.1:9464")
 }
 
 fn pod(text: &str) -> Result<Key, &'static str> {

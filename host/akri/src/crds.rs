@@ -8,9 +8,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt as _;
 use serde_json::Value;
 
+use crate::output::print_text;
+
 /// Prints them.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    print!("{}", documents()?);
+    print_text(&documents()?)?;
     Ok(ExitCode::SUCCESS)
 }
 

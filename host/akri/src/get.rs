@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
+use akri_agent::lock;
 use akri_agent::remote::read_remote_handlers;
 use akri_api::condition;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
@@ -14,7 +15,7 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use crate::cli::{GetArgs, Kind};
-use crate::output::{plain, print, table};
+use crate::output::{plain, print, table, whole};
 
 /// Characters of a result in a table.
 const RESULT: usize = 60;
@@ -23,13 +24,16 @@ const RESULT: usize = 60;
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
+    if lock::is_free(state) {
+        eprintln!("no agent runs on this state directory; this is how it was left");
+    }
     match args.kind {
         Kind::Instances => {
-            let instances = read_instances(state)?;
+            let instances = read_instances(state).map_err(whole)?;
             print(&instances, args.output, || instance_table(&instances))?;
         }
         Kind::Configurations => {
-            let configurations = read_configurations(state)?;
+            let configurations = read_configurations(state).map_err(whole)?;
             print(&configurations, args.output, || configuration_table(&configurations))?;
         }
         Kind::Handlers => {
@@ -116,8 +120,8 @@ fn handlers(state: &Path) -> anyhow::Result<Vec<Handler>> {
         status: object.status.unwrap_or_default(),
     };
     let remote = |status| Handler { object: None, status };
-    let components = read_handlers(state)?.into_iter().map(component);
-    Ok(components.chain(read_remote_handlers(state)?.into_iter().map(remote)).collect())
+    let components = read_handlers(state).map_err(whole)?.into_iter().map(component);
+    Ok(components.chain(read_remote_handlers(state).map_err(whole)?.into_iter().map(remote)).collect())
 }
 
 fn handler_table(handlers: &[Handler]) -> String {
@@ -125,7 +129,8 @@ fn handler_table(handlers: &[Handler]) -> String {
         return "no discovery handlers\n".to_owned();
     }
     let rows: Vec<Vec<String>> = handlers.iter().map(handler_row).collect();
-    table(&["NAME", "KIND", "STATE", "SINCE", "LAST RESULT", "DEVICES", "ENDPOINT/DIGEST"], &rows)
+    let header = ["NAME", "OBJECT", "KIND", "STATE", "SINCE", "LAST RESULT", "DEVICES", "ENDPOINT/DIGEST/REFUSAL"];
+    table(&header, &rows)
 }
 
 fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
@@ -137,14 +142,21 @@ fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
         HandlerKind::Remote => ("remote", status.endpoint.clone()),
     };
     vec![
-        text(status.handler.as_ref().or(object.as_ref())),
+        text(status.handler.as_ref()),
+        text(object.as_ref()),
         kind.to_owned(),
         format!("{:?}", status.state),
         status.since.as_ref().map_or_else(|| "-".to_owned(), |since| since.0.to_string()),
         short(&text(status.last_result.as_ref())),
         status.devices.to_string(),
-        text(place.as_ref()),
+        text(refusal(status).or(place).as_ref()),
     ]
+}
+
+/// Why the object is not what runs, if it is not; the handler may be running as it was before.
+fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
+    let accepted = condition::find(&status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
+    Some(format!("{}: {}", accepted.reason, accepted.message))
 }
 
 /// A table is for an overview; `-o yaml` has all of a long error.

@@ -1,18 +1,36 @@
 //! Tables for people, JSON and YAML for programs.
 
-use anyhow::Context as _;
+use std::fmt::Display;
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use crate::cli::Output;
 
 /// Prints values in one of the forms for programs, or what `table` makes for people.
 pub(crate) fn print<T: Serialize>(values: &[T], output: Output, table: impl FnOnce() -> String) -> anyhow::Result<()> {
-    match output {
-        Output::Table => print!("{}", table()),
-        Output::Json => println!("{}", serde_json::to_string_pretty(values)?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&values).context("cannot write YAML")?),
+    let text = match output {
+        Output::Table => table(),
+        Output::Json => serde_json::to_string_pretty(values)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(&values).context("cannot write YAML")?,
+    };
+    print_text(&text)
+}
+
+/// Prints a text. A reader that has gone has seen enough: that is no failure.
+pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
+    match write(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
     }
-    Ok(())
+}
+
+/// Writes to standard output, where `print!` would panic if that can't be done.
+pub(crate) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// Lines in aligned columns, as kubectl prints them.
@@ -35,6 +53,11 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 /// Text from outside as it can be printed to a terminal: control characters are escaped.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// An error whose text names its causes already: with its chain they would be told again.
+pub(crate) fn whole(error: impl Display) -> anyhow::Error {
+    anyhow!("{error}")
 }
 
 #[cfg(test)]

@@ -127,11 +127,10 @@ pub struct UdevGrant {
 
 /// The grants in the model. What makes no sense grants nothing and is an error below `/spec/grants`.
 pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
-    let or_dev = |paths: &Option<Vec<String>>| paths.clone().unwrap_or_else(|| vec!["/dev/**".to_owned()]);
     model::Grants {
         udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
-        device_paths: or_dev(&grants.device_paths),
-        mount_paths: or_dev(&grants.mount_paths),
+        device_paths: paths(grants.device_paths.as_deref(), "devicePaths", errors),
+        mount_paths: paths(grants.mount_paths.as_deref(), "mountPaths", errors),
         multicast: each(&grants.multicast, "multicast", errors, group),
         tcp: each(&grants.tcp, "tcp", errors, |grant, path, errors| {
             Some(destinations(&grant.networks, &grant.ports, path, errors))
@@ -140,7 +139,7 @@ pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Gran
             Some(destinations(&grant.networks, &grant.ports, path, errors))
         }),
         http: each(&grants.http, "http", errors, http),
-        names: grants.names.clone(),
+        names: each(&grants.names, "names", errors, |text, at, errors| name(text, at, errors)),
         secrets: grants.secrets.clone(),
     }
 }
@@ -154,6 +153,51 @@ fn each<T, M>(
 ) -> Vec<M> {
     let items = list.iter().enumerate();
     items.filter_map(|(index, item)| read(item, &format!("/spec/grants/{field}/{index}"), errors)).collect()
+}
+
+/// Without a list it is all of `/dev`; an empty list is nothing.
+fn paths(list: Option<&[String]>, field: &str, errors: &mut Vec<FieldError>) -> Vec<String> {
+    list.map_or_else(
+        || vec!["/dev/**".to_owned()],
+        |list| each(list, field, errors, |text, at, errors| path(text, at, errors)),
+    )
+}
+
+fn path(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+    if is_grantable(text) {
+        return Some(text.to_owned());
+    }
+    let message = format!(
+        "'{text}' is not a path that can be granted; write a path, such as /dev/video0, or a directory and /**, such as \
+         /dev/**, for everything below it"
+    );
+    errors.push(FieldError::new(at, message));
+    None
+}
+
+/// Whether the policy finds anything covered by it: only plain absolute paths are handed out, and globs are not looked at.
+fn is_grantable(text: &str) -> bool {
+    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['*', '?', '[', '\0']);
+    let directory = text.strip_suffix("/**");
+    directory == Some("") || directory.unwrap_or(text).strip_prefix('/').is_some_and(|path| path.split('/').all(plain))
+}
+
+fn name(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+    if is_name_glob(text) {
+        return Some(text.to_owned());
+    }
+    let message = format!(
+        "'{text}' is not a DNS name, such as camera-1.example, or a glob over them, such as *.example; schemes, ports and \
+         paths are no part of one"
+    );
+    errors.push(FieldError::new(at, message));
+    None
+}
+
+/// Whether some DNS name may match: its own characters, and those of globs. A colon is only in classes: `[[:digit:]]`.
+fn is_name_glob(text: &str) -> bool {
+    let known = |c: char| c.is_ascii_alphanumeric() || "-_.*?[]!^|\\".contains(c);
+    !text.is_empty() && text.replace("[:", "[").replace(":]", "]").chars().all(known)
 }
 
 fn group(grant: &MulticastGrant, path: &str, errors: &mut Vec<FieldError>) -> Option<model::Group> {
@@ -302,6 +346,68 @@ mod tests {
             assert_eq!(errors, [path], "{grants}");
         }
         assert!(read_json(json!({"tcp": [{"networks": ["x"], "ports": [1]}]})).0.tcp[0].networks.is_empty());
+    }
+
+    #[test]
+    fn granted_paths_are_plain_or_all_of_a_directory() {
+        let good =
+            ["/dev/video0", "/dev/bus/usb/**", "/dev/**", "/**", "/run/a b..c/...", "/dev/serial/by-id/usb-A_B:1.0"];
+        let bad = [
+            "",
+            "/",
+            "//",
+            "**",
+            "dev/**",
+            "dev/video0",
+            "/dev/",
+            "/dev//x",
+            "//**",
+            "/dev/./x",
+            "/dev/../etc/**",
+            "/dev/..",
+            "/dev/*",
+            "/dev/nu*",
+            "/dev/video?",
+            "/dev/video[0-9]",
+            "/dev/***",
+            "/dev/**/",
+            "/dev/**/**",
+            "/dev/x\0",
+        ];
+        for field in ["devicePaths", "mountPaths"] {
+            assert_eq!(read_json(json!({field: good})).1, Vec::<String>::new());
+            for path in bad {
+                let (grants, errors) = read_json(json!({field: ["/dev/video0", path]}));
+                assert_eq!(errors, [format!("/spec/grants/{field}/1")], "{path}");
+                let paths = if field == "devicePaths" { grants.device_paths } else { grants.mount_paths };
+                assert_eq!(paths, ["/dev/video0"], "{path}");
+            }
+            assert_eq!(read_json(json!({field: []})).1, Vec::<String>::new());
+        }
+        let mut errors = Vec::new();
+        let grants = Grants { device_paths: Some(vec!["/dev/video*".to_owned()]), ..Grants::default() };
+        read(&grants, &mut errors);
+        let told = "'/dev/video*' is not a path that can be granted; write a path, such as /dev/video0, or a directory and \
+                    /**, such as /dev/**, for everything below it";
+        assert_eq!(errors, [FieldError::new("/spec/grants/devicePaths/0", told)]);
+    }
+
+    #[test]
+    fn granted_names_are_globs_over_dns_names() {
+        let good =
+            ["*", "cam-?.Example", "_opcua._tcp.*", "10.0.0.1", "cam[0-9].x", "cam[![:alpha:]]", "a|b", "\\*", "[^-]"];
+        assert_eq!(read_json(json!({"names": good})), {
+            let names = good.iter().map(ToString::to_string).collect();
+            (model::Grants { names, ..read_json(json!({})).0 }, Vec::new())
+        });
+        for name in ["", "http://foo", "foo/", "foo:80", "::1", "[::1]", "a b", "a,b", "ö.example", "a@b", "{a}"] {
+            let (grants, errors) = read_json(json!({"names": [name, "foo"]}));
+            assert_eq!(
+                (grants.names, errors),
+                (vec!["foo".to_owned()], vec!["/spec/grants/names/0".to_owned()]),
+                "{name}"
+            );
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub enum RoundError {
     #[error("the handler trapped: {0}")]
     Trapped(String),
     /// The round did not end in time.
-    #[error("the handler did not finish within {0:?}")]
+    #[error("the handler did not finish within {0:?}; limits.round of its DiscoveryHandler gives it more")]
     DeadlineExceeded(Duration),
     /// The component went over a limit; says which.
     #[error("limit exceeded: {0}")]

@@ -1,8 +1,10 @@
 //! `akri handler inspect`: what a component is, what it asks for, and whether it is granted that.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use akri_api::HandlerRules;
+use akri_model::grant::Grants;
 use akri_sandbox::{Component, Covered, Import, Kind, cautions};
 use serde::Serialize;
 
@@ -25,8 +27,11 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_milliseconds: Option<u128>,
     imports: Vec<Line>,
+    /// What devices may name of the node: `grants.devicePaths` and `grants.mountPaths`.
+    device_paths: Vec<String>,
+    mount_paths: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<&'static str>,
+    warnings: Vec<String>,
 }
 
 /// An import.
@@ -43,10 +48,10 @@ struct Line {
 
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let component = load(&args.component, None).await?;
-    let rules = rules(args.object.handler_object.as_ref(), &[], &args.component)?;
+    let rules = rules(args.object.handler_object.as_ref(), &[], &args.component, &component)?;
     let report = report(&component, &rules);
     for warning in &report.warnings {
-        eprintln!("warning: {warning}");
+        eprintln!("warning: {}", plain(warning));
     }
     print(std::slice::from_ref(&report), args.output, || text(&report))?;
     Ok(ExitCode::SUCCESS)
@@ -63,8 +68,21 @@ fn report(component: &Component, rules: &HandlerRules) -> Report {
         shared: rules.shared.unwrap_or(description.shared),
         interval_milliseconds: rules.interval.or(description.interval).map(|interval| interval.as_millis()),
         imports: component.coverage(&rules.grants).into_iter().map(line).collect(),
-        warnings: cautions(&rules.grants),
+        device_paths: rules.grants.device_paths.clone(),
+        mount_paths: rules.grants.mount_paths.clone(),
+        warnings: warnings(&rules.grants),
     }
+}
+
+/// What to think about before the component gets these grants.
+fn warnings(grants: &Grants) -> Vec<String> {
+    let paths = grants.device_paths.iter().chain(&grants.mount_paths);
+    let outside: BTreeSet<&str> = paths.map(String::as_str).filter(|path| !path.starts_with("/dev/")).collect();
+    let outside = (!outside.is_empty()).then(|| {
+        let list = outside.into_iter().collect::<Vec<_>>().join(", ");
+        format!("its devices may name paths of the node outside of /dev ({list}), which containers then get")
+    });
+    cautions(grants).into_iter().map(str::to_owned).chain(outside).collect()
 }
 
 fn line(import: Import) -> Line {
@@ -84,7 +102,7 @@ fn line(import: Import) -> Line {
 }
 
 fn text(report: &Report) -> String {
-    let Report { handler, version, digest, bytes, exports, shared, interval_milliseconds, imports, .. } = report;
+    let Report { handler, version, digest, bytes, exports, shared, interval_milliseconds, .. } = report;
     let devices = if *shared { "shared by all nodes that see them" } else { "of one node each" };
     let interval = interval_milliseconds.map_or("not named".to_owned(), |ms| format!("{ms} ms"));
     let head = [
@@ -97,6 +115,16 @@ fn text(report: &Report) -> String {
     ];
     let head: String = head.iter().map(|(name, value)| format!("{name:8}   {value}\n")).collect();
     let row = |line: &Line| vec![line.name.clone(), line.kind.to_owned(), line.covered.to_owned(), plain(&line.note)];
-    let rows: Vec<Vec<String>> = imports.iter().map(row).collect();
-    format!("{head}\n{}", table(&["IMPORT", "KIND", "COVERED", "NOTE"], &rows))
+    let rows: Vec<Vec<String>> = report.imports.iter().map(row).collect();
+    format!("{head}\n{}\n{}", table(&["IMPORT", "KIND", "COVERED", "NOTE"], &rows), paths(report))
+}
+
+/// What devices may name of the node.
+fn paths(report: &Report) -> String {
+    let row = |(grant, list): (&str, &[String])| {
+        let list = if list.is_empty() { "none".to_owned() } else { plain(&list.join(", ")) };
+        vec![grant.to_owned(), list]
+    };
+    let grants = [("devicePaths", &*report.device_paths), ("mountPaths", &*report.mount_paths)];
+    table(&["GRANT", "PATHS"], &grants.map(row))
 }

@@ -9,14 +9,17 @@ mod validate;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use akri_agent::cluster::HandlerObject;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_sandbox::{Component, Host, HostConfig};
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, bail};
+use kube::ResourceExt as _;
 
 pub(crate) use self::args::HandlerCommand;
 use crate::cli::HostArgs;
 use crate::discover::load::cache_dir;
+use crate::output::plain;
 use crate::subject::{self, Subject};
 
 /// Does what was asked for.
@@ -52,24 +55,50 @@ fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>,
     Ok((mine, manifests))
 }
 
-/// What a DiscoveryHandler grants to a component: that of its own file, else one among other objects that names the
-/// component's file, else none, which grants nothing but device nodes.
-fn rules(own: Option<&PathBuf>, others: &[Manifest], component: &Path) -> anyhow::Result<HandlerRules> {
-    let file = component.file_name().and_then(|name| name.to_str()).context("the component has no file name")?;
+/// What a DiscoveryHandler grants to the component of a file: that of its own file, else one among other objects that names
+/// the component's file, else none, which grants nothing but device nodes. Fails if the agent would not run this component
+/// for it.
+fn rules(
+    own: Option<&PathBuf>,
+    others: &[Manifest],
+    path: &Path,
+    component: &Component,
+) -> anyhow::Result<HandlerRules> {
+    let file = path.file_name().and_then(|name| name.to_str()).context("the component has no file name")?;
     let Some(own) = own else {
         let object = handlers(others).find(|object| object.spec.component.file == file);
-        return Ok(HandlerRules::from(object.unwrap_or(&DiscoveryHandler::default())));
+        return object.map_or_else(|| Ok(HandlerRules::from(&DiscoveryHandler::default())), |o| granted(o, component));
     };
     let manifests = subject::read(own)?;
     let all: Vec<&DiscoveryHandler> = handlers(&manifests).collect();
-    ensure!(!all.is_empty(), "'{}' holds no DiscoveryHandler", own.display());
-    let object = match all.as_slice() {
-        [only] => Some(only),
-        several => several.iter().find(|object| object.spec.component.file == file),
-    };
-    let object =
-        object.with_context(|| format!("none of the DiscoveryHandlers of '{}' names '{file}'", own.display()))?;
-    Ok(HandlerRules::from(*object))
+    if let Some(object) = all.iter().find(|object| object.spec.component.file == file) {
+        return granted(object, component);
+    }
+    match all.as_slice() {
+        [] => bail!("'{}' holds no DiscoveryHandler", own.display()),
+        [only] => bail!(
+            "the DiscoveryHandler '{}' of '{}' names '{}', so that the agent would not run '{file}' for it; name that in \
+             spec.component.file",
+            only.name_any(),
+            own.display(),
+            plain(&only.spec.component.file),
+        ),
+        _ => bail!("none of the DiscoveryHandlers of '{}' names '{file}'", own.display()),
+    }
+}
+
+/// What an object grants to a component, if that has the digest the object wants.
+fn granted(object: &DiscoveryHandler, component: &Component) -> anyhow::Result<HandlerRules> {
+    let HandlerObject { digest, rules, .. } = HandlerObject::from(object);
+    let actual = component.digest();
+    if let Some(wanted) = digest.filter(|wanted| wanted != actual) {
+        bail!(
+            "the component has digest sha256:{actual}, the DiscoveryHandler '{}' wants sha256:{wanted}, so that the agent \
+             would refuse it; if it is the right one, change spec.component.digest",
+            object.name_any(),
+        );
+    }
+    Ok(rules)
 }
 
 fn handlers(manifests: &[Manifest]) -> impl Iterator<Item = &DiscoveryHandler> {

@@ -1,14 +1,16 @@
 //! `akri handler new`: a small handler to begin with.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::{env, fs};
 
 use anyhow::{Context as _, ensure};
 
 use super::args::NewArgs;
+use crate::output::print_text;
 
-/// The files of the new directory. `@NAME@` becomes the name of the handler, `@FILE@` that of the component.
+/// The files of the new directory. `@NAME@` becomes the name of the handler, `@FILE@` that of the component, `@AKRI@`
+/// this program.
 const FILES: [(&str, &str); 5] = [
     ("Cargo.toml", include_str!("template/Cargo.toml.txt")),
     ("Makefile", include_str!("template/Makefile.txt")),
@@ -36,15 +38,23 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ensure!(is_name(name), "'{name}' can't be a handler's name: lower-case letters, digits and '-', a letter first");
     ensure!(!directory.exists(), "'{}' exists already", directory.display());
+    let (file, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
     for (path, text) in FILES {
-        let file = format!("{}.wasm", name.replace('-', "_"));
-        write(&directory.join(path), &text.replace("@NAME@", name).replace("@FILE@", &file))?;
+        let text = text.replace("@NAME@", name).replace("@FILE@", &file).replace("@AKRI@", &akri);
+        write(&directory.join(path), &text)?;
     }
     for (path, text) in WIT {
         write(&directory.join(path), text)?;
     }
-    println!("made {0}; to try it: cd {0} && make run", directory.display());
+    print_text(&format!("made {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// This program as a Makefile names it, since it need not be in the PATH; it has to be if its place means something to make or
+/// to a shell.
+fn program() -> String {
+    let path = env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
+    path.filter(|path| !path.contains(['$', '#', '"', '`', '\\', '\n'])).unwrap_or_else(|| "akri".to_owned())
 }
 
 /// A Kubernetes name that is a package name, too.

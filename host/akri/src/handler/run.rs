@@ -53,7 +53,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
     let component = load(&args.component, Some(&args.host)).await?;
     let (subjects, manifests) = subjects(&args.file, &component)?;
-    let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component)?;
+    let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
     let stage = Stage { component, rules, values: data::values(&manifests), node };
     let mut reports = Vec::new();
     for subject in &subjects {
