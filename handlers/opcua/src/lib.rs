@@ -98,6 +98,8 @@ pub mod round;
 mod sockets;
 pub mod status;
 pub mod url;
+#[cfg(test)]
+mod world;
 
 /// The name Configurations use.
 pub const NAME: &str = "opcua";

@@ -237,3 +237,7 @@ fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_TEXT));
     text
 }
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

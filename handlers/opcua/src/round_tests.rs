@@ -1,147 +1,10 @@
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::collections::BTreeSet;
 
 use super::*;
 use crate::fixture::{ApplicationType, application, one_endpoint, servers};
-use crate::status::Status;
-
-/// What a server answers after, when nothing else is said.
-const LATENCY: Duration = Duration::from_millis(10);
-
-/// Servers by URL, and a clock that stands still but when everybody waits.
-struct World {
-    servers: HashMap<String, Behaviour>,
-    round: Duration,
-    now: Cell<Duration>,
-    waiting: RefCell<Vec<(Duration, Waker)>>,
-    asked: RefCell<Vec<String>>,
-    flying: Cell<usize>,
-    most_flying: Cell<usize>,
-}
-
-/// One that is not there refuses connections.
-#[derive(Clone)]
-enum Behaviour {
-    /// FindServers, GetEndpoints.
-    Answers(Vec<u8>, Vec<u8>),
-    Fails(Error),
-    IsSilent,
-}
-
-use Behaviour::{Answers, Fails, IsSilent};
-
-impl World {
-    fn new(servers: impl IntoIterator<Item = (&'static str, Behaviour)>) -> Self {
-        Self {
-            servers: servers.into_iter().map(|(url, behaviour)| (url.to_owned(), behaviour)).collect(),
-            round: Duration::from_secs(60),
-            now: Cell::default(),
-            waiting: RefCell::default(),
-            asked: RefCell::default(),
-            flying: Cell::default(),
-            most_flying: Cell::default(),
-        }
-    }
-
-    fn run(&self, discovery_urls: &[&str]) -> Result<Report, Failure> {
-        self.run_from(0, discovery_urls)
-    }
-
-    fn run_from(&self, start: usize, discovery_urls: &[&str]) -> Result<Report, Failure> {
-        let json = serde_json::json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": discovery_urls}}});
-        let details = Details::parse(Some(&json.to_string())).unwrap();
-        let mut round = pin!(run(self, &details, start));
-        loop {
-            match round.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(report) => return report,
-                Poll::Pending => self.pass_time(),
-            }
-        }
-    }
-
-    /// Goes on to when the next one who waits has waited enough.
-    fn pass_time(&self) {
-        let waiting = self.waiting.take();
-        self.now.set(waiting.iter().map(|(until, _)| *until).min().expect("somebody waits"));
-        let (over, waiting) = waiting.into_iter().partition(|(until, _)| *until <= self.now.get());
-        self.waiting.replace(waiting);
-        let over: Vec<(Duration, Waker)> = over;
-        over.into_iter().for_each(|(_, waker)| waker.wake());
-    }
-
-    async fn wait(&self, duration: Duration) {
-        let until = self.now.get() + duration;
-        poll_fn(|context| {
-            if self.now.get() >= until {
-                return Poll::Ready(());
-            }
-            self.waiting.borrow_mut().push((until, context.waker().clone()));
-            Poll::Pending
-        })
-        .await;
-    }
-}
-
-impl Network for World {
-    async fn ask(&self, url: &Url, question: Question, limit: Duration) -> Result<Vec<u8>, Error> {
-        self.asked.borrow_mut().push(url.to_string());
-        self.flying.set(self.flying.get() + 1);
-        self.most_flying.set(self.most_flying.get().max(self.flying.get()));
-        let behaviour = self.servers.get(&url.to_string()).cloned();
-        let silent = matches!(behaviour, Some(IsSilent));
-        self.wait(if silent { limit } else { LATENCY.min(limit) }).await;
-        self.flying.set(self.flying.get() - 1);
-        match behaviour {
-            Some(Answers(servers, _)) if question == Question::FindServers => Ok(servers),
-            Some(Answers(_, endpoints)) => Ok(endpoints),
-            Some(Fails(error)) => Err(error),
-            Some(IsSilent) => Err(Error::TimedOut(limit)),
-            None => Err(Error::Unreachable("connection refused".into())),
-        }
-    }
-
-    fn remaining(&self) -> Duration {
-        self.round.saturating_sub(self.now.get())
-    }
-}
-
-/// A discovery server that lists itself and servers, as URI and URL.
-fn lists(entries: &[(&str, &str)]) -> Behaviour {
-    let entry = |(uri, url): &(&str, &str)| application(ApplicationType::Server, uri, uri, &[url]);
-    lists_all(entries.iter().map(entry).collect())
-}
-
-fn lists_all(mut entries: Vec<opcua_types::ApplicationDescription>) -> Behaviour {
-    entries.push(application(ApplicationType::DiscoveryServer, "urn:lds", "LDS", &[]));
-    Answers(servers(entries), one_endpoint("urn:lds"))
-}
-
-/// A server.
-fn is(uri: &str) -> Behaviour {
-    says(one_endpoint(uri))
-}
-
-/// Whatever the question is.
-fn says(response: Vec<u8>) -> Behaviour {
-    Answers(response.clone(), response)
-}
-
-const LDS: &str = "opc.tcp://192.0.2.7:4840/";
-const OTHER_LDS: &str = "opc.tcp://192.0.2.8:4840/";
-const A: &str = "opc.tcp://192.0.2.1:4841/";
-const B: &str = "opc.tcp://192.0.2.2:4841/";
-
-/// Ids, origins and the URLs where they are.
-fn found(report: &Report) -> Vec<(&str, usize, &str)> {
-    report.devices.iter().map(|device| (device.id.as_str(), device.origin, device.properties[0].1.as_str())).collect()
-}
-
-fn notes(report: &Report) -> Vec<(usize, &str, &str)> {
-    report.notes.iter().map(|note| (note.origin, note.reason, note.message.as_str())).collect()
-}
+use crate::world::{
+    A, Answers, B, Fails, IsSilent, LATENCY, LDS, OTHER_LDS, World, found, is, lists, lists_all, notes,
+};
 
 #[test]
 fn what_is_listed_and_there_is_a_device() {
@@ -154,16 +17,6 @@ fn what_is_listed_and_there_is_a_device() {
         "'urn:stale' is listed, but was not found: opc.tcp://192.0.2.3:1: connection refused",
     ];
     assert_eq!(report.remarks, remarks);
-}
-
-#[test]
-fn a_server_that_answers_nonsense_is_not_there() {
-    let empty = says(crate::fixture::endpoints(vec![]));
-    let world = World::new([(LDS, lists(&[("urn:a", A), ("urn:b", B)])), (A, empty), (B, says(vec![1]))]);
-    let report = world.run(&[LDS]).unwrap();
-    assert!(report.devices.is_empty() && report.notes.is_empty());
-    assert!(report.remarks[0].ends_with("it offers no endpoint"), "{}", report.remarks[0]);
-    assert!(report.remarks[1].ends_with("its response can't be read: it ends in the middle of a value"));
 }
 
 #[test]
@@ -238,28 +91,6 @@ fn servers_without_a_uri_are_known_by_their_url() {
 }
 
 #[test]
-fn a_server_that_may_not_be_asked_is_something_to_grant() {
-    let refused = Fails(Error::NotGranted("TCP to 192.0.2.1:4841 (grants.tcp)".into()));
-    let report = World::new([(LDS, lists(&[("urn:a", A)])), (A, refused)]).run(&[LDS]).unwrap();
-    let message = format!("'urn:a' is listed, but was not found: {A}: not granted: TCP to 192.0.2.1:4841 (grants.tcp)");
-    assert_eq!(notes(&report), [(0, "NotGranted", message.as_str())]);
-    assert!(report.remarks.is_empty() && report.kept.is_empty());
-}
-
-#[test]
-fn a_server_that_is_off_is_nothing_to_grant() {
-    let refused = Fails(Error::NotGranted("TCP to 169.254.3.4:4841 (grants.tcp)".into()));
-    let (other, named) = ("opc.tcp://169.254.3.4:4841/", "opc.tcp://plc:4841/");
-    let listed = |urls: &[&str]| lists_all(vec![application(ApplicationType::Server, "urn:a", "A", urls)]);
-    let report = World::new([(LDS, listed(&[A, other])), (other, refused.clone())]).run(&[LDS]).unwrap();
-    assert_eq!((report.notes.len(), report.remarks.len()), (0, 1), "one of its addresses is elsewhere");
-    let unknown = Fails(Error::NameNotResolved("plc".into()));
-    let beside = ("opc.tcp://192.0.2.7:4841/", refused.clone());
-    let world = World::new([(LDS, listed(&[named, other])), (other, refused), (named, unknown), beside]);
-    assert_eq!(world.run(&[LDS]).unwrap().notes[0].reason, "NotGranted");
-}
-
-#[test]
 fn the_urls_of_a_server_share_its_time() {
     let listed = lists_all(vec![application(ApplicationType::Server, "urn:a", "A", &["opc.tcp://plc:1", A])]);
     let world = World::new([(LDS, listed), ("opc.tcp://plc:1", IsSilent), ("opc.tcp://192.0.2.7:1", IsSilent)]);
@@ -268,14 +99,6 @@ fn the_urls_of_a_server_share_its_time() {
                    connection refused; opc.tcp://192.0.2.7:1: no answer within 2 s";
     assert_eq!(report.remarks, [message]);
     assert_eq!(world.now.get(), LATENCY + CHECK);
-}
-
-#[test]
-fn a_server_that_could_not_be_asked_is_not_lost() {
-    let world =
-        World::new([(LDS, lists(&[("urn:a", A), ("urn:b", B)])), (A, Fails(Error::NotReached)), (B, is("urn:b"))]);
-    let report = world.run(&[LDS]).unwrap();
-    assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
 }
 
 /// A discovery server with that many entries nobody answers for, and one more in the middle of them.
@@ -338,48 +161,6 @@ fn silent_discovery_servers_leave_half_of_the_round_and_their_turns_to_the_other
     assert!(world.remaining() >= Duration::from_secs(29), "{:?}", world.remaining());
 }
 
-fn refuses(status: u32) -> Behaviour {
-    Fails(Error::Refused(Status(status).into()))
-}
-
-const REJECTED: u32 = 0x8055_0000;
-const TOO_BUSY: u32 = 0x807D_0000;
-const NO_SUCH_URL: u32 = 0x8083_0000;
-
-#[test]
-fn a_server_that_says_nothing_without_security_is_there() {
-    let named = "opc.tcp://plc:4841/";
-    let report = World::new([(LDS, lists(&[("urn:a", named)])), (named, refuses(REJECTED))]).run(&[LDS]).unwrap();
-    assert_eq!((found(&report), report.kept.len(), report.notes.len()), (vec![("urn:a", 0, named)], 0, 0));
-    let remark = "'urn:a' is there, but does not say who it is: opc.tcp://plc:4841/: it answers BadSecurityPolicyRejected; \
-                  opc.tcp://192.0.2.7:4841/: connection refused";
-    assert_eq!(report.remarks, [remark]);
-    let (lds, beside) = (lists(&[("urn:a", named)]), "opc.tcp://192.0.2.7:4841/");
-    let world = World::new([(LDS, lds), (named, refuses(REJECTED)), (beside, is("urn:a"))]);
-    assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)], "who proves it counts more");
-    let report = World::new([(LDS, lists(&[("urn:a", A)])), (A, refuses(NO_SUCH_URL))]).run(&[LDS]).unwrap();
-    assert_eq!((found(&report), report.remarks.len()), (vec![], 1), "that is another one");
-}
-
-#[test]
-fn of_two_that_may_be_the_one_that_says_nothing_none_is_added_or_taken_away() {
-    let lds = lists(&[("urn:new", A), ("urn:old", A), ("urn:b", B)]);
-    let report = World::new([(LDS, lds), (A, refuses(REJECTED)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
-    assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
-    let note =
-        "'urn:old' and 'urn:new' are listed at opc.tcp://192.0.2.1:4841/, where nobody says without security who it is";
-    assert_eq!(notes(&report), [(0, "Ambiguous", note)]);
-}
-
-#[test]
-fn a_server_without_a_connection_left_is_not_lost() {
-    let lds = lists(&[("urn:a", A), ("urn:b", B)]);
-    let report = World::new([(LDS, lds), (A, refuses(TOO_BUSY)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
-    assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
-    let note = "1 of the servers listed there have no connection left to say who they are";
-    assert_eq!(notes(&report), [(0, "Busy", note)]);
-}
-
 #[test]
 fn a_discovery_server_that_says_every_server_is_where_it_is_itself_is_asked_again() {
     let entry = |uri: &str, url: &str| application(ApplicationType::Server, uri, uri, &[url]);
@@ -404,25 +185,6 @@ fn a_server_that_lists_itself_alone_is_itself_whatever_its_endpoints_say() {
     let itself = servers(vec![application(ApplicationType::Server, "urn:mine", "mine", &[])]);
     let world = World::new([(A, Answers(itself, one_endpoint("urn:unconfigured:application")))]);
     assert_eq!(found(&world.run(&[A]).unwrap()), [("urn:mine", 0, A)]);
-}
-
-#[test]
-fn a_server_that_nobody_can_ask_is_told_of() {
-    let nowhere = application(ApplicationType::Server, "urn:web", "web", &["https://plc/"]);
-    let report = World::new([(LDS, lists_all(vec![nowhere]))]).run(&[LDS]).unwrap();
-    assert_eq!(report.remarks, ["'urn:web' is listed, but was not found: it has no URL of opc.tcp"]);
-}
-
-#[test]
-fn servers_that_call_themselves_the_same_are_one_and_that_is_told() {
-    let plc = |url: &str| {
-        Answers(servers(vec![application(ApplicationType::Server, "urn:plc", "PLC", &[url])]), one_endpoint("urn:plc"))
-    };
-    let report = World::new([(A, plc(A)), (B, plc(B))]).run(&[A, B]).unwrap();
-    assert_eq!(found(&report), [("urn:plc", 0, A)]);
-    let note = "who is at opc.tcp://192.0.2.1:4841/ and who is at opc.tcp://192.0.2.2:4841/ both say they are 'urn:plc': they \
-                are one device";
-    assert_eq!(notes(&report), [(0, "DuplicateApplicationUri", note)]);
 }
 
 #[test]
@@ -455,39 +217,6 @@ fn lists_of_which_there_is_too_much_hide_no_others() {
     assert_eq!(notes(&report), [3, 4, 5].map(|origin| (origin, "NoRoom", too_much)));
     assert_eq!(report.kept, BTreeSet::from([3, 4, 5]));
     assert!(report.remarks.iter().all(|remark| remark.len() <= 512));
-}
-
-#[test]
-fn devices_of_which_there_is_too_much_are_kept() {
-    let url = |number: usize| format!("opc.tcp://10.0.{}.{}:4841/", number / 250, number % 250);
-    let listed = |number| application(ApplicationType::Server, "", "", &[&url(number)]);
-    let says = |number| {
-        let server = application(ApplicationType::Server, &format!("urn:{number}"), &"n".repeat(9000), &[]);
-        says(crate::fixture::endpoints(vec![crate::fixture::endpoint(server, "None", &[])]))
-    };
-    let mut world = World::new([(LDS, lists_all((0..2500).map(listed).collect()))]);
-    world.servers.extend((0..2500).map(|number| (url(number), says(number))));
-    let report = world.run(&[LDS]).unwrap();
-    let size: usize = report.devices.iter().map(Device::size).sum();
-    assert!((7 << 20..=8 << 20).contains(&size), "{size}");
-    let left = 2500 - report.devices.len();
-    let note = format!("{left} of the servers listed there were not taken: the memory of the round was used up");
-    assert_eq!((notes(&report), report.kept.clone()), (vec![(0, "NoRoom", note.as_str())], BTreeSet::from([0])));
-}
-
-#[test]
-fn more_devices_than_the_host_takes_are_kept() {
-    let url = |number: usize| format!("opc.tcp://10.0.{}.{}:4841/", number / 250, number % 250);
-    let list = |range: std::ops::Range<usize>| {
-        let entry = |number: usize| application(ApplicationType::Server, &format!("urn:{number}"), "", &[&url(number)]);
-        lists_all(range.map(entry).collect())
-    };
-    let mut world = World::new([(LDS, list(0..2500)), (OTHER_LDS, list(2500..5000))]);
-    world.servers.extend((0..5000).map(|number| (url(number), is(&format!("urn:{number}")))));
-    let report = world.run(&[LDS, OTHER_LDS]).unwrap();
-    assert_eq!((report.devices.len(), report.kept.clone()), (4096, BTreeSet::from([0, 1])));
-    let note = "452 of the servers listed there were not taken: the memory of the round was used up";
-    assert_eq!(notes(&report), [(0, "NoRoom", note), (1, "NoRoom", note)]);
 }
 
 #[test]
