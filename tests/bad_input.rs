@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Output;
 
+use akri_api::Configuration;
+
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, guest, identities, resource_of, wait_for};
 
@@ -151,6 +153,12 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
     assert!(line("good").contains("True") && line("good").contains("Discovered"), "{table}");
     assert!(line("nobody").contains("False") && line("nobody").contains("(ready: debugEcho, udev)"), "{table}");
     assert!(line("rules").contains("did you mean 'KERNEL'?\\n"), "one line each: {table}");
+    let state = node.path("state");
+    let shown = node.akri(&["get", "configurations", "-o", "json", "--state-dir", state.to_str().unwrap()]);
+    let all: Vec<Configuration> = serde_json::from_slice(&shown.stdout).unwrap();
+    let good = all.iter().find(|one| one.metadata.name.as_deref() == Some("good")).unwrap();
+    assert_eq!(good.spec.discovery_handler.name, "debugEcho");
+    assert!(good.status.is_some());
 }
 
 #[tokio::test]

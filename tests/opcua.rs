@@ -153,10 +153,10 @@ async fn a_name_service_that_fails_takes_no_device_away() {
 
     let (start, rounds) = (agent.log().len(), || agent.log().matches("round done").count());
     names.hang();
-    let more = rounds() + 5;
+    let more = rounds() + 3;
     wait_for("rounds while nobody answers for names", rounds, |rounds| *rounds >= more).await;
     names.fail();
-    let more = rounds() + 5;
+    let more = rounds() + 3;
     wait_for("rounds without a name service", rounds, |rounds| *rounds >= more).await;
     let log = agent.log();
     assert!(log[start..].contains("what it said last is used") && !log[start..].contains("device is missing"), "{log}");

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::configuration::Configuration;
+use crate::convert::configuration_to_model;
 use crate::data::{self, ConfigMap, Secret};
 use crate::document::{Document, SyntaxError, pointer_token};
 use crate::handler::DiscoveryHandler;
@@ -41,7 +42,7 @@ impl Object {
     pub fn identity(&self) -> Identity {
         let of = |kind, key: &Key| (kind, key.namespace.clone(), key.name.clone());
         match self {
-            Self::Configuration(object) => ("Configuration", object.namespace().unwrap_or_default(), object.name_any()),
+            Self::Configuration(object) => of("Configuration", &configuration_to_model(object).key),
             Self::DiscoveryHandler(object) => ("DiscoveryHandler", String::new(), object.name_any()),
             Self::ConfigMap(object) => of("ConfigMap", &object.key),
             Self::Secret(object) => of("Secret", &object.key),

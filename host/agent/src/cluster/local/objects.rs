@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use akri_api::{Configuration, DiscoveryHandler, Instance};
 use akri_model::names::Key;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::reports;
+use super::{remembered, reports};
 use crate::cluster::{HandlerReport, Manifests, Report};
 
 /// What went wrong with a file.
@@ -136,9 +137,15 @@ pub fn read_instances(state: &Path) -> Result<Vec<Instance>, StoreError> {
     read_all(&state.join("instances"))
 }
 
-/// What was reported of all Configurations, by namespace and name.
+/// All Configurations with what was reported of them, by namespace and name.
 pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreError> {
-    read_all(&state.join("configurations"))
+    let mut configurations: Vec<Configuration> = read_all(&state.join("configurations"))?;
+    let mut specs = remembered::specs(state); // a status is kept without them
+    for object in &mut configurations {
+        let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+        object.spec = specs.remove(&key).unwrap_or_else(|| object.spec.clone());
+    }
+    Ok(configurations)
 }
 
 /// What was reported of all discovery handlers, by name.

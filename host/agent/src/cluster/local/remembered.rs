@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use akri_api::manifest::{self, Manifest, Object};
+use akri_api::{ConfigurationSpec, configuration_to_model};
+use akri_model::names::Key;
 use serde_json::Value;
 use tracing::warn;
 
@@ -20,6 +22,16 @@ pub(super) struct Remembered {
     path: PathBuf,
     /// What it holds.
     text: Vec<u8>,
+}
+
+/// The specs of all Configurations, for a look from outside.
+pub(super) fn specs(state: &Path) -> BTreeMap<Key, ConfigurationSpec> {
+    let (_, files) = Remembered::open(state);
+    let spec = |manifest: Manifest| match manifest.object {
+        Object::Configuration(object) => Some((configuration_to_model(&object).key, object.spec)),
+        _ => None,
+    };
+    files.into_values().flatten().filter_map(spec).collect()
 }
 
 impl Remembered {

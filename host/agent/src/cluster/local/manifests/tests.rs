@@ -85,7 +85,8 @@ fn of_two_files_with_one_object_the_one_that_was_there_counts() {
     let mut reader = reader(directory.path());
     let before = reader.read().manifests;
     for other in [&early, &late] {
-        fs::write(other, CAM.replace("udev", "onvif")).unwrap();
+        let same = CAM.replace("udev", "onvif").replace("name: cam", "name: cam, namespace: default");
+        fs::write(other, same).unwrap();
         let now = reader.read().manifests;
         assert_eq!((&now.configurations, now.complete), (&before.configurations, false));
         let told = format!("Configuration 'cam' is in {} already", cam.display());
