@@ -14,11 +14,16 @@ use crate::support::opcua::{
 
 const LDS: &str = "opc.tcp://127.0.0.1:4840/";
 
+/// A discovery server by node-opcua, with a certificate of that name.
+async fn discovery_server_in(network: &Namespace, name: &str) -> Option<Peer> {
+    let wanted = json!({"port": 4840, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer"});
+    Peer::node_opcua(network, name, &wanted).await
+}
+
 #[tokio::test]
 async fn servers_come_and_go_by_the_discovery_server_of_node_opcua() {
     let Some(network) = Namespace::new() else { return };
-    let lds = json!({"port": 4840, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer"});
-    let Some(_lds) = Peer::node_opcua(&network, "lds", &lds).await else { return };
+    let Some(_lds) = discovery_server_in(&network, "lds").await else { return };
     let server = |port: u16| json!({"port": port, "uri": "urn:pump", "name": "pump", "register": LDS});
     let pump = Peer::node_opcua(&network, "pump", &server(4841)).await.unwrap();
     let node = Node::new();
@@ -54,8 +59,7 @@ async fn servers_come_and_go_by_the_discovery_server_of_node_opcua() {
 #[tokio::test]
 async fn a_server_that_says_nothing_without_security_is_a_device() {
     let Some(network) = Namespace::new() else { return };
-    let lds = json!({"port": 4840, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer"});
-    let Some(_lds) = Peer::node_opcua(&network, "vault-lds", &lds).await else { return };
+    let Some(_lds) = discovery_server_in(&network, "vault-lds").await else { return };
     let vault = json!({"port": 4841, "uri": "urn:vault", "name": "vault", "register": LDS, "secured": true});
     let vault = Peer::node_opcua(&network, "vault", &vault).await.unwrap();
     let node = Node::new();

@@ -133,13 +133,17 @@ impl Findings {
         self.tell_of_doubles(candidate);
     }
 
-    /// Of two with one id the one that comes first counts, whichever was found first.
+    /// Of two with one id the one that comes first counts, whichever was found first. One that is in stays in when another
+    /// one does not fit.
     fn add_device(&mut self, device: Device, origins: &[usize]) {
-        let known = self.devices.remove(&device.id);
-        self.bytes -= known.as_ref().map(Device::size).unwrap_or_default();
-        let device = known.into_iter().fold(device, Device::min);
-        let bytes = self.bytes + device.size();
-        if self.devices.len() >= MAX_DEVICES || bytes > MAX_BYTES {
+        let known = self.devices.get(&device.id);
+        if known.is_some_and(|known| *known <= device) {
+            return;
+        }
+        let is_full = known.is_none() && self.devices.len() >= MAX_DEVICES;
+        let others = self.bytes - known.map(Device::size).unwrap_or_default();
+        let bytes = others + device.size();
+        if is_full || bytes > MAX_BYTES {
             return self.leave(origins, Why::NoRoom);
         }
         self.bytes = bytes;
@@ -161,7 +165,7 @@ impl Findings {
         let is_refused =
             failures.iter().any(|(_, error)| refused(error)) && failures.iter().all(|(_, error)| nowhere(error));
         if is_refused {
-            self.note(&candidate.origins, Error::NotGranted(String::new()).reason(), message);
+            self.note(&candidate.origins, "NotGranted", message);
         } else {
             self.remark(message);
         }

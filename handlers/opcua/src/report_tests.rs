@@ -136,3 +136,18 @@ fn more_devices_than_the_host_takes_are_kept() {
     let note = "452 of the servers listed there were not taken: the memory of the round was used up";
     assert_eq!(notes(&report), [(0, "NoRoom", note), (1, "NoRoom", note)]);
 }
+
+#[test]
+fn a_device_that_is_in_is_not_lost_to_one_of_its_id_that_does_not_fit() {
+    let device =
+        |id: &str, origin, size: usize| Device { id: id.into(), origin, properties: vec![("", "x".repeat(size))] };
+    let mut findings = Findings::default();
+    findings.add_device(device("urn:a", 1, 1), &[1]);
+    findings.add_device(device("urn:b", 1, MAX_BYTES - 100), &[1]);
+    findings.add_device(device("urn:a", 0, 200), &[0]);
+    findings.add_device(device("urn:a", 0, 10), &[0]);
+    findings.add_device(device("urn:a", 2, 1), &[2]);
+    let report = findings.report();
+    let found: Vec<(&str, usize)> = report.devices.iter().map(|device| (device.id.as_str(), device.origin)).collect();
+    assert_eq!((found, report.kept), (vec![("urn:a", 0), ("urn:b", 1)], BTreeSet::from([0])));
+}
