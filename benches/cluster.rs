@@ -1,5 +1,5 @@
-//! Two agents on a real API server: what they ask of it at rest and for each claim, and how long a claim on a shared device
-//! takes beside a bare request that writes as much. The API server does the counting.
+//! Two agents with a real API server: their requests at rest and for each claim, and the duration of a claim on a
+//! shared device compared with a plain request of the same size. The API server counts the requests.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::measure::{Samples, Table};
 const DEVICES: usize = 1000;
 const CLAIMS: usize = 200;
 
-/// How long agents are watched at rest; rounds are as often as by default.
+/// How long agents are observed at rest, with the default intervals of rounds.
 const REST: Duration = Duration::from_secs(60);
 
 pub(crate) async fn measure() -> Table {
@@ -67,7 +67,7 @@ async fn resources(site: &Site, member: &Member) -> Vec<String> {
     names.filter(|name| member.kubelet.view(|view| view.resource(name).allocatable() == 1)).take(CLAIMS).collect()
 }
 
-/// Claims, each after a bare patch.
+/// Measures claims, each after a plain patch.
 async fn claims(site: &Site, member: &Member, resources: &[String]) -> (Samples, Samples) {
     let maps: Api<ConfigMap> = site.story.api();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bare"}, "data": {"slot": ""}});
@@ -93,7 +93,7 @@ async fn claims(site: &Site, member: &Member, resources: &[String]) -> (Samples,
     (Samples::new(claims), Samples::new(bare))
 }
 
-/// What the API server says it did for objects of `akri.sh`.
+/// Counts of requests for objects of `akri.sh`, from the API server's metrics.
 struct Counts {
     reads: f64,
     writes: f64,

@@ -1,4 +1,4 @@
-//! debugEcho as a process of its own, on the Unix socket that is its argument: what the component is measured against.
+//! debugEcho as a separate process on the Unix socket given as argument, for comparison with the component.
 
 use akri_grpc::discovery::discovery_handler_server::{DiscoveryHandler, DiscoveryHandlerServer};
 use akri_grpc::discovery::{Device, DiscoverRequest, DiscoverResponse};

@@ -1,4 +1,4 @@
-//! The udev component against this machine's sysfs, beside a program without a sandbox that reads the same files.
+//! The udev component on this machine's sysfs, compared with a program without a sandbox that reads the same files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::round::host;
 
 /// Rounds of each.
 const COUNT: usize = 200;
-/// What the rule below makes the component ask for, beside `uevent`.
+/// Attributes read by the component because of the rule below, besides `uevent`.
 const ATTRIBUTES: [&str; 2] = ["dev", "power/control"];
 
 pub(crate) async fn measure() -> Table {
@@ -30,7 +30,7 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-/// A round that looks at every device, and so has nothing to narrow it. Rules that don't hold make it read all the same.
+/// Runs a round that examines every device, since nothing narrows it. Rules that don't match still read everything.
 async fn find(udev: &Component) -> usize {
     let rule = format!(r#"ATTR{{{}}}=="?*", ATTR{{{}}}!="?""#, ATTRIBUTES[0], ATTRIBUTES[1]);
     let details = json!({ "udevRules": [rule] }).to_string();
@@ -45,8 +45,8 @@ async fn find(udev: &Component) -> usize {
     udev.discover(call).await.unwrap().devices.len()
 }
 
-/// Lists the devices of all classes and buses, and reads of each, and of the devices above it, what the component gets.
-/// Returns their number and the bytes read.
+/// Reads from each device of all classes and buses, and from its ancestors, what the component gets. Returns the number
+/// of devices and of bytes.
 fn read_all() -> (usize, usize) {
     let mut devices = BTreeSet::new();
     for directory in directories() {

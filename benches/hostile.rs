@@ -1,4 +1,4 @@
-//! Rounds of a good handler while another one misbehaves: beside each the ratio to rounds that run alone.
+//! Rounds of a well-behaved handler while another one misbehaves, with the ratio to rounds without the other.
 
 use std::fs;
 use std::net::{IpAddr, TcpListener};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::measure::{Samples, Table, repeat};
 use crate::round::host;
 
-/// Of these two run at once, and the third waits for its turn: the other handler does not.
+/// Number of misbehaving Configurations: two run at once and one waits; the other handler does not wait.
 const MISBEHAVING: usize = 3;
 const ROUNDS: usize = 500;
 
@@ -40,7 +40,7 @@ async fn rounds(good: &Component) -> Samples {
 
 async fn again_and_again(bad: Component, call: Call) {
     loop {
-        let _ = bad.discover(call.clone()).await; // it fails, or not; it begins anew
+        let _ = bad.discover(call.clone()).await; // whatever the result, it is called again
     }
 }
 
@@ -58,13 +58,13 @@ fn misbehaviours(silent: &TcpListener) -> Vec<(&'static str, Call)> {
         ..Call::default()
     };
     vec![
-        ("compute without end", call("loop", Grants::default())),
-        ("call the host without end", call("import-loop", Grants::default())),
-        ("take all the memory there is", call("memory", Grants::default())),
+        ("compute endlessly", call("loop", Grants::default())),
+        ("call the host endlessly", call("import-loop", Grants::default())),
+        ("allocate up to their memory limit", call("memory", Grants::default())),
         ("return a million devices", call("devices:1000000", Grants::default())),
         ("flood the log", call("log-flood:1000000", Grants::default())),
         (
-            "ask a silent server 900 times",
+            "query a silent server 900 times",
             call(&format!("get-many:900 http://{address}/"), Grants { http, ..Grants::default() }),
         ),
         ("wait for a group", call("wait-an-hour:239.255.79.2 37042", multicast)),

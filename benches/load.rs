@@ -1,4 +1,4 @@
-//! What it takes to load components, and what loaded ones take.
+//! The duration of loading components, and the memory of loaded ones.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-/// Loads that compile, each with an empty cache.
+/// Measures loads that compile, each with an empty cache.
 async fn first_loads(bytes: &[u8]) -> Samples {
     let mut samples = Vec::new();
     for _ in 0..5 {
@@ -31,7 +31,7 @@ async fn first_loads(bytes: &[u8]) -> Samples {
     Samples::new(samples)
 }
 
-/// Loads of what the same cache has already, each in a host of its own, as after a restart.
+/// Measures loads from the cache, each in a new host, as after a restart.
 async fn cached_loads(bytes: &[u8]) -> Samples {
     let cache = tempfile::tempdir().unwrap();
     let cache = cache.path().join("compiled");
@@ -53,7 +53,8 @@ async fn load(cache: &Path, bytes: &[u8]) -> Duration {
     taken
 }
 
-/// Memory of this process with so many handlers loaded, each after a round, from a cache as in an agent that was restarted.
+/// Measures the memory of this process with many handlers loaded from the cache, each after a round, as after a restart
+/// of the agent.
 async fn resident(bytes: &[u8]) -> Vec<(String, String, String)> {
     let mut rows = Vec::new();
     for (kind, differ) in [("different", true), ("made of one component", false)] {
@@ -77,12 +78,12 @@ async fn resident(bytes: &[u8]) -> Vec<(String, String, String)> {
     rows
 }
 
-/// Another component that does the same: it has a custom section more.
+/// Returns an equivalent component that differs by a custom section.
 fn variant(bytes: &[u8], number: u8) -> Vec<u8> {
     [bytes, &[0, 2, 1, b'a' + number % 26, 0, 2, 1, b'a' + number / 26]].concat()
 }
 
-/// Leaves them in the cache, and nothing in this process.
+/// Compiles components into the cache without keeping them in this process.
 async fn compile(cache: &Path, components: &[Vec<u8>]) {
     let host = host(Some(cache.to_owned()));
     for bytes in components {
@@ -94,7 +95,7 @@ fn mebibytes(kibibytes: f64) -> String {
     format!("{:.2} MiB", kibibytes / 1024.0)
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process.
 fn kibibytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

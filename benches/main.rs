@@ -1,5 +1,5 @@
-//! The numbers of the README, as the Markdown tables that are there. `make bench` measures all of them; words after `--`
-//! choose some: `cargo bench --bench numbers -- round`.
+//! The numbers of docs/benchmarks.md, as Markdown tables. `make bench` measures all of them; words after `--` choose some:
+//! `cargo bench --bench numbers -- round`.
 
 mod allocate;
 mod cluster;

@@ -1,9 +1,9 @@
-//! Samples, and tables of them.
+//! Samples and tables.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Durations of one thing done again and again, in ascending order.
+/// Durations of one operation, in ascending order.
 pub(crate) struct Samples(Vec<Duration>);
 
 impl Samples {
@@ -15,7 +15,7 @@ impl Samples {
         Self(samples)
     }
 
-    /// The smallest sample that at least `percent` of all samples don't exceed.
+    /// Returns the smallest sample that at least `percent` of all samples don't exceed.
     fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100);
         self.0[rank.saturating_sub(1)]
@@ -26,7 +26,7 @@ impl Samples {
     }
 }
 
-/// Times `work` `count` times, after a few runs that don't count.
+/// Times `work` `count` times, after a few warm-up runs.
 pub(crate) async fn repeat<T, F: Future<Output = T>>(count: usize, mut work: impl FnMut() -> F) -> Samples {
     for _ in 0..count.div_ceil(10) {
         work().await;
@@ -52,13 +52,13 @@ impl Table {
         Self { title: title.into(), rows: Vec::new() }
     }
 
-    /// A row; `beside` is what to compare it with.
+    /// Adds a row; `beside` is the value for comparison.
     pub(crate) fn row(&mut self, what: impl Into<String>, samples: &Samples, beside: impl Into<String>) {
         let [p50, p99] = [50, 99].map(|percent| readable(samples.percentile(percent)));
         self.rows.push([what.into(), p50, p99, samples.0.len().to_string(), beside.into()]);
     }
 
-    /// A row of something that is no duration and was measured once.
+    /// Adds a row for a value that is not a duration and was measured once.
     pub(crate) fn value(&mut self, what: impl Into<String>, value: impl Into<String>, beside: impl Into<String>) {
         self.rows.push([what.into(), value.into(), String::new(), "1".to_owned(), beside.into()]);
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Three digits and a unit.
+/// Formats a duration with three digits and a unit.
 pub(crate) fn readable(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     let (value, unit) = match seconds {

@@ -1,4 +1,4 @@
-//! A node with a kubelet, the agent as a process and as many devices as wanted.
+//! A node with a kubelet, the agent as a process and any number of devices.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akri_tests::kubelet::{Kubelet, View};
 use akri_tests::node::{Agent, Node, built_components};
 
-/// Whether the devices are those of one node or seen by all.
+/// Whether the devices are local or shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Local,
@@ -25,7 +25,7 @@ impl Idle {
         let node = Node::new();
         let object = fs::read_to_string(built_components().join("debug-echo.yaml")).unwrap();
         let shared = scope == Scope::Shared;
-        // Rounds as seldom as by default: they would be measured, too.
+        // Use the default interval of rounds, so that rounds do not distort the measurement.
         node.write("components/debug-echo.yaml", &format!("{object}  shared: {shared}\n  interval: 10s\n"));
         fs::copy(built_components().join("udev.yaml"), node.path("components/udev.yaml")).unwrap();
         let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -34,7 +34,8 @@ impl Idle {
         Self { node, kubelet, _agent: agent }
     }
 
-    /// Writes a Configuration with that many devices and waits until the kubelet can hand out each. How long that took.
+    /// Writes a Configuration with that many devices and waits until the kubelet can allocate each. Returns the
+    /// duration.
     pub(crate) async fn register(&self, devices: usize) -> Duration {
         let names: Vec<String> = (0..devices).map(|number| format!("device-{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -44,12 +45,12 @@ impl Idle {
         start.elapsed()
     }
 
-    /// Waits until the kubelet can hand out so many devices.
+    /// Waits until the kubelet can allocate that many devices.
     pub(crate) async fn wait_for(&self, devices: usize) {
         self.kubelet.wait_for("all resources", |view| ready(view).count() == devices).await;
     }
 
-    /// The resources of the devices that [`Idle::register`] made.
+    /// Returns the resources created by [`Idle::register`].
     pub(crate) fn resources(&self) -> Vec<String> {
         self.kubelet.view(|view| ready(view).cloned().collect())
     }

@@ -1,5 +1,5 @@
-//! A thousand cameras on the loopback interface, each with a password: a round that finds and asks all of them, and one
-//! in which nothing is new.
+//! A thousand cameras with passwords on the loopback interface: a first round that queries all of them, and a round
+//! without changes.
 
 use std::fs;
 use std::time::Duration;
@@ -23,12 +23,12 @@ pub(crate) async fn measure() -> Table {
     let mut table = Table::new("1,000 ONVIF cameras");
     let Some(namespace) = Namespace::new() else { return table };
     let farm = Farm::start(&namespace, (0..CAMERAS).map(|number| Camera::with_lock(number, Lock::Token(PASSWORD))));
-    // Threads have the network of the thread that starts them.
+    // A thread has the network namespace of the thread that starts it.
     let rounds = namespace.run(|| Runtime::new().unwrap().block_on(rounds()));
     let (first, steady) = rounds.join().unwrap();
-    let requests = farm.requests() / 12; // there are two rounds more than samples
+    let requests = farm.requests() / 12; // two rounds more than samples
     table.row(
-        format!("a round that finds and asks them, {requests} requests"),
+        format!("a round that finds and queries them, {requests} requests"),
         &first,
         "target: ≤ 3 s, of it 1 s for answers to come",
     );

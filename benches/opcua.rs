@@ -1,4 +1,4 @@
-//! The opcua component with a discovery server that lists very many servers, beside another client that asks the same.
+//! The opcua component with a discovery server that lists a thousand servers, compared with another client.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::round::host;
 
 /// Rounds of each.
 const COUNT: usize = 20;
-/// Servers that are listed.
+/// Number of listed servers.
 const SERVERS: usize = 1000;
 
 pub(crate) async fn measure() -> Table {
@@ -28,15 +28,15 @@ pub(crate) async fn measure() -> Table {
     let client = Samples::new(ask_by_asyncua(&lds, COUNT, SERVERS));
     drop(farm);
     let ratio = component.median().as_secs_f64() / client.median().as_secs_f64();
-    table.row("all of them are there: the opcua component", &component, format!("{ratio:.2} × asyncua's client"));
-    table.row("the same questions by asyncua's client", &client, "");
+    table.row("all of them answer: the opcua component", &component, format!("{ratio:.2} × asyncua's client"));
+    table.row("the same requests by asyncua's client", &client, "");
 
     let nobody = machine();
-    let gone: Vec<Value> = (1..=SERVERS as u16).map(|port| entry(&port.to_string(), &url(nobody, port))).collect();
-    let stale = json!({"url": lds, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer", "entries": gone});
+    let removed: Vec<Value> = (1..=SERVERS as u16).map(|port| entry(&port.to_string(), &url(nobody, port))).collect();
+    let stale = json!({"url": lds, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer", "entries": removed});
     let Some(_stale) = Peer::asyncua(&stale).await else { return table };
     let component = repeat(COUNT, async || assert_eq!(find(&opcua, &lds).await, 0)).await;
-    table.row("all of them have gone: the opcua component", &component, "");
+    table.row("none of them answers: the opcua component", &component, "");
     table
 }
 

@@ -1,4 +1,4 @@
-//! A pod that is gone: until its slot can be used again.
+//! The time from the end of a pod until its slot can be used again.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::node::{Idle, Scope};
 
 const PODS: usize = 10;
 
-/// Longer than the pause between two looks at pods: the agent has seen the pod by then.
+/// Longer than the interval of pod observations, so that the agent has observed the pod.
 const SEEN: Duration = Duration::from_secs(3);
 
 pub(crate) async fn measure() -> Table {

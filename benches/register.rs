@@ -1,4 +1,4 @@
-//! From devices to resources that pods can ask for: the real agent, a real component, a kubelet that dials back.
+//! The time from devices to registered resources: the real agent, a real component, a kubelet that dials back.
 
 use crate::measure::{Samples, Table};
 use crate::node::{Idle, Scope};

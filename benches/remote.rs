@@ -1,4 +1,4 @@
-//! The same handler as a component in the agent and as a process of its own that is asked over gRPC: `debugEcho`.
+//! `debugEcho` as a component in the agent and as a separate process over gRPC.
 
 use std::fs;
 use std::path::Path;
@@ -65,7 +65,7 @@ async fn call(mut client: Client, details: &str) -> DiscoverResponse {
     stream.message().await.unwrap().unwrap()
 }
 
-/// What a second component adds to a host that has run a first.
+/// Returns the memory that a second component adds to a host after a first.
 async fn memory_of_one_more(directory: &Path) -> usize {
     load(directory, "udev.wasm").await; // compiled, and in the cache
     let host = host(Some(directory.join("compiled")));
@@ -94,7 +94,7 @@ fn mebibytes(kib: usize) -> String {
     format!("{:.1} MiB", kib as f64 / 1024.0)
 }
 
-/// The handler as a process; killed when this goes.
+/// The handler process; it is killed on drop.
 struct Process {
     child: Child,
     socket: String,
@@ -106,7 +106,7 @@ impl Process {
         Self { child, socket: format!("unix://{}", socket.display()) }
     }
 
-    /// A connection, as soon as it can be had.
+    /// Returns a connection, as soon as the process accepts one.
     async fn client(&self) -> Client {
         let endpoint = Endpoint::from_shared(self.socket.clone()).unwrap();
         loop {

@@ -1,4 +1,4 @@
-//! A kubelet that starts anew: until it knows all resources again.
+//! The time until a restarted kubelet has all resources.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! What one round of a component costs: a fresh store with every capability linked, the call, the devices checked and
-//! converted.
+//! The cost of one round of a component: a new store with every capability linked, the call, and checking and
+//! converting the devices.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ async fn echo_round(echo: &Component) {
     assert_eq!(echo.discover(call).await.unwrap().devices.len(), 1);
 }
 
-/// The test guest makes devices with five properties each.
+/// Runs one round of the test guest, whose devices have five properties each.
 async fn one_round(guest: &Component, devices: usize) {
     let limits = Limits { devices: 10_000, ..Limits::default() };
     let details = format!("devices:{devices}");
@@ -44,5 +44,6 @@ async fn one_round(guest: &Component, devices: usize) {
 }
 
 pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
-    Host::new(HostConfig { cache_dir, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }).unwrap()
+    Host::new(HostConfig { cache_dir, compiler: None, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() })
+        .unwrap()
 }

@@ -1,4 +1,4 @@
-//! A device that is plugged or unplugged: until the kubelet has the new list.
+//! The time from plugging or unplugging a device until the kubelet has the new list.
 
 use std::fs;
 use std::sync::Arc;
@@ -31,13 +31,13 @@ pub(crate) async fn measure() -> Table {
         let (plugs, unplugs) = sample(&idle, &zrams, &resource).await;
         running.store(false, Ordering::Relaxed);
         storm.join().unwrap();
-        table.row(format!("plugged, {situation}"), &plugs, "target: p99 ≤ 50 ms; upstream Akri: a look every 10 s");
+        table.row(format!("plugged, {situation}"), &plugs, "target: p99 ≤ 50 ms; upstream Akri: polls every 10 s");
         table.row(format!("unplugged, {situation}"), &unplugs, "");
     }
     table
 }
 
-/// A disk that was found once and is unplugged; its Instance stays.
+/// Creates a disk that was discovered once and unplugged; its Instance remains.
 async fn watched_disk(idle: &Idle, zrams: &Zrams) -> String {
     let rule = format!("      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"{}\"\n", zrams.next_name());
     idle.node.write_configuration("disk", "udev", &rule, "  offlineGracePeriod: 1h\n");
@@ -72,7 +72,7 @@ async fn wait_for_slots(idle: &Idle, resource: &str, slots: usize) {
     idle.kubelet.wait_for("the new list", |view| view.resource(resource).allocatable() == slots).await;
 }
 
-/// Some 600 events a second of another block device.
+/// Causes about 600 events a second of another block device.
 fn shake(running: &AtomicBool) {
     while running.load(Ordering::Relaxed) {
         fs::write("/sys/class/block/loop0/uevent", "change").unwrap();

@@ -1,4 +1,5 @@
-//! The shape of the workspace as the README has it: which crate may know which, what never comes in, what shows it.
+//! The shape of the workspace: which crate may depend on which, which libraries are banned, and that the documentation names
+//! crates, rules and tests that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,47 +8,70 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-/// All of `host/`. The webhook is not built yet.
-const HOST: [&str; 7] =
-    ["akri-model", "akri-grpc", "akri-api", "akri-sandbox", "akri-agent", "akri-controller", "akri-webhook"];
+/// All of `host/`.
+const HOST: [&str; 11] = [
+    "akri-model",
+    "akri-grpc",
+    "akri-api",
+    "akri-node",
+    "akri-sandbox",
+    "akri-kubelet",
+    "akri-remote",
+    "akri-cluster",
+    "akri-agent",
+    "akri-controller",
+    "akri-webhook",
+];
 
 /// What our crates may know of each other. One that is not here may not be in the workspace.
-const MAY_KNOW: [(&str, &[&str]); 11] = [
+const MAY_KNOW: [(&str, &[&str]); 15] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-api", &["akri-model"]),
+    ("akri-node", &["akri-model"]),
     ("akri-sandbox", &["akri-model"]),
-    ("akri-agent", &["akri-model", "akri-api", "akri-grpc", "akri-sandbox"]),
+    ("akri-kubelet", &["akri-grpc"]),
+    ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
+    ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),
+    (
+        "akri-agent",
+        &["akri-model", "akri-api", "akri-node", "akri-sandbox", "akri-kubelet", "akri-remote", "akri-cluster"],
+    ),
     ("akri-controller", &["akri-model", "akri-api"]),
-    ("akri-webhook", &["akri-model", "akri-api"]),
+    ("akri-webhook", &["akri-model", "akri-api", "akri-sandbox"]),
     ("akri", &HOST),
     ("remote-handler", &[]),
     ("akri-tests", &HOST),
     ("akri-benches", &["akri-model", "akri-api", "akri-grpc", "akri-sandbox", "akri-tests"]),
 ];
 
+/// Those that convert gRPC messages, and peers of tests.
+const GRPC: [&str; 6] = ["akri-grpc", "akri-kubelet", "akri-remote", "remote-handler", "akri-tests", "akri-benches"];
+
+/// Those that convert Kubernetes objects, the program that connects to the cluster, and tests.
+const KUBERNETES: [&str; 7] =
+    ["akri-api", "akri-cluster", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"];
+
 /// Libraries, by how their names begin, and the only ones of our crates that may know them: the edges.
 const EDGES: [(&str, &[&str]); 7] = [
     ("wasmtime", &["akri-sandbox"]),
     ("cranelift", &["akri-sandbox"]),
     ("wit-bindgen", &[]),
-    ("tonic", &["akri-grpc", "akri-agent", "remote-handler", "akri-tests", "akri-benches"]),
-    ("prost", &["akri-grpc", "akri-agent", "remote-handler", "akri-tests", "akri-benches"]),
-    ("kube", &["akri-api", "akri-agent", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"]),
-    (
-        "k8s-openapi",
-        &["akri-api", "akri-agent", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"],
-    ),
+    ("tonic", &GRPC),
+    ("prost", &GRPC),
+    ("kube", &KUBERNETES),
+    ("k8s-openapi", &KUBERNETES),
 ];
 
-/// The rules need nothing but these.
-const MODEL: [&str; 8] = ["base64", "blake2", "ipnet", "memchr", "percent-encoding", "secrecy", "serde", "thiserror"];
+/// The rules need nothing but these. Specs of brokers are opaque JSON.
+const MODEL: [&str; 9] =
+    ["base64", "blake2", "ipnet", "memchr", "percent-encoding", "secrecy", "serde", "serde_json", "thiserror"];
 
 /// Workspaces of components: another target, another lock file.
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];
 
 #[test]
-fn our_crates_know_each_other_only_as_the_table_says() {
+fn crates_depend_on_each_other_as_the_table_says() {
     for (name, dependencies) in packages(".") {
         let allowed = MAY_KNOW.iter().find(|(of, _)| *of == name);
         let (_, allowed) = allowed.unwrap_or_else(|| panic!("'{name}' is not in the table: give it a place there"));
@@ -58,7 +82,7 @@ fn our_crates_know_each_other_only_as_the_table_says() {
 }
 
 #[test]
-fn edges_are_known_to_the_crates_behind_them_only() {
+fn external_crates_are_used_by_listed_crates_only() {
     for (name, dependencies) in packages(".") {
         for dependency in dependencies {
             let edge = EDGES.iter().find(|(prefix, _)| dependency.name.starts_with(prefix));
@@ -69,7 +93,7 @@ fn edges_are_known_to_the_crates_behind_them_only() {
 }
 
 #[test]
-fn the_model_needs_almost_nothing() {
+fn model_has_few_dependencies() {
     let packages = packages(".");
     let product = packages["akri-model"].iter().filter(|dependency| dependency.kind != "dev");
     let names: BTreeSet<&str> = product.map(|dependency| dependency.name.as_str()).collect();
@@ -77,7 +101,7 @@ fn the_model_needs_almost_nothing() {
 }
 
 #[test]
-fn components_know_the_host_only_through_wit() {
+fn components_use_the_host_through_wit_only() {
     for workspace in GUESTS {
         let packages = packages(workspace);
         for (name, dependencies) in &packages {
@@ -89,7 +113,7 @@ fn components_know_the_host_only_through_wit() {
 }
 
 #[test]
-fn nothing_banned_is_in_the_tree() {
+fn banned_crates_are_not_in_the_tree() {
     let bans = bans();
     assert!(bans.get("openssl-sys") == Some(&Ban::Always) && bans.get("wasmtime") == Some(&Ban::Twice), "{bans:?}");
     for workspace in [".", GUESTS[0], GUESTS[1]] {
@@ -103,24 +127,33 @@ fn nothing_banned_is_in_the_tree() {
     }
 }
 
-/// The README shows what misbehaviour meets by the names of tests: they had better be there.
+/// The table of misbehaviours names the tests that show each of them.
 #[test]
-fn the_readme_names_tests_that_exist() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, table) = readme.split_once("| a handler that |").unwrap();
+fn security_page_names_existing_tests() {
+    let page = fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let (_, table) = page.split_once("| a handler that |").unwrap();
     let (table, _) = table.split_once("\n\n").unwrap();
     let names: Vec<&str> = table.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
     assert!(names.len() > 10, "{names:?}");
     let sources = ["host", "tests"].map(|directory| files(&root().join(directory), &["rs"])).concat();
     for name in names {
         let exists = sources.iter().any(|(_, source)| has_test(source, name));
-        assert!(exists, "the README names '{name}', which is no test");
+        assert!(exists, "docs/security.md names '{name}', which is no test");
+    }
+}
+
+/// The table of crates has a row for each.
+#[test]
+fn architecture_page_names_every_crate() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    for (name, _) in packages(".") {
+        assert!(page.contains(&format!("| `{name}` |")), "docs/architecture.md has no row for the crate '{name}'");
     }
 }
 
 /// Comments name rules by number.
 #[test]
-fn rules_that_are_cited_are_written_down() {
+fn cited_rules_are_documented() {
     let rules = rules();
     let mut count = 0;
     for (path, source) in files(&root(), &["rs", "wit"]) {
@@ -136,7 +169,7 @@ fn rules_that_are_cited_are_written_down() {
 
 /// What is built is shown by tests, where the rule says.
 #[test]
-fn rules_name_files_and_tests_that_exist() {
+fn rules_name_existing_files_and_tests() {
     for (number, rule) in rules() {
         for link in rule.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             assert!(root().join("docs").join(link).exists(), "rule {number} names '{link}', which is no file");
@@ -158,7 +191,7 @@ fn rules_name_files_and_tests_that_exist() {
 
 /// A comment that cites notes of those who wrote the code tells its readers nothing.
 #[test]
-fn nothing_cites_what_its_readers_do_not_have() {
+fn sources_cite_published_documents_only() {
     let is_cited = |text: &str, notes: &str| {
         text.split(notes).skip(1).any(|rest| match rest.strip_prefix(' ') {
             Some(rest) => rest.starts_with(|c: char| c.is_ascii_digit() || c == '\u{a7}' || c == '"'),
@@ -204,13 +237,14 @@ fn sources_of(module: &str) -> Vec<String> {
         None => vec![format!("tests/{module}.rs")],
         Some((of, path)) => {
             let path = path.replace("::", "/");
-            [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("host/{of}/src/{path}{end}")).to_vec()
+            let unit = [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("host/{of}/src/{path}{end}"));
+            unit.into_iter().chain([format!("host/{of}/tests/{path}/main.rs")]).collect()
         }
     };
     paths.into_iter().filter_map(|path| fs::read_to_string(root().join(path)).ok()).collect()
 }
 
-/// Whether there is a function of that name below an attribute that makes it a test.
+/// Returns whether there is a function of that name below an attribute that makes it a test.
 fn has_test(source: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     let above = source.split_once(&function).and_then(|(above, _)| above.rsplit('\n').nth(1));

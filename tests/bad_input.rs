@@ -47,7 +47,7 @@ fn broken(name: &str, from: &str, to: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_bad_manifest_is_named_and_the_good_ones_are_served() {
+async fn bad_manifests_are_named_and_good_ones_are_served() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     for (index, (from, to, _)) in BROKEN.iter().enumerate() {
@@ -64,9 +64,10 @@ async fn each_bad_manifest_is_named_and_the_good_ones_are_served() {
     let resource = resource_of(&found[0]);
     kubelet.wait_for("a slot", |view| view.resource(&resource).allocatable() == 1).await;
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    let told = |name: &str, what: &str| format!("{}{what}", node.path(&format!("manifests/{name}.yaml")).display());
+    let expected_text =
+        |name: &str, what: &str| format!("{}{what}", node.path(&format!("manifests/{name}.yaml")).display());
     for (index, (.., what)) in BROKEN.iter().enumerate() {
-        agent.wait_for_log(&told(&format!("bad-{index}"), what)).await;
+        agent.wait_for_log(&expected_text(&format!("bad-{index}"), what)).await;
     }
     for (name, what) in [
         ("bytes", ": cannot read the file: stream did not contain valid UTF-8"),
@@ -75,7 +76,7 @@ async fn each_bad_manifest_is_named_and_the_good_ones_are_served() {
         ("link", ": cannot read the file: No such file or directory"),
         ("two", ":1: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret"),
     ] {
-        agent.wait_for_log(&told(name, what)).await;
+        agent.wait_for_log(&expected_text(name, what)).await;
     }
 
     for index in 0..BROKEN.len() {
@@ -87,13 +88,13 @@ async fn each_bad_manifest_is_named_and_the_good_ones_are_served() {
     }
     fs::remove_dir(node.path("manifests/directory.yaml")).unwrap();
     node.write("manifests/two.yaml", &good("second"));
-    agent.wait_for_log("all manifests can be read again").await;
-    let error = &told("bad-0", BROKEN[0].2);
+    agent.wait_for_log("all manifests are readable again").await;
+    let error = &expected_text("bad-0", BROKEN[0].2);
     assert_eq!(agent.log().matches(error).count(), 1, "an error is told once");
 }
 
 #[tokio::test]
-async fn a_broken_edit_deletes_nothing() {
+async fn broken_edit_deletes_nothing() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write("manifests/cam.yaml", &good("cam").replace("capacity: 1", "capacity: 2"));
@@ -115,7 +116,7 @@ async fn a_broken_edit_deletes_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_handler_can_not_do_is_in_the_status() {
+async fn unsupported_details_are_reported_in_the_status() {
     let node = Node::new();
     node.write_configuration("nobody", "onvif", "      {}\n", "");
     let rule = "      udevRules:\n      - 'SUBSYSTEM==\"mem\"'\n      - 'KERNAL==\"null\", SUBSYSTEM==\"mem\"'\n";
@@ -125,8 +126,8 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
     node.write_echo("good", 1, &["foo0"]);
     let _agent = node.start();
     let nobody = node.wait_for_condition("nobody", "Ready", "False", "NoHandler").await;
-    let told = "no discovery handler 'onvif' (ready: debugEcho, udev); none of that name has registered at ";
-    assert!(nobody.message.starts_with(told), "{}", nobody.message);
+    let expected_text = "no discovery handler 'onvif' (ready: debugEcho, udev); none of that name has registered at ";
+    assert!(nobody.message.starts_with(expected_text), "{}", nobody.message);
     node.wait_for_condition("nobody", "HandlerAvailable", "False", "NoHandler").await;
     for (name, message) in [
         (
@@ -137,10 +138,7 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
             "details",
             "/udevRule: unknown field `udevRule`, expected one of `udevRules`, `groupRecursive`, `permissions`",
         ),
-        (
-            "yaml",
-            "the details are neither YAML nor JSON; as YAML there is an error in line 1 of the details: unclosed bracket '['",
-        ),
+        ("yaml", "the details are neither YAML nor JSON; invalid YAML in line 1 of the details: unclosed bracket '['"),
     ] {
         let valid = node.wait_for_condition(name, "DetailsValid", "False", "InvalidDetails").await;
         assert_eq!(valid.message, format!("invalid discoveryDetails: {message}"));
@@ -162,7 +160,7 @@ async fn what_a_handler_can_not_do_is_in_the_status() {
 }
 
 #[tokio::test]
-async fn components_that_are_none_are_refused_by_name() {
+async fn invalid_components_are_refused_by_name() {
     let node = Node::new();
     let digest = "0".repeat(64);
     for (name, file, spec) in [
@@ -192,9 +190,9 @@ async fn components_that_are_none_are_refused_by_name() {
         let is_told = |line: &str| line.contains(refusal.as_str()) && line.contains(&format!("object=\"{object}\""));
         wait_for(refusal, || agent.log(), |log| log.lines().any(is_told)).await;
     }
-    let told = format!("(ready: debugEcho, udev; absent: {}", refusals[1].1);
+    let expected_text = format!("(ready: debugEcho, udev; absent: {}", refusals[1].1);
     assert!(missing.message.starts_with("no discovery handler 'script' ("), "{}", missing.message);
-    assert!(missing.message.contains(&told), "{}", missing.message);
+    assert!(missing.message.contains(&expected_text), "{}", missing.message);
     let path = node.path("components/path.yaml");
     let named = ":7: spec.component.file: '../manifests/x.wasm' is not the name of a file in the component directory";
     agent.wait_for_log(&format!("{}{named}", path.display())).await;
@@ -206,14 +204,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn discover_names_file_line_and_field_and_fails() {
+async fn discover_names_file_line_and_field_when_it_fails() {
     let node = Node::new();
     let file = node.path("try.yaml").display().to_string();
-    let said = |output: &Output| text(&output.stderr);
+    let printed = |output: &Output| text(&output.stderr);
     for (from, to, what) in BROKEN {
         let output = node.discover(&broken("cam", from, to), &[]);
         assert_eq!(output.status.code(), Some(1), "{to}");
-        assert!(said(&output).contains(&format!("error: {file}{what}")), "{what}: {}", said(&output));
+        assert!(printed(&output).contains(&format!("error: {file}{what}")), "{what}: {}", printed(&output));
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     }
     let rules = "udevRules:\n      - 'KERNEL==\"null\"'\n      - 'KERNEL==\"a\",, ATTR==\"b\"'\n      - 'NAME=\"x\"'";
@@ -221,35 +219,39 @@ async fn discover_names_file_line_and_field_and_fails() {
     let output = node.discover(&format!("{bad}---\n{}", good("other")), &["--output", "json"]);
     assert_eq!(output.status.code(), Some(1));
     let details = "spec.discoveryHandler.discoveryDetails";
-    for told in [
+    for expected_text in [
         format!("error: {file}:11: {details}.udevRules[1]: expected a field such as KERNEL or ATTRS{{idVendor}}\n"),
         "\n  KERNEL==\"a\",, ATTR==\"b\"\n              ^\n".to_owned(),
         format!("error: {file}:12: {details}.udevRules[2]: 'NAME' is a udev key that can't be used to match devices\n"),
         "\n  NAME=\"x\"\n  ^^^^\n".to_owned(),
     ] {
-        assert!(said(&output).contains(&told), "{told}\n{}", said(&output));
+        assert!(printed(&output).contains(&expected_text), "{expected_text}\n{}", printed(&output));
     }
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found[0]["configuration"], "default/other", "the other Configuration's round is run all the same");
 
     let nobody = node.discover(&good("cam").replace("debugEcho", "onvif"), &[]);
     assert_eq!(nobody.status.code(), Some(1));
-    let told = "error: default/cam: no discovery handler 'onvif' among those of --components: debugEcho, udev";
-    assert!(said(&nobody).contains(told), "{}", said(&nobody));
+    let expected_text = "error: default/cam: no discovery handler 'onvif' among those of --components: debugEcho, udev";
+    assert!(printed(&nobody).contains(expected_text), "{}", printed(&nobody));
     let file_as_handler = node.discover(&good("cam"), &["--handler", &file]);
     assert_eq!(file_as_handler.status.code(), Some(1));
-    assert!(said(&file_as_handler).contains("not a WebAssembly component"), "{}", said(&file_as_handler));
+    assert!(printed(&file_as_handler).contains("not a WebAssembly component"), "{}", printed(&file_as_handler));
     let empty = node.discover("# nothing\n", &[]);
-    assert!(empty.status.code() == Some(1) && said(&empty).contains("holds no Configuration"), "{}", said(&empty));
+    assert!(
+        empty.status.code() == Some(1) && printed(&empty).contains("holds no Configuration"),
+        "{}",
+        printed(&empty)
+    );
     let absent = node.akri(&["discover", "/nowhere/x.yaml"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert_eq!(said(&absent), "error: cannot read '/nowhere/x.yaml': No such file or directory (os error 2)\n");
+    assert_eq!(printed(&absent), "error: cannot read '/nowhere/x.yaml': No such file or directory (os error 2)\n");
     assert_eq!(node.akri(&["discover"]).status.code(), Some(2), "wrong usage");
 }
 
 /// Somebody edits a file, and the node starts anew before the mistake is found.
 #[tokio::test]
-async fn a_file_that_is_broken_when_the_agent_starts_takes_nothing_away() {
+async fn file_broken_at_agent_start_deletes_nothing() {
     let node = Node::new();
     node.write_echo("good", 1, &["foo0"]);
     node.write_echo("emptied", 1, &["foo1"]);

@@ -16,7 +16,7 @@ fn specs(node: &Node) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_specification_lives_as_long_as_its_instance() {
+async fn cdi_spec_exists_as_long_as_its_instance() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("mem", "udev", NULL, "");
@@ -46,7 +46,7 @@ async fn a_specification_lives_as_long_as_its_instance() {
 }
 
 #[tokio::test]
-async fn the_kubelet_gets_the_name_instead_of_the_node_if_that_is_wanted() {
+async fn kubelet_gets_the_cdi_name_when_configured() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("mem", "udev", NULL, "");

@@ -24,7 +24,7 @@ fn get(path: &str, accept: &str) -> http::Request<Vec<u8>> {
     http::Request::get(path).header("Accept", accept).body(Vec::new()).unwrap()
 }
 
-/// Whether everything that was sent is there; the API server may have added defaults.
+/// Returns whether everything that was sent is there; the API server may have added defaults.
 fn keeps(stored: &Value, sent: &Value) -> bool {
     match (stored, sent) {
         (Value::Object(stored), Value::Object(sent)) => {
@@ -87,7 +87,7 @@ fn upstream_configurations() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn all_fields_of_upstream_akri_are_kept() {
+async fn upstream_fields_are_preserved() {
     let Some(story) = Story::begin("fields").await else { return };
     define(&story).await;
     for (number, spec) in upstream_configurations().iter().enumerate() {
@@ -119,7 +119,7 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_has_the_wrong_form_is_refused_with_the_field() {
+async fn malformed_objects_are_refused_with_the_field() {
     let Some(story) = Story::begin("forms").await else { return };
     define(&story).await;
     for (kind, spec, field) in [
@@ -141,13 +141,13 @@ async fn what_has_the_wrong_form_is_refused_with_the_field() {
 }
 
 #[tokio::test]
-async fn what_kubectl_shows_tells_how_it_is_going() {
+async fn kubectl_columns_show_observed_state() {
     let Some(story) = Story::begin("tables").await else { return };
     define(&story).await;
     story.apply_one(object("Configuration", "cam", &json!({"discoveryHandler": {"name": "none-such"}}))).await.unwrap();
     for (kind, columns) in [
-        ("configurations", ["Name", "Handler", "Capacity", "Instances", "Ready", "Age"]),
-        ("instances", ["Name", "Config", "Shared", "Nodes", "Online", "Age"]),
+        ("configurations", vec!["Name", "Handler", "Capacity", "Instances", "Brokers", "Running", "Ready", "Age"]),
+        ("instances", vec!["Name", "Config", "Shared", "Nodes", "Online", "Brokers", "Running", "Why", "Age"]),
     ] {
         let path = format!("/apis/akri.sh/v0/namespaces/{}/{kind}", story.namespace());
         let request = get(&path, "application/json;as=Table;v=v1;g=meta.k8s.io");

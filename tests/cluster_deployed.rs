@@ -1,97 +1,16 @@
-//! Akri as `deploy/` installs it: the image, the rights, an agent on every node and the controller.
+//! Akri as the chart installs it: the image, the rights, an agent on every node and the controller.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use akri_api::{Configuration, Instance, condition};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentStatus};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{Api, DeleteParams, ListParams, LogParams};
-use kube::{Client, ResourceExt as _};
+use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use crate::support::cluster::{BUSYBOX, Story, wait_for};
+use crate::support::cluster::{BUSYBOX, Installation, NAMESPACE, Story, wait_for};
 use crate::support::node::resource_of;
 
-const NAMESPACE: &str = "akri-system";
-
-/// Akri on a cluster. It goes with this, since the Configurations of other stories are none of its business.
-struct Installed<'a> {
-    story: &'a Story,
-}
-
-impl<'a> Installed<'a> {
-    /// Applies `deploy/`, with the image that was just built, and waits until everything runs.
-    async fn new(story: &'a Story) -> Self {
-        story.cluster().load_akri().unwrap();
-        gone(story).await; // what a story that failed has left may be about to go
-        let installed = Self { story };
-        for file in ["crds.yaml", "akri.yaml", "handlers.yaml"] {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
-            story.apply(&std::fs::read_to_string(path).unwrap()).await;
-        }
-        let agents: Api<DaemonSet> = Api::namespaced(story.client(), NAMESPACE);
-        let ready = async || agents.get("akri-agent").await.unwrap().status.map(|status| status.number_ready);
-        wait_for("two agents", ready, |ready| *ready == Some(2)).await;
-        let controllers: Api<Deployment> = Api::namespaced(story.client(), NAMESPACE);
-        let status = async || controllers.get("akri-controller").await.unwrap().status;
-        let is_ready = |status: &Option<DeploymentStatus>| status.as_ref().is_some_and(|s| s.ready_replicas == Some(1));
-        wait_for("a controller", status, is_ready).await;
-        installed
-    }
-
-    /// Waits until it is gone.
-    async fn end(self) {
-        let story = self.story;
-        drop(self);
-        gone(story).await;
-    }
-}
-
-/// How long pods have to end by themselves.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// Pods that have ended can stay listed for a minute, and what deletes their namespace looks ever more seldom.
-async fn gone(story: &Story) {
-    let namespaces: Api<Namespace> = Api::all(story.client());
-    let pods: Api<Pod> = Api::namespaced(story.client(), NAMESPACE);
-    let start = Instant::now();
-    let found = async || {
-        let found = namespaces.get_opt(NAMESPACE).await.unwrap();
-        if found.is_some() && start.elapsed() > GRACE {
-            let now = DeleteParams::default().grace_period(0);
-            let _ = pods.delete_collection(&now, &ListParams::default()).await; // they may be gone by now
-        }
-        found
-    };
-    wait_for("no agents", found, Option::is_none).await;
-}
-
-/// What the agents and the controller have to say.
-async fn logs(client: Client) -> kube::Result<String> {
-    let pods: Api<Pod> = Api::namespaced(client, NAMESPACE);
-    let mut logs = String::new();
-    for pod in pods.list(&ListParams::default()).await? {
-        let name = pod.name_any();
-        logs += &format!("{name}:\n{}\n", pods.logs(&name, &LogParams::default()).await?);
-    }
-    Ok(logs)
-}
-
-impl Drop for Installed<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.story.ask("no logs", async |client| {
-                eprintln!("{}", logs(client).await?);
-                Ok(())
-            });
-        }
-        self.story.delete_namespace(NAMESPACE);
-    }
-}
-
 #[test]
-fn the_deployed_handlers_are_the_built_in_ones() {
+fn deployed_handlers_match_the_built_in_ones() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let handlers = ["debug-echo", "onvif", "opcua", "udev"];
     let expected = handlers.map(|name| {
@@ -103,9 +22,9 @@ fn the_deployed_handlers_are_the_built_in_ones() {
 }
 
 #[tokio::test]
-async fn a_device_that_two_nodes_see_is_there_for_pods_of_both() {
+async fn device_seen_by_two_nodes_serves_pods_of_both() {
     let Some(story) = Story::begin_alone("deployed").await else { return };
-    let installed = Installed::new(&story).await;
+    let Some(installed) = Installation::new(&story, &[]).await else { return };
     let spec = json!({
         "discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [lamp]"}, "capacity": 2,
     });
@@ -141,15 +60,15 @@ async fn a_device_that_two_nodes_see_is_there_for_pods_of_both() {
         used == ["C:0:node-a", "C:0:node-b"]
     };
     wait_for("a slot for each node", list, used).await;
-    let logs = logs(story.client()).await.unwrap();
+    let logs = installed.logs().await;
     assert!(!logs.contains("orbidden"), "a right is missing: {logs}");
     installed.end().await;
 }
 
 #[tokio::test]
-async fn a_secret_is_read_where_an_administrator_lets_the_agent_and_nowhere_else() {
+async fn secret_is_read_only_where_rbac_allows() {
     let Some(story) = Story::begin_alone("secret").await else { return };
-    let installed = Installed::new(&story).await;
+    let Some(installed) = Installation::new(&story, &[]).await else { return };
     let object = |api: &str, kind: &str, name: &str, more: Value| {
         let mut object = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
         object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -74,7 +74,7 @@ fn write_kernel_log(node: &Node, name: &str, capacity: u32) {
     node.write_configuration(name, "udev", rule, &format!("  capacity: {capacity}\n"));
 }
 
-/// Whether the scheduler says that no node has enough of a resource for the pod.
+/// Returns whether the scheduler says that no node has enough of a resource for the pod.
 fn waits_for(pod: &Pod, resource: &str) -> bool {
     let unschedulable = format!("Insufficient {resource}");
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -88,7 +88,7 @@ fn container(pod: &Pod) -> &ContainerStatus {
 }
 
 #[tokio::test]
-async fn a_pod_gets_the_device_and_its_properties_and_others_do_not() {
+async fn pod_gets_the_device_and_its_properties_alone() {
     let Some(story) = Story::begin_on_machines("device").await else { return };
     let edge = Edge::new(&story);
     write_kernel_log(&edge.node, "device-log", 2);
@@ -117,7 +117,7 @@ async fn a_pod_gets_the_device_and_its_properties_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn as_many_pods_run_as_there_are_slots() {
+async fn pods_run_up_to_the_number_of_slots() {
     let Some(story) = Story::begin_on_machines("slots").await else { return };
     let edge = Edge::new(&story);
     write_kernel_log(&edge.node, "slots-log", 2);
@@ -134,7 +134,7 @@ async fn as_many_pods_run_as_there_are_slots() {
 
 /// The worked example of Akri's proposal of configuration-level resources: two replicas want two cameras each.
 #[tokio::test]
-async fn replicas_that_want_two_cameras_each_share_two_and_wait_for_a_second_one() {
+async fn replicas_of_two_cameras_each_wait_for_capacity() {
     let Some(story) = Story::begin_on_machines("replicas").await else { return };
     let edge = Edge::new(&story);
     edge.node.write_echo("replicas-cam", 2, &["one", "two"]);
@@ -178,7 +178,7 @@ fn replicas() -> Value {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_restarts_finds_all_resources_again_and_pods_stay() {
+async fn restarted_kubelet_finds_all_resources_and_keeps_pods() {
     let Some(story) = Story::begin_alone("kubelet").await else { return };
     let edge = Edge::new(&story);
     write_kernel_log(&edge.node, "kubelet-log", 2);
@@ -190,7 +190,7 @@ async fn a_kubelet_that_restarts_finds_all_resources_again_and_pods_stay() {
         edge.worker.kubelet.kill();
         let since = agent.log().len();
         edge.worker.kubelet.start().unwrap();
-        let is_seen = |log: &String| log[since..].contains("the kubelet is there");
+        let is_seen = |log: &String| log[since..].contains("the kubelet is available");
         node::wait_for("the new kubelet", || agent.log(), is_seen).await;
         story.wait_for_allocatable("node-a", &resource, 2).await;
         edge.run(round, &[&resource], "echo").await;
@@ -202,7 +202,7 @@ async fn a_kubelet_that_restarts_finds_all_resources_again_and_pods_stay() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_takes_no_device_from_a_pod() {
+async fn killed_agent_takes_no_device_from_a_pod() {
     let Some(story) = Story::begin_on_machines("agent").await else { return };
     let edge = Edge::new(&story);
     write_kernel_log(&edge.node, "agent-log", 1);

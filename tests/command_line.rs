@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn good_answers_are_for_programs_too() {
+async fn successful_output_is_machine_readable() {
     let node = Node::new();
     for form in ["json", "yaml"] {
         let output = node.discover(CAM, &["-o", form]);
@@ -43,8 +43,8 @@ async fn good_answers_are_for_programs_too() {
     };
     let missing = get("state", &[]);
     assert_eq!(missing.status.code(), Some(1));
-    let told = "error: no agent keeps its state in 'PATH'; name its directory with --state-dir\n";
-    assert_eq!(text(&missing.stderr), told.replace("PATH", node.path("state").to_str().unwrap()));
+    let expected = "error: no agent keeps its state in 'PATH'; name its directory with --state-dir\n";
+    assert_eq!(text(&missing.stderr), expected.replace("PATH", node.path("state").to_str().unwrap()));
     node.write("manifests/cam.yaml", CAM);
     let _agent = node.start();
     let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
@@ -55,7 +55,7 @@ async fn good_answers_are_for_programs_too() {
 }
 
 #[tokio::test]
-async fn a_state_directory_that_can_not_be_used_is_named() {
+async fn unusable_state_directory_is_named() {
     let node = Node::new();
     fs::write(node.path("file"), "").unwrap();
     for name in ["lock", "journal.jsonl"] {
@@ -65,10 +65,10 @@ async fn a_state_directory_that_can_not_be_used_is_named() {
         fs::create_dir_all(node.path(name)).unwrap();
         fs::write(node.path(name).join(file), "").unwrap();
     }
-    for (state, told) in [
+    for (state, expected) in [
         (
             "file/x",
-            "cannot create state directory 'PATH': File exists (os error 17); name another one with --state-dir\n",
+            "cannot create state directory 'PATH': File exists (os error 17); set another one with --state-dir\n",
         ),
         ("file", "cannot create state directory 'PATH': File exists"),
         ("with-lock", "cannot lock 'PATH/lock': Is a directory"),
@@ -89,9 +89,9 @@ async fn a_state_directory_that_can_not_be_used_is_named() {
             "--kubelet-dir",
             node.path("kubelet").to_str().unwrap(),
         ]);
-        let told = format!("error: {}", told.replace("PATH", &path));
+        let expected = format!("error: {}", expected.replace("PATH", &path));
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains(&told), "{told}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(&expected), "{expected}: {}", text(&output.stderr));
     }
     assert_eq!(fs::read_dir(node.path("kubelet")).unwrap().count(), 0, "nothing was registered");
 }
@@ -114,7 +114,7 @@ fn akri_to(stdout: Stdio, directory: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn an_output_that_ends_early_is_no_panic() {
+fn closed_output_pipe_causes_no_panic() {
     let node = Node::new();
     node.write("cam.yaml", CAM);
     fs::create_dir(node.path("state")).unwrap();
@@ -127,16 +127,16 @@ fn an_output_that_ends_early_is_no_panic() {
         &["handler", "inspect", "components/udev.wasm", "-o", "yaml"],
         &["handler", "validate", "components/debug_echo.wasm", "cam.yaml"],
     ] {
-        let gone = akri_to(closed_pipe(), &node.path(""), arguments);
-        let said = text(&gone.stderr);
+        let removed = akri_to(closed_pipe(), &node.path(""), arguments);
+        let printed = text(&removed.stderr);
         assert!(
-            gone.status.success() && !said.contains("panicked") && !said.contains("error"),
-            "{arguments:?}: {said}"
+            removed.status.success() && !printed.contains("panicked") && !printed.contains("error"),
+            "{arguments:?}: {printed}"
         );
         let full = akri_to(full(), &node.path(""), arguments);
-        let said = text(&full.stderr);
-        let told = "error: cannot write to standard output: No space left on device (os error 28)\n";
-        assert_eq!((full.status.code(), said.ends_with(told)), (Some(1), true), "{arguments:?}: {said}");
+        let printed = text(&full.stderr);
+        let expected = "error: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!((full.status.code(), printed.ends_with(expected)), (Some(1), true), "{arguments:?}: {printed}");
     }
     for (stdout, code) in [(closed_pipe(), 0), (full(), 1)] {
         let made = akri_to(stdout, &node.path(""), &["handler", "new", &format!("new-{code}")]);
@@ -145,8 +145,9 @@ fn an_output_that_ends_early_is_no_panic() {
 }
 
 #[tokio::test]
-async fn an_agent_that_nobody_looks_at_any_more_goes_on() {
-    for (stdout, told) in [(closed_pipe(), ""), (full(), "--show ends: cannot write to standard output: No space left")]
+async fn agent_goes_on_when_its_output_is_closed() {
+    for (stdout, expected) in
+        [(closed_pipe(), ""), (full(), "--show ends: cannot write to standard output: No space left")]
     {
         let node = Node::new();
         let mut command = Command::new(akri());
@@ -157,7 +158,7 @@ async fn an_agent_that_nobody_looks_at_any_more_goes_on() {
         let log = || fs::read_to_string(node.path("log")).unwrap();
         node.write("manifests/cam.yaml", CAM);
         node.wait_for_instances("the device", |list| list.len() == 1).await;
-        wait_for("what is said of the output", log, |log| log.contains(told)).await;
+        wait_for("what is said of the output", log, |log| log.contains(expected)).await;
         node.write("manifests/cam.yaml", &CAM.replace("foo0", "foo0, foo1"));
         node.wait_for_instances("another device", |list| list.len() == 2).await;
         kill_process(Pid::from_child(&agent), Signal::TERM).unwrap();
@@ -167,7 +168,7 @@ async fn an_agent_that_nobody_looks_at_any_more_goes_on() {
 }
 
 #[test]
-fn errors_are_told_once_and_with_what_helps() {
+fn errors_are_printed_once_with_a_remedy() {
     let node = Node::new();
     let without_cluster = |command: &str| {
         let mut akri = Command::new(akri());
@@ -176,31 +177,34 @@ fn errors_are_told_once_and_with_what_helps() {
         assert_eq!(output.status.code(), Some(1));
         text(&output.stderr)
     };
-    let told = "no API server is configured: set KUBECONFIG, or run in a pod with a service account: ";
-    let said = without_cluster("controller");
-    assert!(said.starts_with(&format!("error: {told}")) && !said.contains("--local"), "{said}");
-    assert_eq!(said.matches("No such file or directory").count(), 1, "{said}");
-    let said = without_cluster("agent");
-    assert!(said.starts_with(&format!("error: without --local DIR the agent needs an API server: {told}")), "{said}");
+    let expected = "no API server is configured: set KUBECONFIG, or run in a pod with a service account: ";
+    let printed = without_cluster("controller");
+    assert!(printed.starts_with(&format!("error: {expected}")) && !printed.contains("--local"), "{printed}");
+    assert_eq!(printed.matches("No such file or directory").count(), 1, "{printed}");
+    let printed = without_cluster("agent");
+    assert!(
+        printed.starts_with(&format!("error: without --local DIR the agent needs an API server: {expected}")),
+        "{printed}"
+    );
 
-    let said = text(&node.akri(&["agent", "--listen", ":9464"]).stderr);
-    assert!(said.contains("'--listen <ADDRESS>': this is not ADDRESS:PORT, such as 127.0.0.1:9464"), "{said}");
+    let printed = text(&node.akri(&["agent", "--listen", ":9464"]).stderr);
+    assert!(printed.contains("'--listen <ADDRESS>': this is not ADDRESS:PORT, such as 127.0.0.1:9464"), "{printed}");
 
     fs::create_dir_all(node.path("state/lock")).unwrap();
     fs::create_dir_all(node.path("state/instances/default/cam.json")).unwrap();
     let path = |name: &str| node.path(name).display().to_string();
     let (state, kubelet, handlers) = (path("state"), path("kubelet"), path("handlers"));
-    let said = text(&node.akri(&["get", "instances", "--state-dir", &state]).stderr);
-    let told = "/instances/default/cam.json': Is a directory (os error 21)\n";
-    assert!(said.ends_with(&format!("error: cannot read '{state}{told}")), "{said}");
+    let printed = text(&node.akri(&["get", "instances", "--state-dir", &state]).stderr);
+    let expected = "/instances/default/cam.json': Is a directory (os error 21)\n";
+    assert!(printed.ends_with(&format!("error: cannot read '{state}{expected}")), "{printed}");
     let local = ["agent", "--local", &path("manifests"), "--kubelet-dir", &kubelet, "--handlers-dir", &handlers];
-    let said = text(&node.akri(&[&local[..], &["--state-dir", &state]].concat()).stderr);
-    let told = "/lock': Is a directory (os error 21); name another state directory with --state-dir\n";
-    assert!(said.ends_with(&format!("error: cannot lock '{state}{told}")), "{said}");
+    let printed = text(&node.akri(&[&local[..], &["--state-dir", &state]].concat()).stderr);
+    let expected = "/lock': Is a directory (os error 21); set another state directory with --state-dir\n";
+    assert!(printed.ends_with(&format!("error: cannot lock '{state}{expected}")), "{printed}");
 }
 
 #[tokio::test]
-async fn a_state_directory_without_an_agent_is_told_from_one_with() {
+async fn get_tells_whether_an_agent_runs() {
     let node = Node::new();
     let state = node.path("state").display().to_string();
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
@@ -217,7 +221,7 @@ async fn a_state_directory_without_an_agent_is_told_from_one_with() {
 }
 
 #[tokio::test]
-async fn refused_handlers_are_shown_with_the_reason() {
+async fn refused_handlers_are_listed_with_the_reason() {
     let node = Node::new();
     node.write_handler("stranger", "nowhere.wasm", "");
     let _agent = node.start();

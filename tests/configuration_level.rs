@@ -40,7 +40,7 @@ fn resource_of(instances: &[Instance], device: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_resource_is_there_before_any_device() {
+async fn resource_is_registered_before_any_device() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_echo("cam", 2, &[]);
@@ -58,7 +58,7 @@ async fn the_resource_is_there_before_any_device() {
 }
 
 #[tokio::test]
-async fn one_container_gets_two_distinct_cameras_in_one_answer() {
+async fn container_gets_two_distinct_cameras_in_one_response() {
     let (node, kubelet, _agent) = cameras(2, &["one", "two"]).await;
     let admitted = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
     let envs = &admitted.response.envs;
@@ -74,7 +74,7 @@ async fn one_container_gets_two_distinct_cameras_in_one_answer() {
 }
 
 #[tokio::test]
-async fn a_pod_made_anew_fifty_times_is_never_refused() {
+async fn recreated_pod_is_never_refused_in_fifty_tries() {
     let (_node, kubelet, _agent) = cameras(1, &["one", "two"]).await;
     for round in 0..50 {
         let pod = format!("pod-{round}");
@@ -86,7 +86,7 @@ async fn a_pod_made_anew_fifty_times_is_never_refused() {
 }
 
 #[tokio::test]
-async fn an_app_container_gets_what_its_init_container_had() {
+async fn app_container_reuses_devices_of_its_init_container() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
     let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap();
     let app = kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
@@ -96,7 +96,7 @@ async fn an_app_container_gets_what_its_init_container_had() {
 }
 
 #[tokio::test]
-async fn both_kinds_of_resource_see_each_others_claims() {
+async fn instance_and_configuration_claims_exclude_each_other() {
     let (node, kubelet, agent) = cameras(1, &["one", "two"]).await;
     let instances = node.wait_for_instances("two", |list| list.len() == 2).await;
     let one = resource_of(&instances, "one");
@@ -123,7 +123,7 @@ async fn both_kinds_of_resource_see_each_others_claims() {
 }
 
 #[tokio::test]
-async fn a_container_may_start_with_what_is_claimed_here_and_with_nothing_else() {
+async fn prestart_accepts_only_locally_claimed_devices() {
     let (node, kubelet, _agent) = cameras(2, &["one"]).await;
     let one = resource_of(&node.instances(), "one");
     kubelet.wait_for("its slots", |view| view.resource(&one).allocatable() == 2).await;
@@ -149,7 +149,7 @@ async fn a_container_may_start_with_what_is_claimed_here_and_with_nothing_else()
 }
 
 #[tokio::test]
-async fn a_refused_request_changes_nothing_and_the_list_is_sent_again() {
+async fn refused_allocate_changes_nothing_and_resends_the_list() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
     let before = kubelet.view(|view| view.resource(CAMERAS).lists.len());
     for wrong in [vec!["x"], vec!["01"], vec!["0", "1"], vec![""], vec![]] {
@@ -167,7 +167,7 @@ async fn a_refused_request_changes_nothing_and_the_list_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_reboot_with_the_devices_attached_keeps_pods_and_claims() {
+async fn reboot_keeps_pods_and_claims_of_attached_devices() {
     let (node, mut kubelet, agent) = cameras(1, &["one", "two"]).await;
     let before = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
     agent.kill();
@@ -180,7 +180,7 @@ async fn a_reboot_with_the_devices_attached_keeps_pods_and_claims() {
 }
 
 #[tokio::test]
-async fn only_the_wanted_resources_are_offered() {
+async fn disabled_resources_are_not_registered() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
     let one = resource_of(&node.instances(), "one");
     let edit = |resources: &str| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::node::{Node, akri, wait_for};
+use crate::support::node::{Node, akri, all_devices, wait_for};
 use crate::support::udev::camera::{Camera, controller};
 use crate::support::udev::sysfs::Sysfs;
 use crate::support::zram::Zrams;
@@ -36,7 +36,7 @@ impl Stage {
 
     /// The udev handler sees these subsystems, and looks once an hour: in between, uevents have to tell.
     fn grant(&self, subsystems: &str) {
-        let grants = format!("  grants:\n    udev:\n      subsystems: {subsystems}\n    devicePaths: [\"/dev/**\"]\n");
+        let grants = format!("  grants:\n    udev:\n      subsystems: {subsystems}\n{}", all_devices());
         self.node.write_handler("udev", "udev.wasm", &format!("{grants}  interval: 1h\n"));
     }
 
@@ -90,8 +90,8 @@ impl Watch {
 
     /// Waits for that many lines, and gives them.
     async fn lines(&self, count: usize) -> Vec<String> {
-        let look = || (self.lines.lock().unwrap().clone(), self.log.lock().unwrap().clone());
-        wait_for(&format!("{count} lines"), look, |(lines, _)| lines.len() >= count).await.0
+        let observe = || (self.lines.lock().unwrap().clone(), self.log.lock().unwrap().clone());
+        wait_for(&format!("{count} lines"), observe, |(lines, _)| lines.len() >= count).await.0
     }
 
     async fn events(&self, count: usize) -> Vec<Value> {
@@ -99,9 +99,9 @@ impl Watch {
     }
 
     async fn wait_for_log(&self, times: usize, text: &str) {
-        let look = || self.log.lock().unwrap().clone();
+        let observe = || self.log.lock().unwrap().clone();
         let wanted = |log: &Vec<String>| log.iter().filter(|line| line.contains(text)).count() >= times;
-        wait_for(&format!("'{text}' in the log"), look, wanted).await;
+        wait_for(&format!("'{text}' in the log"), observe, wanted).await;
     }
 
     fn end(mut self, signal: Signal) -> ExitStatus {
@@ -155,7 +155,7 @@ fn name(path: &Path) -> String {
 }
 
 #[test]
-fn a_real_device_is_explained_by_whatever_name() {
+fn real_device_is_explained_by_any_of_its_names() {
     let stage = Stage::real();
     stage.write_rules(&[r#"SUBSYSTEM=="tty", KERNEL=="null""#, r#"KERNEL=="nul?", ENV{MINOR}=="3""#]);
     let expected = r#"/devices/virtual/mem/null against default/rules
@@ -189,18 +189,18 @@ fn plural_matches_are_explained_on_a_real_parent() {
         &format!(r#"SUBSYSTEMS=="{subsystem}", KERNELS=="{kernel}""#),
         &format!(r#"SUBSYSTEMS=="{subsystem}", KERNELS=="{kernel}", ATTRS{{no such}}=="x""#),
     ]);
-    let said = stage.explain(&device);
+    let printed = stage.explain(&device);
     let on_parent = format!(
         "    on its parent {}:\n      holds  SUBSYSTEMS==\"{subsystem}\"\n      holds  KERNELS==\"{kernel}\"\n",
         parent.trim_start_matches("/sys")
     );
-    assert_eq!(said.matches(&on_parent).count(), 2, "{on_parent}{said}");
-    assert!(said.contains("\n      fails  ATTRS{no such}==\"x\"   it has no such attribute\n"), "{said}");
-    assert!(said.contains("  found by rule 1"), "{said}");
+    assert_eq!(printed.matches(&on_parent).count(), 2, "{on_parent}{printed}");
+    assert!(printed.contains("\n      fails  ATTRS{no such}==\"x\"   it has no such attribute\n"), "{printed}");
+    assert!(printed.contains("  found by rule 1"), "{printed}");
 }
 
 #[test]
-fn a_camera_that_is_not_found_is_explained() {
+fn undiscovered_camera_is_explained() {
     let (stage, _sysfs) = Stage::with_camera();
     stage.write_rules(&[
         r#"SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#,
@@ -224,7 +224,7 @@ fn a_camera_that_is_not_found_is_explained() {
 }
 
 #[test]
-fn a_device_that_is_absent_or_hidden_is_said_to_be() {
+fn absent_or_hidden_device_is_reported() {
     let (stage, _sysfs) = Stage::with_camera();
     stage.write_rules(&[r#"SUBSYSTEM=="usb""#]);
     stage.grant("[video4linux]");
@@ -232,33 +232,33 @@ fn a_device_that_is_absent_or_hidden_is_said_to_be() {
         "error: default/rules: '{}' is hidden from the handler: its subsystem 'usb' is not granted\n",
         Camera::in_port(1).devpath()
     );
-    for (device, told) in [
+    for (device, expected_text) in [
         ("/dev/video99", "error: no device '/dev/video99' in sysfs\n"),
         ("video", "error: no device 'video' in sysfs\n"),
         ("/sys/class/video4linux", "error: no device '/sys/class/video4linux' in sysfs\n"),
         ("1-1", &hidden),
     ] {
         let output = stage.run("rules", &["--explain", device]);
-        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), told));
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), expected_text));
         assert!(output.stdout.is_empty(), "{device}");
     }
-    let said = stage.explain("video0");
-    assert!(said.contains("fails  SUBSYSTEM==\"usb\"   it is \"video4linux\"\n"), "{said}");
+    let printed = stage.explain("video0");
+    assert!(printed.contains("fails  SUBSYSTEM==\"usb\"   it is \"video4linux\"\n"), "{printed}");
 }
 
 #[test]
-fn a_handler_that_can_not_explain_is_told_from_one_that_can() {
+fn handler_without_explain_is_reported() {
     let stage = Stage::real();
     stage.write_rules(&[r#"KERNEL=="null""#]);
     stage.node.write_echo("echo", 1, &["foo0"]);
-    let told = "warning: default/echo: the handler 'debugEcho' can't explain what it finds\n";
+    let expected_text = "warning: default/echo: the handler 'debugEcho' can't explain what it finds\n";
     let alone = stage.run("echo", &["--explain", "null"]);
-    assert_eq!((alone.status.code(), stderr(&alone).as_str()), (Some(1), told));
+    assert_eq!((alone.status.code(), stderr(&alone).as_str()), (Some(1), expected_text));
 
     let text = |name: &str| fs::read_to_string(stage.node.path(&format!("manifests/{name}.yaml"))).unwrap();
     stage.node.write("manifests/both.yaml", &format!("{}---\n{}", text("echo"), text("rules")));
     let both = stage.run("both", &["--explain", "null"]);
-    assert_eq!((both.status.code(), stderr(&both).as_str()), (Some(0), told));
+    assert_eq!((both.status.code(), stderr(&both).as_str()), (Some(0), expected_text));
     assert!(both.stdout.starts_with(b"/devices/virtual/mem/null against default/rules\n"));
 
     stage.write_rules(&["KERNAL==\"null\""]);
@@ -268,7 +268,7 @@ fn a_handler_that_can_not_explain_is_told_from_one_that_can() {
 }
 
 #[tokio::test]
-async fn a_real_device_is_seen_to_go_and_to_come_back() {
+async fn watch_shows_a_real_device_going_and_returning() {
     let Some(zrams) = Zrams::claim().await else { return };
     let zram = zrams.plug();
     let stage = Stage::real();
@@ -301,7 +301,7 @@ async fn a_real_device_is_seen_to_go_and_to_come_back() {
 }
 
 #[tokio::test]
-async fn where_nothing_changes_nothing_is_printed() {
+async fn watch_prints_nothing_when_nothing_changes() {
     let stage = Stage::real();
     stage.node.write_echo("echo", 1, &["foo0", "foo1"]);
     let watch = stage.watch("echo", &["-v"]);
@@ -311,7 +311,7 @@ async fn where_nothing_changes_nothing_is_printed() {
 }
 
 #[tokio::test]
-async fn a_changed_device_is_told_with_what_changed_and_a_failed_round_takes_nothing_away() {
+async fn watch_shows_changes_and_survives_a_failed_round() {
     let (stage, sysfs) = Stage::with_camera();
     stage.write_rules(&[r#"KERNEL=="video0""#]);
     let (people, programs) = (stage.watch("rules", &[]), stage.watch("rules", &["-o", "json"]));
@@ -346,7 +346,7 @@ async fn a_changed_device_is_told_with_what_changed_and_a_failed_round_takes_not
 }
 
 #[tokio::test]
-async fn a_watch_ends_by_itself_when_it_can_see_nothing_or_nobody_reads_it() {
+async fn watch_ends_without_events_or_readers() {
     let (stage, sysfs) = Stage::with_camera();
     stage.write_rules(&["KERNAL==\"video0\""]);
     let bad = stage.run("rules", &["--watch"]);

@@ -20,7 +20,7 @@ fn get(address: SocketAddr, path: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn health_and_numbers_are_served() {
+async fn health_and_metrics_are_served() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_echo("cam", 1, &["one"]);
@@ -41,7 +41,7 @@ async fn health_and_numbers_are_served() {
         "akri_plugin_registrations_total 3",
         "akri_allocate_duration_seconds_count 1",
     ] {
-        let has_line = |(_, body): &(String, String)| body.lines().any(|told| told.starts_with(line));
+        let has_line = |(_, body): &(String, String)| body.lines().any(|expected| expected.starts_with(line));
         wait_for(line, || get(address, "/metrics"), has_line).await;
     }
     assert!(get(address, "/elsewhere").0.contains("404"));
@@ -49,7 +49,7 @@ async fn health_and_numbers_are_served() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_an_error() {
+async fn occupied_address_is_an_error() {
     let node = Node::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -64,7 +64,7 @@ async fn an_address_that_is_taken_is_an_error() {
         "--listen",
         &address,
     ]);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains(&format!("error: cannot listen on {address}: ")), "{told}");
-    assert!(told.ends_with("name another address with --listen\n"), "{told}");
+    let expected = String::from_utf8(output.stderr).unwrap();
+    assert!(expected.contains(&format!("error: cannot listen on {address}: ")), "{expected}");
+    assert!(expected.ends_with("set another address with --listen\n"), "{expected}");
 }

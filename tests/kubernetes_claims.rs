@@ -21,7 +21,7 @@ const DEVICES: usize = 100;
 /// Claims that a node makes at once; the kubelet makes one after the other.
 const AT_ONCE: usize = 10;
 
-/// Whether the node got it, or why not.
+/// Returns whether the node got it, or why not.
 async fn claim(member: &Member, resource: &str) -> Result<(), String> {
     let container_requests =
         vec![ContainerAllocateRequest { devices_ids: vec![format!("{}-0", &resource["akri.sh/".len()..])] }];
@@ -43,7 +43,7 @@ fn users(instances: &[Instance]) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test]
-async fn of_two_nodes_that_claim_a_slot_at_once_one_gets_it() {
+async fn concurrent_claims_of_a_slot_have_one_winner() {
     let Some(site) = Site::begin("race").await else { return };
     let names: Vec<String> = (0..DEVICES).map(|number| format!("camera-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -71,7 +71,7 @@ fn offers(view: &View, resource: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_slot_is_free_for_other_nodes_once_its_pod_is_gone() {
+async fn slot_is_free_for_other_nodes_after_its_pod_ends() {
     let Some(site) = Site::begin("freed").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
     let (a, b) = (site.add("node-a"), site.add("node-b"));
@@ -89,7 +89,7 @@ async fn a_slot_is_free_for_other_nodes_once_its_pod_is_gone() {
 }
 
 #[tokio::test]
-async fn the_resource_of_the_configuration_is_shared_as_well() {
+async fn configuration_resource_is_shared_between_nodes() {
     let Some(site) = Site::begin("whole").await else { return };
     site.echo(site.name(), 1, &["one", "two"], json!({})).await;
     let (a, b) = (site.add("node-a"), site.add("node-b"));
@@ -102,13 +102,13 @@ async fn the_resource_of_the_configuration_is_shared_as_well() {
     assert_eq!(one.response.envs.iter().filter(|(name, _)| name.starts_with("DEBUG_ECHO_DESCRIPTION_")).count(), 1);
     b.offers(&whole, 1).await;
     b.kubelet.admit("pod", "container", &whole, 1).await.unwrap();
-    let used = site.wait_for_instances("both claims", |list| !users(list).contains_key("")).await;
+    let claimed = |list: &[Instance]| !users(list).contains_key("") && list.iter().all(is_online);
+    let used = site.wait_for_instances("both claims", claimed).await;
     assert_eq!(users(&used).keys().collect::<Vec<_>>(), ["C:0:node-a", "C:0:node-b"]);
-    assert!(used.iter().all(is_online) && used.iter().all(|instance| instance.uid().is_some()));
 }
 
 #[tokio::test]
-async fn a_slot_in_use_here_that_another_node_claims_is_an_event_and_kills_nobody() {
+async fn conflicting_claim_records_an_event_and_keeps_both_pods() {
     let Some(site) = Site::begin("twice").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
     let mut a = site.add("node-a");
@@ -126,8 +126,8 @@ async fn a_slot_in_use_here_that_another_node_claims_is_an_event_and_kills_nobod
     a.offers(&resource, 1).await;
     a.kubelet.readmit("pod").unwrap();
     let events = site.story.api::<Event>();
-    let told = async || events.list(&Default::default()).await.unwrap().items;
+    let expected_text = async || events.list(&Default::default()).await.unwrap().items;
     let overcommitted =
         |event: &Event| event.reason.as_deref() == Some("SlotOvercommitted") && event.involved_object.uid == made.uid();
-    wait_for("the event", told, |events| events.iter().any(overcommitted)).await;
+    wait_for("the event", expected_text, |events| events.iter().any(overcommitted)).await;
 }

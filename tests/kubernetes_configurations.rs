@@ -9,7 +9,7 @@ use crate::support::node::{is_online, resource_of};
 use crate::support::site::Site;
 
 #[tokio::test]
-async fn what_is_wrong_on_a_node_is_in_the_status_and_goes_when_it_is_mended() {
+async fn node_problem_is_in_the_status_until_fixed() {
     let Some(site) = Site::begin("trouble").await else { return };
     let spec =
         |handler: &str, details: &str| json!({"discoveryHandler": {"name": handler, "discoveryDetails": details}});
@@ -29,7 +29,7 @@ async fn what_is_wrong_on_a_node_is_in_the_status_and_goes_when_it_is_mended() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_makes_no_sense_says_so_and_disturbs_nobody() {
+async fn invalid_configuration_is_reported_and_affects_no_other() {
     let Some(site) = Site::begin("invalid").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let a = site.add("node-a");
@@ -46,7 +46,7 @@ async fn a_configuration_that_makes_no_sense_says_so_and_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn of_two_configurations_with_one_name_the_older_has_the_resource() {
+async fn older_configuration_keeps_a_contested_name() {
     let Some(site) = Site::begin("older").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
     let a = site.add("node-a");
@@ -73,7 +73,7 @@ async fn of_two_configurations_with_one_name_the_older_has_the_resource() {
 }
 
 #[tokio::test]
-async fn a_value_that_changes_reaches_the_next_round() {
+async fn changed_value_reaches_the_next_round() {
     let Some(site) = Site::begin("values").await else { return };
     let reference = |key: &str| json!({"name": "camera", "namespace": site.name(), "key": key});
     let spec = json!({
@@ -113,7 +113,7 @@ async fn a_value_that_changes_reaches_the_next_round() {
 }
 
 #[tokio::test]
-async fn edits_take_effect_and_nothing_is_made_anew() {
+async fn edits_take_effect_without_recreating_objects() {
     let Some(site) = Site::begin("edits").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
     let a = site.add("node-a");

@@ -26,7 +26,7 @@ fn managers(instance: &Instance) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn two_nodes_share_an_instance_and_the_last_one_takes_it_away() {
+async fn instance_is_deleted_by_its_last_node() {
     let Some(site) = Site::begin("shared").await else { return };
     site.echo(site.name(), 2, &["one"], json!({"brokerProperties": {"COLOUR": "black"}})).await;
     let (a, mut b) = (site.add("node-a"), site.add("node-b"));
@@ -62,7 +62,7 @@ async fn two_nodes_share_an_instance_and_the_last_one_takes_it_away() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_keeps_its_instances_and_its_slots() {
+async fn killed_agent_keeps_instances_and_slots() {
     let Some(site) = Site::begin("killed").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let mut a = site.add("node-a");
@@ -81,7 +81,7 @@ async fn an_agent_that_is_killed_keeps_its_instances_and_its_slots() {
 }
 
 #[tokio::test]
-async fn an_instance_that_somebody_deletes_is_made_again_with_its_claims() {
+async fn deleted_instance_is_recreated_with_its_claims() {
     let Some(site) = Site::begin("remade").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let a = site.add("node-a");
@@ -98,7 +98,7 @@ async fn an_instance_that_somebody_deletes_is_made_again_with_its_claims() {
 }
 
 #[tokio::test]
-async fn capacity_and_properties_change_on_all_nodes_while_slots_are_in_use() {
+async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
     let Some(site) = Site::begin("edited").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let (a, b) = (site.add("node-a"), site.add("node-b"));
@@ -127,7 +127,7 @@ async fn capacity_and_properties_change_on_all_nodes_while_slots_are_in_use() {
 }
 
 #[tokio::test]
-async fn a_configuration_deleted_while_a_node_is_down_goes_at_once() {
+async fn configuration_is_deleted_while_a_node_is_down() {
     let Some(site) = Site::begin("deleted").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
     let (a, mut b) = (site.add("node-a"), site.add("node-b"));
@@ -145,7 +145,7 @@ async fn a_configuration_deleted_while_a_node_is_down_goes_at_once() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_for_good_leaves_nothing() {
+async fn removed_node_leaves_nothing_behind() {
     let Some(site) = Site::begin("departed").await else { return };
     site.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
     site.echo(site.name(), 2, &["shared"], json!({})).await;

@@ -34,7 +34,7 @@ async fn refusal(member: &Member, pod: &str, resource: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_api_server_is_away_while_devices_come_and_go() {
+async fn devices_change_while_the_api_server_is_down() {
     let Some(site) = Site::begin_on_machines("outage").await else { return };
     let lamps = format!("{}-lamps", site.name());
     site.echo(&lamps, 2, &["lamp"], json!({})).await;
@@ -86,7 +86,7 @@ async fn the_api_server_is_away_while_devices_come_and_go() {
 }
 
 #[tokio::test]
-async fn etcd_is_restarted() {
+async fn agent_recovers_after_etcd_restart() {
     let Some(site) = Site::begin_on_machines("etcd").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let (a, b) = (site.add("node-a"), site.add("node-b"));
@@ -118,7 +118,7 @@ async fn etcd_is_restarted() {
 
 /// A kubelet that starts while the API server is away knows of no pods (rule 19).
 #[tokio::test]
-async fn a_kubelet_that_restarts_without_an_api_server_costs_no_claim() {
+async fn kubelet_restart_without_api_server_keeps_claims() {
     let Some(site) = Site::begin_on_machines("amnesia").await else { return };
     configure(&site, site.name(), 1).await;
     let mut a = site.add("node-a");

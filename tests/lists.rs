@@ -54,7 +54,7 @@ fn write(node: &Node, capacity: u32, devices: &str) {
 }
 
 #[tokio::test]
-async fn a_deleted_instance_sends_an_empty_list_and_ends() {
+async fn deleted_instance_sends_an_empty_list_and_ends() {
     let Scene { node, kubelet, instance, resource, agent: _agent } = Scene::new().await;
     node.write_configuration("echo", "debugEcho", "      descriptions: []\n", "  capacity: 3\n");
     node.wait_for_instances("no Instance", <[_]>::is_empty).await;
@@ -69,7 +69,7 @@ async fn a_deleted_instance_sends_an_empty_list_and_ends() {
 }
 
 #[tokio::test]
-async fn a_failed_allocate_sends_the_list_again() {
+async fn failed_allocate_resends_the_list() {
     let scene = Scene::new().await;
     scene.kubelet.admit("pod", "container", &scene.resource, 1).await.unwrap();
     for (ids, code) in [
@@ -91,7 +91,7 @@ async fn a_failed_allocate_sends_the_list_again() {
 }
 
 #[tokio::test]
-async fn the_slot_that_was_used_last_is_taken_first() {
+async fn last_used_slot_is_preferred() {
     let scene = Scene::new().await;
     let Scene { kubelet, agent, resource, .. } = &scene;
     let mut ids = Vec::new();
@@ -108,7 +108,7 @@ async fn the_slot_that_was_used_last_is_taken_first() {
 }
 
 #[tokio::test]
-async fn a_missing_device_keeps_the_slots_in_use_healthy() {
+async fn missing_device_keeps_slots_in_use_healthy() {
     let scene = Scene::new().await;
     let Scene { node, kubelet, agent, instance, resource } = &scene;
     let first = kubelet.admit("first", "container", resource, 1).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_missing_device_keeps_the_slots_in_use_healthy() {
 }
 
 #[tokio::test]
-async fn a_slot_that_another_node_uses_is_unhealthy() {
+async fn slot_used_by_another_node_is_unhealthy() {
     let node = Node::new();
     node.write_echo("echo", 3, &["foo0"]);
     let agent = node.start();
@@ -160,7 +160,7 @@ async fn a_slot_that_another_node_uses_is_unhealthy() {
 }
 
 #[tokio::test]
-async fn a_hundred_devices_are_served_and_found_again() {
+async fn hundred_devices_are_served_and_rediscovered() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let devices: Vec<String> = (0..100).map(|number| format!("foo{number}")).collect();

@@ -9,7 +9,7 @@ use crate::support::zram::Zrams;
 const MEMORY: &str = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"null|zero\"\n      permissions: rw\n";
 
 #[tokio::test]
-async fn a_container_gets_a_real_device_and_gives_it_back() {
+async fn container_gets_a_real_device_and_releases_it() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("mem", "udev", MEMORY, "  brokerProperties: {COLOUR: black}\n");
@@ -45,7 +45,7 @@ async fn a_container_gets_a_real_device_and_gives_it_back() {
 }
 
 #[tokio::test]
-async fn a_device_comes_goes_and_returns() {
+async fn device_appears_disappears_and_returns() {
     let Some(zrams) = Zrams::claim().await else { return };
     let zram = zrams.plug();
     let node = Node::new();

@@ -1,25 +1,29 @@
 //! Shared devices while the API does not answer, or has other ideas (rules 6, 11, 28).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use akri_agent::cluster::local::Local;
-use akri_agent::cluster::{Cluster, Swapped};
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::Registry;
 use akri_agent::discovery::sources::Providers;
 use akri_agent::journal::Journal;
 use akri_agent::metrics::Metrics;
 use akri_agent::owner::{Context, Owner};
-use akri_agent::plugin::Plugins;
+use akri_agent::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use akri_agent::publisher::Publisher;
-use akri_agent::reclaim::Claims;
-use akri_agent::remote::{self, Remote};
-use akri_agent::uevent::Uevents;
+use akri_agent::resource_names::ResourceNames;
+use akri_cluster::Cluster;
+use akri_cluster::local::Local;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
+use akri_kubelet::Plugins;
 use akri_model::claim::Entry;
-use akri_model::names::{HashInput, Key};
+use akri_model::names::{HashInput, Key, Usage};
+use akri_model::reclaim::SnapshotInfo;
+use akri_model::slots::SlotPatch;
+use akri_node::uevent::Uevents;
+use akri_remote::Remote;
 use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
 use tonic::Code;
@@ -35,6 +39,7 @@ struct Site {
     line: Arc<Line>,
     owner: Option<Owner>,
     context: Option<Arc<Context>>,
+    snapshots: watch::Sender<UsageSnapshot>,
     resource: String,
     instance: Key,
 }
@@ -56,6 +61,7 @@ impl Site {
             line: Arc::new(line),
             owner: None,
             context: None,
+            snapshots: watch::Sender::default(),
             resource: String::new(),
             instance: Key::new("default", ""),
         };
@@ -72,20 +78,24 @@ impl Site {
         let (journal, mut entries) = Journal::open(&self.node.path("state")).unwrap();
         entries.values_mut().for_each(|entry: &mut Entry| entry.claims.retain(|slot, _| !forgotten.contains(slot)));
         let cluster = Arc::clone(&self.line) as Arc<dyn Cluster>;
-        let (_, sightings) = watch::channel(Default::default());
+        let snapshots = self.snapshots.subscribe();
         let context = Arc::new(Context {
             node: "node-a".into(),
             publisher: Publisher::start(Arc::clone(&cluster)),
             cluster,
             journal,
-            plugins: Arc::new(Plugins::start(&self.node.path("kubelet"), Metrics::default())),
-            claims: Arc::new(Claims::new(100)),
-            sightings,
+            plugins: Arc::new(Plugins::start(&self.node.path("kubelet"), Default::default())),
+            claims: Arc::new(ClaimTracker::new(100)),
+            snapshots,
+            resource_names: ResourceNames::default(),
+            checkpointed: BTreeMap::new(),
+            api_writes: Semaphore::new(8),
             cdi: None,
             metrics: Metrics::default(),
             naming: Semaphore::new(8),
         });
-        let config = HostConfig { cache_dir: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
+        let config =
+            HostConfig { cache_dir: None, compiler: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
         let manifests = self.line.manifests();
         let registry = Registry::start(
             Host::new(config).unwrap(),
@@ -98,14 +108,14 @@ impl Site {
         handlers.wait_for(|handlers| handlers.settled).await.unwrap();
         let handlers = handlers.borrow().clone();
         let (_, handlers) = watch::channel(handlers);
-        let remote = remote::Settings {
+        let remote = akri_remote::Settings {
             directory: self.node.path("handlers"),
             users: Vec::new(),
             networks: Vec::new(),
             trust_paths: false,
-            patience: Duration::from_secs(300),
+            offline_timeout: Duration::from_secs(300),
         };
-        let (remote, _) = Remote::start(remote, &self.node.path("state"), handlers.clone());
+        let (remote, _) = Remote::start(remote, &self.node.path("state"), Arc::new(|_: &str| None));
         let properties = Properties::new(self.line.values());
         let providers = Providers { handlers, properties, remote, metrics: Metrics::default() };
         self.owner =
@@ -131,6 +141,25 @@ impl Site {
             .await;
     }
 
+    /// Lets the agent observe twice that no container uses anything.
+    async fn observe_nothing_in_use(&self) {
+        for seconds in [1, 2] {
+            let at = Duration::from_secs(seconds);
+            let info = SnapshotInfo { generation: u64::MAX, epoch: 0, at, settled: true };
+            let checkpoint = Some(Arc::default());
+            self.snapshots.send_replace(UsageSnapshot { info: Some(info), checkpoint, ..UsageSnapshot::default() });
+            tokio::time::sleep(Duration::from_millis(200)).await; // a later snapshot replaces one that was not taken
+        }
+    }
+
+    /// Requests a slot as the kubelet does for a container.
+    async fn allocate(&self, slot: u32) -> Result<(), Code> {
+        let devices_ids = vec![format!("{}-{slot}", self.instance.name)];
+        let container_requests = vec![ContainerAllocateRequest { devices_ids }];
+        let answer = self.kubelet.plugin(&self.resource).allocate(AllocateRequest { container_requests }).await;
+        answer.map(drop).map_err(|status| status.code())
+    }
+
     fn usage(&self, slot: u32) -> String {
         let instances = self.node.instances();
         instances[0].spec.device_usage[&format!("{}-{slot}", self.instance.name)].clone()
@@ -138,13 +167,60 @@ impl Site {
 
     /// Changes a slot behind the agent's back.
     async fn meddle(&self, slot: u32, from: &str, to: &str) {
-        let name = format!("{}-{slot}", self.instance.name);
-        assert_eq!(self.line.to.swap_usage(&self.instance, &name, from, to).await, Ok(Swapped::Done));
+        change_slot(&self.line.to, &self.instance, slot, from, to).await;
     }
 }
 
+/// Changes a slot as another node would.
+async fn change_slot(cluster: &Local, instance: &Key, slot: u32, from: &str, to: &str) {
+    let uid = cluster.get(instance).await.unwrap().unwrap().uid;
+    let changes = [(slot, (Some(Usage::read(from)), Usage::read(to)))].into();
+    let patched = cluster.patch_slots(instance, &SlotPatch { uid, version: None, changes }).await.unwrap().unwrap();
+    assert_eq!(patched.device_usage[&format!("{}-{slot}", instance.name)], to);
+}
+
 #[tokio::test]
-async fn a_claim_without_an_answer_is_refused_and_settled_later() {
+async fn release_is_retried_until_it_gets_through() {
+    let site = Site::new().await;
+    site.allocate(0).await.unwrap();
+    wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
+    site.line.cut.store(true, Ordering::SeqCst);
+    site.observe_nothing_in_use().await;
+    site.wait_for_slots(&[false, true]).await;
+    assert_eq!(site.usage(0), "node-a", "the API server does not know yet");
+    assert_eq!(site.allocate(0).await, Err(Code::Unavailable), "it may take effect any time");
+    site.line.cut.store(false, Ordering::SeqCst);
+    wait_for("the release", || site.usage(0), String::is_empty).await;
+    site.wait_for_slots(&[true, true]).await;
+}
+
+#[tokio::test]
+async fn unconfirmed_slot_is_refused_again() {
+    let site = Site::new().await;
+    site.line.deaf.store(true, Ordering::SeqCst);
+    for attempt in ["first", "second"] {
+        assert_eq!(site.allocate(0).await, Err(Code::Unavailable), "{attempt}");
+    }
+    site.line.deaf.store(false, Ordering::SeqCst);
+    wait_for("a free slot", || site.usage(0), String::is_empty).await;
+    site.wait_for_slots(&[true, true]).await;
+    site.allocate(0).await.unwrap();
+}
+
+#[tokio::test]
+async fn held_id_is_allocated_while_the_api_server_hangs() {
+    let site = Site::new().await;
+    site.allocate(0).await.unwrap();
+    let slow = site.line.slow.write().await;
+    let (held, new) = tokio::join!(site.allocate(0), site.allocate(1));
+    assert_eq!((held, new), (Ok(()), Err(Code::Unavailable)));
+    drop(slow);
+    wait_for("the claim that came too late to be given back", || site.usage(1), String::is_empty).await;
+    assert_eq!(site.usage(0), "node-a");
+}
+
+#[tokio::test]
+async fn unanswered_claim_is_refused_and_reconciled_later() {
     let site = Site::new().await;
     site.line.deaf.store(true, Ordering::SeqCst);
     let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
@@ -158,7 +234,7 @@ async fn a_claim_without_an_answer_is_refused_and_settled_later() {
 }
 
 #[tokio::test]
-async fn after_a_start_held_slots_are_served_and_free_ones_wait_for_the_api() {
+async fn held_slots_are_served_and_free_ones_wait_for_the_api() {
     let mut site = Site::new().await;
     let held = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
     assert_eq!(held.ids, [format!("{}-0", site.instance.name)]);
@@ -171,7 +247,7 @@ async fn after_a_start_held_slots_are_served_and_free_ones_wait_for_the_api() {
 }
 
 #[tokio::test]
-async fn what_the_api_forgot_is_claimed_again() {
+async fn claims_lost_by_the_api_are_claimed_again() {
     let mut site = Site::new().await;
     site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
     site.stop().await;
@@ -181,7 +257,7 @@ async fn what_the_api_forgot_is_claimed_again() {
 }
 
 #[tokio::test]
-async fn a_slot_that_another_node_took_stays_healthy_for_the_container_that_has_it() {
+async fn slot_taken_by_another_node_stays_healthy_for_its_user() {
     let mut site = Site::new().await;
     site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
     site.stop().await;
@@ -193,7 +269,7 @@ async fn a_slot_that_another_node_took_stays_healthy_for_the_container_that_has_
 }
 
 #[tokio::test]
-async fn a_claim_the_journal_lost_is_still_ours_and_one_of_another_node_is_not() {
+async fn own_claims_are_recovered_without_the_journal() {
     let mut site = Site::new().await;
     site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
     site.stop().await;
@@ -204,23 +280,23 @@ async fn a_claim_the_journal_lost_is_still_ours_and_one_of_another_node_is_not()
 }
 
 #[tokio::test]
-async fn a_slot_that_another_node_has_taken_meanwhile_is_refused() {
+async fn slot_taken_meanwhile_by_another_node_is_refused() {
     let site = Site::new().await;
     site.meddle(0, "", "node-b").await;
     let refused = site.kubelet.admit("pod", "container", &site.resource, 2).await;
-    let told = "slot 0 is in use by 'node-b'".to_owned();
-    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, told)));
+    let expected_text = "slot 0 is in use by 'node-b'".to_owned();
+    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
     assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-b", ""), "nobody is robbed, nothing is kept");
 }
 
 #[tokio::test]
-async fn an_allocate_that_takes_too_long_is_refused_and_undone() {
+async fn slow_allocate_is_refused_and_undone() {
     let site = Site::new().await;
     let line = Arc::clone(&site.line);
     let slow = line.slow.write().await;
     let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
-    let told = "the claim was not decided within 2s".to_owned();
-    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, told)));
+    let expected_text = "the claim was not decided within 2s".to_owned();
+    assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
     let lists = || site.kubelet.view(|view| view.resource(&site.resource).lists.len());
     let before = lists();
     drop(slow);
@@ -230,7 +306,7 @@ async fn an_allocate_that_takes_too_long_is_refused_and_undone() {
 }
 
 #[tokio::test]
-async fn a_local_device_is_served_without_the_api() {
+async fn local_device_is_served_without_the_api() {
     let node = Node::new();
     node.make_echo_local();
     let mut site = Site::on(node).await;
@@ -248,7 +324,7 @@ async fn a_local_device_is_served_without_the_api() {
 }
 
 #[tokio::test]
-async fn a_container_gets_what_this_node_saw_and_not_what_the_instance_says() {
+async fn container_gets_properties_seen_by_this_node() {
     let site = Site::new().await;
     let identity = HashInput::new("one", true, "").identity();
     let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity, &[]).await.unwrap().unwrap();
@@ -259,7 +335,7 @@ async fn a_container_gets_what_this_node_saw_and_not_what_the_instance_says() {
 }
 
 #[tokio::test]
-async fn an_instance_that_somebody_deleted_is_made_again_with_its_claims() {
+async fn instance_deleted_by_a_user_is_recreated_with_claims() {
     let node = Node::new();
     node.make_echo_local();
     let site = Site::on(node).await;
@@ -274,7 +350,7 @@ async fn an_instance_that_somebody_deleted_is_made_again_with_its_claims() {
 }
 
 #[tokio::test]
-async fn a_move_that_fails_is_undone() {
+async fn failed_swap_of_slots_is_undone() {
     let mut site = Site::new().await;
     let whole = "akri.sh/cam";
     for count in [1, 2] {
@@ -289,8 +365,8 @@ async fn a_move_that_fails_is_undone() {
     site.kubelet.wait_for("an id for the other camera", |view| view.resource(whole).allocatable() == 3).await;
     let other = HashInput::new("two", true, "").identity();
     let other = site.line.to.find(&Key::new("default", "cam"), &other, &[]).await.unwrap().unwrap();
-    for slot in other.device_usage.keys() {
-        assert_eq!(site.line.to.swap_usage(&other.key, slot, "", "node-b").await, Ok(Swapped::Done));
+    for slot in [0, 1] {
+        change_slot(&site.line.to, &other.key, slot, "", "node-b").await;
     }
     // Both ids are on one camera: for one container, one of them has to move to the other camera, where there is no room.
     let container_requests = vec![ContainerAllocateRequest { devices_ids: vec!["0".to_owned(), "1".to_owned()] }];
@@ -303,7 +379,7 @@ async fn a_move_that_fails_is_undone() {
 }
 
 #[tokio::test]
-async fn a_slot_that_another_node_claims_is_unhealthy_until_it_is_given_back() {
+async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
     let site = Site::new().await;
     let whole = |healthy: usize| move |view: &View| view.resource("akri.sh/cam").allocatable() == healthy;
     site.kubelet.wait_for("an id", whole(1)).await;

@@ -44,7 +44,7 @@ impl Scene {
         kubelet.readmit("pod").unwrap();
         node.wait_for_instance(name_of(&found[0]), "the claim again", |i| used(i) == admitted.ids).await;
         node.wait_for_condition("echo", "Ready", "True", "Discovered").await;
-        assert_eq!(identities(&node.instances()), identities(found), "the same objects");
+        node.wait_for_instances("the same objects", |list| identities(list) == identities(found)).await;
         assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()), admitted.ids, "a round changes no claim");
         let other = kubelet.admit("other", "container", resource, 1).await.unwrap();
         assert_ne!(other.ids, admitted.ids);
@@ -58,7 +58,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_lost_journal_is_made_of_the_published_instances() {
+async fn lost_journal_is_rebuilt_from_published_instances() {
     for shared in [true, false] {
         let mut scene = Scene::play(shared).await;
         scene.node.remove("state/journal.jsonl");
@@ -69,7 +69,7 @@ async fn a_lost_journal_is_made_of_the_published_instances() {
 }
 
 #[tokio::test]
-async fn without_a_journal_held_slots_are_served_before_any_round_and_no_others() {
+async fn held_slots_are_served_before_any_round_without_journal() {
     let mut scene = Scene::play(false).await;
     scene.node.remove("state/journal.jsonl");
     let component = scene.node.path("components/debug_echo.wasm");
@@ -86,7 +86,7 @@ async fn without_a_journal_held_slots_are_served_before_any_round_and_no_others(
 }
 
 #[tokio::test]
-async fn without_a_journal_a_device_that_is_gone_is_found_out() {
+async fn device_removed_while_the_journal_was_lost_is_noticed() {
     let scene = Scene::play(false).await;
     scene.node.remove("state/journal.jsonl");
     let used = &scene.found[0].spec.broker_properties["DEBUG_ECHO_DESCRIPTION"];
@@ -96,13 +96,13 @@ async fn without_a_journal_a_device_that_is_gone_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_damaged_journal_is_set_aside_and_nothing_is_lost() {
+async fn damaged_journal_is_set_aside_and_nothing_is_lost() {
     for shared in [true, false] {
         for line_to_damage in ["last", "all"] {
             let mut scene = Scene::play(shared).await;
             let journal = scene.journal();
             let mut lines: Vec<String> = journal.lines().map(str::to_owned).collect();
-            let first = if line_to_damage == "all" { 0 } else { lines.len() - 1 };
+            let first = if line_to_damage == "all" { 1 } else { lines.len() - 1 }; // the header is first
             let damage = |line: &mut String| *line = line.replacen("\"online\":\"true\"", "\"online\":\"frue\"", 1);
             lines[first..].iter_mut().for_each(damage);
             lines.insert(1, "\u{0}\u{1}garbage \u{fffd}".to_owned());
@@ -114,14 +114,14 @@ async fn a_damaged_journal_is_set_aside_and_nothing_is_lost() {
             let path = scene.node.path("state/journal.jsonl.damaged");
             assert_eq!(fs::read_to_string(path).unwrap(), damaged, "kept for a person to look at");
             let count = lines.len() - first;
-            let told = format!("has {count} damaged lines: kept as '");
-            assert!(agent.log().contains(&told), "{told}");
+            let expected = format!("has {count} damaged lines: kept as '");
+            assert!(agent.log().contains(&expected), "{expected}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_torn_last_line_is_no_damage() {
+async fn torn_last_line_is_not_damage() {
     let mut scene = Scene::play(false).await;
     let torn = scene.journal() + "0123456789ab {\"put\":{\"key\":{\"namesp";
     fs::write(scene.node.path("state/journal.jsonl"), torn).unwrap();
@@ -130,7 +130,7 @@ async fn a_torn_last_line_is_no_damage() {
 }
 
 #[tokio::test]
-async fn lost_and_damaged_instances_are_made_again_with_their_claims() {
+async fn damaged_instances_are_recreated_with_their_claims() {
     for shared in [true, false] {
         let mut scene = Scene::play(shared).await;
         let path = |index: usize| format!("state/instances/default/{}.json", name_of(&scene.found[index]));
@@ -145,7 +145,7 @@ async fn lost_and_damaged_instances_are_made_again_with_their_claims() {
 }
 
 #[tokio::test]
-async fn everything_lost_is_found_again_as_new_objects() {
+async fn lost_state_is_rediscovered_as_new_objects() {
     let scene = Scene::play(false).await;
     let Scene { node, mut kubelet, found, resource, .. } = scene;
     fs::remove_dir_all(node.path("state")).unwrap();

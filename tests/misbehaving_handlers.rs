@@ -32,7 +32,7 @@ fn of<'i>(instances: &'i [Instance], configuration: &str) -> Vec<&'i Instance> {
 }
 
 #[tokio::test]
-async fn bad_rounds_change_nothing_and_disturb_nobody() {
+async fn failed_rounds_change_nothing_and_affect_no_other() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.add_guest(LIMITS);
@@ -85,7 +85,7 @@ async fn bad_rounds_change_nothing_and_disturb_nobody() {
 
 /// The same details all the time: it is the world that becomes too much for the handler, and later is not.
 #[tokio::test]
-async fn a_handler_that_fails_by_itself_recovers_by_itself() {
+async fn failing_handler_recovers_without_intervention() {
     let node = Node::new();
     let sysfs = Sysfs(node.path("sys"));
     sysfs.show(&[0, 1]);
@@ -107,7 +107,7 @@ async fn a_handler_that_fails_by_itself_recovers_by_itself() {
 }
 
 #[tokio::test]
-async fn a_broken_component_does_not_replace_the_one_that_runs() {
+async fn broken_component_does_not_replace_the_running_one() {
     let node = Node::new();
     node.add_guest(LIMITS);
     write_guest(&node, "guest", "devices:1");
@@ -117,7 +117,7 @@ async fn a_broken_component_does_not_replace_the_one_that_runs() {
     let original = fs::read(guest()).unwrap();
     let other = fs::read(node.path("components/debug_echo.wasm")).unwrap();
     let half = original[..original.len() / 2].to_vec();
-    for (bytes, told) in [
+    for (bytes, expected) in [
         (b"#!/bin/sh\nexit 0\n".to_vec(), format!("component '{file}': not a WebAssembly component: ")),
         (half, format!("component '{file}': not a WebAssembly component: ")),
         (b"\0asm\x01\0\0\0".to_vec(), format!("component '{file}': not a WebAssembly component: ")),
@@ -128,8 +128,9 @@ async fn a_broken_component_does_not_replace_the_one_that_runs() {
         ),
     ] {
         replace(&node, &bytes);
-        let refused = |log: &String| log.lines().any(|l| l.contains("DiscoveryHandler refused") && l.contains(&told));
-        wait_for(&told, || agent.log(), refused).await;
+        let refused =
+            |log: &String| log.lines().any(|l| l.contains("DiscoveryHandler refused") && l.contains(&expected));
+        wait_for(&expected, || agent.log(), refused).await;
         node.remove("components/guest.wasm");
         agent.wait_for_log(&format!("cannot read component '{file}': No such file")).await;
     }
@@ -150,11 +151,11 @@ async fn a_broken_component_does_not_replace_the_one_that_runs() {
 }
 
 #[tokio::test]
-async fn a_device_outside_of_its_grant_is_withheld() {
+async fn device_outside_its_grant_is_withheld() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     // It names the node /dev/node and the mount /dev/mount.
-    node.add_guest("  grants:\n    devicePaths: [/dev/bus/**]\n");
+    node.add_guest("  grants:\n    devicePaths: [/dev/bus/**]\n    containerPaths: [/in/**]\n");
     write_guest(&node, "guest", "everything");
     write_guest(&node, "plain", "devices:1");
     let mut agent = node.start();
@@ -166,7 +167,9 @@ async fn a_device_outside_of_its_grant_is_withheld() {
     assert_eq!(of(&plain, "guest").len(), 0);
     assert!(kubelet.view(|view| view.resources.keys().all(|name| !name.starts_with("akri.sh/guest-"))));
 
-    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    mountPaths: [/dev/mount]\n");
+    node.add_guest(
+        "  grants:\n    devicePaths: [/dev/node]\n    containerPaths: [/in/**]\n    mountPaths: [/dev/mount]\n",
+    );
     let granted = node.wait_for_instances("the device", |list| list.len() == 2).await;
     node.wait_for_condition("guest", "DiscoveryComplete", "True", "Complete").await;
     let resource = resource_of(of(&granted, "guest")[0]);
@@ -176,20 +179,22 @@ async fn a_device_outside_of_its_grant_is_withheld() {
     assert_eq!(admitted.response.mounts[0].host_path, "/dev/mount");
 
     // A grant that is taken back: who has the device keeps it, and nobody else gets it.
-    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    mountPaths: []\n");
+    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    containerPaths: [/in/**]\n    mountPaths: []\n");
     node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
     assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 1, "held is healthy");
     agent.wait_for_log("a container uses it").await;
     kubelet.remove_pod("pod");
     kubelet.wait_for("a slot to nobody", |view| view.resource(&resource).allocatable() == 0).await;
     assert_eq!(node.instances().len(), 2, "the Instance stays");
-    node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    mountPaths: [/dev/mount]\n");
+    node.add_guest(
+        "  grants:\n    devicePaths: [/dev/node]\n    containerPaths: [/in/**]\n    mountPaths: [/dev/mount]\n",
+    );
     kubelet.wait_for("its slot again", |view| view.resource(&resource).allocatable() == 1).await;
     assert!(agent.is_running());
 }
 
 #[tokio::test]
-async fn paths_that_lead_out_of_every_grant_are_withheld() {
+async fn paths_that_escape_every_grant_are_withheld() {
     let node = Node::new();
     node.add_guest("  grants:\n    devicePaths: [/dev/**]\n    mountPaths: [/dev/**]\n");
     write_guest(&node, "guest", "escaping-paths");

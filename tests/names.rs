@@ -39,7 +39,7 @@ fn of<'i>(instances: &'i [Instance], device: &str) -> &'i Instance {
 }
 
 #[tokio::test]
-async fn two_devices_with_one_hash_are_two_instances_for_good() {
+async fn devices_with_colliding_hashes_stay_two_instances() {
     let [one, other] = twins();
     let (short, medium) = (format!("echo-{}", hash(&one, HashLength::Short)), |d: &str| hash(d, HashLength::Medium));
     let node = Node::new();
@@ -100,7 +100,7 @@ async fn first_goes_and_returns(node: &Node, kubelet: &Kubelet, found: &[Instanc
 }
 
 #[tokio::test]
-async fn a_name_of_56_characters_is_the_longest() {
+async fn configuration_name_is_limited_to_56_characters() {
     let (longest, too_long) = ("c".repeat(56), "c".repeat(57));
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -113,13 +113,13 @@ async fn a_name_of_56_characters_is_the_longest() {
     kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     let file = node.path(&format!("manifests/{too_long}.yaml"));
-    let told = "metadata.name: has 57 characters; with at most 56 its resources fit into Kubernetes names";
-    agent.wait_for_log(&format!("{}:4: {told}", file.display())).await;
+    let expected = "metadata.name: has 57 characters; with at most 56 its resources fit into Kubernetes names";
+    agent.wait_for_log(&format!("{}:4: {expected}", file.display())).await;
     assert!(node.configurations().iter().all(|c| c.metadata.name.as_deref() != Some(&too_long)));
 }
 
 #[tokio::test]
-async fn a_device_whose_longer_name_does_not_fit_is_reported() {
+async fn device_whose_extended_name_does_not_fit_is_reported() {
     let [one, other] = twins();
     let configuration = "c".repeat(56);
     let node = Node::new();
@@ -129,11 +129,11 @@ async fn a_device_whose_longer_name_does_not_fit_is_reported() {
     let found = node.wait_for_instances("two of three devices", |list| list.len() == 2).await;
     let missing = if found.iter().any(|i| description(i) == one) { &other } else { &one };
     let hash = hash(missing, HashLength::Medium);
-    let told = format!(
+    let expected = format!(
         "1 devices have no Instance, such as '{missing}': '{configuration}-{hash}' is too long for a resource name; \
          give the Configuration a shorter name"
     );
-    assert_eq!(ready.message, told);
+    assert_eq!(ready.message, expected);
 
     // It stays so, round after round.
     let rounds = || agent.log().matches("round done").count();
@@ -151,7 +151,7 @@ async fn a_device_whose_longer_name_does_not_fit_is_reported() {
 }
 
 #[tokio::test]
-async fn an_instance_that_does_not_say_which_device_it_is_stands_for_the_one_of_its_name() {
+async fn instance_without_device_id_is_matched_by_name() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_echo("echo", 1, &["foo0"]);
@@ -171,7 +171,7 @@ async fn an_instance_that_does_not_say_which_device_it_is_stands_for_the_one_of_
 }
 
 #[tokio::test]
-async fn of_two_configurations_with_one_name_one_is_served_at_a_time() {
+async fn configurations_of_one_name_are_served_one_at_a_time() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let write = |namespace: &str| {
@@ -189,7 +189,7 @@ async fn of_two_configurations_with_one_name_one_is_served_at_a_time() {
     let resource = resource_of(&found[0]);
     kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
     write("earlier");
-    agent.wait_for_log("akri.sh/echo is the resource of Configuration later/echo, which had it first").await;
+    agent.wait_for_log("akri.sh/echo is the resource of Configuration later/echo, which was first").await;
     kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(identities(&node.instances()), identities(&found), "the one that has the name keeps it");
     assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);

@@ -46,7 +46,7 @@ async fn wait_for_camera(place: &Place, number: u32, what: &str, wanted: impl Fn
 }
 
 #[tokio::test]
-async fn a_broker_is_told_all_it_needs_to_open_the_stream() {
+async fn broker_gets_all_it_needs_to_open_the_stream() {
     let locks = [Lock::Open, Lock::Token(PASSWORD), Lock::HttpDigest(PASSWORD)];
     let cameras = (0..).zip(locks).map(|(number, lock)| Camera::with_lock(number, lock));
     let Some(place) = Place::new(cameras) else { return };
@@ -82,7 +82,7 @@ fn sorted(mut instances: Vec<Instance>) -> Vec<Instance> {
 }
 
 #[tokio::test]
-async fn a_thousand_cameras_are_found_and_a_steady_state_costs_a_probe() {
+async fn thousand_cameras_are_found_and_then_cost_one_probe() {
     let cameras = (0..1000).map(|number| Camera::with_lock(number, Lock::Token(PASSWORD)));
     let Some(place) = Place::new(cameras) else { return };
     let credentials = [("username_default", "admin", true), ("password_default", PASSWORD, true)];
@@ -118,7 +118,7 @@ async fn a_thousand_cameras_are_found_and_a_steady_state_costs_a_probe() {
 }
 
 #[tokio::test]
-async fn a_camera_that_takes_its_time_is_waited_for_as_long_as_the_window_is_open() {
+async fn slow_camera_is_found_within_the_window() {
     let slow = Camera { hesitation: Duration::from_secs(2), ..Camera::new(1) };
     let Some(place) = Place::new([Camera::new(0), slow]) else { return };
     place.write_cameras("discoveryTimeoutSeconds: 4", &[]);
@@ -127,7 +127,7 @@ async fn a_camera_that_takes_its_time_is_waited_for_as_long_as_the_window_is_ope
 }
 
 #[tokio::test]
-async fn filters_choose_as_they_do_for_akri() {
+async fn filters_select_as_upstream_does() {
     let Some(place) = Place::new((0..4).map(Camera::new)) else { return };
     let agent = place.start();
     let only = |field: &str, action: &str, item: &str| format!("{field}:\n  action: {action}\n  items: ['{item}']");
@@ -148,17 +148,17 @@ async fn filters_choose_as_they_do_for_akri() {
 }
 
 #[tokio::test]
-async fn a_camera_without_scopes_in_its_answer_is_asked_for_them() {
+async fn scopes_are_requested_when_the_probe_match_lacks_them() {
     let cameras = (0..2).map(|number| Camera { with_scopes: false, ..Camera::new(number) });
     let Some(place) = Place::new(cameras) else { return };
     place.write_cameras(&format!("scopes: {{items: ['{}']}}", location(1)), &[]);
     let _agent = place.start();
     wait_for_cameras(&place, &[1]).await;
-    assert!(place.farm.asked(0).contains(&"GetScopes".to_owned()));
+    assert!(place.farm.take_requests(0).contains(&"GetScopes".to_owned()));
 }
 
 #[tokio::test]
-async fn a_camera_that_comes_or_goes_says_so_and_is_heard() {
+async fn hello_and_bye_update_instances() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
     place.farm.change(1, |camera| camera.is_on = false);
     place.write_handler("1h", "");
@@ -191,7 +191,7 @@ async fn another_probe_is_not_needed(place: &Place, agent: &Agent) {
 }
 
 #[tokio::test]
-async fn a_camera_that_moves_to_another_address_is_the_same_instance() {
+async fn camera_with_a_new_address_keeps_its_instance() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
     place.farm.change(1, |camera| camera.discovery = Manner::Mute);
     place.write_cameras("", &[]);
@@ -206,7 +206,7 @@ async fn a_camera_that_moves_to_another_address_is_the_same_instance() {
 }
 
 #[tokio::test]
-async fn of_several_urls_one_that_answers_is_taken() {
+async fn first_answering_service_url_is_used() {
     let Some(place) = Place::new((0..3).map(Camera::new)) else { return };
     let dead = "http://127.9.9.9:8080/onvif/device_service ftp://x/ http://192.0.2.1/onvif";
     place.farm.change(0, |camera| camera.urls = format!("{dead} {}", url(0)));
@@ -220,7 +220,7 @@ async fn of_several_urls_one_that_answers_is_taken() {
 }
 
 #[tokio::test]
-async fn https_is_spoken_where_the_certificate_is_granted() {
+async fn https_is_used_where_the_certificate_is_granted() {
     let Some(place) = Place::new([Camera::with_lock(0, Lock::Token(PASSWORD))]) else { return };
     place.farm.change(0, |camera| camera.urls = format!("{} {}", url(0), tls_url(0)));
     let credentials = [("username_default", "admin", false), ("password_default", PASSWORD, true)];

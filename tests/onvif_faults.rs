@@ -15,11 +15,11 @@ const WRONG: &str = "hunter2-battery";
 
 /// The condition that says what went wrong in a good round, once it says this.
 async fn wait_for_fault(place: &Place, text: &str) -> Condition {
-    let look = || place.node.condition("camera", "DiscoveryComplete");
-    let says = |found: &Option<Condition>| {
+    let observe = || place.node.condition("camera", "DiscoveryComplete");
+    let reports = |found: &Option<Condition>| {
         found.as_ref().is_some_and(|c| c.status == "False" && format!("{}: {}", c.reason, c.message).contains(text))
     };
-    wait_for(&format!("DiscoveryComplete=False with '{text}'"), look, says).await.unwrap()
+    wait_for(&format!("DiscoveryComplete=False with '{text}'"), observe, reports).await.unwrap()
 }
 
 async fn wait_for_no_fault(place: &Place) {
@@ -27,7 +27,7 @@ async fn wait_for_no_fault(place: &Place) {
 }
 
 #[tokio::test]
-async fn a_camera_that_can_not_be_judged_is_held_back_until_its_password_is_known() {
+async fn unfiltered_camera_is_withheld_until_its_password_works() {
     let cameras =
         [Camera::new(0), Camera::with_lock(1, Lock::Token(PASSWORD)), Camera::with_lock(2, Lock::HttpDigest(PASSWORD))];
     let Some(place) = Place::new(cameras) else { return };
@@ -53,7 +53,7 @@ async fn a_camera_that_can_not_be_judged_is_held_back_until_its_password_is_know
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_told_by_camera_and_shown_nowhere() {
+async fn wrong_credentials_are_reported_without_the_secret() {
     let lock = |number| Camera::with_lock(number, Lock::Token(PASSWORD));
     let Some(place) = Place::new((0..3).map(lock)) else { return };
     let own = format!("username_{}", uuid(0).replace('-', "_"));
@@ -83,7 +83,7 @@ async fn wrong_credentials_are_told_by_camera_and_shown_nowhere() {
 }
 
 #[tokio::test]
-async fn all_four_forms_of_credentials_work_from_secrets_and_not() {
+async fn four_forms_of_credentials_work_with_and_without_secrets() {
     let words = ["list", "reference", "own", "default"];
     let cameras = (0..).zip(words).map(|(number, word)| Camera::with_lock(number, Lock::Token(word)));
     let Some(place) = Place::new(cameras) else { return };
@@ -120,7 +120,7 @@ async fn all_four_forms_of_credentials_work_from_secrets_and_not() {
 }
 
 #[tokio::test]
-async fn nonsense_on_the_network_is_skipped_and_counted() {
+async fn invalid_datagrams_are_skipped_and_counted() {
     let bomb = format!("<!DOCTYPE a [<!ENTITY b '{}'>]><a>{}</a>", "x".repeat(1000), "&b;".repeat(1000));
     let nonsense: [Vec<u8>; 7] = [
         b"not xml".to_vec(),
@@ -142,7 +142,7 @@ async fn nonsense_on_the_network_is_skipped_and_counted() {
 }
 
 #[tokio::test]
-async fn cameras_that_answer_badly_hold_up_nobody_and_stay_as_they_are() {
+async fn slow_cameras_delay_no_other_and_keep_their_instances() {
     let nested = format!("{}{}", "<a>".repeat(20_000), "</a>".repeat(20_000));
     let manners = [
         Manner::Mute,
@@ -188,7 +188,7 @@ fn talkative() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn cameras_that_say_all_they_can_do_not_use_up_the_memory_of_a_round() {
+async fn large_responses_stay_within_the_memory_limit() {
     let talkative = Manner::Bytes(talkative());
     let cameras = (0..100).map(|number| Camera { service: talkative.clone(), ..Camera::new(number) });
     let Some(place) = Place::new(cameras.chain([Camera::new(100)])) else { return };
@@ -202,7 +202,7 @@ async fn cameras_that_say_all_they_can_do_not_use_up_the_memory_of_a_round() {
 }
 
 #[tokio::test]
-async fn a_camera_whose_answer_is_lost_is_still_there() {
+async fn camera_is_kept_when_its_answer_is_lost() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
     place.write_cameras("", &[]);
     let agent = place.start();
@@ -218,7 +218,7 @@ async fn a_camera_whose_answer_is_lost_is_still_there() {
 }
 
 #[tokio::test]
-async fn a_camera_outside_of_the_grant_is_not_reached_and_told() {
+async fn camera_outside_the_grant_is_reported_and_not_dialled() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
     place.farm.change(1, |camera| camera.urls = "http://127.0.1.2:22/onvif/device_service".to_owned());
     place.write_cameras("", &[]);
@@ -229,7 +229,7 @@ async fn a_camera_outside_of_the_grant_is_not_reached_and_told() {
 }
 
 #[tokio::test]
-async fn details_that_can_not_work_are_named_by_field() {
+async fn invalid_details_are_named_by_field() {
     let Some(place) = Place::new([]) else { return };
     place.write_cameras("ipAddresses:\n  items: [10.0.0.1, 10.0.0]", &[]);
     let _agent = place.start();

@@ -8,7 +8,7 @@ use crate::support::onvif::peers::Peer;
 use crate::support::onvif::place::{Place, property};
 
 #[tokio::test]
-async fn an_ipycam_is_found_asked_and_followed() {
+async fn ipycam_camera_is_discovered_and_tracked() {
     let Some(place) = Place::new([]) else { return };
     let Some(peer) = Peer::ipycam(&place.namespace, "127.0.0.1", None, "PY-1") else { return };
     place.write_cameras("streamUri: true", &[]);
@@ -21,13 +21,13 @@ async fn an_ipycam_is_found_asked_and_followed() {
     assert_eq!(property(&camera, "MAC_ADDRESS"), None, "it has no GetNetworkInterfaces");
     place.node.wait_for_condition("camera", "DiscoveryComplete", "True", "Complete").await;
     drop(peer);
-    let gone = |list: &[Instance]| list.len() == 1 && !is_online(&list[0]);
-    place.node.wait_for_instances("the camera gone", gone).await;
+    let removed = |list: &[Instance]| list.len() == 1 && !is_online(&list[0]);
+    place.node.wait_for_instances("the camera gone", removed).await;
 }
 
 /// It asks for credentials even before it tells the time.
 #[tokio::test]
-async fn an_ipycam_with_a_password_wants_it_for_everything() {
+async fn ipycam_camera_with_password_requires_it_everywhere() {
     let Some(place) = Place::new([]) else { return };
     let Some(_peer) = Peer::ipycam(&place.namespace, "127.0.0.1", Some("secret-1"), "PY-2") else { return };
     let agent = place.start();
@@ -36,14 +36,14 @@ async fn an_ipycam_with_a_password_wants_it_for_everything() {
         let knows = |list: &[Instance]| list.len() == 1 && property(&list[0], "SERIAL_NUMBER").is_some() == is_right;
         place.node.wait_for_instances("the camera", knows).await;
         let status = if is_right { "True" } else { "False" };
-        let look = || place.node.condition("camera", "DiscoveryComplete").map(|condition| condition.status);
-        wait_for("the condition", look, |found| found.as_deref() == Some(status)).await;
+        let observe = || place.node.condition("camera", "DiscoveryComplete").map(|condition| condition.status);
+        wait_for("the condition", observe, |found| found.as_deref() == Some(status)).await;
     }
     drop(agent);
 }
 
 #[tokio::test]
-async fn a_camera_presented_by_wsdiscovery_is_found() {
+async fn wsdiscovery_camera_is_discovered() {
     let Some(place) = Place::new([Camera { discovery: Manner::Mute, ..Camera::new(0) }]) else { return };
     let Some(_peer) = Peer::publisher(&place.namespace, &url(0)) else { return };
     place.write_cameras("scopes: {items: ['onvif://www.onvif.org/name/Published']}", &[]);

@@ -22,7 +22,7 @@ fn of<'i>(instances: &'i [Instance], uri: &str) -> Option<&'i Instance> {
 }
 
 #[tokio::test]
-async fn servers_that_are_listed_and_there_are_devices() {
+async fn listed_and_reachable_servers_become_devices() {
     let (at, node) = (machine(), node());
     let lds = url(at, 4840);
     let nowhere = "mixer".repeat(13); // too long for DNS, so that nobody else is asked for it
@@ -70,7 +70,7 @@ async fn servers_that_are_listed_and_there_are_devices() {
 
 /// A name may stand for an address where nobody listens, and for another one.
 #[tokio::test]
-async fn servers_are_found_by_name_and_by_both_kinds_of_address() {
+async fn servers_are_found_by_name_ipv4_and_ipv6() {
     let node = node();
     let ports = [free_port(), free_port()];
     let [v4, v6] = [format!("opc.tcp://127.0.0.1:{}/", ports[0]), format!("opc.tcp://[::1]:{}/", ports[1])];
@@ -81,7 +81,7 @@ async fn servers_are_found_by_name_and_by_both_kinds_of_address() {
 }
 
 #[tokio::test]
-async fn a_dead_discovery_server_takes_no_device_away() {
+async fn dead_discovery_server_removes_no_device() {
     let (at, other, node) = (machine(), machine(), node());
     let (lds, other_lds) = (url(at, 4840), url(other, 4840));
     let (pump_url, mixer_url) = (url(at, 4841), url(other, 4841));
@@ -100,8 +100,8 @@ async fn a_dead_discovery_server_takes_no_device_away() {
     drop(peer);
     wait_for_loss(&node, &lds).await;
     drop(mixer);
-    let gone = |list: &[Instance]| of(list, "urn:mixer").is_some_and(|mixer| !is_online(mixer));
-    let instances = node.wait_for_instances("that the other one goes", gone).await;
+    let removed = |list: &[Instance]| of(list, "urn:mixer").is_some_and(|mixer| !is_online(mixer));
+    let instances = node.wait_for_instances("that the other one goes", removed).await;
     assert!(of(&instances, "urn:pump").is_some_and(is_online), "nobody knows better");
     assert_eq!(identities(&instances), identities(&found));
 
@@ -111,7 +111,7 @@ async fn a_dead_discovery_server_takes_no_device_away() {
 }
 
 #[tokio::test]
-async fn a_server_of_two_discovery_servers_is_one_device_and_outlives_either() {
+async fn server_listed_twice_is_one_device_and_survives_either() {
     let (at, other, node) = (machine(), machine(), node());
     let (lds, other_lds) = (url(at, 4840), url(other, 4840));
     let pump = url(at, 4841);
@@ -135,7 +135,7 @@ async fn a_server_of_two_discovery_servers_is_one_device_and_outlives_either() {
 
 /// The server is not beside its discovery server, so that only its names lead to it. Others have names that nobody knows.
 #[tokio::test]
-async fn a_name_service_that_fails_takes_no_device_away() {
+async fn failing_dns_removes_no_device() {
     let (at, other, node) = (machine(), machine(), node());
     let known = [("pump", other), ("pump.plant.example", other)];
     let Some(mut names) = NameService::new(machine(), &known) else { return };
@@ -167,8 +167,9 @@ async fn a_name_service_that_fails_takes_no_device_away() {
 
 /// Waits until a discovery server is the only one that is named in the status.
 async fn wait_for_loss(node: &Node, url: &str) {
-    let look = || node.condition("plant", "DiscoveryComplete").map(|condition| condition.message).unwrap_or_default();
-    wait_for("a lost discovery server", look, |message| message.starts_with(url) && !message.contains("; ")).await;
+    let observe =
+        || node.condition("plant", "DiscoveryComplete").map(|condition| condition.message).unwrap_or_default();
+    wait_for("a lost discovery server", observe, |message| message.starts_with(url) && !message.contains("; ")).await;
 }
 
 fn all_online(node: &Node) -> bool {
@@ -176,7 +177,7 @@ fn all_online(node: &Node) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_is_not_asked_and_is_named() {
+async fn ungranted_servers_are_not_dialled_but_named() {
     let (at, node) = (machine(), Node::new());
     let (lds, beside, elsewhere) = (url(at, 4840), url(at, 4841), url(at, 5841));
     let listed = [entry("beside", &beside), entry("elsewhere", &elsewhere)];
@@ -204,7 +205,7 @@ async fn what_is_not_granted_is_not_asked_and_is_named() {
 }
 
 #[test]
-fn the_example_is_right() {
+fn example_configuration_is_valid() {
     let (wasm, example) = (built_components().join("opcua.wasm"), repository().join("examples/opcua.yaml"));
     let output = Node::new().akri(&["handler", "validate", wasm.to_str().unwrap(), example.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
@@ -215,23 +216,25 @@ fn repository() -> PathBuf {
 }
 
 #[test]
-fn discovery_urls_that_cannot_work_are_named_with_their_line() {
+fn invalid_discovery_urls_are_named_with_their_line() {
     let node = node();
     let output =
         discover(&node, &["opc.tcp://127.0.0.1:4840/", "http://127.0.0.1:4840/", "opc.tcp://127.0.0.1:0/"], "");
-    let said = warnings(&output);
+    let printed = warnings(&output);
     assert!(!output.status.success());
     for (line, what) in [
         (13, "discoveryUrls[1]: 'http://127.0.0.1:4840/' is no discovery URL"),
         (14, "discoveryUrls[2]: 'opc.tcp://127.0.0.1:0/' is no discovery URL"),
     ] {
-        let told = said.lines().any(|told| told.contains(&format!("try.yaml:{line}: ")) && told.contains(what));
-        assert!(told, "no '{what}' of line {line} in\n{said}");
+        let expected_text = printed
+            .lines()
+            .any(|expected_text| expected_text.contains(&format!("try.yaml:{line}: ")) && expected_text.contains(what));
+        assert!(expected_text, "no '{what}' of line {line} in\n{printed}");
     }
 }
 
 #[tokio::test]
-async fn a_node_without_a_discovery_server_says_so_and_goes_on_trying() {
+async fn missing_discovery_server_is_reported_and_retried() {
     let (at, node) = (machine(), node());
     write_configuration(&node, &[&url(at, 4840)], "");
     let _agent = node.start();

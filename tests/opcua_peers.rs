@@ -21,7 +21,7 @@ async fn discovery_server_in(network: &Namespace, name: &str) -> Option<Peer> {
 }
 
 #[tokio::test]
-async fn servers_come_and_go_by_the_discovery_server_of_node_opcua() {
+async fn node_opcua_servers_appear_and_disappear() {
     let Some(network) = Namespace::new() else { return };
     let Some(_lds) = discovery_server_in(&network, "lds").await else { return };
     let server = |port: u16| json!({"port": port, "uri": "urn:pump", "name": "pump", "register": LDS});
@@ -57,7 +57,7 @@ async fn servers_come_and_go_by_the_discovery_server_of_node_opcua() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_without_security_is_a_device() {
+async fn server_refusing_insecure_sessions_is_a_device() {
     let Some(network) = Namespace::new() else { return };
     let Some(_lds) = discovery_server_in(&network, "vault-lds").await else { return };
     let vault = json!({"port": 4841, "uri": "urn:vault", "name": "vault", "register": LDS, "secured": true});
@@ -88,7 +88,7 @@ fn thumbprint(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_thousand_registered_servers_are_found() {
+async fn thousand_registered_servers_are_found() {
     let node = node();
     let port = free_port();
     let lds = url(machine(), port);
@@ -105,12 +105,12 @@ async fn a_thousand_registered_servers_are_found() {
     let output = discover(&node, &[&lds], "");
     let (found, warnings) = (found(&output), warnings(&output));
     assert!(found.iter().all(|id| expected.contains(id)), "{found:?}");
-    let said = format!("{lds}: {} of the servers listed there were not asked", 1000 - found.len());
-    assert!(warnings.contains(&said), "no '{said}' in\n{warnings}");
+    let printed = format!("{lds}: {} of the servers listed there were not asked", 1000 - found.len());
+    assert!(warnings.contains(&printed), "no '{printed}' in\n{warnings}");
 }
 
 #[tokio::test]
-async fn peers_that_break_the_rules_are_named_and_hide_nobody() {
+async fn protocol_violations_are_named_and_hide_no_server() {
     let (at, node) = (machine(), Node::new());
     // Time enough for those who are silent twice, when they are asked for servers and when they are looked for.
     add_handler(&node, &format!("{LOOPBACK}  limits:\n    round: 15s\n    notes: 32\n"));
@@ -132,8 +132,8 @@ async fn peers_that_break_the_rules_are_named_and_hide_nobody() {
     let warnings = warnings(&output);
     assert_eq!(found(&output), ["urn:pump"], "{warnings}");
     for (behaviour, port) in BEHAVIOURS.iter().zip(ports()) {
-        let said = format!("{}: {}", url(at, port), behaviour.said);
-        assert!(warnings.contains(&said), "{}: no '{said}' in\n{warnings}", behaviour.name);
+        let printed = format!("{}: {}", url(at, port), behaviour.printed);
+        assert!(warnings.contains(&printed), "{}: no '{printed}' in\n{warnings}", behaviour.name);
     }
     let busy = "1 of the servers listed there have no connection left to say who they are";
     assert!(warnings.contains(busy), "the one that refuses: {warnings}");
@@ -142,7 +142,7 @@ async fn peers_that_break_the_rules_are_named_and_hide_nobody() {
 
 /// With the memory that the handler has by default.
 #[tokio::test]
-async fn discovery_servers_that_list_all_they_can_hide_no_others() {
+async fn oversized_discovery_lists_hide_no_server() {
     let (at, node) = (machine(), Node::new());
     add_handler(&node, &format!("{LOOPBACK}  limits:\n    round: 60s\n    notes: 64\n"));
     let crowds: Vec<String> = (5001..5041).map(|port| url(at, port)).collect();
@@ -160,7 +160,7 @@ async fn discovery_servers_that_list_all_they_can_hide_no_others() {
 
 /// Likewise.
 #[tokio::test]
-async fn servers_that_say_all_they_can_hide_no_others() {
+async fn oversized_server_responses_hide_no_server() {
     let (at, node) = (machine(), Node::new());
     add_handler(&node, &format!("{LOOPBACK}  limits:\n    round: 60s\n"));
     let urls: Vec<String> = (5001..5009).map(|port| url(at, port)).collect();

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use akri_agent::plugin::Registered;
-use akri_agent::plugin::pod_resources::{self, PodUse};
-use akri_agent::plugin::resource::Refused;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
+use akri_kubelet::RegistrationCounts;
+use akri_kubelet::pod_resources::{self, PodUse};
+use akri_kubelet::resource::AllocateError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use shelf::{Node, Shelf};
 mod shelf;
 
 #[tokio::test]
-async fn a_resource_is_registered_listed_and_handed_out() {
+async fn resource_is_registered_listed_and_allocated() {
     for authority in [Authority::Localhost, Authority::Path] {
         let node = Node::new();
         let kubelet = Kubelet::start_with(node.path(), Options { authority, ..Options::default() });
@@ -33,14 +33,14 @@ async fn a_resource_is_registered_listed_and_handed_out() {
         assert_eq!(admitted.response.envs["IDS"], "camera-8120fe-1,camera-8120fe-2");
         assert_eq!(shelf.requests(), [[admitted.ids.clone()]], "one call for a single container");
 
-        let uses = pod_resources::list(node.path()).await.unwrap();
+        let uses = pod_resources::list(node.path(), "akri.sh/").await.unwrap();
         let (namespace, pod, container) = ("default".into(), "pod".into(), "container".into());
         assert_eq!(uses.uses, [PodUse { namespace, pod, container, resource: shelf.name.clone(), ids: admitted.ids }]);
     }
 }
 
 #[tokio::test]
-async fn a_list_is_sent_on_change_only_and_when_it_is_to_be_sent_again() {
+async fn list_is_sent_on_change_or_request_only() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("scale", 2);
@@ -58,7 +58,7 @@ async fn a_list_is_sent_on_change_only_and_when_it_is_to_be_sent_again() {
     wait("a list with one healthy device", &|lists| lists.last().is_some_and(|last| last[0].1)).await;
 
     let before = kubelet.view(|view| view.resource(&shelf.name).lists);
-    shelf.refuse(Refused::Unavailable("slot 0 is taken".into()));
+    shelf.refuse(AllocateError::Unavailable("slot 0 is taken".into()));
     let error = kubelet.admit("pod", "container", &shelf.name, 1).await.unwrap_err();
     assert_eq!(error, AdmissionError::Refused(Code::Unavailable, "slot 0 is taken".into()));
     wait("the same list again", &|lists| lists.len() > before.len() && lists.last() == before.last()).await;
@@ -67,7 +67,7 @@ async fn a_list_is_sent_on_change_only_and_when_it_is_to_be_sent_again() {
 }
 
 #[tokio::test]
-async fn a_closed_plugin_leaves_an_empty_list_and_no_socket() {
+async fn closed_plugin_sends_an_empty_list_and_removes_its_socket() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelves = [Shelf::new("closed", 1), Shelf::new("flagged", 1), Shelf::new("dropped", 1)];
@@ -87,13 +87,13 @@ async fn a_closed_plugin_leaves_an_empty_list_and_no_socket() {
             })
             .await;
     }
-    let mut counts = node.plugins.registered();
-    counts.wait_for(|counts| *counts == Registered::default()).await.unwrap();
+    let mut counts = node.plugins.counts();
+    counts.wait_for(|counts| *counts == RegistrationCounts::default()).await.unwrap();
     assert_eq!(node.sockets(), [] as [PathBuf; 0]);
 }
 
 #[tokio::test]
-async fn a_shutdown_removes_the_sockets_and_takes_no_device_away() {
+async fn shutdown_removes_sockets_and_keeps_devices() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("kept", 2);
@@ -109,7 +109,7 @@ async fn a_shutdown_removes_the_sockets_and_takes_no_device_away() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_starts_anew_gets_every_resource_again_and_running_pods_stay() {
+async fn restarted_kubelet_gets_every_resource_and_pods_stay() {
     for authority in [Authority::Localhost, Authority::Path] {
         let node = Node::new();
         let mut kubelet = Kubelet::start_with(node.path(), Options { authority, ..Options::default() });
@@ -136,7 +136,7 @@ async fn a_kubelet_that_starts_anew_gets_every_resource_again_and_running_pods_s
 }
 
 #[tokio::test]
-async fn a_pod_whose_devices_are_gone_is_not_admitted_anew() {
+async fn pod_without_its_devices_is_not_readmitted() {
     let node = Node::new();
     let mut kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("unsteady", 3);
@@ -159,7 +159,7 @@ async fn a_pod_whose_devices_are_gone_is_not_admitted_anew() {
 }
 
 #[tokio::test]
-async fn a_lost_socket_is_bound_anew() {
+async fn lost_socket_is_bound_again() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("lost", 1);
@@ -177,7 +177,7 @@ async fn a_lost_socket_is_bound_anew() {
 }
 
 #[tokio::test]
-async fn a_late_disconnect_does_not_leave_a_new_registration_unhealthy() {
+async fn late_disconnect_keeps_a_new_registration_healthy() {
     let node = Node::new();
     let options = Options { late_disconnect: true, ..Options::default() };
     let kubelet = Kubelet::start_with(node.path(), options);
@@ -197,12 +197,12 @@ async fn a_late_disconnect_does_not_leave_a_new_registration_unhealthy() {
 }
 
 #[tokio::test]
-async fn a_kubelet_and_a_directory_that_come_late_are_waited_for() {
+async fn late_kubelet_and_directory_are_waited_for() {
     let node = Node::fresh(tempfile::tempdir().unwrap());
     let shelf = Shelf::new("patient", 1);
     let plugin = node.serve(&shelf);
-    let mut counts = node.plugins.registered();
-    counts.wait_for(|counts| *counts == Registered { wanted: 1, registered: 0 }).await.unwrap();
+    let mut counts = node.plugins.counts();
+    counts.wait_for(|counts| *counts == RegistrationCounts { wanted: 1, registered: 0 }).await.unwrap();
     assert!(!node.path().join("device-plugins").exists(), "the kubelet makes its directory itself");
     let mut kubelet = Kubelet::start(node.path());
     kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
@@ -214,28 +214,28 @@ async fn a_kubelet_and_a_directory_that_come_late_are_waited_for() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_refuses_is_asked_again() {
+async fn registration_is_retried_after_a_refusal() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     kubelet.refuse_registrations(true);
     let shelf = Shelf::new("refused", 1);
     let _plugin = node.serve(&shelf);
     kubelet.wait_for("two attempts", |view| view.refused >= 2).await;
-    assert_eq!(*node.plugins.registered().borrow(), Registered { wanted: 1, registered: 0 });
+    assert_eq!(*node.plugins.counts().borrow(), RegistrationCounts { wanted: 1, registered: 0 });
     assert!(node.sockets().len() <= 1, "an attempt cleans up after itself");
     kubelet.refuse_registrations(false);
     kubelet.wait_for("one device", |view| view.resource(&shelf.name).allocatable() == 1).await;
 }
 
 #[tokio::test]
-async fn an_app_container_is_offered_what_its_init_container_had() {
+async fn app_container_is_offered_devices_of_its_init_container() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("reused", 3);
     let _plugin = node.serve(&shelf);
     kubelet.wait_for("three devices", |view| view.resource(&shelf.name).allocatable() == 3).await;
     let init = kubelet.admit_init("pod", "init", &shelf.name, 1).await.unwrap();
-    assert_eq!(pod_resources::list(node.path()).await.unwrap().uses, [], "init containers are left out");
+    assert_eq!(pod_resources::list(node.path(), "akri.sh/").await.unwrap().uses, [], "init containers are left out");
     let app = kubelet.admit("pod", "app", &shelf.name, 2).await.unwrap();
     assert_eq!(init.ids, ["reused-2"]);
     assert_eq!(app.ids, ["reused-1", "reused-2"]);
@@ -243,12 +243,12 @@ async fn an_app_container_is_offered_what_its_init_container_had() {
     let none = AdmissionError::TooFew { resource: shelf.name.clone(), requested: 1, available: 0 };
     assert_eq!(kubelet.admit("third", "app", &shelf.name, 1).await, Err(none));
     kubelet.remove_pod("pod");
-    assert_eq!(pod_resources::list(node.path()).await.unwrap().uses.len(), 1);
+    assert_eq!(pod_resources::list(node.path(), "akri.sh/").await.unwrap().uses.len(), 1);
     kubelet.admit("fourth", "app", &shelf.name, 2).await.unwrap();
 }
 
 #[tokio::test]
-async fn calls_no_kubelet_makes_are_answered_too() {
+async fn unused_calls_are_answered() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("odd", 2);
@@ -279,7 +279,7 @@ async fn calls_no_kubelet_makes_are_answered_too() {
 }
 
 #[tokio::test]
-async fn a_peer_that_speaks_no_http2_bothers_nobody() {
+async fn peer_without_http2_affects_no_other() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
     let shelf = Shelf::new("sturdy", 1);
@@ -330,6 +330,6 @@ async fn two_hundred_resources_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_resources_are_served() {
+async fn thousand_resources_are_served() {
     many(1000).await;
 }

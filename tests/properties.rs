@@ -50,7 +50,7 @@ async fn wait_for(node: &Node, name: &str, value: &str) -> Vec<Instance> {
 }
 
 #[tokio::test]
-async fn each_source_reaches_the_handler_and_every_change_starts_a_round() {
+async fn each_source_reaches_the_handler_and_changes_start_rounds() {
     let node = Node::new();
     add_guest(&node);
     let properties = [
@@ -94,7 +94,7 @@ async fn each_source_reaches_the_handler_and_every_change_starts_a_round() {
 }
 
 #[tokio::test]
-async fn a_missing_property_stops_the_rounds_and_is_named() {
+async fn missing_property_stops_rounds_and_is_named() {
     let node = Node::new();
     add_guest(&node);
     let properties = [
@@ -141,7 +141,7 @@ async fn a_missing_property_stops_the_rounds_and_is_named() {
 }
 
 #[tokio::test]
-async fn a_secret_that_can_not_be_read_is_not_taken_for_a_missing_one() {
+async fn unreadable_secret_is_not_treated_as_missing() {
     let node = Node::new();
     add_guest(&node);
     write_configuration(&node, "properties", &property("PASSWORD", "secretKeyRef", "cam", "password", true));
@@ -152,17 +152,17 @@ async fn a_secret_that_can_not_be_read_is_not_taken_for_a_missing_one() {
     let agent = node.start();
     let unresolved = node.wait_for_condition("guest", "PropertiesResolved", "False", "PropertiesUnresolved").await;
     let file = node.path("manifests/secret-cam.yaml");
-    let told = format!("{}:4: data.password: is not base64 in a string", file.display());
-    let expected = format!("property 'PASSWORD': Secret default/cam can't be read: {told}");
+    let expected_text = format!("{}:4: data.password: is not base64 in a string", file.display());
+    let expected = format!("property 'PASSWORD': Secret default/cam can't be read: {expected_text}");
     assert!(unresolved.message.starts_with(&expected), "{}", unresolved.message);
-    agent.wait_for_log(&told).await;
+    agent.wait_for_log(&expected_text).await;
     assert_shown_nowhere(&node, &agent, SECRET);
     node.remove("manifests/secret-cam.yaml");
     node.wait_for_condition("guest", "PropertiesResolved", "True", "Resolved").await;
 }
 
 #[tokio::test]
-async fn a_rotated_secret_is_in_the_next_round_and_nowhere_else() {
+async fn rotated_secret_is_in_the_next_round_only() {
     let node = Node::new();
     add_guest(&node);
     write_configuration(&node, "reveal:password", &property("password", "secretKeyRef", "cam", "password", false));
@@ -181,7 +181,7 @@ async fn a_rotated_secret_is_in_the_next_round_and_nowhere_else() {
 
 /// The handler tries to get it out in every way it has.
 #[tokio::test]
-async fn a_secret_that_a_handler_gives_away_goes_nowhere() {
+async fn secret_leaked_by_a_handler_is_withheld() {
     const PLACES: [&str; 12] = [
         "property",
         "id",
@@ -217,7 +217,7 @@ async fn a_secret_that_a_handler_gives_away_goes_nowhere() {
 }
 
 #[tokio::test]
-async fn discover_takes_secrets_and_config_maps_from_its_file() {
+async fn discover_reads_secrets_and_config_maps_from_its_file() {
     let node = Node::new();
     let configuration = |optional: bool| {
         format!(
@@ -238,7 +238,7 @@ async fn discover_takes_secrets_and_config_maps_from_its_file() {
     assert_eq!(found(&configuration(true)), 1);
     let missing = node.discover(&configuration(false), &[]);
     assert_eq!(missing.status.code(), Some(1));
-    let told =
+    let expected_text =
         "error: default/echo: discoveryProperties: property 'availability': ConfigMap default/map does not exist\n";
-    assert_eq!(String::from_utf8(missing.stderr).unwrap(), told);
+    assert_eq!(String::from_utf8(missing.stderr).unwrap(), expected_text);
 }

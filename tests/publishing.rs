@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use akri_agent::cluster::local::Local;
-use akri_agent::cluster::{Cluster, ClusterError, Created};
 use akri_agent::publisher::Publisher;
-use akri_model::instance::{Instance, Online};
+use akri_cluster::local::Local;
+use akri_cluster::{Cluster, ClusterError, CreateOutcome};
+use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::Key;
-use akri_model::slots::SlotTable;
+use akri_model::slots::free_usage;
 
 use crate::support::line::Line;
 use crate::support::node::{Node, wait_for};
@@ -32,7 +32,7 @@ impl Site {
         let mut instances = Vec::new();
         for number in 10..10 + COUNT {
             match line.create(&instance(&format!("cam-{number}"))).await.unwrap() {
-                Created::New(instance) => instances.push(instance),
+                CreateOutcome::New(instance) => instances.push(instance),
                 taken => panic!("{taken:?}"),
             }
         }
@@ -66,6 +66,7 @@ fn instance(name: &str) -> Instance {
     Instance {
         key: Key::new("default", name),
         uid: String::new(),
+        version: Version::default(),
         identity: None,
         configuration: "cam".into(),
         configuration_uid: "c".into(),
@@ -74,13 +75,13 @@ fn instance(name: &str) -> Instance {
         properties: BTreeMap::new(),
         shared: false,
         nodes: vec!["node-a".into()],
-        device_usage: SlotTable::new(1).to_usage(name),
+        device_usage: free_usage(name, 1),
         online: Online::True,
     }
 }
 
 #[tokio::test]
-async fn one_that_is_refused_keeps_no_other_waiting() {
+async fn refused_write_delays_no_other() {
     let site = Site::new().await;
     site.lose(Some(ClusterError::Refused("a webhook says no".into())));
     site.paint("red");
@@ -92,7 +93,7 @@ async fn one_that_is_refused_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn one_that_is_never_answered_keeps_no_other_waiting() {
+async fn unanswered_write_delays_no_other() {
     let site = Site::new().await;
     site.lose(Some(ClusterError::Unavailable("no answer".into())));
     site.paint("red");
@@ -104,7 +105,7 @@ async fn one_that_is_never_answered_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn while_nobody_answers_one_is_tried_at_a_time() {
+async fn writes_are_tried_one_at_a_time_during_an_outage() {
     let site = Site::new().await;
     site.line.cut.store(true, Ordering::SeqCst);
     site.paint("red");

@@ -15,7 +15,7 @@ fn failures(agent: &Agent) -> usize {
 }
 
 #[tokio::test]
-async fn a_handler_that_only_fails_is_left_alone_until_something_changes() {
+async fn failing_handler_is_quarantined_until_a_change() {
     let node = Node::new();
     node.add_guest(LIMITS);
     node.write_configuration("guest", "guest", "      devices:1\n", "");

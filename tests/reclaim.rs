@@ -30,8 +30,8 @@ fn is_held(instances: &[Instance]) -> bool {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_lists_no_pods_after_its_restart_frees_nothing() {
-    let (node, mut kubelet, _agent) = in_use(&["--settle-seconds", "3600"]).await;
+async fn empty_pod_list_after_kubelet_restart_frees_nothing() {
+    let (node, mut kubelet, _agent) = in_use(&["--reclaim-delay-seconds", "3600"]).await;
     kubelet.stop();
     fs::remove_file(node.path("kubelet/device-plugins/kubelet_internal_checkpoint")).unwrap();
     kubelet.start_again();
@@ -44,7 +44,7 @@ async fn a_kubelet_that_lists_no_pods_after_its_restart_frees_nothing() {
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_without_a_kubelet_frees_nothing() {
+async fn agent_started_without_kubelet_frees_nothing() {
     let (node, mut kubelet, agent) = in_use(&[]).await;
     agent.kill();
     kubelet.stop();
@@ -57,7 +57,7 @@ async fn an_agent_that_starts_without_a_kubelet_frees_nothing() {
 }
 
 #[tokio::test]
-async fn a_claim_never_seen_in_use_is_kept_and_offered_again() {
+async fn claim_never_seen_in_use_is_kept_and_offered_again() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_echo("cam", 1, &["one"]);
@@ -70,7 +70,7 @@ async fn a_claim_never_seen_in_use_is_kept_and_offered_again() {
 }
 
 #[tokio::test]
-async fn a_slot_of_a_device_that_is_gone_is_kept_until_its_pod_is_gone() {
+async fn slot_of_a_removed_device_is_kept_until_its_pod_ends() {
     let (node, kubelet, agent) = in_use(&[]).await;
     node.write_echo("cam", 1, &[]);
     agent.wait_for_log("is missing").await;
@@ -83,7 +83,7 @@ async fn a_slot_of_a_device_that_is_gone_is_kept_until_its_pod_is_gone() {
 }
 
 #[tokio::test]
-async fn a_claim_made_again_has_to_be_seen_again() {
+async fn renewed_claim_must_be_observed_again() {
     let (node, kubelet, _agent) = in_use(&[]).await;
     kubelet.remove_pod("pod");
     let again = kubelet.admit_init("next", "init", CAMERAS, 1).await.unwrap(); // before anyone has noticed
@@ -94,7 +94,7 @@ async fn a_claim_made_again_has_to_be_seen_again() {
 }
 
 #[tokio::test]
-async fn an_id_that_two_pods_have_is_told_once_and_taken_from_neither() {
+async fn duplicate_allocation_is_reported_once_and_kept() {
     let (node, kubelet, agent) = in_use(&[]).await;
     kubelet.list_twice("pod", "another");
     agent.wait_for_log("SlotUsedTwice: pods default/another and default/pod have '0' of akri.sh/cam at once").await;

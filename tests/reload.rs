@@ -66,7 +66,7 @@ async fn finds(node: &Node, devices: usize) {
 }
 
 #[tokio::test]
-async fn a_handler_says_how_it_is_doing() {
+async fn handler_status_shows_its_activity() {
     let (node, _agent) = begin("").await;
     let status = runs(&node, 0).await;
     assert_eq!(status.handler.as_deref(), Some("guest"));
@@ -74,8 +74,10 @@ async fn a_handler_says_how_it_is_doing() {
         (status.state, status.devices, status.last_result.as_deref()) == (HandlerState::Active, 1, Some("Discovered"))
     };
     let active = node.wait_for_handler("guest", "a device", active).await;
-    let udev = node.handler("udev").unwrap();
-    assert_eq!((udev.state, udev.devices, udev.last_result), (HandlerState::Waiting, 0, None));
+    let waits = |status: &DiscoveryHandlerStatus| {
+        (status.state, status.devices, &status.last_result) == (HandlerState::Waiting, 0, &None)
+    };
+    node.wait_for_handler("udev", "another handler that nobody uses", waits).await;
 
     node.write_configuration("second", "guest", "      panic\n", "");
     let suffers = |status: &DiscoveryHandlerStatus| status.last_result.as_deref() == Some("Trapped (default/second)");
@@ -85,14 +87,14 @@ async fn a_handler_says_how_it_is_doing() {
     for name in ["guest", "second"] {
         node.remove(&format!("manifests/{name}.yaml"));
     }
-    let waits = |status: &DiscoveryHandlerStatus| (status.state, status.devices) == (HandlerState::Waiting, 0);
-    node.wait_for_handler("guest", "nothing to do", waits).await;
+    let is_waiting = |status: &DiscoveryHandlerStatus| (status.state, status.devices) == (HandlerState::Waiting, 0);
+    node.wait_for_handler("guest", "nothing to do", is_waiting).await;
     node.remove("components/guest.yaml");
     wait_for("no report", || node.handler("guest"), Option::is_none).await;
 }
 
 #[tokio::test]
-async fn many_quick_writes_end_with_the_last() {
+async fn many_quick_writes_load_the_last_version() {
     let (node, _agent) = begin("").await;
     let found = node.instances();
     for number in 1..=40 {
@@ -114,7 +116,7 @@ async fn many_quick_writes_end_with_the_last() {
 }
 
 #[tokio::test]
-async fn a_component_that_is_removed_runs_on_and_its_object_does_not() {
+async fn removed_component_keeps_running_and_removed_object_does_not() {
     let (node, agent) = begin("").await;
     let found = node.instances();
     node.remove("components/guest.wasm");
@@ -137,7 +139,7 @@ async fn a_component_that_is_removed_runs_on_and_its_object_does_not() {
 
 /// As the kubelet writes a ConfigMap volume: a link to a directory of links is replaced.
 #[tokio::test]
-async fn links_that_are_swapped_are_followed() {
+async fn swapped_symlinks_are_followed() {
     let node = Node::new();
     let components = node.path("components");
     let publish = |generation: &str, number: usize, spec: &str| {
@@ -168,7 +170,7 @@ async fn links_that_are_swapped_are_followed() {
 }
 
 #[tokio::test]
-async fn a_pinned_digest_is_the_only_one_that_runs() {
+async fn pinned_digest_is_the_only_one_that_runs() {
     let pin =
         |number: usize| format!("    digest: sha256:{}\n  interval: 200ms\n", digest(&version(number)).to_uppercase());
     let node = Node::new();
@@ -182,8 +184,9 @@ async fn a_pinned_digest_is_the_only_one_that_runs() {
     replace(&node, &version(2));
     let refused = is_refused(&node, "DigestMismatch").await;
     assert_eq!(refused.digest, Some(digest(&version(1))), "the pinned one runs on");
-    let told = format!("has digest sha256:{}, the object wants sha256:{}", digest(&version(2)), digest(&version(1)));
-    assert!(accepted(&refused).unwrap().message.ends_with(&told));
+    let expected =
+        format!("has digest sha256:{}, the object wants sha256:{}", digest(&version(2)), digest(&version(1)));
+    assert!(accepted(&refused).unwrap().message.ends_with(&expected));
     node.write_handler("guest", "guest.wasm", &pin(2));
     runs(&node, 2).await;
 
@@ -199,7 +202,7 @@ async fn a_pinned_digest_is_the_only_one_that_runs() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_any_more_is_gone_even_if_the_file_is_broken() {
+async fn revoked_grant_applies_even_if_the_file_is_broken() {
     let (node, _agent) = begin("  grants: {udev: {subsystems: [mem]}, devicePaths: [/dev/**]}\n").await;
     node.write_configuration("guest", "guest", "      udev:m?m\n", "");
     node.wait_for_instances("devices of a granted subsystem", |list| list.len() > 1).await;
@@ -212,14 +215,14 @@ async fn what_is_not_granted_any_more_is_gone_even_if_the_file_is_broken() {
 }
 
 #[tokio::test]
-async fn a_reload_does_not_make_another_handler_of_it() {
+async fn reload_keeps_devices_and_instances() {
     let (node, _agent) = begin("").await;
     let found = node.instances();
     replace(&node, &fs::read(node.path("components/debug_echo.wasm")).unwrap());
     let refused = is_refused(&node, "OtherHandler").await;
-    let told = "the new component says name 'debugEcho' and shared true, the running one 'guest' and false; if that is \
+    let expected = "the new component says name 'debugEcho' and shared true, the running one 'guest' and false; if that is \
                 meant, delete the DiscoveryHandler and make it anew";
-    assert_eq!(accepted(&refused).unwrap().message, told);
+    assert_eq!(accepted(&refused).unwrap().message, expected);
     replace(&node, &version(0));
     runs(&node, 0).await;
     node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  shared: true\n");
@@ -232,7 +235,7 @@ async fn a_reload_does_not_make_another_handler_of_it() {
 /// Of two objects with one handler the one that served first serves on, whatever they are called; after a restart it is the
 /// one that is named like the handler.
 #[tokio::test]
-async fn a_name_stays_with_the_object_that_has_it() {
+async fn handler_name_stays_with_its_first_object() {
     let (node, agent) = begin("").await;
     fs::write(node.path("components/a.wasm"), version(1)).unwrap();
     node.write_handler("a-rival", "a.wasm", "  interval: 200ms\n");
@@ -259,7 +262,7 @@ async fn a_name_stays_with_the_object_that_has_it() {
 
 /// Details that were refused may be good for another version.
 #[tokio::test]
-async fn a_reload_validates_all_details_again() {
+async fn reload_validates_all_details_again() {
     let (node, agent) = begin("").await;
     node.write_configuration("bad", "guest", "      invalid-details\n", "");
     node.wait_for_condition("bad", "DetailsValid", "False", "InvalidDetails").await;
@@ -272,7 +275,7 @@ async fn a_reload_validates_all_details_again() {
 
 /// A cache belongs to one Configuration, and to one version of one handler under the same grants.
 #[tokio::test]
-async fn a_new_version_remembers_nothing() {
+async fn new_version_starts_with_an_empty_cache() {
     let (node, _agent) = begin("").await;
     let write = |name: &str, details: &str| node.write_configuration(name, "guest", &format!("      {details}\n"), "");
     let value = async |name: &str, value: &str| {

@@ -82,7 +82,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn streams_that_end_and_fail_change_nothing_and_disturb_nobody() {
+async fn ended_and_failed_streams_change_nothing() {
     let mut scene = Scene::play().await;
     let long = "x".repeat(4097);
     let with = |change: fn(&mut Device, String), value: &str| {
@@ -129,9 +129,9 @@ fn babble(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandl
             let (mut stream, _) = listener.accept().await.unwrap();
             let (first, others) = (first.clone(), others.clone());
             tokio::spawn(async move {
-                let mut said = stream.write_all(&first).await;
-                while said.is_ok() && !others.is_empty() {
-                    said = stream.write_all(&others).await;
+                let mut printed = stream.write_all(&first).await;
+                while printed.is_ok() && !others.is_empty() {
+                    printed = stream.write_all(&others).await;
                 }
             });
         }
@@ -139,7 +139,7 @@ fn babble(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandl
 }
 
 #[tokio::test]
-async fn what_is_no_grpc_server_is_told_and_disturbs_nobody() {
+async fn non_grpc_server_is_reported_and_affects_no_other() {
     let mut scene = Scene::play().await;
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -172,7 +172,7 @@ async fn what_is_no_grpc_server_is_told_and_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn a_flood_of_messages_is_passed_over_but_for_the_last() {
+async fn message_flood_is_reduced_to_the_last_message() {
     let mut scene = Scene::play().await;
     let before = rss_kib(scene.agent.pid());
     let names: Vec<String> = (0..100).map(|n| format!("device-{n}")).collect();
@@ -194,7 +194,7 @@ async fn a_flood_of_messages_is_passed_over_but_for_the_last() {
 }
 
 #[tokio::test]
-async fn a_handler_that_stalls_keeps_its_devices() {
+async fn stalled_handler_keeps_its_devices() {
     let mut scene = Scene::play().await;
     let calls = scene.cam.calls().len();
     scene.cam.answer(Answer::Silence).await;
@@ -214,7 +214,7 @@ fn write_details(node: &Node, details: &str) {
 }
 
 #[tokio::test]
-async fn a_silent_handler_is_connected_and_has_found_nothing() {
+async fn silent_handler_is_connected_without_result() {
     let node = Node::new();
     write(&node, "cam");
     let _agent = node.start();
@@ -232,7 +232,7 @@ async fn a_silent_handler_is_connected_and_has_found_nothing() {
 }
 
 #[tokio::test]
-async fn a_handler_that_is_killed_and_comes_back_finds_its_instances() {
+async fn restarted_handler_keeps_its_instances() {
     let mut scene = Scene::play().await;
     let kubelet = Kubelet::start(&scene.node.path("kubelet"));
     let instance = of(&scene.node.instances(), "cam")[0].clone();
@@ -256,7 +256,7 @@ async fn a_handler_that_is_killed_and_comes_back_finds_its_instances() {
 }
 
 #[tokio::test]
-async fn properties_and_details_reach_the_handler_and_changes_ask_it_anew() {
+async fn changed_properties_and_details_reopen_the_stream() {
     let node = Node::new();
     let properties = "    discoveryProperties:\n    - name: plain\n      value: one\n    - name: password\n      \
                       valueFrom:\n        secretKeyRef: {name: cam, key: password}\n";
@@ -290,7 +290,7 @@ async fn properties_and_details_reach_the_handler_and_changes_ask_it_anew() {
 }
 
 #[tokio::test]
-async fn a_secret_that_a_handler_repeats_is_shown_nowhere() {
+async fn secret_repeated_by_a_handler_is_hidden() {
     let node = Node::new();
     let properties = "    discoveryProperties:\n    - name: password\n      valueFrom:\n        \
                       secretKeyRef: {name: cam, key: password}\n";
@@ -304,8 +304,8 @@ async fn a_secret_that_a_handler_repeats_is_shown_nowhere() {
     cam.set(Answer::Devices(all));
     cam.register(&node).await.unwrap();
     let incomplete = node.wait_for_condition("cam", "DiscoveryComplete", "False", "SecretInProperty").await;
-    let told = "device 'one': a property contains the secret 'password'";
-    assert!(incomplete.message.contains(told), "{}", incomplete.message);
+    let expected = "device 'one': a property contains the secret 'password'";
+    assert!(incomplete.message.contains(expected), "{}", incomplete.message);
     node.wait_for_instances("the other device", |list| list.len() == 1).await;
 
     cam.answer(Answer::Fail(Status::unavailable("the camera refuses 'hunter2'"))).await;
@@ -315,7 +315,7 @@ async fn a_secret_that_a_handler_repeats_is_shown_nowhere() {
 }
 
 #[tokio::test]
-async fn a_device_outside_of_dev_is_withheld_unless_that_is_allowed() {
+async fn device_outside_dev_is_withheld_unless_allowed() {
     let node = Node::new();
     write(&node, "cam");
     let path = |path: &str| path.to_owned();
@@ -333,8 +333,9 @@ async fn a_device_outside_of_dev_is_withheld_unless_that_is_allowed() {
     cam.register(&node).await.unwrap();
     let found = node.wait_for_instances("what is allowed", |list| list.len() == 2).await;
     let incomplete = node.wait_for_condition("cam", "DiscoveryComplete", "False", "DeviceRefused").await;
-    let told = "device 'passwd': path '/etc/passwd' is not below /dev; --trust-remote-paths of the agent allows others";
-    assert!(incomplete.message.contains(told), "{}", incomplete.message);
+    let expected =
+        "device 'passwd': path '/etc/passwd' is not below /dev; --trust-remote-paths of the agent allows others";
+    assert!(incomplete.message.contains(expected), "{}", incomplete.message);
     assert!(agent.stop());
     let _agent = node.start_with(&["--trust-remote-paths"]);
     let trusted = node.wait_for_instances("all of them", |list| list.len() == 5).await;

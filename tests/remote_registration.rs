@@ -29,14 +29,17 @@ fn write(node: &Node, name: &str) {
 }
 
 #[tokio::test]
-async fn a_handler_that_comes_late_is_used_at_once() {
+async fn late_handler_is_used_at_once() {
     let node = Node::new();
     write(&node, "cam");
     let _agent = node.start();
     let missing = node.wait_for_condition("cam", "HandlerAvailable", "False", "NoHandler").await;
     let socket = node.path("handlers/agent-registration.sock").display().to_string();
-    let told = format!("none of that name has registered at {socket}");
-    assert!(missing.message.contains("no discovery handler 'cam'") && missing.message.ends_with(&told), "{missing:?}");
+    let expected = format!("none of that name has registered at {socket}");
+    assert!(
+        missing.message.contains("no discovery handler 'cam'") && missing.message.ends_with(&expected),
+        "{missing:?}"
+    );
 
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
@@ -46,7 +49,7 @@ async fn a_handler_that_comes_late_is_used_at_once() {
 }
 
 #[tokio::test]
-async fn registering_again_replaces_and_opens_no_second_stream() {
+async fn repeated_registration_replaces_and_keeps_one_stream() {
     let node = Node::new();
     write(&node, "cam");
     let _agent = node.start();
@@ -63,7 +66,7 @@ async fn registering_again_replaces_and_opens_no_second_stream() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_goes_takes_its_stream_along() {
+async fn removed_configuration_closes_its_stream() {
     let node = Node::new();
     write(&node, "cam");
     let _agent = node.start();
@@ -80,7 +83,7 @@ async fn a_configuration_that_goes_takes_its_stream_along() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_with_a_reason() {
+async fn invalid_registration_is_refused_with_a_reason() {
     let node = Node::new();
     let agent = node.start_with(&["--allow-network-handlers", "10.1.0.0/16,10.2.0.0/16"]);
     let handlers = node.path("handlers").canonicalize().unwrap();
@@ -108,10 +111,10 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
         (request("cam", "http://localhost:80", NETWORK), Code::InvalidArgument, "names"),
         (request("cam", &inside("cam.sock"), NETWORK), Code::InvalidArgument, "http://ADDRESS:PORT"),
     ];
-    for (request, code, told) in cases {
+    for (request, code, expected) in cases {
         let status = register(&node, request.clone()).await.unwrap_err();
         assert_eq!(status.code(), code, "{request:?} {status}");
-        assert!(status.message().contains(told), "{request:?} {status}");
+        assert!(status.message().contains(expected), "{request:?} {status}");
     }
     assert_eq!(node.remote_handlers(), []);
     register(&node, request("cam", "http://10.2.0.1:80", NETWORK)).await.unwrap();
@@ -120,7 +123,7 @@ async fn what_makes_no_sense_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn ten_thousand_registrations_are_too_many_and_those_before_stay() {
+async fn registrations_beyond_the_limit_are_refused() {
     let node = Node::new();
     write(&node, "cam");
     let agent_process = node.start();
@@ -155,7 +158,7 @@ async fn ten_thousand_registrations_are_too_many_and_those_before_stay() {
 }
 
 #[tokio::test]
-async fn endpoints_that_nobody_serves_make_room_for_others() {
+async fn unreachable_endpoints_make_room_for_others() {
     let node = Node::new();
     let _agent = node.start();
     for n in 0..100 {
@@ -172,7 +175,7 @@ async fn endpoints_that_nobody_serves_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn who_disagrees_about_shared_is_refused_and_both_are_named() {
+async fn disagreement_about_shared_is_refused_naming_both() {
     let node = Node::new();
     node.make_echo_local();
     node.write_echo("echo", 1, &["foo0"]);
@@ -197,7 +200,7 @@ async fn who_disagrees_about_shared_is_refused_and_both_are_named() {
 }
 
 #[tokio::test]
-async fn a_handler_on_the_network_is_served_if_it_is_allowed() {
+async fn network_handler_is_served_if_allowed() {
     let node = Node::new();
     write(&node, "cam");
     let handler = Handler::start_on_network("cam", &["one"]).await;
@@ -217,21 +220,21 @@ async fn a_handler_on_the_network_is_served_if_it_is_allowed() {
     // What is no longer allowed is not dialled.
     let calls = handler.calls().len();
     let agent = node.start();
-    agent.wait_for_log("no longer used").await;
+    agent.wait_for_log("registration not restored").await;
     node.wait_for_condition("cam", "Ready", "False", "NoHandler").await;
     assert_eq!(handler.calls().len(), calls);
     assert!(node.instances().iter().all(is_online), "its devices stay as they are");
 }
 
 #[tokio::test]
-async fn only_users_that_are_named_may_register_and_serve() {
+async fn only_allowed_users_may_register_and_serve() {
     if !skip::is_root() {
         return;
     }
     let node = Node::new();
     let everyone = fs::Permissions::from_mode(0o777);
     fs::set_permissions(node.path("handlers"), everyone.clone()).unwrap();
-    fs::set_permissions(node.path("handlers").parent().unwrap(), everyone.clone()).unwrap();
+    fs::set_permissions(node.path("handlers").parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let socket = node.path("handlers/agent-registration.sock");
     let mode = || fs::symlink_metadata(&socket).map(|socket| socket.permissions().mode() & 0o777).ok();
     let program = |directory: &str| {
@@ -244,7 +247,7 @@ async fn only_users_that_are_named_may_register_and_serve() {
     let agent = node.start_with(&["--allow-handler-uid", "4712"]);
     wait_for("a socket that others may open", mode, |mode| *mode == Some(0o666)).await;
     let _refused = program("handlers");
-    agent.wait_for_log("user id 4711 may not serve discovery handlers; --allow-handler-uid 4711 lets it").await;
+    agent.wait_for_log("user id 4711 may not serve discovery handlers; allow it with --allow-handler-uid 4711").await;
     // One that is allowed to register does so in its name: who listens there counts, too. It waits for an agent of its own.
     fs::create_dir(node.path("handlers/deeper")).unwrap();
     fs::set_permissions(node.path("handlers/deeper"), everyone).unwrap();
@@ -266,7 +269,7 @@ async fn only_users_that_are_named_may_register_and_serve() {
 }
 
 #[tokio::test]
-async fn without_a_handler_directory_the_rest_goes_on() {
+async fn missing_handler_directory_affects_nothing_else() {
     let node = Node::new();
     fs::remove_dir(node.path("handlers")).unwrap();
     fs::write(node.path("handlers"), "in the way").unwrap();
@@ -275,7 +278,7 @@ async fn without_a_handler_directory_the_rest_goes_on() {
     let agent = node.start();
     agent.wait_for_log("remote discovery handlers can't register").await;
     node.wait_for_instances("a device", |list| list.len() == 1).await;
-    assert!(agent.log().contains("name another directory with --handlers-dir"));
+    assert!(agent.log().contains("set another directory with --handlers-dir"));
     // Later there is one.
     fs::remove_file(node.path("handlers")).unwrap();
     agent.wait_for_log("discovery handlers can register").await;
@@ -285,13 +288,13 @@ async fn without_a_handler_directory_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn a_registration_socket_that_is_lost_is_made_anew() {
+async fn lost_registration_socket_is_bound_again() {
     let node = Node::new();
     write(&node, "cam");
     let agent = node.start();
     agent.wait_for_log("discovery handlers can register").await;
     node.remove("handlers/agent-registration.sock");
-    agent.wait_for_log("the registration socket is gone; making it anew").await;
+    agent.wait_for_log("the registration socket is lost; binding it again").await;
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
     handler.register(&node).await.unwrap();
     node.wait_for_instances("its device", |list| list.len() == 1).await;

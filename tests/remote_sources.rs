@@ -26,7 +26,7 @@ fn value_of(instance: &Instance) -> &str {
 }
 
 #[tokio::test]
-async fn a_component_and_two_remote_handlers_of_one_name_are_merged() {
+async fn component_and_two_remote_handlers_are_merged() {
     let node = Node::new();
     node.write_echo("echo", 1, &["foo0", "foo1"]);
     let _agent = node.start();
@@ -57,7 +57,7 @@ async fn a_component_and_two_remote_handlers_of_one_name_are_merged() {
 }
 
 #[tokio::test]
-async fn after_a_restart_nothing_is_missing_before_all_of_before_have_spoken() {
+async fn restart_keeps_devices_until_all_sources_report() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     write(&node, "cam", "cam");
@@ -103,7 +103,7 @@ async fn after_a_restart_nothing_is_missing_before_all_of_before_have_spoken() {
 }
 
 #[tokio::test]
-async fn a_handler_is_found_by_its_socket_when_the_agent_has_lost_its_memory() {
+async fn handler_is_found_by_its_socket_after_state_loss() {
     let node = Node::new();
     write(&node, "cam", "cam");
     let agent = node.start();
@@ -120,7 +120,7 @@ async fn a_handler_is_found_by_its_socket_when_the_agent_has_lost_its_memory() {
 }
 
 #[tokio::test]
-async fn another_handler_takes_over_with_its_first_word() {
+async fn new_handler_takes_over_with_its_first_message() {
     let node = Node::new();
     write(&node, "cam", "one");
     let _agent = node.start();
@@ -139,7 +139,7 @@ async fn another_handler_takes_over_with_its_first_word() {
     assert_eq!(identities(&after).iter().filter(|one| identities(&before).contains(one)).count(), 1);
 }
 
-/// Whether the agent says of all devices that it can't tell.
+/// Returns whether the agent says of all devices that it can't tell.
 fn unknown(instances: &[Instance]) -> Vec<&str> {
     let is_unknown = |instance: &&Instance| {
         let conditions = &instance.status.as_ref().unwrap().conditions;
@@ -149,12 +149,12 @@ fn unknown(instances: &[Instance]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn devices_of_a_handler_that_is_gone_for_long_are_unknown_until_one_of_its_name_speaks() {
+async fn devices_of_a_lost_handler_are_unknown_until_reported() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     write(&node, "cam", "cam");
-    let patience = ["--handler-patience-seconds", "1"];
-    let agent = node.start_with(&patience);
+    let timeout_flag = ["--handler-offline-seconds", "1"];
+    let agent = node.start_with(&timeout_flag);
     let cam = Handler::start(&node, "cam", "cam", &["one", "two"]);
     cam.register(&node).await.unwrap();
     let mut before = node.wait_for_instances("both devices", |list| online(list) == ["one", "two"]).await;
@@ -164,7 +164,7 @@ async fn devices_of_a_handler_that_is_gone_for_long_are_unknown_until_one_of_its
     let admitted = kubelet.admit("pod", "container", &used_one, 1).await.unwrap();
 
     drop(cam);
-    agent.wait_for_log("forgotten: it was offline for too long").await;
+    agent.wait_for_log("endpoint removed: it was offline for too long").await;
     node.wait_for_instances("devices nobody knows about", |list| unknown(list).len() == 2).await;
     node.wait_for_condition("cam", "HandlerAvailable", "False", "NoHandler").await;
     kubelet.wait_for("no free slot", |view| view.resource(&free_one).allocatable() == 0).await;
@@ -176,7 +176,7 @@ async fn devices_of_a_handler_that_is_gone_for_long_are_unknown_until_one_of_its
 
     // Not even the agent's restart makes them known.
     agent.kill();
-    let _agent = node.start_with(&patience);
+    let _agent = node.start_with(&timeout_flag);
     kubelet.wait_for("the same slot", |view| view.resource(&used_one).registrations == 2).await;
     kubelet.wait_for("only the slot in use", |view| view.resource(&used_one).allocatable() == 1).await;
     assert_eq!(unknown(&node.instances()).len(), 2);
@@ -193,10 +193,10 @@ async fn devices_of_a_handler_that_is_gone_for_long_are_unknown_until_one_of_its
 }
 
 #[tokio::test]
-async fn who_is_back_and_silent_for_long_no_longer_answers_for_its_devices() {
+async fn silent_handler_loses_its_devices_after_the_timeout() {
     let node = Node::new();
     write(&node, "cam", "cam");
-    let _agent = node.start_with(&["--handler-patience-seconds", "2"]);
+    let _agent = node.start_with(&["--handler-offline-seconds", "2"]);
     let cam = Handler::start(&node, "cam", "cam", &["one", "two"]);
     cam.register(&node).await.unwrap();
     node.wait_for_instances("both devices", |list| online(list) == ["one", "two"]).await;
@@ -211,7 +211,7 @@ async fn who_is_back_and_silent_for_long_no_longer_answers_for_its_devices() {
 }
 
 #[tokio::test]
-async fn handlers_of_both_kinds_are_shown_with_how_they_are_doing() {
+async fn both_kinds_of_handlers_are_listed_with_their_status() {
     let node = Node::new();
     node.write_echo("echo", 1, &["foo0", "foo1", "foo2"]);
     write(&node, "cam", "cam");

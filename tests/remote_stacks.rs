@@ -69,26 +69,26 @@ async fn story(stack: Stack) {
 }
 
 #[tokio::test]
-async fn a_handler_on_tonic_is_served() {
+async fn tonic_handler_is_served() {
     story(Stack::Tonic).await;
 }
 
 #[tokio::test]
-async fn a_handler_on_grpcio_is_served() {
+async fn grpcio_handler_is_served() {
     story(Stack::Grpcio).await;
 }
 
 #[tokio::test]
-async fn a_handler_on_grpclib_is_served() {
+async fn grpclib_handler_is_served() {
     story(Stack::Grpclib).await;
 }
 
 #[tokio::test]
-async fn a_handler_on_grpc_js_is_served() {
+async fn grpc_js_handler_is_served() {
     story(Stack::GrpcJs).await;
 }
 
 #[tokio::test]
-async fn a_handler_on_grpc_go_is_served() {
+async fn grpc_go_handler_is_served() {
     story(Stack::GrpcGo).await;
 }

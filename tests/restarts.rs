@@ -16,7 +16,7 @@ fn node_with_echo(shared: bool) -> Node {
 }
 
 #[tokio::test]
-async fn a_killed_agent_comes_back_with_the_same_instances_and_claims() {
+async fn killed_agent_returns_with_its_instances_and_claims() {
     for shared in [true, false] {
         let node = node_with_echo(shared);
         let mut kubelet = Kubelet::start(&node.path("kubelet"));
@@ -87,7 +87,7 @@ async fn devices_are_served_before_and_without_a_handler() {
 }
 
 #[tokio::test]
-async fn sigterm_removes_the_sockets_and_leaves_instances_and_claims() {
+async fn sigterm_removes_sockets_and_keeps_instances_and_claims() {
     let node = node_with_echo(true);
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();
@@ -110,7 +110,7 @@ async fn sigterm_removes_the_sockets_and_leaves_instances_and_claims() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_restarts_finds_every_resource_again() {
+async fn restarted_kubelet_finds_every_resource_again() {
     let node = node_with_echo(false);
     let mut kubelet = Kubelet::start(&node.path("kubelet"));
     let _agent = node.start();
@@ -129,7 +129,7 @@ async fn a_kubelet_that_restarts_finds_every_resource_again() {
 }
 
 #[tokio::test]
-async fn a_second_agent_waits_unregistered_and_takes_over() {
+async fn second_agent_waits_unregistered_and_takes_over() {
     let node = node_with_echo(true);
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let first = node.start();
@@ -140,9 +140,9 @@ async fn a_second_agent_waits_unregistered_and_takes_over() {
 
     let mut second = node.start();
     let third = node.start();
-    let told = format!("is in use by the agent with pid {}: waiting for it to end", first.pid());
-    second.wait_for_log(&told).await;
-    third.wait_for_log(&told).await;
+    let expected = format!("is locked by the agent with pid {}; waiting for it to end", first.pid());
+    second.wait_for_log(&expected).await;
+    third.wait_for_log(&expected).await;
     assert!(third.stop(), "one that waits ends when told to");
     assert!(second.is_running() && !second.log().contains("agent started"));
     assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);
@@ -156,7 +156,7 @@ async fn a_second_agent_waits_unregistered_and_takes_over() {
 }
 
 #[tokio::test]
-async fn directories_may_be_named_by_relative_paths() {
+async fn directories_may_be_relative_paths() {
     let node = node_with_echo(false);
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start_relative();

@@ -11,14 +11,14 @@ const KILLS: usize = 15;
 const SLOTS: usize = 4;
 
 #[tokio::test]
-async fn no_claim_on_a_local_device_is_lost_or_made_twice() {
+async fn local_claims_are_never_lost_or_duplicated() {
     let node = Node::new();
     node.make_echo_local();
     weather(&node).await;
 }
 
 #[tokio::test]
-async fn no_claim_on_a_shared_device_is_lost_or_made_twice() {
+async fn shared_claims_are_never_lost_or_duplicated() {
     weather(&Node::new()).await;
 }
 

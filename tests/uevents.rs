@@ -8,7 +8,7 @@ use akri_api::Instance;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::kubelet::{Admitted, Kubelet};
-use crate::support::node::{Agent, Node, akri, is_online, resource_of};
+use crate::support::node::{Agent, Node, akri, all_devices, is_online, resource_of};
 use crate::support::udev::Machine;
 use crate::support::udev::camera::Camera;
 use crate::support::zram::Zrams;
@@ -31,7 +31,7 @@ const WHOLE_CAMERAS: &str = r#"      udevRules:
 
 fn patient_node() -> Node {
     let node = Node::new();
-    let grants = "  grants:\n    udev:\n      subsystems: [\"*\"]\n    devicePaths: [\"/dev/**\"]\n";
+    let grants = format!("  grants:\n    udev:\n      subsystems: [\"*\"]\n{}", all_devices());
     node.write_handler("udev", "udev.wasm", &format!("{grants}  interval: 1h\n"));
     node
 }
@@ -50,7 +50,7 @@ fn online(instances: &[Instance]) -> usize {
 }
 
 #[tokio::test]
-async fn a_real_device_is_noticed_without_udevd() {
+async fn real_device_is_noticed_without_udevd() {
     let Some(zrams) = Zrams::claim().await else { return };
     let node = patient_node();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -73,12 +73,12 @@ async fn a_real_device_is_noticed_without_udevd() {
 }
 
 #[tokio::test]
-async fn cameras_are_published_when_udevd_is_through_with_them() {
+async fn cameras_are_published_after_udevd_finished() {
     let Some(mut machine) = Machine::new() else { return };
     machine.start_udevd(CAPTURE).await;
     let cameras = [Camera::in_port(1), Camera::in_port(2)];
     machine.plug(&cameras[..1]);
-    machine.settle().await;
+    machine.wait_until_idle().await;
     let node = patient_node();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("camera", "udev", CAMERAS, "");
@@ -104,7 +104,7 @@ async fn cameras_are_published_when_udevd_is_through_with_them() {
 }
 
 #[tokio::test]
-async fn a_burst_of_600_uevents_leads_to_few_rounds() {
+async fn burst_of_600_uevents_causes_few_rounds() {
     let Some(mut machine) = Machine::new() else { return };
     machine.start_udevd(CAPTURE).await;
     let node = patient_node();
@@ -135,13 +135,13 @@ async fn a_burst_of_600_uevents_leads_to_few_rounds() {
 }
 
 #[tokio::test]
-async fn a_camera_that_comes_back_under_other_numbers_is_the_same_instance() {
+async fn replugged_camera_keeps_its_instance() {
     let Some(mut machine) = Machine::new() else { return };
     machine.start_udevd(CAPTURE).await;
     let (before, other) = (Camera::in_port(1), Camera::in_port(2));
     let after = Camera { number: 77, video: 40, ..before };
     machine.plug(&[before, other]);
-    machine.settle().await;
+    machine.wait_until_idle().await;
     let node = patient_node();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("camera", "udev", WHOLE_CAMERAS, "  capacity: 2\n");
@@ -176,7 +176,7 @@ async fn a_camera_that_comes_back_under_other_numbers_is_the_same_instance() {
 }
 
 #[tokio::test]
-async fn udevd_that_can_not_be_heard_is_waited_for() {
+async fn unreachable_udevd_is_waited_for() {
     let Some(zrams) = Zrams::claim().await else { return };
     let Some(mut machine) = Machine::with_real_devices() else { return };
     machine.start_udevd("SUBSYSTEM==\"block\", KERNEL==\"zram*\", ENV{STORY}=\"told\"\n").await;
@@ -193,7 +193,7 @@ async fn udevd_that_can_not_be_heard_is_waited_for() {
 }
 
 #[tokio::test]
-async fn lost_uevents_lead_to_a_full_round() {
+async fn lost_uevents_cause_a_full_round() {
     let Some(machine) = Machine::new() else { return };
     let node = patient_node();
     let rule = "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n";
@@ -215,7 +215,7 @@ async fn lost_uevents_lead_to_a_full_round() {
 }
 
 #[tokio::test]
-async fn uevents_of_other_subsystems_and_such_that_make_no_sense_start_no_round() {
+async fn unrelated_or_invalid_uevents_start_no_round() {
     let Some(machine) = Machine::new() else { return };
     let node = patient_node();
     let rule = "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n";

@@ -19,14 +19,14 @@ fn rounds(agent: &Agent, configuration: &str) -> usize {
 }
 
 /// Says something to the group, that many times.
-fn say(network: &Namespace, times: usize) {
-    let said = network.run(move || {
+fn send(network: &Namespace, times: usize) {
+    let sent = network.run(move || {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         for _ in 0..times {
             socket.send_to(b"<Hello/>", GROUP).unwrap();
         }
     });
-    said.join().unwrap();
+    sent.join().unwrap();
 }
 
 async fn run_rounds(agent: &Agent, configuration: &str, count: usize) {
@@ -34,7 +34,7 @@ async fn run_rounds(agent: &Agent, configuration: &str, count: usize) {
 }
 
 #[tokio::test]
-async fn a_datagram_to_a_granted_group_starts_a_round() {
+async fn datagram_to_a_granted_group_starts_a_round() {
     let Some(network) = Namespace::new() else { return };
     let node = Node::new();
     fs::copy(guest(), node.path("components/guest.wasm")).unwrap();
@@ -43,13 +43,13 @@ async fn a_datagram_to_a_granted_group_starts_a_round() {
     let agent = node.start_by(network.command(&akri()), &[]);
     run_rounds(&agent, "guest", 1).await;
     // The agent joins the group in the background: what is said before that is not heard.
-    let said = || {
-        say(&network, 1);
+    let sent = || {
+        send(&network, 1);
         rounds(&agent, "guest")
     };
-    wait_for("a round for a datagram", said, |rounds| *rounds >= 2).await;
+    wait_for("a round for a datagram", sent, |rounds| *rounds >= 2).await;
     // A flood is heard, and does not start a round each.
-    say(&network, 2000);
+    send(&network, 2000);
     wait_for("a round for the flood", || rounds(&agent, "guest"), |rounds| *rounds >= 3).await;
     assert!(rounds(&agent, "guest") < 10);
 
@@ -58,7 +58,7 @@ async fn a_datagram_to_a_granted_group_starts_a_round() {
     node.write_handler("guest", "guest.wasm", HOURLY);
     wait_for("a round under the new rules", || rounds(&agent, "guest"), |rounds| *rounds > before).await;
     let before = rounds(&agent, "guest");
-    say(&network, 10);
+    send(&network, 10);
     node.write_echo("echo", 1, &["foo0"]);
     node.wait_for_instance("echo-8120fe", "another handler's device", |_| true).await;
     assert_eq!(rounds(&agent, "guest"), before);

@@ -11,7 +11,7 @@ use akri_model::grant::{Grants, Limits};
 use akri_model::policy;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../host/agent/src/remote/convert.rs"]
+#[path = "../../host/remote/src/convert.rs"]
 mod convert;
 
 fuzz_target!(|message: &[u8]| {

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../host/agent/src/uevent/message.rs"]
+#[path = "../../host/node/src/uevent/message.rs"]
 mod message;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use akri_agent::metrics::Metrics;
-use akri_agent::plugin::resource::{Advertised, Preference, Refused, Resource, VirtualDevice};
-use akri_agent::plugin::{Plugin, Plugins};
-use akri_model::edits::ContainerEdits;
+use akri_kubelet::resource::{
+    AdvertisedDevices, AllocateError, ContainerResponse, Preference, Resource, VirtualDevice,
+};
+use akri_kubelet::{Plugin, Plugins};
 use async_trait::async_trait;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// A resource that hands out whatever it is asked for and writes down the requests.
 pub struct Shelf {
     pub name: String,
-    pub advertised: watch::Sender<Advertised>,
+    pub advertised: watch::Sender<AdvertisedDevices>,
     state: Mutex<ShelfState>,
 }
 
@@ -25,14 +25,14 @@ pub struct Shelf {
 struct ShelfState {
     requests: Vec<Vec<Vec<String>>>,
     claimed: BTreeSet<String>,
-    refuse: Option<Refused>,
+    refuse: Option<AllocateError>,
 }
 
 impl Shelf {
     /// `akri.sh/<name>` with ids `<name>-0` to `<name>-<count - 1>`, all healthy.
     pub fn new(name: &str, count: usize) -> Arc<Self> {
         let devices = (0..count).map(|i| VirtualDevice { id: format!("{name}-{i}"), healthy: true }).collect();
-        let advertised = watch::Sender::new(Advertised { devices, ..Advertised::default() });
+        let advertised = watch::Sender::new(AdvertisedDevices { devices, ..AdvertisedDevices::default() });
         Arc::new(Self { name: format!("akri.sh/{name}"), advertised, state: Mutex::default() })
     }
 
@@ -40,7 +40,7 @@ impl Shelf {
         self.advertised.send_modify(|advertised| advertised.devices[index].healthy = healthy);
     }
 
-    pub fn refuse(&self, refused: Refused) {
+    pub fn refuse(&self, refused: AllocateError) {
         self.state.lock().unwrap().refuse = Some(refused);
     }
 
@@ -55,11 +55,11 @@ impl Resource for Shelf {
         &self.name
     }
 
-    fn advertised(&self) -> watch::Receiver<Advertised> {
+    fn advertised(&self) -> watch::Receiver<AdvertisedDevices> {
         self.advertised.subscribe()
     }
 
-    async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerEdits>, Refused> {
+    async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerResponse>, AllocateError> {
         let mut state = self.state.lock().unwrap();
         state.requests.push(containers.clone());
         if let Some(refused) = state.refuse.take() {
@@ -67,11 +67,11 @@ impl Resource for Shelf {
             return Err(refused);
         }
         state.claimed.extend(containers.iter().flatten().cloned());
-        let edits = |ids: &Vec<String>| ContainerEdits {
-            env: [("IDS".to_owned(), ids.join(","))].into(),
-            ..ContainerEdits::default()
+        let response = |ids: &Vec<String>| ContainerResponse {
+            envs: [("IDS".to_owned(), ids.join(","))].into(),
+            ..ContainerResponse::default()
         };
-        Ok(containers.iter().map(edits).collect())
+        Ok(containers.iter().map(response).collect())
     }
 
     /// The last ones, so that it shows.
@@ -105,7 +105,7 @@ impl Node {
     }
 
     pub fn fresh(dir: TempDir) -> Self {
-        let plugins = Plugins::start(dir.path(), Metrics::default());
+        let plugins = Plugins::start(dir.path(), Default::default());
         Self { dir, plugins }
     }
 
@@ -124,7 +124,7 @@ impl Node {
     }
 
     pub async fn registered(&self, count: usize) {
-        let mut counts = self.plugins.registered();
+        let mut counts = self.plugins.counts();
         let registered = counts.wait_for(|counts| counts.registered == count);
         tokio::time::timeout(Duration::from_secs(60), registered).await.expect("registered in time").unwrap();
     }

@@ -1,4 +1,4 @@
-//! A name service for stories, over DNS (RFC 1035) on a loopback address.
+//! A DNS server (RFC 1035) for stories, on a loopback address.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::skip::skip;
+use super::skip::{is_root, skip};
 
-/// Answers until it is dropped; then nobody listens any more.
+/// The DNS server. It answers until it is dropped.
 pub struct NameService {
     directory: TempDir,
     silent: Arc<AtomicBool>,
@@ -23,8 +23,12 @@ pub struct NameService {
 }
 
 impl NameService {
-    /// At an address, with these names. None, with the reason, where programs can't be made to ask it.
+    /// Starts it at an address, with these names. `None`, with the reason printed, where programs can't be configured
+    /// to use it.
     pub fn new(at: Ipv4Addr, names: &[(&str, Ipv4Addr)]) -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
         if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
             skip("this needs a mount namespace");
             return None;
@@ -45,7 +49,7 @@ impl NameService {
         Some(Self { directory, silent, over, thread: Some(thread) })
     }
 
-    /// A program that asks it and nobody else.
+    /// Returns a command that uses only this server.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("unshare");
         let script = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
@@ -53,12 +57,12 @@ impl NameService {
         command
     }
 
-    /// Lets it hear questions and say nothing.
+    /// Makes it ignore queries.
     pub fn hang(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it; programs that ask it go on.
+    /// Stops it; programs keep using its address.
     pub fn fail(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         self.thread.take().map(JoinHandle::join);
@@ -80,7 +84,7 @@ fn serve(socket: &UdpSocket, names: &HashMap<String, Ipv4Addr>, silent: &AtomicB
     socket.send_to(&answer(&question[..length], names), from).unwrap();
 }
 
-/// A name that is not known is told as such; a known one has no other records than its address.
+/// Builds the response: an unknown name is an error, and known ones have addresses only.
 fn answer(question: &[u8], names: &HashMap<String, Ipv4Addr>) -> Vec<u8> {
     const HEADER: usize = 12;
     let mut labels = Vec::new();

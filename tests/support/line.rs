@@ -1,34 +1,35 @@
-//! A cluster that can't be reached, or only halfway.
+//! A cluster with simulated faults.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use akri_agent::cluster::local::Local;
-use akri_agent::cluster::{Cluster, ClusterError, Created, HandlerReport, Manifests, Occurrence, Report, Swapped};
+use akri_cluster::local::Local;
+use akri_cluster::{Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent};
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
+use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use tokio::sync::{RwLock, watch};
 
-/// The local cluster behind a line that can be cut.
+/// A local cluster with a connection that can fail.
 pub struct Line {
-    /// What is at its other end.
+    /// The cluster behind it.
     pub to: Local,
-    /// Nothing gets through.
+    /// Whether requests are lost.
     pub cut: AtomicBool,
-    /// Requests get through and answers do not.
+    /// Whether responses are lost.
     pub deaf: AtomicBool,
-    /// Claims wait for as long as this is written to.
+    /// Delays claims while it is write-locked.
     pub slow: RwLock<()>,
-    /// What publishing one object fails with.
+    /// The error of publishing one object.
     pub lost: Mutex<Option<(Key, ClusterError)>>,
-    /// How often something was to be published.
+    /// Number of publish calls.
     pub published: AtomicUsize,
 }
 
 impl Line {
-    /// A line that is not cut.
+    /// Creates a working connection.
     pub fn to(local: Local) -> Self {
         Self {
             to: local,
@@ -84,7 +85,7 @@ impl Cluster for Line {
         self.through(self.to.find(configuration, identity, names).await)
     }
 
-    async fn create(&self, instance: &Instance) -> Result<Created, ClusterError> {
+    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
         self.check()?;
         self.through(self.to.create(instance).await)
     }
@@ -103,17 +104,22 @@ impl Cluster for Line {
         self.through(self.to.delete(key, uid).await)
     }
 
-    async fn swap_usage(&self, key: &Key, slot: &str, from: &str, to: &str) -> Result<Swapped, ClusterError> {
+    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
+        self.check()?;
+        self.through(self.to.get(key).await)
+    }
+
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
         let _turn = self.slow.read().await;
-        self.through(self.to.swap_usage(key, slot, from, to).await)
+        self.through(self.to.patch_slots(key, patch).await)
     }
 
-    fn tell(&self, occurrence: Occurrence) {
-        self.to.tell(occurrence);
+    fn record_event(&self, event: ObjectEvent) {
+        self.to.record_event(event);
     }
 
-    async fn report(&self, report: &Report) -> Result<(), ClusterError> {
+    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
         self.through(self.to.report(report).await)
     }
 

@@ -1,5 +1,6 @@
-//! What stories are made with.
+//! Support for stories.
 
+pub mod brokers;
 pub mod cluster;
 pub mod dns;
 pub mod kubelet;

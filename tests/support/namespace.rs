@@ -1,4 +1,4 @@
-//! A network of its own for stories whose peers listen everywhere or send multicast: nothing gets out of it.
+//! An isolated network for stories whose peers listen on all addresses or send multicast.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -9,21 +9,24 @@ use std::thread::{self, JoinHandle};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::skip::skip;
+use super::skip::{is_root, skip};
 
-/// Only the loopback interface, which multicast goes to as well.
+/// Sets up the loopback interface only, also for multicast.
 const SET_UP: &str =
     "ip link set lo up multicast on && ip route add 224.0.0.0/4 dev lo src 127.0.0.1 && echo ready && exec cat";
 
-/// A network namespace. It goes with the last process in it; the one that keeps it goes when this is dropped.
+/// A network namespace. It ends with its last process; the one that holds it ends on drop.
 pub struct Namespace {
-    /// Ends when its input does.
+    /// Ends when its standard input is closed.
     holder: Child,
 }
 
 impl Namespace {
-    /// None, with the reason, where it can't be made.
+    /// Creates a namespace. `None`, with the reason printed, where that is not possible.
     pub fn new() -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
         let mut holder = Command::new("unshare");
         holder.args(["--net", "sh", "-c", SET_UP]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut holder = holder.spawn().unwrap();
@@ -37,14 +40,14 @@ impl Namespace {
         Some(Self { holder })
     }
 
-    /// A program that will run in it.
+    /// Returns a command that runs in it.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--net", "--"]).arg(program);
         command
     }
 
-    /// Runs something on a thread in it: sockets stay in the network namespace of the thread that made them.
+    /// Runs a function on a thread in it: sockets stay in the network namespace of the thread that created them.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = File::open(format!("/proc/{}/ns/net", self.holder.id())).unwrap();
         thread::spawn(move || {

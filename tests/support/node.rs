@@ -1,27 +1,34 @@
-//! A node for stories: directories of its own and, when wanted, the real agent as a process.
+//! A node for stories: directories and, on demand, the real agent as a process.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
-use akri_agent::remote::read_remote_handlers;
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, DiscoveryHandlerStatus, Instance};
+use akri_cluster::local::{read_configurations, read_handlers, read_instances};
 use akri_model::names::resource_name;
+use akri_remote::read_remote_handlers;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a story waits for something. Long, because only a test that fails waits that long.
+/// Time limit of a wait; only failing tests reach it.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Where the built components are, with their DiscoveryHandler manifests.
+/// Returns the directory of the built components and their DiscoveryHandler manifests.
 pub fn built_components() -> PathBuf {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/components");
     assert!(directory.join("udev.wasm").exists(), "no components in {}: run 'make components'", directory.display());
     directory
+}
+
+/// A cache (`XDG_CACHE_HOME`) of compiled components that all stories share. Compiling takes longer than most stories, and on a
+/// busy machine longer than a story waits for anything.
+pub fn compiled_components() -> PathBuf {
+    built_components().join("../compiled-for-stories")
 }
 
 /// The component that misbehaves as its details say.
@@ -31,21 +38,29 @@ pub fn guest() -> PathBuf {
     file
 }
 
-/// The program, as `cargo build` made it for the profile these tests were built with.
+/// Returns the program from the same profile as these tests.
 pub fn akri() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().unwrap().parent().unwrap().join("akri");
-    assert!(program.exists(), "no program at {}: run 'make build'", program.display());
-    program
+    let own = std::env::current_exe().unwrap(); // a test in deps/, or a program beside it
+    let program = own.ancestors().skip(1).take(2).map(|directory| directory.join("akri")).find(|path| path.exists());
+    program.unwrap_or_else(|| panic!("no program beside {}: run 'make build'", own.display()))
 }
 
-/// A node: `manifests/`, `components/`, `state/`, `kubelet/`, `handlers/` in a directory that goes when this does.
+/// Returns manifest lines that grant everything below `/dev`, and by name what has to be named. The shipped manifest grants
+/// less.
+pub fn all_devices() -> String {
+    let disks = (0..16).map(|number| format!("zram{number}"));
+    let names = ["**", "kmsg"].map(str::to_owned).into_iter().chain(disks);
+    let lines: String = names.map(|name| format!("    - /dev/{name}\n")).collect();
+    format!("    devicePaths:\n{lines}")
+}
+
+/// A node: `manifests/`, `components/`, `state/`, `kubelet/`, `handlers/` in a temporary directory.
 pub struct Node {
     directory: tempfile::TempDir,
 }
 
 impl Node {
-    /// With the built-in handlers, but rounds every 200 ms.
+    /// Creates a node with the built-in handlers and an interval of 200 ms.
     pub fn new() -> Self {
         let node = Self { directory: tempfile::tempdir().unwrap() };
         for name in ["manifests", "components", "kubelet", "handlers"] {
@@ -53,6 +68,7 @@ impl Node {
         }
         for handler in ["udev", "debug-echo"] {
             let manifest = fs::read_to_string(built_components().join(format!("{handler}.yaml"))).unwrap();
+            let manifest = manifest.replace("    devicePaths:\n", &all_devices());
             node.write(&format!("components/{handler}.yaml"), &format!("{manifest}  interval: 200ms\n"));
         }
         for file in ["udev.wasm", "debug_echo.wasm"] {
@@ -65,7 +81,7 @@ impl Node {
         self.directory.path().join(name)
     }
 
-    /// Writes a file as a careful editor does: beside it first, then renamed.
+    /// Writes a file atomically, as careful editors do.
     pub fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         let beside = path.with_extension("new");
@@ -77,7 +93,7 @@ impl Node {
         fs::remove_file(self.path(name)).unwrap();
     }
 
-    /// A DiscoveryHandler for a file of `components/`; `spec` is lines of YAML with their indentation.
+    /// Writes a DiscoveryHandler for a file of `components/`; `spec` is indented lines of YAML.
     pub fn write_handler(&self, name: &str, file: &str, spec: &str) {
         let text = format!(
             "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {name}\nspec:\n  component:\n    \
@@ -86,18 +102,18 @@ impl Node {
         self.write(&format!("components/{name}.yaml"), &text);
     }
 
-    /// debugEcho's devices belong to this node alone, like real ones; by default they are shared by all nodes.
+    /// Makes debugEcho's devices local; by default they are shared.
     pub fn make_echo_local(&self) {
         self.write_handler("debug-echo", "debug_echo.wasm", "  shared: false\n  interval: 200ms\n");
     }
 
-    /// Adds the component that misbehaves as its details say; `spec` as for [`Node::write_handler`].
+    /// Adds the misbehaving component; `spec` as for [`Node::write_handler`].
     pub fn add_guest(&self, spec: &str) {
         fs::copy(guest(), self.path("components/guest.wasm")).unwrap();
         self.write_handler("guest", "guest.wasm", &format!("  interval: 200ms\n{spec}"));
     }
 
-    /// A Configuration named `name` for debugEcho with these devices.
+    /// Writes a Configuration named `name` for debugEcho with these devices.
     pub fn write_echo(&self, name: &str, capacity: u32, devices: &[&str]) {
         let descriptions: String = devices.iter().map(|device| format!("      - \"{device}\"\n")).collect();
         let details = if devices.is_empty() {
@@ -109,7 +125,7 @@ impl Node {
         self.write_configuration(name, "debugEcho", &details, &spec);
     }
 
-    /// A Configuration; `details` and `spec` are lines of YAML with their indentation.
+    /// Writes a Configuration; `details` and `spec` are indented lines of YAML.
     pub fn write_configuration(&self, name: &str, handler: &str, details: &str, spec: &str) {
         let text = format!(
             "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata:\n  name: {name}\nspec:\n  discoveryHandler:\n    \
@@ -123,12 +139,12 @@ impl Node {
         self.start_with(&[])
     }
 
-    /// Starts the agent with more flags.
+    /// Starts the agent with additional flags.
     pub fn start_with(&self, flags: &[&str]) -> Agent {
         self.start_by(Command::new(akri()), flags)
     }
 
-    /// The same by a command that runs the program, maybe elsewhere.
+    /// Starts the agent by a command that runs the program.
     pub fn start_by(&self, command: Command, flags: &[&str]) -> Agent {
         self.spawn(self.directory.path(), command, flags)
     }
@@ -144,7 +160,7 @@ impl Node {
         self.spawn_agent(directory, command, "node-a", flags)
     }
 
-    /// Starts the agent as that node of a cluster.
+    /// Starts the agent as a node of a cluster.
     pub fn start_in(&self, kubeconfig: &Path, node: &str) -> Agent {
         let mut command = Command::new(akri());
         command.arg("agent").env("KUBECONFIG", kubeconfig);
@@ -152,6 +168,7 @@ impl Node {
     }
 
     fn spawn_agent(&self, directory: &Path, mut command: Command, node: &str, flags: &[&str]) -> Agent {
+        self.share_compiled();
         for (flag, name) in [
             ("--components", "components"),
             ("--state-dir", "state"),
@@ -160,17 +177,27 @@ impl Node {
         ] {
             command.arg(flag).arg(directory.join(name));
         }
-        command.env("AKRI_SETTLE_SECONDS", "0"); // a flag of the story wins over it
+        command.env("AKRI_RECLAIM_DELAY_SECONDS", "0"); // a flag of the story wins over it
         Agent::spawn(command.args(["--node-name", node, "-v"]).args(flags))
+    }
+
+    /// Makes the agent use [`compiled_components`], unless it has a state directory already.
+    fn share_compiled(&self) {
+        if !self.path("state").exists() {
+            let (state, compiled) = (self.path("state"), compiled_components().join("akri"));
+            let create = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path).unwrap();
+            [&state, &compiled].into_iter().for_each(|path| create(path));
+            symlink(compiled.canonicalize().unwrap(), state.join("compiled")).unwrap();
+        }
     }
 
     /// Runs another subcommand to its end.
     pub fn akri(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(akri());
-        command.env("XDG_CACHE_HOME", self.path("cache")).args(arguments).stdin(Stdio::null()).output().unwrap()
+        command.env("XDG_CACHE_HOME", compiled_components()).args(arguments).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// `akri discover` with this file's text.
+    /// Runs `akri discover` with this text as file.
     pub fn discover(&self, text: &str, flags: &[&str]) -> Output {
         self.write("try.yaml", text);
         let (file, components) = (self.path("try.yaml"), self.path("components"));
@@ -182,7 +209,7 @@ impl Node {
         read_instances(&self.path("state")).unwrap()
     }
 
-    /// The published Instance of a name in the namespace `default`.
+    /// Returns the published Instance of a name in the namespace `default`.
     pub fn instance(&self, name: &str) -> Option<Instance> {
         self.instances().into_iter().find(|instance| name_of(instance) == name)
     }
@@ -191,13 +218,13 @@ impl Node {
         read_configurations(&self.path("state")).unwrap()
     }
 
-    /// What is reported of a DiscoveryHandler.
+    /// Returns the reported status of a DiscoveryHandler.
     pub fn handler(&self, name: &str) -> Option<DiscoveryHandlerStatus> {
         let handlers = read_handlers(&self.path("state")).unwrap();
         handlers.into_iter().find(|handler| handler.metadata.name.as_deref() == Some(name))?.status
     }
 
-    /// Waits until what is reported of a DiscoveryHandler is as wanted, and returns it.
+    /// Waits until the status of a DiscoveryHandler satisfies a condition, and returns it.
     pub async fn wait_for_handler(
         &self,
         name: &str,
@@ -208,37 +235,37 @@ impl Node {
         wait_for(what, || self.handler(name), is_wanted).await.unwrap()
     }
 
-    /// How the remote handlers are doing.
+    /// Returns the status of the remote handlers.
     pub fn remote_handlers(&self) -> Vec<DiscoveryHandlerStatus> {
         read_remote_handlers(&self.path("state")).unwrap()
     }
 
-    /// A condition of a Configuration in the namespace `default`.
+    /// Returns a condition of a Configuration in the namespace `default`.
     pub fn condition(&self, configuration: &str, kind: &str) -> Option<Condition> {
         let configurations = self.configurations();
         let found = configurations.iter().find(|c| c.metadata.name.as_deref() == Some(configuration))?;
         condition::find(&found.status.as_ref()?.conditions, kind).cloned()
     }
 
-    /// Waits until the published Instances are as wanted, and returns them.
+    /// Waits until the published Instances satisfy a condition, and returns them.
     pub async fn wait_for_instances(&self, what: &str, wanted: impl Fn(&[Instance]) -> bool) -> Vec<Instance> {
         wait_for(what, || self.instances(), |instances| wanted(instances)).await
     }
 
-    /// Waits until the published Instance of a name is as wanted, and returns it.
+    /// Waits until an Instance satisfies a condition, and returns it.
     pub async fn wait_for_instance(&self, name: &str, what: &str, wanted: impl Fn(&Instance) -> bool) -> Instance {
         let is_wanted = |found: &Option<Instance>| found.as_ref().is_some_and(&wanted);
         wait_for(what, || self.instance(name), is_wanted).await.unwrap()
     }
 
-    /// The agents' sockets in the kubelet's directory, those of killed ones too.
+    /// Returns the agents' sockets in the kubelet's directory, including those of killed agents.
     pub fn sockets(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("kubelet/device-plugins")).unwrap();
         let names = entries.map(|entry| entry.unwrap().path());
         names.filter(|path| path.extension().is_some_and(|e| e == "sock") && !path.ends_with("kubelet.sock")).collect()
     }
 
-    /// Waits until a Configuration's condition is as wanted.
+    /// Waits until a Configuration's condition satisfies a test.
     pub async fn wait_for_condition(&self, configuration: &str, kind: &str, status: &str, reason: &str) -> Condition {
         let what = format!("{kind}={status} ({reason}) of {configuration}");
         let wanted =
@@ -247,14 +274,14 @@ impl Node {
     }
 }
 
-/// Looks until what is seen is as wanted.
+/// Polls until a value satisfies a condition.
 ///
 /// # Panics
-/// With what was seen last, if that takes more than 30 s.
-pub async fn wait_for<T: std::fmt::Debug>(what: &str, look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
+/// With the last value, after 30 s.
+pub async fn wait_for<T: std::fmt::Debug>(what: &str, observe: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let seen = look();
+        let seen = observe();
         if wanted(&seen) {
             return seen;
         }
@@ -263,7 +290,7 @@ pub async fn wait_for<T: std::fmt::Debug>(what: &str, look: impl Fn() -> T, want
     }
 }
 
-/// The agent as a process; killed when this goes.
+/// The agent process; it is killed on drop.
 pub struct Agent {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -288,27 +315,27 @@ impl Agent {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// Returns its log.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until it logs something.
+    /// Waits until it logs a text.
     pub async fn wait_for_log(&self, text: &str) {
         wait_for(&format!("'{text}' in the log"), || self.log(), |log| log.contains(text)).await;
     }
 
-    /// Waits until it has seen these ids of Instances in use: only then does it notice the end of their pods at once.
+    /// Waits until it has observed these IDs in use; only then the end of their pods is noticed at once.
     pub async fn sees_in_use(&self, ids: &[String]) {
         self.sees_in_use_since(0, ids).await;
     }
 
-    /// The same for ids that were in use before: `since` is how long the log was when they were claimed anew.
+    /// Like [`Agent::sees_in_use`], for IDs claimed when the log had the length `since`.
     pub async fn sees_in_use_since(&self, since: usize, ids: &[String]) {
         self.sees_in_use_in("default", since, ids).await;
     }
 
-    /// The same in a namespace.
+    /// Like [`Agent::sees_in_use`], in a namespace.
     pub async fn sees_in_use_in(&self, namespace: &str, since: usize, ids: &[String]) {
         for id in ids {
             let (instance, slot) = id.rsplit_once('-').unwrap();
@@ -317,19 +344,19 @@ impl Agent {
         }
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM; says whether it ended well.
+    /// Stops it with SIGTERM; returns whether it succeeded.
     pub fn stop(mut self) -> bool {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap().success()
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -349,33 +376,33 @@ pub fn name_of(instance: &Instance) -> &str {
     instance.metadata.name.as_deref().unwrap()
 }
 
-/// The resource a pod asks for to get the Instance's device.
+/// Returns the resource of an Instance.
 pub fn resource_of(instance: &Instance) -> String {
     resource_name(name_of(instance))
 }
 
-/// Names and UIDs: what must be the same for as long as the devices are.
+/// Returns names and UIDs, which must be stable while the devices exist.
 pub fn identities(instances: &[Instance]) -> Vec<(String, String)> {
     instances.iter().map(|i| (name_of(i).to_owned(), i.metadata.uid.clone().unwrap())).collect()
 }
 
-/// The slots in use.
+/// Returns the slots in use.
 pub fn used(instance: &Instance) -> Vec<&str> {
     usage(instance).into_iter().filter(|(_, usage)| !usage.is_empty()).map(|(slot, _)| slot).collect()
 }
 
-/// The Instance's slots and who uses them.
+/// Returns the slots and their usage.
 pub fn usage(instance: &Instance) -> Vec<(&str, &str)> {
     instance.spec.device_usage.iter().map(|(slot, usage)| (slot.as_str(), usage.as_str())).collect()
 }
 
-/// Whether the Instance's device is there.
+/// Returns whether the Instance's device is online.
 pub fn is_online(instance: &Instance) -> bool {
     let conditions = instance.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::find(conditions, "Online").is_some_and(|condition| condition.status == "True")
 }
 
-/// Resident memory of a process, in KiB.
+/// Returns the resident memory of a process, in KiB.
 pub fn rss_kib(pid: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -1,11 +1,11 @@
-//! Whether a secret stays one.
+//! Checks that secrets are not written anywhere.
 
 use std::fs;
 use std::path::Path;
 
 use crate::node::{Agent, Node};
 
-/// Looks everywhere the agent writes to, but for the manifests it reads.
+/// Searches everything the agent writes, except for the manifests it reads.
 ///
 /// # Panics
 /// If a secret is in the agent's log or in a file of its state directory.

@@ -1,5 +1,5 @@
-//! Nodes of a real cluster without machines: the real agent of each, with a test kubelet, on a real API server. Configurations
-//! are for all nodes of a cluster, so that such stories are told one after the other.
+//! Nodes of a real cluster without machines: the real agent of each, with a test kubelet, on a real API server.
+//! Configurations apply to all nodes of a cluster, so such stories run one after the other.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::node::{Agent, Node, akri};
 
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// A cluster with the controller, and nodes that a story adds.
+/// A cluster with the controller, and nodes added by a story.
 pub struct Site {
     pub story: Story,
     kubeconfig: PathBuf,
@@ -26,7 +26,7 @@ pub struct Site {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A node of it.
+/// A node.
 pub struct Member {
     pub name: &'static str,
     pub node: Node,
@@ -36,11 +36,11 @@ pub struct Member {
 }
 
 impl Site {
-    /// None, with the reason, if there is no cluster.
+    /// Begins a story. `None`, with the reason printed, if there is no cluster.
     pub async fn begin(name: &str) -> Option<Self> {
         let turn = TURN.lock().await;
         let story = if is_elsewhere() { Story::begin(name).await? } else { Story::begin_alone(name).await? };
-        // Nodes that the controller does not know are gone.
+        // The controller treats unknown nodes as removed.
         for node in ["node-a", "node-b"].into_iter().filter(|_| is_elsewhere()) {
             let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
             story.apply_one(object).await.unwrap();
@@ -48,7 +48,7 @@ impl Site {
         Some(Self::on(story, turn).await)
     }
 
-    /// On the cluster of the tests, whose components the story stops and starts.
+    /// Begins a story on the cluster of the tests, whose components it stops and starts.
     pub async fn begin_on_machines(name: &str) -> Option<Self> {
         let turn = TURN.lock().await;
         Some(Self::on(Story::begin_alone(name).await?, turn).await)
@@ -65,7 +65,7 @@ impl Site {
         site
     }
 
-    /// A node with an agent and a kubelet.
+    /// Adds a node with an agent and a kubelet.
     pub fn add(&self, name: &'static str) -> Member {
         let node = Node::new();
         let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -74,7 +74,7 @@ impl Site {
         member
     }
 
-    /// A DiscoveryHandler for all nodes.
+    /// Applies a DiscoveryHandler for all nodes.
     pub async fn handle(&self, name: &str, spec: Value) {
         let object = json!({
             "apiVersion": "akri.sh/v0", "kind": "DiscoveryHandler", "metadata": {"name": name}, "spec": spec,
@@ -82,7 +82,7 @@ impl Site {
         self.story.apply_one(object).await.unwrap();
     }
 
-    /// A Configuration for debugEcho with these devices; `more` goes into its spec.
+    /// Applies a Configuration for debugEcho with these devices; `more` goes into its spec.
     pub async fn echo(&self, name: &str, capacity: u32, devices: &[&str], more: Value) {
         let details = json!({"descriptions": devices}).to_string();
         let mut spec = json!({
@@ -94,7 +94,7 @@ impl Site {
         self.configure(name, spec).await;
     }
 
-    /// A Configuration.
+    /// Applies a Configuration.
     pub async fn configure(&self, name: &str, spec: Value) {
         let object = json!({
             "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": name}, "spec": spec,
@@ -102,7 +102,7 @@ impl Site {
         self.story.apply_one(object).await.unwrap();
     }
 
-    /// A name for a Configuration. Names of resources know no namespaces, so that it is the story's own.
+    /// Returns a unique name for a Configuration, since resource names have no namespaces.
     pub fn name(&self) -> &str {
         self.story.namespace()
     }
@@ -120,17 +120,17 @@ impl Site {
         listed.map(|list| list.items).unwrap_or_default()
     }
 
-    /// Waits until the Instances are as wanted.
+    /// Waits until the Instances satisfy a condition.
     pub async fn wait_for_instances(&self, what: &str, wanted: impl Fn(&[Instance]) -> bool) -> Vec<Instance> {
         wait_for(what, async || self.list().await, |list| wanted(list)).await
     }
 
-    /// Waits until the one Instance there is is as wanted.
+    /// Waits until the only Instance satisfies a condition.
     pub async fn wait_for_the_instance(&self, what: &str, wanted: impl Fn(&Instance) -> bool) -> Instance {
         self.wait_for_instances(what, |list| list.len() == 1 && wanted(&list[0])).await.remove(0)
     }
 
-    /// Waits until a Configuration's condition is as wanted.
+    /// Waits until a Configuration's condition satisfies a test.
     pub async fn wait_for_condition(&self, configuration: &str, kind: &str, status: &str, reason: &str) -> Condition {
         let what = format!("{kind}={status} ({reason}) of {configuration}");
         let found = async || self.condition(configuration, kind).await;
@@ -144,7 +144,7 @@ impl Site {
         condition::find(&status.conditions, kind).cloned()
     }
 
-    /// Deletes a Configuration, and waits until its Instances are gone, too.
+    /// Deletes a Configuration, and waits for the end of its Instances.
     pub async fn delete(&self, configuration: &str) {
         self.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
         let its = |instance: &Instance| instance.spec.configuration_name == configuration;
@@ -158,7 +158,7 @@ impl Member {
         self.agent = Some(self.node.start_in(&self.kubeconfig, self.name));
     }
 
-    /// `kill -9` of the agent.
+    /// Kills the agent with SIGKILL.
     pub fn kill(&mut self) {
         self.agent.take().unwrap().kill();
     }
@@ -167,14 +167,14 @@ impl Member {
         self.agent.as_ref().map(Agent::log).unwrap_or_default()
     }
 
-    /// Waits until the kubelet may hand out that many ids of a resource.
+    /// Waits until the kubelet can allocate that many IDs of a resource.
     pub async fn offers(&self, resource: &str, count: usize) {
         let what = format!("{count} of {resource} on {}", self.name);
         self.kubelet.wait_for(&what, |view| view.resource(resource).allocatable() == count).await;
     }
 }
 
-async fn established(story: &Story, name: &str) {
+pub(crate) async fn established(story: &Story, name: &str) {
     let api: Api<CustomResourceDefinition> = Api::all(story.client());
     let established = |found: &Option<CustomResourceDefinition>| {
         let conditions = found.as_ref().and_then(|found| found.status.as_ref()?.conditions.as_ref());

@@ -1,4 +1,4 @@
-//! Block devices that the kernel makes and removes on demand, with all their uevents.
+//! Block devices that the kernel creates and removes on demand, with real uevents.
 
 use std::fs;
 
@@ -11,13 +11,13 @@ const CONTROL: &str = "/sys/class/zram-control";
 
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// The right to plug zram devices. One story has it at a time, so that one that plugs a device again gets the same number.
+/// The exclusive right to plug zram devices, so that a device that is plugged again gets the same number.
 pub struct Zrams {
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Zrams {
-    /// None, with the reason, where it can't be done.
+    /// Waits for the right. `None`, with the reason printed, where that is not possible.
     pub async fn claim() -> Option<Self> {
         if !is_root() {
             return None;
@@ -29,12 +29,12 @@ impl Zrams {
         Some(Self { _turn: TURN.lock().await })
     }
 
-    /// What the next device will be called.
+    /// Returns the name of the next device.
     pub fn next_name(&self) -> String {
         self.plug().name()
     }
 
-    /// Adds a device, of the lowest free number.
+    /// Adds a device with the lowest free number.
     pub fn plug(&self) -> Zram {
         let number = fs::read_to_string(format!("{CONTROL}/hot_add")).unwrap();
         Zram { number: number.trim().to_owned() }

@@ -32,7 +32,7 @@ struct Handler;
 impl DiscoveryHandler for Handler {
     type DiscoverStream = ReceiverStream<Result<DiscoverResponse, Status>>;
 
-    /// Each message is the full list; one is sent whenever it has changed, until the agent hangs up.
+    /// Streams the full list whenever it changes, until the agent closes the stream.
     async fn discover(&self, request: Request<DiscoverRequest>) -> Result<Response<Self::DiscoverStream>, Status> {
         let directory = PathBuf::from(request.into_inner().discovery_details.trim());
         if !directory.is_absolute() {
@@ -42,7 +42,7 @@ impl DiscoveryHandler for Handler {
         tokio::spawn(async move {
             let mut sent = None;
             while timeout(PAUSE, messages.closed()).await.is_err() {
-                let devices = look(&directory);
+                let devices = list_devices(&directory);
                 if sent.as_ref() != Some(&devices) {
                     let _ = messages.send(Ok(DiscoverResponse { devices: devices.clone() })).await; // or it hung up
                     sent = Some(devices);
@@ -53,7 +53,7 @@ impl DiscoveryHandler for Handler {
     }
 }
 
-fn look(directory: &Path) -> Vec<Device> {
+fn list_devices(directory: &Path) -> Vec<Device> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
@@ -62,13 +62,13 @@ fn look(directory: &Path) -> Vec<Device> {
     names.into_iter().map(device).collect()
 }
 
-/// The agent remembers it, so that once is enough.
+/// Registers the handler. The agent stores the registration, so once is enough.
 async fn register(directory: &Path, name: String, socket: &Path) -> Result<(), Box<dyn error::Error>> {
     let agent = Endpoint::from_shared(format!("unix://{}/agent-registration.sock", directory.display()))?;
     let channel = loop {
         match agent.connect().await {
             Ok(channel) => break channel,
-            Err(_) => sleep(PAUSE).await, // it is not there yet
+            Err(_) => sleep(PAUSE).await, // the agent does not run yet
         }
     };
     let endpoint = socket.display().to_string();

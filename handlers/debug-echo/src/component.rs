@@ -1,4 +1,4 @@
-//! The component: the world's exports, over the plain functions of this crate.
+//! The component: the exports of the world, implemented with the functions of this crate.
 
 use crate::{AVAILABILITY, DESCRIPTION, INTERVAL_MS, NAME, details::Details, is_offline};
 use bindings::akri::discovery::types::{Device, DiscoveryError, Problem};

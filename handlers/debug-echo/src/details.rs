@@ -1,4 +1,4 @@
-//! `discoveryDetails`: what a Configuration may say.
+//! The `discoveryDetails` of debugEcho.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Details {
-    /// One device each.
+    /// The descriptions, one device each.
     descriptions: Vec<String>,
 }
 
 impl Details {
-    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON.
+    /// Parses the details as the host passes them: as JSON, or `None` if they are neither YAML nor JSON.
     ///
     /// # Errors
-    /// Everything that is wrong, at least one problem.
+    /// All problems, at least one.
     pub fn parse(json: Option<&str>) -> Result<Self, Vec<Problem>> {
         let details: Self =
             read(json, "the details must be a mapping with the field 'descriptions'").map_err(|one| vec![one])?;
@@ -25,13 +25,13 @@ impl Details {
         if empty.is_empty() { Ok(details) } else { Err(empty) }
     }
 
-    /// The descriptions in the order given, each once.
+    /// Returns the descriptions in the order given, without duplicates.
     pub fn devices(self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         self.descriptions.into_iter().filter(|description| seen.insert(description.clone())).collect()
     }
 
-    /// A description is a device's id, and an id can't be empty.
+    /// Returns a problem for each empty description, since a description is a device's id.
     fn empty_descriptions(&self) -> impl Iterator<Item = Problem> + '_ {
         let empty = self.descriptions.iter().enumerate().filter(|(_, description)| description.is_empty());
         empty.map(|(index, _)| Problem::invalid(format!("/descriptions/{index}"), "a description must not be empty"))
@@ -48,14 +48,14 @@ mod tests {
     }
 
     #[test]
-    fn each_description_is_one_device_in_the_order_given() {
+    fn descriptions_become_devices_in_order() {
         let details = Details::parse(Some(r#"{"descriptions": ["foo1", "foo0", "foo1", "foo 2"]}"#)).unwrap();
         assert_eq!(details.devices(), ["foo1", "foo0", "foo 2"]);
         assert_eq!(Details::parse(Some(r#"{"descriptions": []}"#)).unwrap().devices(), [""; 0]);
     }
 
     #[test]
-    fn details_that_are_no_mapping_are_named_as_a_whole() {
+    fn details_that_are_not_a_mapping_are_refused() {
         for json in ["null", "[]", "3", r#"["foo"]"#, r#"[["foo"]]"#] {
             assert_eq!(
                 problem(json),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_named() {
+    fn bad_field_is_named() {
         for (json, path, message) in [
             ("{}", "", "missing field `descriptions`"),
             (r#"{"descriptions": "foo"}"#, "/descriptions", "invalid type: string \"foo\", expected a sequence"),

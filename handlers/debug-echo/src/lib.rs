@@ -27,19 +27,19 @@
 mod component;
 pub mod details;
 
-/// The name Configurations use.
+/// The handler name that Configurations use.
 pub const NAME: &str = "debugEcho";
 
-/// The pause between rounds in milliseconds, as Akri's handler has it.
+/// The interval of rounds in milliseconds, as in Akri's handler.
 pub const INTERVAL_MS: u32 = 10_000;
 
 /// The name of the device property that holds the description.
 pub const DESCRIPTION: &str = "DEBUG_ECHO_DESCRIPTION";
 
-/// The name of the `discoveryProperties` entry that takes the devices away.
+/// The name of the `discoveryProperties` entry that can take the devices offline.
 pub const AVAILABILITY: &str = "availability";
 
-/// Whether the value of [`AVAILABILITY`] takes the devices away.
+/// Returns whether the value of [`AVAILABILITY`] takes the devices offline.
 pub fn is_offline(availability: Option<&[u8]>) -> bool {
     availability.is_some_and(|value| value.trim_ascii() == b"OFFLINE")
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_word_offline_takes_the_devices_away() {
+    fn offline_marker_removes_all_devices() {
         for (value, offline) in [
             (None, false),
             (Some("OFFLINE"), true),

@@ -1,30 +1,29 @@
-//! The details of a Configuration as a handler's own type, or what is wrong in them and where. The host has read YAML and JSON
-//! by then: what a handler gets is JSON.
+//! Parsing of `discoveryDetails` into a handler's own type, with located errors. The host has converted YAML to JSON.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
-/// Something wrong in the details.
+/// An error in the details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// JSON pointer (RFC 6901) into the details, "" for the whole.
     pub path: String,
-    /// A CamelCase word for programs: `InvalidDetails`, or one of the handler's own.
+    /// A CamelCase word: `InvalidDetails`, or one of the handler's own.
     pub reason: &'static str,
-    /// What is wrong and what would be right.
+    /// A sentence: what is wrong and what is expected.
     pub message: String,
 }
 
 impl Problem {
-    /// One that needs no word of its own.
+    /// Creates a problem of the reason `InvalidDetails`.
     pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), reason: "InvalidDetails", message: message.into() }
     }
 }
 
-/// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON. `mapping` says what they must
-/// be if they are no mapping.
+/// Parses the details as the host passes them: as JSON, or `None` if they are neither YAML nor JSON. `mapping`
+/// describes the expected mapping, for the error if they are something else.
 ///
 /// # Errors
 /// The first bad field.
@@ -38,7 +37,7 @@ pub fn read<T: DeserializeOwned>(json: Option<&str>, mapping: &str) -> Result<T,
         .map_err(|error| Problem::invalid(pointer(error.path()), error.inner().to_string()))
 }
 
-/// The path of a serde error as a JSON pointer.
+/// Converts the path of a serde error to a JSON pointer.
 fn pointer(path: &Path) -> String {
     path.iter().fold(String::new(), |pointer, segment| match segment {
         Segment::Seq { index } => format!("{pointer}/{index}"),
@@ -62,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_read() {
+    fn mapping_is_parsed() {
         let numbers: Numbers = read(Some(r#"{"a": [1, 2]}"#), "").unwrap();
         assert_eq!(numbers, [("a".to_owned(), vec![1, 2])].into());
     }
 
     #[test]
-    fn what_is_no_mapping_says_what_it_must_be() {
+    fn other_values_are_refused_with_the_expected_type() {
         for json in ["null", "5", "[]", "\"a\""] {
             assert_eq!(refused(Some(json)), (String::new(), "numbers must be a mapping".to_owned()), "{json}");
         }
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_named_by_a_json_pointer() {
+    fn bad_field_is_named_by_json_pointer() {
         let (path, message) = refused(Some(r#"{"a/b~c": [1, "x"]}"#));
         assert_eq!(path, "/a~1b~0c/1");
         assert_eq!(message, "invalid type: string \"x\", expected u8");

@@ -1,4 +1,4 @@
-//! WS-Discovery: the probe, and the cameras that answer it.
+//! WS-Discovery: the probe, and the responses of cameras.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,60 +16,61 @@ pub const PORT: u16 = 3702;
 /// The namespace ONVIF prescribes, and that of WS-Discovery 1.1, which some cameras use.
 const DISCOVERY: [&str; 2] =
     ["http://schemas.xmlsoap.org/ws/2005/04/discovery", "http://docs.oasis-open.org/ws-dd/ns/discovery/2009/01"];
-/// What ONVIF's devices are besides `NetworkVideoTransmitter`.
+/// The type of ONVIF devices that do not announce `NetworkVideoTransmitter`.
 const DEVICE: &str = "{http://www.onvif.org/ver10/device/wsdl}Device";
-/// Matches of one message that are read.
+/// Limit on the matches of one message.
 const MAX_MATCHES: usize = 64;
-/// Scopes of one camera, and URLs.
+/// Limit on the scopes of one camera.
 const MAX_SCOPES: usize = 64;
-/// See [`MAX_SCOPES`].
+/// Limit on the URLs of one camera.
 const MAX_URLS: usize = 8;
-/// Bytes of a scope or of an endpoint reference.
+/// Limit on a scope or an endpoint reference, in bytes.
 const MAX_NAME: usize = 256;
-/// Cameras of one round, and bytes of what is kept of them: whoever is on the network can send as many as they like.
+/// Limit on the cameras of one round: any host on the network can send responses.
 const MAX_CAMERAS: usize = 4096;
-/// See [`MAX_CAMERAS`].
+/// Limit on the memory for the cameras of one round, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Why a reply, or a match in it, does not count.
+/// The reason for skipping a response or a match in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// No SOAP message.
+    /// Not a SOAP message.
     #[error(transparent)]
     Soap(#[from] SoapError),
-    /// The match names no endpoint reference.
+    /// The match has no endpoint reference.
     #[error("a match has no endpoint reference")]
     NoReference,
-    /// No URL, or none of use.
+    /// The match has no usable URL.
     #[error("a match has no URL of a device service")]
     NoUrl,
-    /// More than is kept of a round.
+    /// A limit of the round is reached.
     #[error("there are too many cameras")]
     TooMany,
 }
 
-/// A camera, as it presents itself.
+/// A camera as announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Camera {
-    /// Its endpoint reference, see [`uuid`].
+    /// The endpoint reference, see [`uuid`].
     pub uuid: String,
-    /// Empty if it does not say.
+    /// The scopes; empty if there are none.
     pub scopes: Vec<String>,
-    /// Grows whenever the camera's metadata changes.
+    /// The metadata version, which changes with the camera's metadata.
     pub metadata_version: String,
-    /// Where its device service is, the most promising first; at least one.
+    /// The URLs of the device service, the most promising first; at least one.
     pub urls: Vec<ServiceUrl>,
 }
 
 impl Camera {
-    /// A camera answers more than once by specification, and from each of its interfaces maybe something else.
+    /// Merges another response. A camera responds repeatedly by specification, and possibly differently on each of its
+    /// interfaces.
     fn merge(&mut self, other: Self) {
         self.metadata_version = other.metadata_version;
         add_missing(&mut self.urls, other.urls, MAX_URLS);
         add_missing(&mut self.scopes, other.scopes, MAX_SCOPES);
     }
 
-    /// About how much memory it takes.
+    /// Returns the approximate memory use in bytes.
     fn bytes(&self) -> usize {
         let scopes: usize = self.scopes.iter().map(String::len).sum();
         let urls: usize = self.urls.iter().map(|url| url.to_string().len()).sum();
@@ -85,7 +86,7 @@ fn add_missing<T: PartialEq>(known: &mut Vec<T>, new: Vec<T>, max: usize) {
     }
 }
 
-/// A probe for network video transmitters (ONVIF Core 7.3, WS-Discovery 5.2).
+/// Returns a probe for network video transmitters (ONVIF Core 7.3, WS-Discovery 5.2).
 pub fn probe(message_id: &str) -> String {
     let [discovery, _] = DISCOVERY;
     let addressing = |name: &str, value: &str| {
@@ -103,8 +104,7 @@ pub fn probe(message_id: &str) -> String {
     soap::envelope(&header.concat(), &body)
 }
 
-/// The cameras in a message that came from `sender`, or what is wrong with each. A message that is no answer to a probe
-/// has none.
+/// Returns the cameras in a message from `sender`, or the errors of its matches. Other messages contain none.
 pub fn read(message: &[u8], sender: IpAddr) -> Vec<Result<Camera, ReplyError>> {
     let mut body = match soap::body(message) {
         Ok(body) => body,
@@ -112,7 +112,7 @@ pub fn read(message: &[u8], sender: IpAddr) -> Vec<Result<Camera, ReplyError>> {
     };
     let wrapped = body.children.iter_mut().filter(|child| child.name == "ProbeMatches");
     let wrapped: Vec<Element> = wrapped.flat_map(|matches| mem::take(&mut matches.children)).collect();
-    // Some cameras leave the wrapper out.
+    // Some cameras omit the wrapper.
     let matches = wrapped.iter().chain(&body.children).filter(|element| is_match(element));
     matches.filter(|found| is_camera(found)).take(MAX_MATCHES).map(|found| camera(found, sender)).collect()
 }
@@ -121,7 +121,8 @@ fn is_match(element: &Element) -> bool {
     element.name == "ProbeMatch" && DISCOVERY.contains(&element.namespace.as_str())
 }
 
-/// Printers and the like may answer a probe that was not for them. One that does not say what it is may be a camera.
+/// Returns whether a match is a camera. Printers and similar devices respond to any probe; a match without types may be
+/// a camera.
 fn is_camera(found: &Element) -> bool {
     let Some(types) = found.text_at(&["Types"]) else { return true };
     types.split_whitespace().any(|name| name == DEVICE || name.ends_with("}NetworkVideoTransmitter"))
@@ -142,14 +143,14 @@ fn camera(found: &Element, sender: IpAddr) -> Result<Camera, ReplyError> {
     Ok(Camera { uuid, scopes: scopes(found.text_at(&["Scopes"]).unwrap_or_default()), metadata_version, urls })
 }
 
-/// Scopes of a camera: a list of URIs with white space between them.
+/// Parses a list of scopes: URIs separated by white space.
 pub fn scopes(list: &str) -> Vec<String> {
     let scopes = list.split_whitespace().filter(|scope| scope.len() <= MAX_NAME);
     scopes.take(MAX_SCOPES).map(str::to_owned).collect()
 }
 
-/// What an endpoint reference is known by, as for Akri: without `urn:` and `uuid:` before it, in lower case. None if it
-/// is empty, longer than 256 bytes, or no word.
+/// Returns an endpoint reference as Akri identifies cameras: without `urn:` and `uuid:`, in lower case. `None` if it is
+/// empty, longer than 256 bytes or contains white space.
 pub fn uuid(reference: &str) -> Option<String> {
     let lower = reference.trim().to_ascii_lowercase();
     let lower = lower.strip_prefix("urn:").unwrap_or(&lower);
@@ -159,19 +160,19 @@ pub fn uuid(reference: &str) -> Option<String> {
     is_name.then(|| lower.to_owned())
 }
 
-/// All cameras that answered, each once.
+/// The cameras that responded, each once.
 #[derive(Debug, Default)]
 pub struct Answers {
     cameras: BTreeMap<String, Camera>,
     bytes: usize,
-    /// Replies that did not count, and what was wrong with the last.
+    /// Number of skipped responses.
     pub skipped: usize,
-    /// See `skipped`.
+    /// The error of the last skipped response.
     pub fault: Option<ReplyError>,
 }
 
 impl Answers {
-    /// Takes one datagram in.
+    /// Adds one datagram.
     pub fn add(&mut self, message: &[u8], sender: IpAddr) {
         for found in read(message, sender) {
             if let Err(error) = found.and_then(|camera| self.add_camera(camera)) {
@@ -181,12 +182,12 @@ impl Answers {
         }
     }
 
-    /// In ascending order of UUID.
+    /// Returns the cameras in ascending order of UUID.
     pub fn cameras(&self) -> impl Iterator<Item = &Camera> {
         self.cameras.values()
     }
 
-    /// Whether a camera answered.
+    /// Returns whether a camera responded.
     pub fn contains(&self, uuid: &str) -> bool {
         self.cameras.contains_key(uuid)
     }

@@ -40,7 +40,7 @@ fn urls(camera: &Camera) -> Vec<String> {
 }
 
 #[test]
-fn a_reply_is_a_camera() {
+fn probe_match_is_a_camera() {
     let [camera] = &cameras(&reply("urn:uuid:4AF6-1", "http://192.168.1.5/onvif/device_service"))[..] else { panic!() };
     assert_eq!(camera.uuid, "4af6-1");
     assert_eq!(camera.scopes, ["onvif://www.onvif.org/name/A", "onvif://www.onvif.org/type/ptz"]);
@@ -49,7 +49,7 @@ fn a_reply_is_a_camera() {
 }
 
 #[test]
-fn prefixes_and_white_space_do_not_count() {
+fn prefixes_and_white_space_are_ignored() {
     // As Python's WSDiscovery writes.
     let message = r#"<?xml version="1.0" encoding="UTF-8"?>
         <s:Envelope xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing"
@@ -81,7 +81,7 @@ fn prefixes_and_white_space_do_not_count() {
 }
 
 #[test]
-fn a_match_without_the_wrapper_counts_and_so_do_several_in_one_message() {
+fn match_without_wrapper_and_several_matches_are_accepted() {
     let url = "http://192.168.1.5/";
     let bare = in_body(&(one("urn:uuid:a", "", url) + &one("urn:uuid:b", "dn:NetworkVideoTransmitter", url)));
     assert_eq!(cameras(&bare).iter().map(|camera| camera.uuid.as_str()).collect::<Vec<_>>(), ["a", "b"]);
@@ -92,7 +92,7 @@ fn a_match_without_the_wrapper_counts_and_so_do_several_in_one_message() {
 }
 
 #[test]
-fn other_messages_and_other_devices_are_no_cameras() {
+fn other_messages_and_devices_are_ignored() {
     let url = "http://192.168.1.5/";
     let hello =
         in_body("<d:Hello><a:EndpointReference><a:Address>urn:uuid:a</a:Address></a:EndpointReference></d:Hello>");
@@ -104,7 +104,7 @@ fn other_messages_and_other_devices_are_no_cameras() {
 }
 
 #[test]
-fn types_count_by_what_they_mean() {
+fn types_are_compared_by_namespace() {
     let url = "http://192.168.1.5/";
     for types in ["dn:NetworkVideoTransmitter", "x:Y tds:Device", "nobody:NetworkVideoTransmitter", ""] {
         assert_eq!(cameras(&matches(&[one("a", types, url)])).len(), 1, "{types}");
@@ -112,7 +112,7 @@ fn types_count_by_what_they_mean() {
 }
 
 #[test]
-fn a_bad_match_is_told_and_the_others_count() {
+fn bad_match_is_reported_and_others_are_kept() {
     let good = "http://192.168.1.5/";
     let message = matches(&[
         one(" ", "", good),
@@ -121,12 +121,12 @@ fn a_bad_match_is_told_and_the_others_count() {
         one("c", "", good),
     ]);
     let found = read(message.as_bytes(), SENDER);
-    let told: Vec<Result<&str, &ReplyError>> = found.iter().map(|r| r.as_ref().map(|c| c.uuid.as_str())).collect();
-    assert_eq!(told, [Err(&ReplyError::NoReference), Err(&ReplyError::NoUrl), Err(&ReplyError::NoUrl), Ok("c")]);
+    let expected: Vec<Result<&str, &ReplyError>> = found.iter().map(|r| r.as_ref().map(|c| c.uuid.as_str())).collect();
+    assert_eq!(expected, [Err(&ReplyError::NoReference), Err(&ReplyError::NoUrl), Err(&ReplyError::NoUrl), Ok("c")]);
 }
 
 #[test]
-fn references_have_no_prefix_and_no_case() {
+fn references_ignore_prefix_and_case() {
     for (reference, name) in [
         ("urn:uuid:6821DC67-8438", Some("6821dc67-8438")),
         (" uuid:6821dc67\n", Some("6821dc67")),
@@ -145,7 +145,7 @@ fn references_have_no_prefix_and_no_case() {
 }
 
 #[test]
-fn answers_of_one_camera_are_one_camera() {
+fn answers_of_one_camera_are_merged() {
     let mut answers = Answers::default();
     let (wired, wireless) = ("http://192.168.1.5/onvif", "http://10.0.0.7/onvif");
     for urls in [wired, wired, wireless, wired] {
@@ -163,7 +163,7 @@ fn answers_of_one_camera_are_one_camera() {
 }
 
 #[test]
-fn a_flood_of_cameras_is_bounded() {
+fn camera_flood_is_bounded() {
     let mut answers = Answers::default();
     for number in 0..MAX_CAMERAS + 10 {
         answers.add(reply(&format!("urn:uuid:{number}"), "http://192.168.1.5/").as_bytes(), SENDER);
@@ -182,7 +182,7 @@ fn a_flood_of_cameras_is_bounded() {
 }
 
 #[test]
-fn the_probe_asks_for_transmitters_by_a_declared_prefix() {
+fn probe_declares_the_prefix_of_its_types() {
     let message = probe("urn:uuid:1-2-3");
     let body = soap::body(message.as_bytes()).unwrap();
     let probe = body.child("Probe").unwrap();
@@ -195,7 +195,7 @@ fn the_probe_asks_for_transmitters_by_a_declared_prefix() {
 
 proptest! {
     #[test]
-    fn a_damaged_reply_is_read_or_skipped(position in 0usize..900, byte in any::<u8>(), cut in 0usize..900) {
+    fn damaged_reply_causes_no_panic(position in 0usize..900, byte in any::<u8>(), cut in 0usize..900) {
         let mut bytes = reply("urn:uuid:a", "http://192.168.1.5/").into_bytes();
         if let Some(place) = bytes.get_mut(position) {
             *place = byte;

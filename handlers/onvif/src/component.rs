@@ -1,4 +1,4 @@
-//! The component: the world's exports and the calls to the host, over the plain functions of this crate.
+//! The component: the exports of the world, and the calls to the host.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -28,15 +28,15 @@ mod bindings {
     use super::Onvif;
 }
 
-/// When the probe is sent once more (SOAP-over-UDP 1.1, appendix I: after 50 to 250 ms): datagrams get lost.
+/// Delay before the probe is repeated, since datagrams get lost (SOAP-over-UDP 1.1, appendix I: 50 to 250 ms).
 const REPEAT: Duration = Duration::from_millis(150);
 /// Datagrams fetched at once.
 const PAGE: u32 = 64;
-/// Where cameras are remembered, and the bytes for them: what the host gives by default, less the key.
+/// The cache key for known cameras.
 const MEMORY: &str = "cameras";
-/// See [`MEMORY`].
+/// Limit on its value, in bytes: the default size of the cache, less the key.
 const MEMORY_BYTES: usize = 255 << 10;
-/// How long before its end a round stops asking.
+/// Time before the end of a round at which no more requests are sent.
 const RESERVE: Duration = Duration::from_secs(1);
 
 struct Onvif;
@@ -83,7 +83,7 @@ fn details() -> Result<Details, Vec<Problem>> {
     Details::parse(round::details_json().as_deref()).map_err(|error| vec![problem(error)])
 }
 
-/// Sends a probe and takes in what comes back, for as long as the window is open.
+/// Sends a probe and collects responses until the window closes.
 fn probe(window: Duration) -> Result<Answers, AccessError> {
     let conversation = multicast::open(GROUP, PORT)?;
     let message_id = uuid::Builder::from_random_bytes(http_client::random()).into_uuid().urn().to_string();
@@ -107,7 +107,7 @@ fn probe(window: Duration) -> Result<Answers, AccessError> {
     Ok(answers)
 }
 
-/// Says which replies did not count.
+/// Notes skipped responses.
 fn note_losses(answers: &Answers, dropped: u64) {
     if let Some(fault) = &answers.fault {
         let message =
@@ -119,7 +119,7 @@ fn note_losses(answers: &Answers, dropped: u64) {
     }
 }
 
-/// The Configuration's properties, plain ones and those from Secrets.
+/// The Configuration's properties, plain and secret ones.
 struct Properties;
 
 impl Source for Properties {
@@ -134,7 +134,7 @@ impl Source for Properties {
     }
 }
 
-/// Writes down as much as there is room for.
+/// Writes as many cameras to the cache as fit.
 fn remember(memory: &Memory, before: &[u8]) {
     let mut room = MEMORY_BYTES;
     let mut bytes = memory::encode(memory, room);

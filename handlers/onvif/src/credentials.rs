@@ -21,20 +21,20 @@ use sha1::{Digest, Sha1};
 
 use crate::announcement;
 
-/// The id under which lists have what is meant for all other cameras.
+/// The id of list entries for all other cameras.
 const DEFAULT: &str = "default";
 
-/// A user name and a password. It can't be printed.
+/// A user name and a password. They can't be printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// As the camera knows it.
+    /// The user name.
     pub username: String,
-    /// May be empty.
+    /// The password, which may be empty.
     pub password: String,
 }
 
 impl Credentials {
-    /// Tells these from others, and nothing else.
+    /// Returns a fingerprint that only serves to detect changes.
     pub fn fingerprint(&self) -> [u8; 8] {
         let mut hash = Sha1::new_with_prefix(self.username.as_bytes());
         hash.update([0]);
@@ -43,55 +43,55 @@ impl Credentials {
     }
 }
 
-/// Where properties come from.
+/// A source of properties.
 pub trait Source {
-    /// The value of a property, if there is one.
+    /// Returns the value of a property, if it exists.
     ///
     /// # Errors
-    /// Why it may not be seen.
+    /// If the host denies access.
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String>;
 }
 
-/// What is wrong with the properties. None of these says what is in them.
+/// An error in the properties. None of them contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
-    /// The host does not show it.
+    /// The host denies access.
     #[error("the property '{name}' can't be read: {why}")]
     Refused {
         /// The property.
         name: String,
-        /// In the host's words.
+        /// The host's reason.
         why: String,
     },
-    /// A name or a password that is no text.
+    /// A name or a password that is not UTF-8.
     #[error("the property '{0}' is not UTF-8")]
     NotText(String),
-    /// It is named by a list.
+    /// A property named by a list does not exist.
     #[error("there is no property '{name}', which '{by}' names")]
     Missing {
-        /// The property that is not there.
+        /// The missing property.
         name: String,
-        /// The one that names it.
+        /// The property that names it.
         by: String,
     },
-    /// Not the JSON it should be.
+    /// Not the expected JSON.
     #[error("the property '{name}' is not {expected} (line {line}, column {column})")]
     NotJson {
         /// The property.
         name: String,
-        /// What it should be.
+        /// The expected content.
         expected: &'static str,
-        /// Where reading ended.
+        /// The line of the error.
         line: usize,
-        /// See `line`.
+        /// The column of the error.
         column: usize,
     },
-    /// The entry says that its password is in base64.
+    /// The password of an entry is not base64, although the entry declares it.
     #[error("the password of '{id}' in the property '{name}' is not in base64, or not UTF-8 in it")]
     NotBase64 {
         /// The property.
         name: String,
-        /// The entry.
+        /// The id of the entry.
         id: String,
     },
 }
@@ -102,7 +102,7 @@ pub struct Store<S> {
     listed: BTreeMap<String, Listed>,
 }
 
-/// An entry of a list, and the property it is in.
+/// An entry of a list, with the property that contains it.
 enum Listed {
     Here(Entry, String),
     Elsewhere(Reference, String),
@@ -119,7 +119,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// None if it is not in base64 although it should be.
+    /// Returns the password; `None` if it is declared as base64 and is not.
     fn password(&self) -> Option<String> {
         if !self.base64encoded {
             return Some(self.password.clone());
@@ -136,7 +136,7 @@ struct Reference {
 }
 
 impl<S: Source> Store<S> {
-    /// Reads the lists. What can't be read of them is left out and told.
+    /// Parses the lists. Invalid entries are omitted and returned as errors.
     pub fn read(source: S) -> (Self, Vec<CredentialsError>) {
         let mut store = Self { source, listed: BTreeMap::new() };
         let mut errors = Vec::new();
@@ -154,10 +154,10 @@ impl<S: Source> Store<S> {
         (store, errors)
     }
 
-    /// What is meant for a camera, by what [`announcement::uuid`] says.
+    /// Returns the credentials for a camera, by [`announcement::uuid`].
     ///
     /// # Errors
-    /// If the property that has it can't be read.
+    /// If the property that holds them can't be read.
     pub fn find(&self, uuid: &str) -> Result<Option<Credentials>, CredentialsError> {
         for id in [uuid, DEFAULT] {
             if let Some(found) = self.of_properties(id).transpose().or_else(|| self.of_lists(id)) {
@@ -219,8 +219,7 @@ impl<S: Source> Store<S> {
         Ok(())
     }
 
-    /// What may or may not be there. Where the host does not let us look, it is taken not to be: what is granted is the
-    /// administrator's choice, and nobody said that there is anything.
+    /// Treats a property to which access is denied as missing: it is optional, and the administrator decides on grants.
     fn probed<T>(found: Result<Option<T>, CredentialsError>) -> Result<Option<T>, CredentialsError> {
         match found {
             Err(CredentialsError::Refused { .. }) => Ok(None),
@@ -229,7 +228,7 @@ impl<S: Source> Store<S> {
     }
 
     fn json<T: DeserializeOwned>(&self, name: &str, expected: &'static str) -> Result<Option<T>, CredentialsError> {
-        // The error of serde quotes what it found, which may be a password.
+        // The serde error quotes the text, which may be a password.
         let not_json = |error: serde_json::Error| CredentialsError::NotJson {
             name: name.to_owned(),
             expected,

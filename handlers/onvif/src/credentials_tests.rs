@@ -56,13 +56,13 @@ const OWN: [(&str, &str); 2] = [
 const DEFAULTS: [(&str, &str); 2] = [("username_default", "admin\n"), ("password_default", "of all others")];
 
 #[test]
-fn without_properties_there_are_no_credentials() {
+fn no_properties_mean_no_credentials() {
     let (store, errors) = read(&[]);
     assert_eq!((find(&store, CAMERA), errors.len()), (None, 0));
 }
 
 #[test]
-fn a_list_has_credentials_by_uuid() {
+fn list_has_credentials_by_uuid() {
     let (store, errors) = read(&LIST);
     assert_eq!(errors, [""; 0]);
     assert_eq!(find(&store, CAMERA), pair("list", "pass"));
@@ -72,7 +72,7 @@ fn a_list_has_credentials_by_uuid() {
 }
 
 #[test]
-fn a_list_of_references_names_other_properties() {
+fn list_of_references_names_other_properties() {
     let (store, errors) = read(&REFERENCES);
     assert_eq!(errors, [""; 0]);
     assert_eq!(find(&store, CAMERA), pair("reference", "of the reference"));
@@ -80,7 +80,7 @@ fn a_list_of_references_names_other_properties() {
 }
 
 #[test]
-fn the_more_special_wins() {
+fn most_specific_credentials_win() {
     let all = [&DEFAULTS[..], &LIST, &REFERENCES, &OWN].concat();
     assert_eq!(find(&read(&all).0, CAMERA), pair("own", "its own"));
     assert_eq!(find(&read(&all[..8]).0, CAMERA), pair("reference", "of the reference"));
@@ -90,7 +90,7 @@ fn the_more_special_wins() {
 }
 
 #[test]
-fn a_list_may_have_the_default() {
+fn list_may_hold_the_default() {
     let (store, _) = read(&[
         ("device_credential_list", r#"["list"]"#),
         ("list", r#"{"default": {"username": "a", "password": "b"}}"#),
@@ -99,13 +99,13 @@ fn a_list_may_have_the_default() {
 }
 
 #[test]
-fn references_that_are_no_uuids_have_a_property_s_name_too() {
+fn references_other_than_uuids_map_to_property_names() {
     let (store, _) = read(&[("username_http___10_0_0_1_x", "a")]);
     assert_eq!(find(&store, "http://10.0.0.1/x"), pair("a", ""));
 }
 
 #[test]
-fn what_is_wrong_is_named_without_its_content() {
+fn errors_are_named_without_the_content() {
     let hidden = "hunter2";
     for (properties, message) in [
         (
@@ -133,7 +133,7 @@ fn what_is_wrong_is_named_without_its_content() {
 }
 
 #[test]
-fn a_bad_list_does_not_spoil_the_others() {
+fn bad_list_keeps_the_others() {
     let (store, errors) = read(&[
         ("device_credential_list", r#"["missing", "good"]"#),
         ("good", r#"{"a": {"username": "u", "password": "p"}}"#),
@@ -143,7 +143,7 @@ fn a_bad_list_does_not_spoil_the_others() {
 }
 
 #[test]
-fn a_camera_whose_credentials_can_not_be_read_is_told() {
+fn unreadable_credentials_are_reported_per_camera() {
     let (store, errors) = read(&[
         ("device_credential_list", r#"["entries"]"#),
         (
@@ -167,7 +167,7 @@ fn a_camera_whose_credentials_can_not_be_read_is_told() {
 }
 
 #[test]
-fn what_is_not_granted_and_maybe_not_there_is_no_fault() {
+fn ungranted_optional_property_is_no_error() {
     let (store, errors) = read(&[
         ("device_credential_list", "!"),
         ("device_credential_ref_list", "!"),

@@ -1,4 +1,4 @@
-//! `discoveryDetails`: what a Configuration may say.
+//! The `discoveryDetails` of onvif.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::filter::{Filter, Ip, Mac, Scope, Uuid};
 
-/// The longest window; a round has 60 s for everything.
+/// Limit on the window in seconds; a round has 60 s in total.
 const MAX_WINDOW: u64 = 30;
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
-    /// By address.
+    /// Filter by IP address.
     pub ip_addresses: Option<Filter<Ip>>,
-    /// By the MAC address of the interface that has this address.
+    /// Filter by the MAC address of the interface with this IP address.
     pub mac_addresses: Option<Filter<Mac>>,
-    /// By scopes, as the camera announces them.
+    /// Filter by announced scopes.
     pub scopes: Option<Filter<Scope>>,
-    /// By endpoint reference.
+    /// Filter by endpoint reference.
     pub uuids: Option<Filter<Uuid>>,
-    /// How long answers to the probe are waited for.
+    /// Time to wait for responses to the probe.
     pub window: Duration,
-    /// The stream whose URI is wanted, if one is.
+    /// The stream whose URI is requested, if any.
     pub stream: Option<WantedStream>,
 }
 
-/// Which media profile's stream is wanted.
+/// The media profile of the requested stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WantedStream {
-    /// That of the first profile the camera lists, by convention its main stream.
+    /// The first profile of the camera, by convention its main stream.
     First,
-    /// That of the profile with this token or name.
+    /// The profile with this token or name.
     Profile(String),
 }
 
-/// The details as they are written.
+/// The fields of the details as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
@@ -73,8 +73,8 @@ impl TryFrom<i64> for Window {
 }
 
 impl Details {
-    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON. No details at all
-    /// are every camera.
+    /// Parses the details as the host passes them: as JSON, or `None` if they are neither YAML nor JSON. Empty details
+    /// select every camera.
     ///
     /// # Errors
     /// The first bad field.
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_required() {
+    fn defaults_fill_every_field() {
         let every_camera = Details {
             ip_addresses: None,
             mac_addresses: None,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn akri_s_own_example_is_read() {
+    fn upstream_example_is_accepted() {
         let details = parsed(
             r#"{"ipAddresses": {"action": "Exclude", "items": ["10.0.0.1"]},
                 "macAddresses": {"action": "Exclude", "items": []},
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_asked_for_by_name_or_not() {
+    fn profile_selection_is_optional() {
         assert_eq!(parsed(r#"{"streamUri": true}"#).stream, Some(WantedStream::First));
         let named = Some(WantedStream::Profile("sub".into()));
         assert_eq!(parsed(r#"{"streamProfile": "sub"}"#).stream, named);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_are_no_mapping_are_named_as_a_whole() {
+    fn details_that_are_not_a_mapping_are_refused() {
         for json in ["[]", "3", r#""x""#] {
             let message = "the details must be a mapping, with fields such as 'ipAddresses'";
             assert_eq!(problem(json), ("".into(), message.into()));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_named() {
+    fn bad_field_is_named() {
         for (json, path, message) in [
             (
                 r#"{"ipAddresses": {"items": ["10.0.0.1", "10.0.0"]}}"#,

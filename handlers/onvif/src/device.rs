@@ -1,4 +1,4 @@
-//! What a broker is told of a camera.
+//! Conversion of a camera to a device.
 
 use crate::announcement::Camera;
 use crate::inquiry::Facts;
@@ -13,7 +13,7 @@ pub struct Device {
     pub properties: Vec<(String, String)>,
 }
 
-/// The device that a camera is. `with_stream` adds the URI of its stream.
+/// Returns the device for a camera. `with_stream` adds the URI of its stream.
 pub fn device(camera: &Camera, facts: &Facts, with_stream: bool) -> Device {
     let information = &facts.information;
     let address = address(camera, facts);
@@ -34,7 +34,7 @@ pub fn device(camera: &Camera, facts: &Facts, with_stream: bool) -> Device {
     Device { id: camera.uuid.clone(), properties }
 }
 
-/// The address the camera is reached at.
+/// Returns the IP address of the camera.
 fn address(camera: &Camera, facts: &Facts) -> Option<String> {
     let reached = camera.urls.iter().find(|url| url.to_string() == facts.url);
     reached.and_then(ServiceUrl::ip).map(|ip| ip.to_string()).or_else(|| facts.address.clone())
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_camera_that_says_nothing_has_what_it_announced() {
+    fn silent_camera_has_its_announced_properties() {
         let url = "http://10.0.0.9/onvif/device_service";
         let device = device(&camera(url), &Facts { url: url.into(), ..Facts::default() }, true);
         assert_eq!(device.id, "a-1");
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_camera_that_says_everything_has_everything_in_its_order() {
+    fn complete_camera_has_all_properties_in_order() {
         let url = "https://camera.example/onvif/device_service";
         let information = Information {
             manufacturer: "Acme".into(),

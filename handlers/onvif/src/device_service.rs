@@ -1,4 +1,4 @@
-//! ONVIF's device management and media services: what is asked and what the answers say (ONVIF Core 8, Media 5).
+//! Requests and responses of ONVIF's device management and media services (ONVIF Core 8, Media 5).
 
 use std::net::IpAddr;
 
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use crate::details::WantedStream;
 use crate::xml::Element;
 
-/// The namespace of what is in the requests and answers of `ver10`.
+/// The namespace of the types in requests and responses of `ver10`.
 const SCHEMA: &str = r#"xmlns="http://www.onvif.org/ver10/schema""#;
-/// Characters of a value a camera gives about itself.
+/// Limit on a value reported by a camera, in characters.
 const MAX_VALUE: usize = 128;
-/// Profiles and network interfaces of one camera that are looked at.
+/// Limit on the profiles and network interfaces of one camera.
 const MAX_ITEMS: usize = 64;
 
-/// A question, as the body of a SOAP message.
+/// A request, as the body of a SOAP message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The element's name, by which people and documentation know it.
+    /// The name of the element.
     pub name: &'static str,
     /// The body.
     pub body: String,
@@ -31,37 +31,37 @@ fn request(service: &str, name: &'static str, content: &str) -> Request {
     Request { name, body: format!(r#"<{name} xmlns="http://www.onvif.org/{service}/wsdl">{content}</{name}>"#) }
 }
 
-/// The camera's clock. Every camera should answer this without credentials.
+/// Requests the camera's clock, which cameras should return without credentials.
 pub fn get_system_date_and_time() -> Request {
     request("ver10/device", "GetSystemDateAndTime", "")
 }
 
-/// Who made the camera.
+/// Requests manufacturer and model.
 pub fn get_device_information() -> Request {
     request("ver10/device", "GetDeviceInformation", "")
 }
 
-/// MAC and IP addresses.
+/// Requests MAC and IP addresses.
 pub fn get_network_interfaces() -> Request {
     request("ver10/device", "GetNetworkInterfaces", "")
 }
 
-/// The scopes, for a camera that did not announce them.
+/// Requests the scopes, for a camera that did not announce them.
 pub fn get_scopes() -> Request {
     request("ver10/device", "GetScopes", "")
 }
 
-/// Where the other services are.
+/// Requests the URLs of the other services.
 pub fn get_services() -> Request {
     request("ver10/device", "GetServices", "<IncludeCapability>false</IncludeCapability>")
 }
 
-/// The same, of cameras that are too old for [`get_services`].
+/// Like [`get_services`], for older cameras.
 pub fn get_capabilities() -> Request {
     request("ver10/device", "GetCapabilities", "<Category>Media</Category>")
 }
 
-/// The time in an answer to [`get_system_date_and_time`].
+/// Returns the time in a response to [`get_system_date_and_time`].
 pub fn clock(body: &Element) -> Option<Timestamp> {
     let utc = body.at(&["GetSystemDateAndTimeResponse", "SystemDateAndTime", "UTCDateTime"])?;
     let number = |part, unit| utc.text_at(&[part, unit])?.parse::<i16>().ok();
@@ -78,22 +78,22 @@ pub fn clock(body: &Element) -> Option<Timestamp> {
     Some(time.ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
-/// Who made a camera. What it does not say is empty.
+/// Manufacturer information; missing values are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Information {
-    /// The maker.
+    /// The manufacturer.
     pub manufacturer: String,
-    /// The maker's name for it.
+    /// The model name.
     pub model: String,
-    /// The version of its software.
+    /// The firmware version.
     pub firmware_version: String,
-    /// The one on the label.
+    /// The serial number.
     pub serial_number: String,
-    /// The version of its hardware.
+    /// The hardware version.
     pub hardware_id: String,
 }
 
-/// What an answer to [`get_device_information`] says.
+/// Returns the information in a response to [`get_device_information`].
 pub fn information(body: &Element) -> Option<Information> {
     let response = body.child("GetDeviceInformationResponse")?;
     let value = |name: &str| response.text_at(&[name]).map(plain).unwrap_or_default();
@@ -109,14 +109,14 @@ pub fn information(body: &Element) -> Option<Information> {
 /// A network interface of a camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// As the camera writes it.
+    /// The MAC address as the camera writes it.
     pub mac: String,
     /// Its addresses, those of IPv4 first.
     pub addresses: Vec<IpAddr>,
 }
 
-/// What an answer to [`get_network_interfaces`] says of the interface with this address. Where none says it has it, as
-/// behind address translation, that is the first with a MAC address.
+/// Returns the interface with this address in a response to [`get_network_interfaces`]. If none has it, as behind
+/// address translation, the first one with a MAC address.
 pub fn interface(body: &Element, reached: Option<IpAddr>) -> Option<Interface> {
     let response = body.child("GetNetworkInterfacesResponse")?;
     let all: Vec<Interface> = response.all("NetworkInterfaces").take(MAX_ITEMS).filter_map(read_interface).collect();
@@ -132,7 +132,7 @@ fn read_interface(interface: &Element) -> Option<Interface> {
     Some(Interface { mac, addresses: addresses.take(MAX_ITEMS).collect() })
 }
 
-/// The scopes in an answer to [`get_scopes`], with white space between them.
+/// Returns the scopes in a response to [`get_scopes`], separated by white space.
 pub fn scopes(body: &Element) -> Option<String> {
     let response = body.child("GetScopesResponse")?;
     let items: Vec<&str> = response.all("Scopes").filter_map(|scope| scope.text_at(&["ScopeItem"])).collect();
@@ -156,12 +156,12 @@ impl Media {
         }
     }
 
-    /// What the camera can send.
+    /// Requests the media profiles.
     pub fn get_profiles(self) -> Request {
         request(self.service(), "GetProfiles", "")
     }
 
-    /// Where the stream of a profile is, by RTSP.
+    /// Requests the RTSP URI of a profile's stream.
     pub fn get_stream_uri(self, token: &str) -> Request {
         let token = escape(token);
         let content = match self {
@@ -176,7 +176,7 @@ impl Media {
     }
 }
 
-/// Where the media service is, by an answer to [`get_services`]: the URL as the camera writes it.
+/// Returns the URL of the media service in a response to [`get_services`], as the camera writes it.
 pub fn media_service(body: &Element) -> Option<(Media, &str)> {
     let response = body.child("GetServicesResponse")?;
     [Media::One, Media::Two].into_iter().find_map(|media| {
@@ -186,15 +186,15 @@ pub fn media_service(body: &Element) -> Option<(Media, &str)> {
     })
 }
 
-/// The same by an answer to [`get_capabilities`].
+/// Like [`media_service`], for a response to [`get_capabilities`].
 pub fn media_capability(body: &Element) -> Option<(Media, &str)> {
     Some((Media::One, body.text_at(&["GetCapabilitiesResponse", "Capabilities", "Media", "XAddr"])?))
 }
 
-/// The token of the wanted profile, by an answer to [`Media::get_profiles`].
+/// Returns the token of the wanted profile in a response to [`Media::get_profiles`].
 ///
 /// # Errors
-/// The names of the profiles there are.
+/// The names of the available profiles.
 pub fn profile<'a>(body: &'a Element, wanted: &WantedStream) -> Result<&'a str, Vec<&'a str>> {
     let profiles = body.child("GetProfilesResponse").into_iter().flat_map(|response| response.all("Profiles"));
     let named = |profile: &'a Element| Some((profile.attribute("token")?, profile.text_at(&["Name"])));
@@ -207,13 +207,13 @@ pub fn profile<'a>(body: &'a Element, wanted: &WantedStream) -> Result<&'a str, 
     profiles.iter().find(is_wanted).map(|(token, _)| *token).ok_or_else(names)
 }
 
-/// The URI in an answer to [`Media::get_stream_uri`].
+/// Returns the URI in a response to [`Media::get_stream_uri`].
 pub fn stream_uri(body: &Element) -> Option<&str> {
     let response = body.child("GetStreamUriResponse")?;
     response.text_at(&["MediaUri", "Uri"]).or_else(|| response.text_at(&["Uri"]))
 }
 
-/// A value fit for an environment variable.
+/// Sanitizes a value for use in an environment variable.
 fn plain(value: &str) -> String {
     value.chars().map(|character| if character.is_control() { ' ' } else { character }).take(MAX_VALUE).collect()
 }

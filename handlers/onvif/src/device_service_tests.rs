@@ -24,7 +24,7 @@ fn date(date: [&str; 3], time: [&str; 3]) -> Option<Timestamp> {
 }
 
 #[test]
-fn requests_are_well_formed_and_in_their_service_s_namespace() {
+fn requests_are_well_formed_in_their_namespace() {
     for (request, service) in [
         (get_system_date_and_time(), "device"),
         (get_device_information(), "device"),
@@ -45,7 +45,7 @@ fn requests_are_well_formed_and_in_their_service_s_namespace() {
 }
 
 #[test]
-fn the_clock_is_read_as_utc() {
+fn clock_is_read_as_utc() {
     assert_eq!(date(["2024", "2", "29"], ["23", "59", "58"]), "2024-02-29T23:59:58Z".parse().ok());
     assert_eq!(date(["1970", "01", "01"], ["00", "00", "07"]), Some(Timestamp::from_second(7).unwrap()));
     for nonsense in [["2023", "2", "29"], ["x", "1", "1"], ["99999", "1", "1"], ["2024", "300", "1"], ["", "", ""]] {
@@ -55,7 +55,7 @@ fn the_clock_is_read_as_utc() {
 }
 
 #[test]
-fn information_is_cut_and_cleaned() {
+fn information_is_truncated_and_cleaned() {
     let long = "x".repeat(1000);
     let answer = format!(
         "<tds:GetDeviceInformationResponse><tds:Manufacturer> Acme\n&#9;Inc </tds:Manufacturer>\
@@ -95,7 +95,7 @@ fn interfaces() -> Element {
 }
 
 #[test]
-fn the_interface_is_the_one_we_reach() {
+fn interface_is_the_one_with_our_address() {
     let found = |reached: Option<&str>| interface(&interfaces(), reached.map(|ip| ip.parse().unwrap())).unwrap();
     assert_eq!(found(Some("192.168.1.5")).mac, "28:57:be:65:7d:d5");
     assert_eq!(found(Some("10.0.0.7")).mac, "28:57:BE:65:7D:D6");
@@ -118,7 +118,7 @@ fn scopes_are_a_list() {
 }
 
 #[test]
-fn the_media_service_is_found_by_its_namespace() {
+fn media_service_is_found_by_namespace() {
     let service = |name: &str| {
         format!(
             "<tds:Service><tds:Namespace>http://www.onvif.org/{name}/wsdl</tds:Namespace>\
@@ -140,7 +140,7 @@ fn the_media_service_is_found_by_its_namespace() {
 }
 
 #[test]
-fn a_profile_is_the_first_or_has_that_token_or_name() {
+fn profile_is_the_first_or_matches_token_or_name() {
     let answer = body(
         "<trt:GetProfilesResponse><trt:Profiles token='p0'><tt:Name>main</tt:Name></trt:Profiles>\
          <trt:Profiles fixed='true' token='p1'><tt:Name>sub</tt:Name></trt:Profiles><trt:Profiles token='p2'/>\
@@ -154,7 +154,7 @@ fn a_profile_is_the_first_or_has_that_token_or_name() {
 }
 
 #[test]
-fn the_stream_s_uri_is_read_of_both_versions() {
+fn stream_uri_is_read_from_both_media_versions() {
     let one =
         "<trt:GetStreamUriResponse><trt:MediaUri><tt:Uri>rtsp://c/1</tt:Uri></trt:MediaUri></trt:GetStreamUriResponse>";
     let two = "<tr2:GetStreamUriResponse><tr2:Uri>rtsp://c/2</tr2:Uri></tr2:GetStreamUriResponse>";

@@ -1,4 +1,4 @@
-//! Which cameras are wanted.
+//! Filters of cameras.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,41 +7,41 @@ use serde::Deserialize;
 
 use crate::announcement;
 
-/// A list of values that lets cameras in or keeps them out.
+/// A list of values that includes or excludes cameras.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
 pub struct Filter<T> {
-    /// What a match means.
+    /// The effect of a match.
     #[serde(default)]
     pub action: Action,
-    /// What is compared with; one match is enough. Empty means no camera for `Include`, every camera for `Exclude`.
+    /// The values to compare with; one match suffices. An empty list includes no camera, or excludes none.
     #[serde(default = "Vec::new")]
     pub items: Vec<T>,
 }
 
-/// What a match means.
+/// The effect of a match.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Action {
-    /// Only cameras with a match are wanted.
+    /// Only matching cameras are selected.
     #[default]
     Include,
-    /// Only cameras without a match are wanted.
+    /// Matching cameras are not selected.
     Exclude,
 }
 
-/// What a filter, or all of them, say of a camera.
+/// The decision of a filter, or of all filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It is wanted.
+    /// The camera is selected.
     Keep,
-    /// Nobody can say: the filter is on something that is not known of the camera.
+    /// Undecided: the filter is on a value that is not known.
     Unknown,
-    /// It is not wanted, whatever else may be found out about it.
+    /// The camera is rejected, whatever else becomes known.
     Drop,
 }
 
 impl<T: PartialEq> Filter<T> {
-    /// Compares with what is known of a camera, none if that is nothing.
+    /// Compares with the known values of a camera; `None` if there are none.
     pub fn verdict(&self, values: Option<&[T]>) -> Verdict {
         let wanted = match (values, self.items.is_empty()) {
             (_, true) => self.action == Action::Exclude,
@@ -54,7 +54,7 @@ impl<T: PartialEq> Filter<T> {
     }
 }
 
-/// An IP address. One of IPv4 in IPv6 clothes is the same as without.
+/// An IP address. An IPv4 address mapped into IPv6 equals the IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Ip(IpAddr);
@@ -74,13 +74,13 @@ impl TryFrom<String> for Ip {
     }
 }
 
-/// A MAC address. Case and separators don't count.
+/// A MAC address, independent of case and separators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Mac([u8; 6]);
 
 impl Mac {
-    /// Reads twelve hexadecimal digits with `:`, `-`, `.` or nothing between them.
+    /// Parses twelve hexadecimal digits, optionally separated by `:`, `-` or `.`.
     pub fn parse(text: &str) -> Option<Self> {
         let digits: String = text.trim().chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect();
         let is_mac = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -105,7 +105,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What a camera's endpoint reference is known by, see [`announcement::uuid`].
+/// An endpoint reference, see [`announcement::uuid`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Uuid(pub String);
@@ -118,7 +118,7 @@ impl TryFrom<String> for Uuid {
     }
 }
 
-/// A scope, such as `onvif://www.onvif.org/location/hall`. It is compared as it is.
+/// A scope, such as `onvif://www.onvif.org/location/hall`, compared verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Scope(pub String);
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_decides_as_akri_s_does_and_says_when_it_can_not() {
+    fn filter_decides_as_upstream_or_is_undecided() {
         let verdict =
             |action, items: &[u8], values: Option<&[u8]>| Filter { action, items: items.to_vec() }.verdict(values);
         for (items, values, include, exclude) in [
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn one_filter_that_drops_is_enough() {
+    fn any_rejecting_filter_rejects() {
         assert_eq!([Keep, Drop, Unknown].into_iter().max(), Some(Drop));
         assert_eq!([Unknown, Keep].into_iter().max(), Some(Unknown));
     }
 
     #[test]
-    fn mac_addresses_are_equal_however_they_are_written() {
+    fn mac_addresses_compare_in_any_notation() {
         let mac = Mac::parse("00:1A:2b:3c:4d:5e").unwrap();
         assert_eq!(mac.to_string(), "00:1a:2b:3c:4d:5e");
         for text in ["00-1a-2b-3c-4d-5e", "001A2B3C4D5E", "001a.2b3c.4d5e", " 00:1a:2b:3c:4d:5e\n"] {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_addresses_are_equal_however_they_are_written() {
+    fn ip_addresses_compare_in_any_notation() {
         let ip = |text: &str| Ip::try_from(text.to_owned());
         assert_eq!(ip("::ffff:10.0.0.1"), ip("10.0.0.1"));
         assert_eq!(ip("FE80::1"), ip("fe80:0::1"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_and_scopes_are_what_cameras_say() {
+    fn uuids_and_scopes_compare_as_announced() {
         assert_eq!(Uuid::try_from("urn:uuid:A-1".to_owned()), Ok(Uuid("a-1".into())));
         assert!(Uuid::try_from(" ".to_owned()).is_err());
         assert_eq!(Scope::try_from(" onvif://A ".to_owned()), Ok(Scope("onvif://A".into())));

@@ -1,4 +1,4 @@
-//! Cameras for tests, which answer without a network.
+//! Simulated cameras for unit tests, without a network.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,38 +16,38 @@ use crate::session::{Post, Reply, Transport, TransportError};
 use crate::soap;
 use crate::xml::{self, Element};
 
-/// How a camera finds out who asks.
+/// The authentication a camera requires.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Wants {
     #[default]
     Nothing,
-    /// A WS-UsernameToken, made within five seconds by its own clock.
+    /// A WS-UsernameToken created within five seconds by its own clock.
     Token,
-    /// The same, even for the time; its clock is in the `Date` header.
+    /// A token even for the time; the clock is in the `Date` header.
     TokenAlways,
     /// HTTP digest.
     HttpDigest,
-    /// HTTP basic, which nobody should answer.
+    /// HTTP basic, which must not be used.
     HttpBasic,
 }
 
-/// How it behaves.
+/// The behaviour of a camera.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Mood {
     #[default]
     Good,
-    /// There is no connection.
+    /// It refuses connections.
     Off,
-    /// There is, but no answer.
+    /// It accepts connections and does not respond.
     Mute,
-    /// Like these after the first question.
+    /// It changes its behaviour after the first request.
     OffLater,
     MuteLater,
-    /// A web server that is no camera.
+    /// It is a web server and not a camera.
     Html,
 }
 
-/// The password of every camera that wants one; the user is `admin`.
+/// The password of every camera that requires one; the user is `admin`.
 pub(crate) const PASSWORD: &str = "s3cret";
 
 pub(crate) fn credentials(password: &str) -> Credentials {
@@ -58,14 +58,14 @@ pub(crate) fn credentials(password: &str) -> Credentials {
 pub(crate) struct FakeCamera {
     pub(crate) wants: Wants,
     pub(crate) mood: Mood,
-    /// How far its clock is ahead of ours, in seconds.
+    /// The difference of its clock from ours, in seconds.
     pub(crate) ahead: i64,
-    /// Answers by request, as XML.
+    /// XML responses by request.
     pub(crate) answers: BTreeMap<&'static str, String>,
 }
 
 impl FakeCamera {
-    /// One with a MAC address and a model.
+    /// Creates a camera with a MAC address and a model.
     pub(crate) fn with_mac(mac: &str) -> Self {
         let interfaces = format!(
             "<GetNetworkInterfacesResponse><NetworkInterfaces><Info><HwAddress>{mac}</HwAddress></Info>\
@@ -77,7 +77,7 @@ impl FakeCamera {
         Self { answers: answers.into(), ..Self::default() }
     }
 
-    /// With a media service at `url` that has two profiles.
+    /// Adds a media service at `url` with two profiles.
     pub(crate) fn with_media(mut self, url: &str) -> Self {
         self.answers.insert(
             "GetServices",
@@ -141,7 +141,7 @@ fn is_signed(envelope: &Element, now: Timestamp) -> Option<bool> {
     Some(is_fresh && token("Username")? == "admin" && token("Password")? == BASE64_STANDARD.encode(digest))
 }
 
-/// Does the sum again with the client's own random number.
+/// Verifies a digest with the client's nonce.
 fn is_digest(answer: &str, path: &str) -> bool {
     let field = |name: &str| answer.split_once(&format!("{name}=\""))?.1.split('"').next();
     let (Some(cnonce), Some(response)) = (field("cnonce"), field("response")) else { return false };
@@ -149,17 +149,17 @@ fn is_digest(answer: &str, path: &str) -> bool {
     let mut expected = http_auth::DigestClient::try_from(&challenges[0]).unwrap();
     let credentials =
         http_auth::PasswordParams { username: "admin", password: PASSWORD, uri: path, method: "POST", body: None };
-    // The count goes up with each request, which a camera may or may not mind.
+    // The count increases with each request; a camera may ignore it.
     (0..9).any(|_| expected.respond_with_testing_cnonce(&credentials, cnonce).unwrap().contains(response))
 }
 
 const CHALLENGE: &str = r#"Digest realm="camera", nonce="4f1c", qop="auth", algorithm=MD5"#;
 
-/// A network of cameras, by the URL of their device service.
+/// The cameras on the network, by the URL of their device service.
 pub(crate) struct Site {
     pub(crate) cameras: RefCell<BTreeMap<String, FakeCamera>>,
-    /// Every request, as `<url> <name>`.
-    pub(crate) asked: RefCell<Vec<String>>,
+    /// All requests, as `<url> <name>`.
+    pub(crate) requests: RefCell<Vec<String>>,
     pub(crate) now: Cell<Timestamp>,
 }
 
@@ -167,19 +167,19 @@ impl Site {
     pub(crate) fn new(cameras: impl IntoIterator<Item = (&'static str, FakeCamera)>) -> Self {
         let cameras = cameras.into_iter().map(|(url, camera)| (url.to_owned(), camera)).collect();
         let now = Cell::new("2024-05-06T07:08:09Z".parse().unwrap());
-        Self { cameras: RefCell::new(cameras), asked: RefCell::default(), now }
+        Self { cameras: RefCell::new(cameras), requests: RefCell::default(), now }
     }
 
-    /// The names of the requests to a camera since the last time this was called.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.take()
+    /// Returns the requests since the last call.
+    pub(crate) fn take_requests(&self) -> Vec<String> {
+        self.requests.take()
     }
 
     fn reply(&self, post: &Post<'_>) -> Option<Reply> {
         let url = post.url.to_string();
         let envelope = xml::parse(post.message.as_bytes()).unwrap();
         let request = envelope.child("Body").unwrap().children.first().unwrap().clone();
-        self.asked.borrow_mut().push(format!("{url} {}", request.name));
+        self.requests.borrow_mut().push(format!("{url} {}", request.name));
         let cameras = self.cameras.borrow();
         let camera = cameras.get(&url)?;
         let now = self.now.get() + SignedDuration::from_secs(camera.ahead);
@@ -223,7 +223,7 @@ impl Transport for Site {
         self.reply(&post).ok_or_else(|| TransportError::Failed("connection refused".to_owned()))
     }
 
-    /// Time goes by when nothing else happens: a second is some turns of the executor.
+    /// Advances the clock when nothing else runs: a second is a number of executor turns.
     async fn sleep(&self, time: Duration) {
         let mut turns = time.as_secs() * 100;
         poll_fn(|context| {

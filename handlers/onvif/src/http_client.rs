@@ -1,4 +1,4 @@
-//! Requests by the host's HTTP client.
+//! HTTP requests through the host.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use wstd::time::Timer;
 
 use crate::session::{Post, Reply, Transport, TransportError};
 
-/// Time for the connection, TLS included: an address that nobody has, of several of a camera, must not use up its time.
+/// Connect timeout, TLS included: an unused address of a camera must not take the time of the others.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Time for one exchange, from the connection to the last byte.
+/// Timeout of one exchange, from connecting to the last byte.
 const EXCHANGE: Duration = Duration::from_secs(3);
-/// Bytes of an answer. The largest, lists of profiles, have some tens of thousands.
+/// Limit on a response, in bytes. The largest, lists of profiles, have several ten thousand.
 const MAX_BODY: usize = 256 << 10;
 
-/// The way to cameras.
+/// The HTTP transport to cameras.
 pub(crate) struct Http {
     client: Client,
 }
@@ -62,7 +62,7 @@ impl Transport for Http {
     }
 }
 
-/// Sixteen random bytes.
+/// Returns sixteen random bytes.
 pub(crate) fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
     wstd::rand::get_random_bytes(&mut bytes);
@@ -89,7 +89,7 @@ async fn read(body: Body) -> Result<Vec<u8>, TransportError> {
     Ok(message)
 }
 
-/// All values of a header, with commas between them.
+/// Joins all values of a header with commas.
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     if values.is_empty() { None } else { Some(values.join(", ")) }

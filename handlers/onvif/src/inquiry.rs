@@ -1,4 +1,4 @@
-//! What is asked of one camera.
+//! The requests to one camera.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,41 +12,41 @@ use crate::service_url::ServiceUrl;
 use crate::session::{CallError, Session, Transport};
 use crate::xml::Element;
 
-/// URLs of one camera that are tried.
+/// Maximum number of URLs tried per camera.
 const MAX_TRIED: usize = 4;
-/// Bytes of a stream's URI.
+/// Limit on the URI of a stream, in bytes.
 const MAX_URI: usize = 1024;
-/// Bytes of a profile's token; ONVIF's ReferenceToken has 64 characters.
+/// Limit on a profile token, in bytes; ONVIF's ReferenceToken has 64 characters.
 const MAX_TOKEN: usize = 256;
 
-/// What a round wants to know beyond what every round does.
+/// Optional facts to request.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Scopes, should the camera not announce them.
+    /// Scopes, if the camera does not announce them.
     pub scopes: bool,
     /// The URI of a stream.
     pub stream: Option<&'a WantedStream>,
 }
 
-/// What a camera says of itself to those it trusts.
+/// The facts reported by a camera.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// The URL it was reached at.
+    /// The URL at which it responded.
     pub url: String,
     /// The MAC address, as the camera writes it.
     pub mac: Option<String>,
-    /// Its IP address, where the URL has a name.
+    /// Its IP address, if the URL contains a name.
     pub address: Option<String>,
-    /// Who made it.
+    /// Manufacturer information.
     pub information: Information,
-    /// Scopes it did not announce.
+    /// Scopes that it did not announce.
     pub scopes: Option<Vec<String>>,
-    /// The URI of the wanted stream.
+    /// The URI of the requested stream.
     pub stream: Option<String>,
 }
 
 impl Facts {
-    /// These, and of earlier ones what is missing.
+    /// Fills missing facts from earlier ones.
     pub fn or(self, earlier: Self) -> Self {
         let is_unknown = self.information == Information::default();
         Self {
@@ -60,21 +60,21 @@ impl Facts {
     }
 }
 
-/// How asking went.
+/// The result of an inquiry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Learnt {
-    /// What the camera said.
+    /// The facts.
     pub facts: Facts,
-    /// It wants credentials, or others than it was given.
+    /// Whether it requires credentials, or other ones.
     pub refused: bool,
-    /// Why there is no URI of a stream, although one is wanted.
+    /// The reason for a missing stream URI that was requested.
     pub no_stream: Option<String>,
 }
 
-/// Asks a camera everything.
+/// Requests all facts from a camera.
 ///
 /// # Errors
-/// Why it can't be reached, or was lost before all was asked.
+/// If the camera is unreachable or the connection is lost midway.
 pub async fn ask<T: Transport>(
     transport: &T,
     camera: &Camera,
@@ -84,14 +84,14 @@ pub async fn ask<T: Transport>(
     let (session, url) = reach(transport, &camera.urls, credentials).await?;
     let learnt = Learnt { facts: Facts { url: url.to_string(), ..Facts::default() }, ..Learnt::default() };
     let mut inquiry = Inquiry { session, url, learnt };
-    let asked = inquiry.ask(wanted, camera.scopes.is_empty()).await;
-    asked.map(|()| inquiry.learnt).map_err(|error| format!("{url}: {error}"))
+    let result = inquiry.ask(wanted, camera.scopes.is_empty()).await;
+    result.map(|()| inquiry.learnt).map_err(|error| format!("{url}: {error}"))
 }
 
-/// The first URL that something answers at.
+/// Returns the first URL that responds.
 ///
 /// # Errors
-/// Why there is none.
+/// If none does.
 pub async fn reach<'a, T: Transport>(
     transport: &'a T,
     urls: &'a [ServiceUrl],
@@ -107,8 +107,8 @@ pub async fn reach<'a, T: Transport>(
     Err(errors.join("; "))
 }
 
-/// Each question is a function of its own, so that no answer stays in memory while the next one is waited for: many
-/// cameras are asked at once, and the memory of a round is bounded.
+/// The state of an inquiry. Each request is a separate function, so that no response stays in memory during the next
+/// request: many cameras are queried concurrently within the memory limit of a round.
 struct Inquiry<'a, T> {
     session: Session<'a, T>,
     url: &'a ServiceUrl,
@@ -158,7 +158,7 @@ impl<T: Transport> Inquiry<'_, T> {
         Ok(())
     }
 
-    /// The stream's URI, or why there is none.
+    /// Returns the URI of the stream, or the reason why there is none.
     async fn stream(&mut self, wanted: &WantedStream) -> Result<String, String> {
         let (media, url) = self.media_service().await?;
         let token = self.profile(media, &url, wanted).await?;
@@ -173,7 +173,7 @@ impl<T: Transport> Inquiry<'_, T> {
         }
     }
 
-    /// The token of the wanted profile.
+    /// Returns the token of the wanted profile.
     async fn profile(&mut self, media: Media, url: &ServiceUrl, wanted: &WantedStream) -> Result<String, String> {
         let profiles = self.answer(url, &media.get_profiles()).await?;
         let token = service::profile(&profiles, wanted);
@@ -193,13 +193,13 @@ impl<T: Transport> Inquiry<'_, T> {
         found.ok_or_else(|| "it names no media service".to_owned())
     }
 
-    /// Cameras write unspecified addresses here, too; then it is the one the camera was reached at.
+    /// Replaces an unspecified address in a URL by the camera's address.
     fn usable(&self, (media, url): (Media, &str)) -> Option<(Media, ServiceUrl)> {
         let reached = self.url.ip().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         Some((media, ServiceUrl::announced(url, reached)?))
     }
 
-    /// Asks the device service for what a camera need not be able or willing to say; then it is none.
+    /// Sends an optional request to the device service; returns `None` if it fails.
     async fn call(&mut self, request: &Request) -> Result<Option<Element>, CallError> {
         match self.session.call(self.url, request).await {
             Ok(body) => Ok(Some(body)),
@@ -212,7 +212,7 @@ impl<T: Transport> Inquiry<'_, T> {
         }
     }
 
-    /// Asks any service; what it says, or in words why it says nothing.
+    /// Sends a request to any service; returns the response, or a description of the failure.
     async fn answer(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, String> {
         let answer = self.session.call(url, request).await;
         self.learnt.refused |= answer == Err(CallError::Refused);
@@ -220,7 +220,7 @@ impl<T: Transport> Inquiry<'_, T> {
     }
 }
 
-/// A stream's URI without the user name and password that some cameras put into it.
+/// Removes user name and password from the URI of a stream.
 fn without_user(uri: &str) -> Option<String> {
     let (scheme, rest) = uri.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;

@@ -23,7 +23,7 @@ fn site(wants: Wants) -> Site {
 }
 
 #[test]
-fn a_camera_that_trusts_everyone_tells_everyone() {
+fn open_camera_answers_everything() {
     for password in [None, Some(PASSWORD), Some("wrong")] {
         let learnt = ask_site(&site(Wants::Nothing), password, NOTHING_MORE).unwrap();
         assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (Some(MAC), false));
@@ -32,7 +32,7 @@ fn a_camera_that_trusts_everyone_tells_everyone() {
 }
 
 #[test]
-fn the_password_convinces_in_each_way_a_camera_may_want_it() {
+fn password_works_in_each_authentication_scheme() {
     for wants in [Wants::Token, Wants::TokenAlways, Wants::HttpDigest] {
         let learnt = ask_site(&site(wants), Some(PASSWORD), NOTHING_MORE).unwrap();
         assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (Some(MAC), false), "{wants:?}");
@@ -40,7 +40,7 @@ fn the_password_convinces_in_each_way_a_camera_may_want_it() {
 }
 
 #[test]
-fn wrong_or_no_credentials_are_tried_once() {
+fn missing_or_wrong_credentials_are_tried_once() {
     for (wants, password, tries) in [
         (Wants::Token, Some("wrong"), 1),
         (Wants::TokenAlways, Some("wrong"), 1),
@@ -52,14 +52,14 @@ fn wrong_or_no_credentials_are_tried_once() {
         let site = site(wants);
         let learnt = ask_site(&site, password, NOTHING_MORE).unwrap();
         assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (None, true), "{wants:?}");
-        let asked = site.asked();
+        let asked = site.take_requests();
         assert_eq!(asked.iter().filter(|name| name.contains("GetDeviceInformation")).count(), tries, "{asked:?}");
         assert_eq!(asked.len(), tries + 1);
     }
 }
 
 #[test]
-fn a_clock_that_is_wrong_is_allowed_for() {
+fn wrong_camera_clock_is_compensated() {
     for wants in [Wants::Token, Wants::TokenAlways] {
         for ahead in [-86_400 * 400, -20, 20, 86_400 * 400] {
             let site = site(wants);
@@ -70,7 +70,7 @@ fn a_clock_that_is_wrong_is_allowed_for() {
 }
 
 #[test]
-fn the_first_url_that_answers_is_taken() {
+fn first_answering_url_is_used() {
     let broken = |mood| FakeCamera { mood, ..FakeCamera::default() };
     let site = Site::new([
         ("http://10.0.0.1/", broken(Mood::Off)),
@@ -91,7 +91,7 @@ fn the_first_url_that_answers_is_taken() {
 }
 
 #[test]
-fn what_a_camera_can_not_say_is_left_out() {
+fn unsupported_values_are_omitted() {
     let site = Site::new([(URL, FakeCamera::default())]);
     let learnt = ask_site(&site, None, Wanted { scopes: true, stream: None }).unwrap();
     assert_eq!(
@@ -99,11 +99,11 @@ fn what_a_camera_can_not_say_is_left_out() {
         Learnt { facts: Facts { url: URL.into(), ..Facts::default() }, refused: false, no_stream: None }
     );
     let names = ["GetSystemDateAndTime", "GetDeviceInformation", "GetNetworkInterfaces", "GetScopes"];
-    assert_eq!(site.asked(), names.map(|name| format!("{URL} {name}")));
+    assert_eq!(site.take_requests(), names.map(|name| format!("{URL} {name}")));
 }
 
 #[test]
-fn scopes_are_asked_for_only_if_they_are_wanted_and_not_announced() {
+fn scopes_are_requested_only_if_wanted_and_not_announced() {
     let mut with_scopes = FakeCamera::with_mac(MAC);
     let scopes = "<GetScopesResponse><Scopes><ScopeItem>onvif://x</ScopeItem></Scopes></GetScopesResponse>";
     with_scopes.answers.insert("GetScopes", scopes.into());
@@ -112,9 +112,9 @@ fn scopes_are_asked_for_only_if_they_are_wanted_and_not_announced() {
     assert_eq!(ask_site(&site, None, wanted).unwrap().facts.scopes, Some(vec!["onvif://x".to_owned()]));
     assert_eq!(ask_site(&site, None, NOTHING_MORE).unwrap().facts.scopes, None);
     let announced = Camera { scopes: vec!["onvif://y".into()], ..camera(&[URL]) };
-    site.asked();
+    site.take_requests();
     assert_eq!(block_on(ask(&site, &announced, None, wanted)).unwrap().facts.scopes, None);
-    assert!(site.asked().iter().all(|name| !name.contains("GetScopes")));
+    assert!(site.take_requests().iter().all(|name| !name.contains("GetScopes")));
 }
 
 fn stream(site: &Site, wanted: &WantedStream) -> Learnt {
@@ -122,7 +122,7 @@ fn stream(site: &Site, wanted: &WantedStream) -> Learnt {
 }
 
 #[test]
-fn the_stream_is_that_of_the_wanted_profile_without_the_password_in_its_uri() {
+fn stream_uri_is_of_the_wanted_profile_without_password() {
     for url in [MEDIA, "http://0.0.0.0/onvif/media"] {
         let device = FakeCamera { wants: Wants::Token, ..FakeCamera::with_mac(MAC).with_media(url) };
         let site = Site::new([(URL, device.clone()), (MEDIA, device)]);
@@ -133,7 +133,7 @@ fn the_stream_is_that_of_the_wanted_profile_without_the_password_in_its_uri() {
 }
 
 #[test]
-fn why_there_is_no_stream_is_said() {
+fn missing_stream_is_explained() {
     let why = |media: FakeCamera, device: FakeCamera, wanted: &WantedStream| {
         let learnt = stream(&Site::new([(URL, device), (MEDIA, media)]), wanted);
         assert_eq!((learnt.facts.stream, learnt.facts.mac.as_deref()), (None, Some(MAC)), "the rest is known");
@@ -166,7 +166,7 @@ fn why_there_is_no_stream_is_said() {
 }
 
 #[test]
-fn a_camera_that_is_too_old_for_services_tells_capabilities() {
+fn old_camera_is_asked_for_capabilities() {
     let mut device = FakeCamera::with_mac(MAC).with_media(MEDIA);
     device.answers.remove("GetServices");
     let media = format!("<Media><XAddr>{MEDIA}</XAddr></Media>");
@@ -178,7 +178,7 @@ fn a_camera_that_is_too_old_for_services_tells_capabilities() {
 }
 
 #[test]
-fn a_password_in_a_uri_is_seen_in_either_spelling() {
+fn password_in_a_uri_is_detected_in_either_encoding() {
     let site = site(Wants::Nothing);
     let (url, own) = (ServiceUrl::parse(URL).unwrap(), credentials("p@ss wörd"));
     let session = block_on(Session::open(&site, &url, Some(&own))).unwrap();
@@ -193,14 +193,14 @@ fn a_password_in_a_uri_is_seen_in_either_spelling() {
 }
 
 #[test]
-fn a_camera_that_is_lost_on_the_way_is_no_half_camera() {
+fn camera_lost_midway_is_not_reported_in_part() {
     let site = site(Wants::Nothing);
     site.cameras.borrow_mut().get_mut(URL).unwrap().mood = Mood::OffLater;
     assert_eq!(ask_site(&site, None, NOTHING_MORE), Err(format!("{URL}: connection refused")));
 }
 
 #[test]
-fn a_stream_s_uri_has_no_user() {
+fn stream_uri_has_no_user_info() {
     for (uri, expected) in [
         ("rtsp://10.0.0.9/1", Some("rtsp://10.0.0.9/1")),
         ("rtsp://a:b@10.0.0.9:554/1?x=y@z", Some("rtsp://10.0.0.9:554/1?x=y@z")),

@@ -1,4 +1,4 @@
-//! Many things at once, but not too many, and not too many for one host.
+//! Concurrent jobs with a limit in total and per host.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use futures::StreamExt;
 use futures::future::select;
 use futures::stream;
 
-/// Jobs at once.
+/// Maximum number of concurrent jobs.
 pub const AT_ONCE: usize = 64;
-/// Of them for one host, such as a recorder that speaks for all its cameras.
+/// Maximum number of concurrent jobs per host, such as a recorder with many cameras.
 pub const PER_HOST: usize = 4;
 
-/// Does jobs until `end`; what came of each, none if its turn did not come or it was not done by then.
+/// Runs jobs until `end`; returns their results, `None` for those that were not completed.
 pub async fn run<J, R>(
     jobs: &[J],
     host: impl Fn(&J) -> &str,
@@ -35,8 +35,8 @@ pub async fn run<J, R>(
     results.take()
 }
 
-/// Indices of jobs in lanes of jobs to do one after the other, at most [`PER_HOST`] lanes for a host. Lanes are in the order
-/// of their first jobs: should the time not suffice, it is for the order of the jobs to say who is left out.
+/// Distributes jobs into sequential lanes, at most [`PER_HOST`] per host. Lanes are in the order of their first jobs,
+/// so that the order of the jobs decides which ones are left out when time runs out.
 fn lanes<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, host) in hosts.enumerate() {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn all_jobs_are_done_and_never_more_than_64_at_once() {
+    fn all_jobs_run_with_at_most_64_at_once() {
         let (running, most) = (Cell::new(0), Cell::new(0));
         let jobs: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
         let perform = async |job: &String| {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_does_not_end_holds_only_its_own_lane() {
+    fn stuck_job_blocks_only_its_own_lane() {
         let (end, ended) = oneshot::channel();
         let end = RefCell::new(Some(end));
         let jobs = [("slow", 0), ("slow", 1), ("slow", 2), ("slow", 3), ("slow", 4), ("quick", 5), ("quick", 6)];
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_nothing_is_done() {
+    fn no_job_starts_without_time() {
         let results = block_on(run(&["a"], |job| job, async |_| pending::<()>().await, ready(())));
         assert_eq!(results, [None]);
     }

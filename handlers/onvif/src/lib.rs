@@ -92,8 +92,9 @@ pub mod survey;
 pub mod verdict;
 pub mod xml;
 
-/// The name Configurations use.
+/// The handler name that Configurations use.
 pub const NAME: &str = "onvif";
 
-/// The pause between rounds in milliseconds. Hello and Bye come sooner, but a camera that loses power says neither.
+/// The interval of rounds in milliseconds. Hello and Bye start a round sooner, but a camera that loses power sends
+/// neither.
 pub const INTERVAL_MS: u32 = 30_000;

@@ -1,7 +1,7 @@
-//! What is remembered of cameras between rounds, so that a round in which nothing is new costs one probe.
+//! The cache of camera facts, so that a round without changes costs one probe.
 //!
-//! What went wrong is tried again in the next round, with one exception: wrong credentials are tried again when they
-//! have changed, or after five minutes, since cameras lock out whoever comes with wrong ones too often.
+//! Failures are retried in the next round, except wrong credentials: they are retried after a change or after five
+//! minutes, since cameras lock users out.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +12,31 @@ use crate::announcement::Camera;
 use crate::details::WantedStream;
 use crate::inquiry::{Facts, Wanted};
 
-/// How long what a camera said counts: a profile may be edited without a restart that Hello would tell of.
+/// Maximum age of facts: a profile may be edited without a restart and a Hello.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long credentials that were refused are not tried again.
+/// Time during which refused credentials are not retried.
 const LOCKED_OUT: SignedDuration = SignedDuration::from_mins(5);
 
-/// What is remembered of one camera.
+/// The cached state of one camera.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// What it said.
+    /// The facts.
     pub facts: Facts,
-    /// Whether it wanted credentials, or others.
+    /// Whether it required credentials, or other ones.
     pub refused: bool,
-    /// When it was asked, in seconds of Unix time.
+    /// The time of the last inquiry, in seconds of Unix time.
     pub asked_at: i64,
-    /// What it announced then.
+    /// The metadata version at that time.
     pub metadata_version: String,
-    /// What tells the credentials for it from others, if there were any.
+    /// The fingerprint of the credentials used, if any.
     pub credentials: Option<[u8; 8]>,
-    /// The stream that was wanted.
+    /// The requested stream.
     pub stream: Option<WantedStream>,
 }
 
 impl Known {
-    /// Whether asking again would say nothing new.
+    /// Returns whether another inquiry would yield nothing new.
     pub fn is_current(
         &self,
         camera: &Camera,
@@ -53,27 +53,27 @@ impl Known {
             && (self.is_locked_out() || self.has(wanted, camera))
     }
 
-    /// Whether what is wanted was asked for.
+    /// Returns whether the requested facts were requested before.
     fn has(&self, wanted: Wanted<'_>, camera: &Camera) -> bool {
         (wanted.stream.is_none() || self.stream.as_ref() == wanted.stream)
             && (!wanted.scopes || !camera.scopes.is_empty() || self.facts.scopes.is_some())
     }
 
-    /// Whether the camera refused the credentials there are.
+    /// Returns whether the camera refused the current credentials.
     pub fn is_locked_out(&self) -> bool {
         self.refused && self.credentials.is_some()
     }
 
-    /// Whether the camera still announces the URL it was reached at.
+    /// Returns whether the camera still announces the URL at which it responded.
     pub fn is_where_it_was(&self, camera: &Camera) -> bool {
         camera.urls.iter().any(|url| url.to_string() == self.facts.url)
     }
 }
 
-/// What is remembered, by UUID.
+/// The cached cameras by UUID.
 pub type Memory = BTreeMap<String, Known>;
 
-/// Reads what [`encode`] wrote; what can't be read is forgotten.
+/// Parses the output of [`encode`]; anything invalid is dropped.
 pub fn decode(mut bytes: &[u8]) -> Memory {
     let next = || {
         let (entry, rest) = postcard::take_from_bytes::<(String, Known)>(bytes).ok()?;
@@ -83,7 +83,7 @@ pub fn decode(mut bytes: &[u8]) -> Memory {
     std::iter::from_fn(next).collect()
 }
 
-/// As many cameras as fit into so many bytes, about 200 each.
+/// Encodes as many cameras as fit, about 200 bytes each.
 pub fn encode(memory: &Memory, max_bytes: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in memory.iter().filter_map(|entry| postcard::to_stdvec(&entry).ok()) {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn entries_round_trip() {
         let memory = memory(3);
         assert_eq!(decode(&encode(&memory, 1 << 20)), memory);
         assert_eq!(decode(&[]), Memory::new());
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_cameras_fit_into_the_cache() {
+    fn thousand_cameras_fit_into_the_cache() {
         let bytes = encode(&memory(1000), 256 << 10);
         assert_eq!(decode(&bytes).len(), 1000, "{} bytes each", bytes.len() / 1000);
         assert_eq!(decode(&encode(&memory(1000), 1000)).len(), 1000 / (bytes.len() / 1000));
     }
 
     #[test]
-    fn a_camera_is_asked_again_once_anything_has_changed() {
+    fn camera_is_queried_again_after_any_change() {
         let wanted = Wanted { scopes: false, stream: Some(&WantedStream::First) };
         let at = |second| Timestamp::from_second(second).unwrap();
         let is_current = |change: fn(&mut Known, &mut Camera)| {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_were_refused_count_for_five_minutes() {
+    fn refused_credentials_are_remembered_for_five_minutes() {
         let wanted = Wanted { scopes: true, stream: Some(&WantedStream::First) };
         let is_current = |credentials, after: i64| {
             let known = Known { refused: true, credentials, stream: None, ..known() };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_need_not_be_known() {
+    fn unwanted_facts_are_not_required() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let with = |scopes, announced: &[&str]| {
             let camera = Camera { scopes: announced.iter().map(|s| (*s).to_owned()).collect(), ..camera() };
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             decode(&bytes);
         }
     }

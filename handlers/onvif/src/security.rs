@@ -1,4 +1,4 @@
-//! How a camera is told who asks without telling it the password: WS-UsernameToken and HTTP digest.
+//! Authentication without sending the password: WS-UsernameToken and HTTP digest.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -9,11 +9,11 @@ use sha1::{Digest, Sha1};
 
 use crate::credentials::Credentials;
 
-/// How all names of WS-Security begin.
+/// The common prefix of WS-Security names.
 const WSS: &str = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss";
 
-/// The header of a SOAP message that is signed with a password digest (WS-Security UsernameToken Profile 1.0, ONVIF
-/// Core 5.9.4). `now` is by the camera's clock, as many of them refuse what seems old.
+/// Returns the SOAP header with a password digest (WS-Security UsernameToken Profile 1.0, ONVIF Core 5.9.4). `now` is
+/// by the camera's clock, since many cameras refuse old timestamps.
 pub fn username_token(credentials: &Credentials, nonce: [u8; 16], now: Timestamp) -> String {
     let created = format!("{now:.0}");
     let signed = [&nonce[..], created.as_bytes(), credentials.password.as_bytes()].concat();
@@ -28,21 +28,21 @@ pub fn username_token(credentials: &Credentials, nonce: [u8; 16], now: Timestamp
     )
 }
 
-/// How far a camera's clock is ahead of ours; nothing if it does not tell or is about right, so that the time of the
-/// answer does not count.
+/// Returns the difference of a camera's clock from ours; zero if unknown or small, so that the response time does not
+/// matter.
 pub fn skew(camera: Option<Timestamp>, now: Timestamp) -> SignedDuration {
     let skew = camera.map_or(SignedDuration::ZERO, |camera| camera.duration_since(now));
     if skew.abs() < SignedDuration::from_secs(2) { SignedDuration::ZERO } else { skew }
 }
 
-/// What is needed to answer a server that asks for HTTP digest authentication (RFC 7616), if its `WWW-Authenticate`
-/// header does. Never for basic authentication, which sends the password.
+/// Returns the digest challenge (RFC 7616) of a `WWW-Authenticate` header, if there is one. Basic authentication, which
+/// sends the password, is never used.
 pub fn digest_challenge(header: &str) -> Option<DigestClient> {
     let challenges = http_auth::parse_challenges(header).ok()?;
     challenges.iter().find_map(|challenge| DigestClient::try_from(challenge).ok())
 }
 
-/// The `Authorization` header of a POST, if the challenge can be met.
+/// Returns the `Authorization` header of a POST for a challenge, if it can be answered.
 pub fn digest_answer(challenge: &mut DigestClient, credentials: &Credentials, path: &str) -> Option<String> {
     let answer = PasswordParams {
         username: &credentials.username,
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_onvif_s_example() {
+    fn digest_matches_the_onvif_example() {
         // ONVIF Application Programmer's Guide 1.0, 6.1.1.3
         let nonce: [u8; 16] = BASE64_STANDARD.decode("LKqI6G/AikKCQrN0zqZFlg==").unwrap().try_into().unwrap();
         let now: Timestamp = "2010-09-16T07:50:45.999Z".parse().unwrap();
@@ -79,14 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn a_user_name_is_no_markup() {
+    fn user_name_is_escaped() {
         let token = username_token(&credentials("<&\"é", ""), [0; 16], Timestamp::UNIX_EPOCH);
         let envelope = xml::parse(soap::envelope(&token, "").as_bytes()).unwrap();
         assert_eq!(envelope.text_at(&["Header", "Security", "UsernameToken", "Username"]), Some("<&\"é"));
     }
 
     #[test]
-    fn a_clock_that_is_about_right_is_left_alone() {
+    fn small_clock_difference_is_ignored() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let skewed = |seconds: i64| skew(Some(Timestamp::from_second(1_000_000 + seconds).unwrap()), now).as_secs();
         assert_eq!([skewed(-3600), skewed(-1), skewed(0), skewed(1), skewed(86_400)], [-3600, 0, 0, 0, 86_400]);

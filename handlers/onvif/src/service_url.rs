@@ -1,4 +1,4 @@
-//! Where a camera says its services are (XAddrs).
+//! URLs of a camera's services (XAddrs).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use http::Uri;
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 
-/// Bytes of a URL.
+/// Limit on a URL, in bytes.
 const MAX_LENGTH: usize = 1024;
 
 /// The URL of a service: `http` or `https`, with a host, without a user.
@@ -17,7 +17,7 @@ pub struct ServiceUrl {
 }
 
 impl ServiceUrl {
-    /// Reads a URL. None if it is none, or one of another scheme or with a user in it.
+    /// Parses a URL; `None` if it is invalid, of another scheme, or contains user information.
     pub fn parse(text: &str) -> Option<Self> {
         let uri: Uri = Some(text).filter(|text| text.len() <= MAX_LENGTH)?.parse().ok()?;
         let (scheme, authority) = (uri.scheme()?, uri.authority()?);
@@ -29,8 +29,8 @@ impl ServiceUrl {
         (is_http && is_plain && !host.is_empty()).then_some(Self { uri, ip })
     }
 
-    /// Reads a URL that came from `sender`. Where the host is an unspecified address, as some cameras write, it is the
-    /// sender's. None also if it is this node's own loopback address although the sender is elsewhere.
+    /// Parses a URL received from `sender`. An unspecified host, as some cameras announce, becomes the sender's
+    /// address. `None` for a loopback address from another host.
     pub fn announced(text: &str, sender: IpAddr) -> Option<Self> {
         let url = Self::parse(text)?;
         let is_here = url.ip.map_or(url.host().eq_ignore_ascii_case("localhost"), |ip| ip.to_canonical().is_loopback());
@@ -41,28 +41,28 @@ impl ServiceUrl {
         }
     }
 
-    /// What an HTTP client wants.
+    /// Returns the URI for an HTTP client.
     pub fn uri(&self) -> &Uri {
         &self.uri
     }
 
-    /// The host, if it is an address and no name.
+    /// Returns the host if it is an address.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
     }
 
-    /// Path and query.
+    /// Returns path and query.
     pub fn path(&self) -> &str {
         self.uri.path_and_query().map_or("/", PathAndQuery::as_str)
     }
 
-    /// The host, by which connections to one machine are counted.
+    /// Returns the host, by which concurrent connections are limited.
     pub fn host(&self) -> &str {
         self.uri.host().unwrap_or_default()
     }
 
-    /// How promising it is, the least first: the address the camera answers from, one that is not link-local, an
-    /// address rather than a name, and an encrypted connection.
+    /// Returns the sort key, the most promising first: the sender's address, then not link-local, an address rather
+    /// than a name, and an encrypted connection.
     pub fn rank(&self, sender: IpAddr) -> impl Ord + use<> {
         let is_link_local = match self.ip {
             Some(IpAddr::V4(ip)) => ip.is_link_local(),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_stay_as_the_camera_writes_them() {
+    fn urls_are_kept_as_the_camera_writes_them() {
         for text in [
             "http://192.168.1.5/onvif/device_service",
             "https://192.168.1.5:8443/onvif/device_service?x=1",
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unspecified_host_is_the_sender() {
+    fn unspecified_host_becomes_the_sender() {
         assert_eq!(read("http://0.0.0.0:8080/onvif?x").as_deref(), Some("http://192.168.1.5:8080/onvif?x"));
         assert_eq!(read("http://0.0.0.0/onvif").as_deref(), Some("http://192.168.1.5/onvif"));
         assert_eq!(read("http://[::]:80/").as_deref(), Some("http://192.168.1.5:80/"));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_camera_can_not_send_us_to_ourselves() {
+    fn camera_cannot_send_us_to_loopback() {
         for text in [
             "http://127.0.0.1/",
             "http://[::1]:80/",
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_service_is_left_out() {
+    fn other_urls_are_omitted() {
         for text in
             ["", "x", "/onvif", "ftp://a/b", "http://", "http:///x", "http://user:pw@10.0.0.1/", "http://10.0.0.1:x/"]
         {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_promising_comes_first() {
+    fn most_promising_url_comes_first() {
         let ordered = [
             "https://192.168.1.5/",
             "http://192.168.1.5/",
@@ -175,7 +175,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_reads_the_same_again(text in "(http|https)://[0-9a-z.:@\\[\\]/?#%]{0,30}") {
+        fn parsed_url_parses_to_itself(text in "(http|https)://[0-9a-z.:@\\[\\]/?#%]{0,30}") {
             if let Some(url) = parse(&text) {
                 prop_assert_eq!(parse(&url.to_string()), Some(url));
             }

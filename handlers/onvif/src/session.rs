@@ -1,4 +1,4 @@
-//! A conversation with one camera: questions, credentials in the way the camera wants them, answers.
+//! A session with one camera: requests with the authentication it requires.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::service_url::ServiceUrl;
 use crate::soap;
 use crate::xml::Element;
 
-/// How requests get to cameras, and what else of the outside world a round needs.
+/// The transport to cameras, with a clock and random numbers.
 pub trait Transport {
-    /// Sends a SOAP message and waits for the answer, both with an end: a transport bounds time and bytes.
+    /// Sends a SOAP message and waits for the response, bounded in time and size.
     fn post(&self, post: Post<'_>) -> impl Future<Output = Result<Reply, TransportError>>;
-    /// Waits.
+    /// Waits for a time.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
-    /// The time by our clock.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
-    /// Random bytes.
+    /// Returns random bytes.
     fn nonce(&self) -> [u8; 16];
 }
 
-/// One request.
+/// A request.
 pub struct Post<'a> {
-    /// Where to.
+    /// The URL.
     pub url: &'a ServiceUrl,
     /// The `Authorization` header.
     pub authorization: Option<String>,
@@ -36,12 +36,12 @@ pub struct Post<'a> {
     pub message: String,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// The `WWW-Authenticate` headers, with commas between them.
+    /// The `WWW-Authenticate` headers, joined with commas.
     pub challenge: Option<String>,
     /// The `Date` header.
     pub date: Option<String>,
@@ -49,56 +49,56 @@ pub struct Reply {
     pub message: Vec<u8>,
 }
 
-/// Why nothing came back.
+/// The reason for a missing response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// The host does not let us.
+    /// The host denies the request.
     #[error("grants.http of the handler's DiscoveryHandler object does not cover it")]
     NotGranted,
-    /// It takes too long.
+    /// The request timed out.
     #[error("it does not answer in time")]
     TimedOut,
-    /// No connection, no TLS, an answer that is too large, or the like.
+    /// Connecting or TLS failed, the response was too large, or similar.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a question has no answer.
+/// The reason for a failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Nothing came back.
+    /// No response.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The camera wants credentials, or others.
+    /// The camera requires credentials, or other ones.
     #[error("it asks for other credentials")]
     Refused,
-    /// The camera can't, in its words.
+    /// A SOAP fault, with the camera's reason.
     #[error("it answers: {0}")]
     Fault(String),
-    /// Something else than a SOAP message came back.
+    /// The response is not SOAP.
     #[error("it answers with HTTP status {status}, and {why}")]
     NotSoap {
         /// The HTTP status.
         status: u16,
-        /// What is wrong with the body.
+        /// The error of the body.
         why: soap::SoapError,
     },
 }
 
-/// A conversation that has begun.
+/// An open session.
 pub struct Session<'a, T> {
     transport: &'a T,
     credentials: Option<&'a Credentials>,
     skew: SignedDuration,
-    /// Set once the camera has asked for HTTP digest; what it wants instead of a header in the message.
+    /// The digest state, set once the camera has requested HTTP digest; it replaces the header in the message.
     digest: Option<DigestClient>,
 }
 
 impl<'a, T: Transport> Session<'a, T> {
-    /// Asks for the time, which shows that there is a camera, and by how much its clock is wrong.
+    /// Opens a session by requesting the time, which also yields the difference of the clocks.
     ///
     /// # Errors
-    /// If there is nothing that speaks SOAP.
+    /// If nothing at the URL speaks SOAP.
     pub async fn open(
         transport: &'a T,
         url: &ServiceUrl,
@@ -108,22 +108,22 @@ impl<'a, T: Transport> Session<'a, T> {
         let reply = transport.post(Post { url, authorization: None, message }).await?;
         let clock = match read(&reply) {
             Ok(body) => device_service::clock(&body),
-            // Some want credentials even for this, though they should not. Then the server's clock has to do.
+            // Some cameras require credentials even for this. Then the `Date` header is used.
             Err(CallError::Refused | CallError::Fault(_)) => reply.date.as_deref().and_then(http_date),
             Err(error) => return Err(error),
         };
         Ok(Self { transport, credentials, skew: security::skew(clock, transport.now()), digest: None })
     }
 
-    /// Asks a question; the body of the answer.
+    /// Sends a request; returns the body of the response.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// If there is no valid response.
     pub async fn call(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, CallError> {
         let reply = self.send(url, request).await?;
         let challenge = reply.challenge.as_deref().filter(|_| reply.status == 401 && self.credentials.is_some());
         match challenge.and_then(security::digest_challenge) {
-            // Wrong credentials are not tried twice: cameras lock users out.
+            // Wrong credentials are not repeated: cameras lock users out.
             Some(challenge) if self.digest.is_none() || challenge.stale() => {
                 self.digest = Some(challenge);
                 read(&self.send(url, request).await?)
@@ -132,7 +132,7 @@ impl<'a, T: Transport> Session<'a, T> {
         }
     }
 
-    /// Whether a URI gives the password away, as it is or percent-encoded. A very short one is in anything.
+    /// Returns whether a URI contains the password, verbatim or percent-encoded. Very short passwords are ignored.
     pub fn is_password_in(&self, uri: &str) -> bool {
         let decoded = percent_decode_str(uri).decode_utf8_lossy();
         let is_in = |password: &str| uri.contains(password) || decoded.contains(password);
@@ -167,7 +167,7 @@ fn read(reply: &Reply) -> Result<Element, CallError> {
     }
 }
 
-/// The time in a `Date` header, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses the time of a `Date` header, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(date: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(date).ok()
 }

@@ -1,37 +1,37 @@
-//! SOAP 1.2: the envelopes that are sent, and what is in those that come back.
+//! SOAP 1.2 envelopes.
 
 use crate::xml::{self, Element, XmlError};
 
 /// The namespace of SOAP 1.2, which ONVIF uses.
 pub const SOAP_12: &str = "http://www.w3.org/2003/05/soap-envelope";
-/// That of SOAP 1.1, in which some cameras answer.
+/// The namespace of SOAP 1.1, used in responses of some cameras.
 const SOAP_11: &str = "http://schemas.xmlsoap.org/soap/envelope/";
-/// Fault codes that mean: other credentials, please (ONVIF Core 5.12.2, WS-Security 12).
+/// Fault codes for missing or wrong credentials (ONVIF Core 5.12.2, WS-Security 12).
 const NOT_AUTHORIZED: [&str; 4] = ["NotAuthorized", "FailedAuthentication", "InvalidSecurity", "SenderNotAuthorized"];
-/// Characters of a fault's reason that are passed on.
+/// Limit on a fault's reason, in characters.
 const MAX_REASON: usize = 200;
 
-/// Why a message is not read.
+/// The reason for refusing a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SoapError {
-    /// No XML.
+    /// Not XML.
     #[error(transparent)]
     Xml(#[from] XmlError),
-    /// Some other XML.
+    /// XML without an envelope.
     #[error("it is no SOAP envelope with a body")]
     NoEnvelope,
 }
 
-/// What a service says instead of an answer.
+/// A SOAP fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Whether it wants credentials, or others.
+    /// Whether it reports missing or wrong credentials.
     pub not_authorized: bool,
-    /// What it says for people, at most 200 characters.
+    /// The reason, at most 200 characters.
     pub reason: String,
 }
 
-/// An envelope; both parts are XML.
+/// Returns an envelope; both parts are XML.
 pub fn envelope(header: &str, body: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><s:Envelope xmlns:s=\"{SOAP_12}\"><s:Header>{header}</s:Header>\
@@ -39,10 +39,10 @@ pub fn envelope(header: &str, body: &str) -> String {
     )
 }
 
-/// The body of a message.
+/// Returns the body of a message.
 ///
 /// # Errors
-/// If it is no SOAP message of at most [`xml::MAX_ELEMENTS`] elements.
+/// If it is not a SOAP message of at most [`xml::MAX_ELEMENTS`] elements.
 pub fn body(message: &[u8]) -> Result<Element, SoapError> {
     let mut envelope = xml::parse(message)?;
     let is_soap = envelope.name == "Envelope" && [SOAP_12, SOAP_11].contains(&envelope.namespace.as_str());
@@ -50,7 +50,7 @@ pub fn body(message: &[u8]) -> Result<Element, SoapError> {
     body.filter(|_| is_soap).map(|index| envelope.children.swap_remove(index)).ok_or(SoapError::NoEnvelope)
 }
 
-/// The fault in a body, if there is one.
+/// Returns the fault in a body, if there is one.
 pub fn fault(body: &Element) -> Option<Fault> {
     let fault = body.child("Fault")?;
     let reason = fault.text_at(&["Reason", "Text"]).or_else(|| fault.text_at(&["faultstring"]));
@@ -61,7 +61,7 @@ pub fn fault(body: &Element) -> Option<Fault> {
     Some(Fault { not_authorized, reason })
 }
 
-/// Fault codes are qualified names; cameras differ in the namespaces they give them.
+/// Returns the local part of a qualified fault code; cameras differ in namespaces.
 fn local(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_from_either_version_of_soap_with_any_prefix() {
+    fn body_is_read_from_both_soap_versions() {
         for message in [
             envelope("<a/>", "<b/>"),
             format!("<Envelope xmlns='{SOAP_11}'><Body><b/></Body></Envelope>"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn other_xml_is_no_message() {
+    fn other_xml_is_not_a_message() {
         for message in [
             "<Envelope><Body/></Envelope>",
             "<html><Body/></html>",
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut() {
+    fn long_reason_is_truncated() {
         let fault = fault_of(&format!("<s:Fault><s:Reason><s:Text>{}</s:Text></s:Reason></s:Fault>", "é".repeat(999)));
         assert_eq!(fault.reason, "é".repeat(MAX_REASON));
     }

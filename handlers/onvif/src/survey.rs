@@ -1,4 +1,4 @@
-//! A round, from the cameras that answered the probe to devices.
+//! A round: from the responses to the probe to devices.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -20,26 +20,26 @@ use crate::service_url::ServiceUrl;
 use crate::session::Transport;
 use crate::verdict::{self, verdict};
 
-/// Time for one camera. A slower one is tried again in the next round, so that the others need not wait for it.
+/// Time limit for one camera. A slower one is retried in the next round and does not delay others.
 const PER_CAMERA: Duration = Duration::from_secs(5);
 
-/// What a round found.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The cameras that are wanted, in ascending order of UUID.
+    /// The selected cameras, in ascending order of UUID.
     pub devices: Vec<Device>,
-    /// Cameras that the round did not find out about, by UUID.
+    /// The UUIDs of cameras whose state is unknown in this round.
     pub kept: Vec<String>,
-    /// What went wrong.
+    /// The notes.
     pub notes: Vec<Note>,
-    /// What the next round need not ask again.
+    /// The cache for the next round.
     pub memory: Memory,
 }
 
-/// Something that went wrong.
+/// A note.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// A camera's UUID, or "".
+    /// The UUID of a camera, or "".
     pub origin: String,
     /// A CamelCase word.
     pub reason: &'static str,
@@ -47,15 +47,15 @@ pub struct Note {
     pub message: String,
 }
 
-/// Something to find out.
+/// A job of the round.
 enum Task<'a> {
-    /// Everything about a camera.
+    /// Queries a camera.
     Ask { camera: &'a Camera, credentials: Option<Credentials> },
-    /// Whether a camera is still there that did not answer the probe: datagrams get lost.
+    /// Checks whether a camera that did not respond to the probe still exists: datagrams get lost.
     Look { uuid: &'a str, url: ServiceUrl },
 }
 
-/// What came of it.
+/// The result of a job.
 enum Outcome {
     Learnt(Box<Learnt>),
     IsThere,
@@ -88,7 +88,7 @@ impl Task<'_> {
     }
 }
 
-/// Asks the cameras that are not known yet, within `time`, and says which are wanted.
+/// Queries the cameras that are not known yet, within `time`, and selects devices.
 pub async fn survey<T: Transport, S: Source>(
     details: &Details,
     answers: &Answers,
@@ -101,7 +101,7 @@ pub async fn survey<T: Transport, S: Source>(
     let mut tasks: Vec<Task<'_>> = answers.cameras().filter_map(|camera| survey.consider(camera, store)).collect();
     tasks.extend(silent(answers, memory));
     if !tasks.is_empty() {
-        // Should the time not suffice for all of them, it is not always the same ones that are left out.
+        // Start at a varying camera, so that a lack of time does not always affect the same ones.
         let turn = usize::try_from(survey.now.as_second()).unwrap_or_default() % tasks.len();
         tasks.rotate_left(turn);
     }
@@ -111,8 +111,8 @@ pub async fn survey<T: Transport, S: Source>(
     survey.report
 }
 
-/// The cameras that were there in the last round and did not answer the probe. One whose address has another camera now
-/// has gone.
+/// Returns the cameras of the last round that did not respond to the probe. A camera whose address is now used by
+/// another one no longer exists.
 fn silent<'a>(answers: &'a Answers, memory: &'a Memory) -> impl Iterator<Item = Task<'a>> {
     let taken: BTreeSet<String> =
         answers.cameras().flat_map(|camera| &camera.urls).map(ServiceUrl::to_string).collect();
@@ -136,7 +136,7 @@ impl<'a> Survey<'a> {
         Wanted { scopes: self.details.scopes.is_some(), stream: self.details.stream.as_ref() }
     }
 
-    /// What has to be found out about a camera; nothing if it is not wanted or known already.
+    /// Determines the queries for a camera; none if it is rejected or known.
     fn consider<S: Source>(&mut self, camera: &'a Camera, store: &Store<S>) -> Option<Task<'a>> {
         if verdict(self.details, camera, None) == Verdict::Drop {
             return None;
@@ -150,13 +150,13 @@ impl<'a> Survey<'a> {
         let Some(known) = self.memory.get(&camera.uuid).filter(is_current) else {
             return Some(Task::Ask { camera, credentials });
         };
-        // A filter that came later may be on what it was not asked for, or did not tell to strangers.
+        // A new filter may be on a fact that was not requested, or that requires credentials.
         let is_unknown = verdict(self.details, camera, Some(&known.facts)) == Verdict::Unknown;
         if is_unknown && !known.is_locked_out() {
             return Some(Task::Ask { camera, credentials });
         }
         let learnt = Learnt { facts: known.facts.clone(), refused: known.refused, no_stream: None };
-        self.settle(camera, credentials.is_some(), learnt);
+        self.decide(camera, credentials.is_some(), learnt);
         self.remember(&camera.uuid);
         None
     }
@@ -185,7 +185,7 @@ impl<'a> Survey<'a> {
                 format!("{unasked} cameras could not be asked in the time a round has; they stay as they are");
             self.report.notes.push(Note { origin: String::new(), reason: "RoundTooShort", message });
         }
-        // Whatever the order in which they were asked: what is nothing new has to look like it.
+        // The order of the queries must not show in the result.
         self.report.devices.sort_by(|a, b| a.id.cmp(&b.id));
         self.report.notes.sort_by(|a, b| a.origin.cmp(&b.origin));
     }
@@ -208,11 +208,11 @@ impl<'a> Survey<'a> {
         } else {
             self.remember(&camera.uuid);
         }
-        self.settle(camera, credentials.is_some(), learnt);
+        self.decide(camera, credentials.is_some(), learnt);
     }
 
-    /// Says what is to be said of a camera that everything is known of which it tells.
-    fn settle(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
+    /// Decides on a camera whose facts are known, and reports it.
+    fn decide(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
         let Learnt { facts, refused, no_stream } = learnt;
         match verdict(self.details, camera, Some(&facts)) {
             Verdict::Drop => return,
@@ -245,13 +245,13 @@ impl<'a> Survey<'a> {
         self.note(camera, "HeldBack", message);
     }
 
-    /// Nothing was found out about a camera; what is known of it stays.
+    /// Keeps the known state of a camera that could not be queried.
     fn keep(&mut self, uuid: &str) {
         self.report.kept.push(uuid.to_owned());
         self.remember(uuid);
     }
 
-    /// What was known of a camera stays known, but is no newer than before.
+    /// Keeps the cache entry of a camera, with its age.
     fn remember(&mut self, uuid: &str) {
         if let Some(known) = self.memory.get(uuid) {
             self.report.memory.insert(uuid.to_owned(), known.clone());

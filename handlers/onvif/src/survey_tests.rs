@@ -97,67 +97,67 @@ fn locked() -> FakeCamera {
 }
 
 #[test]
-fn a_steady_state_costs_no_request() {
+fn steady_state_costs_no_request() {
     for password in [None, Some(PASSWORD)] {
         let mut rounds = Rounds::new("{}", [(A, locked()), (B, FakeCamera::with_mac(MAC))]);
         rounds.password = password;
         let first = rounds.round(&[("a", A), ("b", B)]);
-        assert!(!rounds.site.asked().is_empty());
+        assert!(!rounds.site.take_requests().is_empty());
         assert_eq!(property(&first, "a", "ONVIF_DEVICE_MAC_ADDRESS"), password.map(|_| MAC));
         assert_eq!(property(&first, "b", "ONVIF_DEVICE_MAC_ADDRESS"), Some(MAC));
         for _ in 0..3 {
             let next = rounds.round(&[("a", A), ("b", B)]);
             assert_eq!((&next.devices, &next.notes, &next.kept), (&first.devices, &vec![], &vec![]));
-            assert_eq!(rounds.site.asked(), [""; 0]);
+            assert_eq!(rounds.site.take_requests(), [""; 0]);
         }
         let camera = rounds.round(&[("a", A), ("b", B), ("c", B)]);
         assert_eq!(ids(&camera), ["a", "b", "c"]);
-        assert!(rounds.site.asked().iter().all(|asked| asked.starts_with(B)), "only the new one is asked");
+        assert!(rounds.site.take_requests().iter().all(|asked| asked.starts_with(B)), "only the new one is asked");
     }
 }
 
 #[test]
-fn everything_is_asked_again_after_an_hour_and_where_something_changed() {
+fn cameras_are_queried_again_hourly_and_after_changes() {
     let mut rounds = Rounds::new("{}", [(A, locked()), (B, FakeCamera::with_mac(MAC))]);
     rounds.round(&[("a", A)]);
-    rounds.site.asked();
+    rounds.site.take_requests();
     rounds.site.now.set(rounds.site.now.get() + SignedDuration::from_mins(61));
     rounds.round(&[("a", A)]);
-    assert!(!rounds.site.asked().is_empty());
+    assert!(!rounds.site.take_requests().is_empty());
     let moved = rounds.round(&[("a", B)]);
     assert_eq!(property(&moved, "a", "ONVIF_DEVICE_SERVICE_URL"), Some(B));
-    rounds.site.asked();
+    rounds.site.take_requests();
     let mut rounds = rounds.with_password(PASSWORD);
     rounds.round(&[("a", B)]);
-    assert!(!rounds.site.asked().is_empty(), "there are credentials now");
+    assert!(!rounds.site.take_requests().is_empty(), "there are credentials now");
 }
 
 #[test]
-fn cameras_that_are_not_wanted_are_not_even_asked() {
+fn rejected_cameras_are_not_queried() {
     let details = r#"{"uuids": {"items": ["a"]}, "ipAddresses": {"action": "Exclude", "items": ["10.0.0.3"]}}"#;
     let mut rounds = Rounds::new(details, [(A, FakeCamera::default()), (B, FakeCamera::default())]);
     let report = rounds.round(&[("a", A), ("b", B), ("A", C)]);
     assert_eq!(ids(&report), [""; 0], "one of its addresses is excluded");
     let report = rounds.round(&[("a", A), ("b", B)]);
     assert_eq!(ids(&report), ["a"]);
-    assert!(rounds.site.asked().iter().all(|asked| asked.starts_with(A)));
+    assert!(rounds.site.take_requests().iter().all(|asked| asked.starts_with(A)));
     assert_eq!((report.kept.len(), report.notes.len()), (0, 0));
 }
 
 #[test]
-fn a_filter_on_a_mac_address_decides_and_is_not_asked_again() {
+fn mac_filter_decides_once() {
     let details = r#"{"macAddresses": {"items": ["00-1A-2B-3C-4D-5E"]}}"#;
     let mut rounds =
         Rounds::new(details, [(A, FakeCamera::with_mac(MAC)), (B, FakeCamera::with_mac("00:00:00:00:00:01"))]);
     for asked in [6, 0] {
         let report = rounds.round(&[("a", A), ("b", B)]);
         assert_eq!((ids(&report), report.kept.len(), report.notes.len()), (vec!["a"], 0, 0));
-        assert_eq!(rounds.site.asked().len(), asked);
+        assert_eq!(rounds.site.take_requests().len(), asked);
     }
 }
 
 #[test]
-fn a_camera_that_can_not_be_judged_is_held_back_until_it_can() {
+fn undecided_camera_is_withheld_until_decided() {
     let details = r#"{"macAddresses": {"items": ["00:1a:2b:3c:4d:5e"]}}"#;
     let mut rounds = Rounds::new(details, [(A, locked())]);
     let held = |why: &str| format!("a HeldBack: {A}: it is held back, as there is a filter on its MAC address: {why}");
@@ -168,7 +168,7 @@ fn a_camera_that_can_not_be_judged_is_held_back_until_it_can() {
             notes(&report),
             [held("the camera asks for credentials, and there are none for it, or none that grants.secrets covers")]
         );
-        assert!(!rounds.site.asked().is_empty(), "it is asked in each round");
+        assert!(!rounds.site.take_requests().is_empty(), "it is asked in each round");
     }
     let mut rounds = rounds.with_password("wrong");
     assert_eq!(notes(&rounds.round(&[("a", A)])), [held("the camera refuses its credentials")]);
@@ -179,12 +179,12 @@ fn a_camera_that_can_not_be_judged_is_held_back_until_it_can() {
     rounds.memory.clear();
     for _ in 0..2 {
         assert_eq!(notes(&rounds.round(&[("a", A)])), [held("the camera does not tell")]);
-        assert!(!rounds.site.asked().is_empty());
+        assert!(!rounds.site.take_requests().is_empty());
     }
 }
 
 #[test]
-fn a_filter_that_comes_later_finds_what_it_needs() {
+fn new_filter_queries_missing_facts() {
     let mut rounds = Rounds::new("{}", [(A, locked())]);
     assert_eq!(ids(&rounds.round(&[("a", A)])), ["a"]);
     rounds.details = Details::parse(Some(r#"{"macAddresses": {"items": ["00:1a:2b:3c:4d:5e"]}}"#)).unwrap();
@@ -193,24 +193,24 @@ fn a_filter_that_comes_later_finds_what_it_needs() {
 }
 
 #[test]
-fn credentials_that_fail_are_told_without_them_and_not_tried_so_often_that_the_camera_locks_us_out() {
+fn failed_credentials_are_limited_and_not_shown() {
     let mut rounds = Rounds::new("{}", [(A, locked())]).with_password("hunter2");
-    let told = |report: &Report| {
+    let expected = |report: &Report| {
         assert_eq!(notes(report), [format!("a CredentialsRefused: {A}: it refuses its credentials")]);
         assert_eq!(property(report, "a", "ONVIF_DEVICE_SERVICE_URL"), Some(A));
         assert_eq!(property(report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), None);
     };
     for (after, asked) in [(0, 2), (30, 0), (240, 0), (30, 2), (30, 0)] {
         rounds.site.now.set(rounds.site.now.get() + SignedDuration::from_secs(after));
-        told(&rounds.round(&[("a", A)]));
-        assert_eq!(rounds.site.asked().len(), asked, "{after} s later");
+        expected(&rounds.round(&[("a", A)]));
+        assert_eq!(rounds.site.take_requests().len(), asked, "{after} s later");
     }
     let report = rounds.with_password(PASSWORD).round(&[("a", A)]);
     assert_eq!((property(&report, "a", "ONVIF_DEVICE_MAC_ADDRESS"), report.notes.len()), (Some(MAC), 0));
 }
 
 #[test]
-fn a_password_that_was_changed_takes_nothing_away_that_is_known() {
+fn changed_password_keeps_known_facts() {
     let mut rounds = Rounds::new("{}", [(A, locked())]).with_password(PASSWORD);
     rounds.round(&[("a", A)]);
     rounds.site.now.set(rounds.site.now.get() + SignedDuration::from_hours(2));
@@ -222,7 +222,7 @@ fn a_password_that_was_changed_takes_nothing_away_that_is_known() {
 }
 
 #[test]
-fn credentials_that_can_not_be_read_are_told_for_each_camera() {
+fn unreadable_credentials_are_reported_per_camera() {
     let mut rounds = Rounds::new("{}", [(A, locked()), (B, locked())]).with_password("");
     let report = rounds.round(&[("b", B)]);
     let message = "b CredentialsInvalid: the property 'password_b' can't be read: not granted";
@@ -230,7 +230,7 @@ fn credentials_that_can_not_be_read_are_told_for_each_camera() {
 }
 
 #[test]
-fn a_slow_or_broken_camera_stays_as_it_is_and_holds_up_no_other() {
+fn slow_camera_is_unchanged_and_delays_no_other() {
     let in_mood = |mood| FakeCamera { mood, ..FakeCamera::with_mac(MAC) };
     for mood in [Mood::Off, Mood::OffLater, Mood::Mute, Mood::MuteLater, Mood::Html] {
         let mut rounds = Rounds::new("{}", [(A, in_mood(mood)), (B, in_mood(Mood::Good))]);
@@ -243,7 +243,7 @@ fn a_slow_or_broken_camera_stays_as_it_is_and_holds_up_no_other() {
 }
 
 #[test]
-fn a_round_ends_in_time_and_keeps_what_it_did_not_reach() {
+fn round_ends_in_time_and_keeps_unreached_cameras() {
     let mute = FakeCamera { mood: Mood::Mute, ..FakeCamera::default() };
     let mut rounds = Rounds::new("{}", [(A, mute), (B, FakeCamera::default())]);
     rounds.time.set(Duration::from_secs(2));
@@ -258,7 +258,7 @@ fn a_round_ends_in_time_and_keeps_what_it_did_not_reach() {
 }
 
 #[test]
-fn those_who_take_all_the_time_are_not_always_the_first() {
+fn slow_cameras_do_not_always_go_first() {
     let mute: Vec<String> = (0..lanes::AT_ONCE).map(|number| format!("http://10.0.0.{number}/")).collect();
     let mut rounds = Rounds::new("{}", [("http://10.9.9.9/", FakeCamera::default())]);
     for url in &mute {
@@ -277,15 +277,15 @@ fn those_who_take_all_the_time_are_not_always_the_first() {
 }
 
 #[test]
-fn a_camera_whose_answer_was_lost_is_looked_for_where_it_was() {
+fn camera_whose_answer_was_lost_is_queried_at_its_address() {
     let mut rounds = Rounds::new("{}", [(A, locked()), (B, locked()), (C, locked())]);
     rounds.round(&[("a", A), ("b", B), ("c", C)]);
-    rounds.site.asked();
+    rounds.site.take_requests();
     rounds.change(B, |camera| camera.mood = Mood::Off);
     let report = rounds.round(&[("new", C)]);
     assert_eq!((ids(&report), &report.kept), (vec!["new"], &vec!["a".to_owned()]), "c's address is another's now");
     assert_eq!(notes(&report), [""; 0]);
-    let asked = rounds.site.asked();
+    let asked = rounds.site.take_requests();
     assert_eq!(asked.iter().filter(|asked| asked.starts_with(A)).count(), 1, "{asked:?}");
     let mut kept = rounds.round(&[]).kept;
     kept.sort();
@@ -297,7 +297,7 @@ fn a_camera_whose_answer_was_lost_is_looked_for_where_it_was() {
 }
 
 #[test]
-fn a_stream_that_can_not_be_had_is_told_and_asked_for_again() {
+fn missing_stream_is_reported_and_retried() {
     let media = "http://10.0.0.1/onvif/media";
     let open = FakeCamera::with_mac(MAC).with_media(media);
     let mut rounds = Rounds::new(r#"{"streamProfile": "p7"}"#, [(A, open.clone()), (media, open)]);
@@ -309,9 +309,9 @@ fn a_stream_that_can_not_be_had_is_told_and_asked_for_again() {
     rounds.details.stream = Some(WantedStream::Profile("p1".into()));
     let report = rounds.round(&[("a", A)]);
     assert_eq!(property(&report, "a", "ONVIF_DEVICE_STREAM_URI"), Some("rtsp://10.0.0.9:554/p1"));
-    rounds.site.asked();
+    rounds.site.take_requests();
     rounds.round(&[("a", A)]);
-    assert_eq!(rounds.site.asked(), [""; 0]);
+    assert_eq!(rounds.site.take_requests(), [""; 0]);
     rounds.details.stream = None;
     let report = rounds.round(&[("a", A)]);
     assert_eq!(property(&report, "a", "ONVIF_DEVICE_STREAM_URI"), None);

@@ -1,4 +1,4 @@
-//! Whether a camera is wanted, by all filters of the details.
+//! The combined decision of all filters.
 
 use crate::announcement::Camera;
 use crate::details::Details;
@@ -6,12 +6,12 @@ use crate::filter::{Filter, Ip, Mac, Scope, Uuid, Verdict};
 use crate::inquiry::Facts;
 use crate::service_url::ServiceUrl;
 
-/// What all filters say together, before anything was asked of the camera or with what it said.
+/// Returns the combined decision, with the facts if they are known.
 pub fn verdict(details: &Details, camera: &Camera, facts: Option<&Facts>) -> Verdict {
     verdicts(details, camera, facts).into_iter().map(|(_, verdict)| verdict).max().unwrap_or(Verdict::Keep)
 }
 
-/// What a filter is on that nobody knows of the camera, in words.
+/// Describes the unknown facts that filters depend on.
 pub fn unknown(details: &Details, camera: &Camera, facts: &Facts) -> &'static str {
     let verdicts = verdicts(details, camera, Some(facts));
     verdicts.into_iter().find(|(_, verdict)| *verdict == Verdict::Unknown).map_or("nothing", |(what, _)| what)
@@ -34,11 +34,11 @@ fn one<T: PartialEq>(filter: Option<&Filter<T>>, values: Option<&[T]>) -> Verdic
     filter.map_or(Verdict::Keep, |filter| filter.verdict(values))
 }
 
-/// Every address the camera announces, and the one it told if it announces names only.
+/// Returns the announced addresses, or the reported one if only names are announced.
 fn addresses(camera: &Camera, facts: Option<&Facts>) -> Vec<Ip> {
     let announced = camera.urls.iter().filter_map(ServiceUrl::ip);
-    let told = facts.and_then(|facts| facts.address.as_ref()?.parse().ok());
-    announced.chain(told).map(Ip::from).collect()
+    let facts_with = facts.and_then(|facts| facts.address.as_ref()?.parse().ok());
+    announced.chain(facts_with).map(Ip::from).collect()
 }
 
 #[cfg(test)]
@@ -60,19 +60,19 @@ mod tests {
         }
     }
 
-    fn told(mac: Option<&str>) -> Facts {
+    fn facts_with(mac: Option<&str>) -> Facts {
         Facts { mac: mac.map(str::to_owned), ..Facts::default() }
     }
 
-    /// Before anything is known, with a MAC address, and after asking for it in vain.
+    /// Returns the decisions before a query, with a MAC address, and after a query without one.
     fn verdicts_of(json: &str) -> [Verdict; 3] {
         let camera = camera(&["http://10.0.0.9/", "http://192.168.1.9/"], &["onvif://x", "onvif://y"]);
-        let (mac, none) = (told(Some("00:1A:2B:3C:4D:5E")), told(None));
+        let (mac, none) = (facts_with(Some("00:1A:2B:3C:4D:5E")), facts_with(None));
         [None, Some(&mac), Some(&none)].map(|facts| verdict(&details(json), &camera, facts))
     }
 
     #[test]
-    fn what_a_camera_announces_decides_before_it_is_asked() {
+    fn announced_facts_decide_before_any_query() {
         for (json, expected) in [
             ("{}", Keep),
             (r#"{"uuids": {"items": ["urn:uuid:A-1"]}}"#, Keep),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_address_has_to_be_told() {
+    fn mac_filter_requires_a_query() {
         let include = r#"{"macAddresses": {"items": ["00-1a-2b-3c-4d-5e"]}}"#;
         assert_eq!(verdicts_of(include), [Unknown, Keep, Unknown]);
         let exclude = r#"{"macAddresses": {"action": "Exclude", "items": ["001a2b3c4d5e"]}}"#;
@@ -100,24 +100,24 @@ mod tests {
         let other = r#"{"macAddresses": {"items": ["00:00:00:00:00:01"]}, "uuids": {"items": ["b"]}}"#;
         assert_eq!(verdicts_of(other), [Drop; 3]);
         assert_eq!(
-            unknown(&details(include), &camera(&["http://10.0.0.9/"], &[]), &told(Some("garbage"))),
+            unknown(&details(include), &camera(&["http://10.0.0.9/"], &[]), &facts_with(Some("garbage"))),
             "MAC address"
         );
     }
 
     #[test]
-    fn scopes_and_addresses_that_are_not_announced_can_be_told() {
+    fn unannounced_scopes_and_addresses_can_be_queried() {
         let scopes = details(r#"{"scopes": {"items": ["onvif://x"]}}"#);
         let camera = camera(&["http://camera.example/"], &[]);
         assert_eq!(verdict(&scopes, &camera, None), Unknown);
-        assert_eq!(unknown(&scopes, &camera, &told(None)), "scopes");
+        assert_eq!(unknown(&scopes, &camera, &facts_with(None)), "scopes");
         for (found, expected) in [(vec![], Drop), (vec!["onvif://x".to_owned()], Keep)] {
             let facts = Facts { scopes: Some(found), ..Facts::default() };
             assert_eq!(verdict(&scopes, &camera, Some(&facts)), expected);
         }
         let addresses = details(r#"{"ipAddresses": {"items": ["10.0.0.9"]}}"#);
         assert_eq!(verdict(&addresses, &camera, None), Unknown);
-        assert_eq!(unknown(&addresses, &camera, &told(None)), "IP address");
+        assert_eq!(unknown(&addresses, &camera, &facts_with(None)), "IP address");
         let facts = Facts { address: Some("10.0.0.9".into()), ..Facts::default() };
         assert_eq!(verdict(&addresses, &camera, Some(&facts)), Keep);
     }

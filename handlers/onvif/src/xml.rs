@@ -1,7 +1,7 @@
-//! XML from the network as a small tree, within bounds.
+//! A bounded XML parser that builds a small tree.
 //!
-//! Elements are looked up by local name, whatever the prefix: some cameras get namespaces wrong. Where the namespace
-//! decides what something is, the reader of the message looks at it.
+//! Elements are looked up by local name, since some cameras use wrong namespaces. Callers check the namespace where it
+//! matters.
 
 use std::mem;
 
@@ -11,40 +11,41 @@ use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::{NamespaceResolver, QName, ResolveResult};
 use quick_xml::{NsReader, XmlVersion};
 
-/// How deep elements may lie in one another. The deepest of ONVIF's replies have about ten levels.
+/// Limit on the nesting of elements. The deepest ONVIF responses have about ten levels.
 pub const MAX_DEPTH: usize = 32;
-/// Elements of one document, and attributes.
+/// Limit on the elements and attributes of a document.
 pub const MAX_ELEMENTS: usize = 16_384;
-/// Attributes of one element, beside declarations of namespaces.
+/// Limit on the attributes of one element, without namespace declarations.
 const MAX_ATTRIBUTES: usize = 32;
-/// Bytes of a namespace's URI. A longer one is none we know; kept with each element it would be a lot of memory.
+/// Limit on a namespace URI, in bytes. A longer one is unknown, and storing it with each element would take much
+/// memory.
 const MAX_NAMESPACE: usize = 128;
-/// Names in a list of them.
+/// Limit on the names in a list.
 const MAX_NAMES: usize = 32;
-/// The element whose text is a list of qualified names, which mean nothing without the prefixes in scope.
+/// The element with a list of qualified names, which depend on the prefixes in scope.
 const QUALIFIED_NAMES: &str = "Types";
 
-/// Why a document is not read.
+/// The reason for refusing a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XmlError {
-    /// Another encoding, or garbage.
+    /// Not UTF-8.
     #[error("it is not UTF-8")]
     Encoding,
     /// A document type definition, which SOAP forbids and entity bombs need.
     #[error("it has a document type definition")]
     DocType,
-    /// An entity that XML itself does not define.
+    /// An entity that XML does not predefine.
     #[error("it uses an entity that XML does not define")]
     Entity,
-    /// More than [`MAX_DEPTH`], [`MAX_ELEMENTS`] or attributes.
+    /// A limit is exceeded.
     #[error("it is nested too deeply, or has too many elements or attributes")]
     TooLarge,
-    /// It ends too early, or the like.
+    /// Not well-formed.
     #[error("it is not well-formed XML")]
     Malformed,
 }
 
-/// An element with all that is in it.
+/// An element with its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Element {
     /// The namespace's URI, "" if there is none or one of more than 128 bytes.
@@ -53,51 +54,51 @@ pub struct Element {
     pub name: String,
     /// Attributes by local name, without declarations of namespaces.
     pub attributes: Vec<(String, String)>,
-    /// What stands directly in the element. That of `Types` has names as `{namespace}name`.
+    /// The text directly in the element. Names in `Types` are expanded to `{namespace}name`.
     pub text: String,
-    /// The elements in it.
+    /// The child elements.
     pub children: Vec<Element>,
 }
 
 impl Element {
-    /// The text without white space around it.
+    /// Returns the text, trimmed.
     pub fn text(&self) -> &str {
         self.text.trim()
     }
 
-    /// An attribute's value.
+    /// Returns the value of an attribute.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first child of that name.
+    /// Returns the first child with a name.
     pub fn child(&self, name: &str) -> Option<&Element> {
         self.children.iter().find(|child| child.name == name)
     }
 
-    /// The children of that name.
+    /// Returns the children with a name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
         self.children.iter().filter(move |child| child.name == name)
     }
 
-    /// The element that these names lead to, the first of that name each time.
+    /// Returns the element at a path of names, taking the first child of each name.
     pub fn at(&self, path: &[&str]) -> Option<&Element> {
         path.iter().try_fold(self, |element, name| element.child(name))
     }
 
-    /// The text of the element that these names lead to, if it is not empty.
+    /// Returns the text of the element at a path, if it is not empty.
     pub fn text_at(&self, path: &[&str]) -> Option<&str> {
         self.at(path).map(Element::text).filter(|text| !text.is_empty())
     }
 }
 
-/// Reads a document; its root element.
+/// Parses a document; returns its root element.
 ///
 /// # Errors
-/// If it is no XML in UTF-8, or beyond a bound.
+/// If it is not XML in UTF-8, or exceeds a limit.
 pub fn parse(bytes: &[u8]) -> Result<Element, XmlError> {
     let text = str::from_utf8(bytes).map_err(|_| XmlError::Encoding)?;
-    // Some cameras send the terminator of a C string along.
+    // Some cameras append the terminator of a C string.
     let text = text.trim_end_matches(['\0', ' ', '\n', '\r', '\t']);
     let mut reader = NsReader::from_str(text);
     reader.config_mut().expand_empty_elements = true;
@@ -117,14 +118,14 @@ pub fn parse(bytes: &[u8]) -> Result<Element, XmlError> {
     }
 }
 
-/// The part of the document that has been read.
+/// The part of the document that was parsed.
 #[derive(Default)]
 struct Tree {
-    /// The elements that are not closed yet, each in the one before it.
+    /// The open elements, from the outermost.
     open: Vec<Element>,
     /// The document as if it were an element: its child is the root.
     document: Element,
-    /// So many elements and attributes were read.
+    /// Number of elements and attributes so far.
     size: usize,
 }
 
@@ -170,10 +171,10 @@ impl Tree {
     }
 }
 
-/// One more than there may be, if there are too many.
+/// Returns the attributes, one more than permitted if there are too many.
 fn attributes(tag: &BytesStart<'_>) -> Result<Vec<(String, String)>, XmlError> {
     let mut all = tag.attributes();
-    // Comparing each with each other takes long if there are many; the first of a name wins.
+    // Comparing all pairs would take long; the first of a name wins.
     let is_declaration = |attribute: &Attribute<'_>| attribute.key.as_namespace_binding().is_some();
     let all = all.with_checks(false).filter(|attribute| !attribute.as_ref().is_ok_and(is_declaration));
     let all = all.take(MAX_ATTRIBUTES + 1).map(|attribute| {
@@ -201,7 +202,7 @@ fn uri(namespace: ResolveResult<'_>) -> String {
     }
 }
 
-/// `{namespace}name`; without a namespace if the prefix is declared nowhere, as in Akri's own probes.
+/// Returns `{namespace}name`; without a namespace if the prefix is not declared, as in Akri's own probes.
 fn expanded(name: &str, scope: &NamespaceResolver) -> String {
     let (namespace, local) = scope.resolve_element(QName(name));
     format!("{{{}}}{}", uri(namespace), local.into_inner())

@@ -11,7 +11,7 @@ fn refused(text: &str) -> XmlError {
 }
 
 #[test]
-fn names_are_read_whatever_the_prefix() {
+fn names_are_read_with_any_prefix() {
     for text in [
         "<a xmlns='urn:x' y='1'> t <b>u</b></a>",
         "<p:a xmlns:p='urn:x' y='1'> t <p:b>u</p:b></p:a>",
@@ -26,7 +26,7 @@ fn names_are_read_whatever_the_prefix() {
 }
 
 #[test]
-fn text_is_put_together_from_all_its_parts() {
+fn text_is_joined_from_all_parts() {
     let a = parsed("<?xml version='1.0'?><!-- c --><a>1&lt;&#50;<![CDATA[<3>]]><?pi?>&amp;4</a>\r\n\0\0");
     assert_eq!(a.text(), "1<2<3>&4");
     assert_eq!(parsed("<a x='&quot;&#65;'/>").attribute("x"), Some("\"A"));
@@ -40,7 +40,7 @@ fn empty_text_is_none() {
 }
 
 #[test]
-fn types_are_names_in_full() {
+fn qualified_types_are_expanded() {
     let types = |text| parsed(text).text_at(&["Types"]).unwrap().to_owned();
     assert_eq!(types("<a xmlns:n='urn:n'><Types>n:One n:Two</Types></a>"), "{urn:n}One {urn:n}Two");
     assert_eq!(types("<a><Types xmlns:z='urn:n'>\n z:One\n</Types></a>"), "{urn:n}One");
@@ -48,7 +48,7 @@ fn types_are_names_in_full() {
 }
 
 #[test]
-fn what_is_no_well_formed_document_is_refused() {
+fn malformed_documents_are_refused() {
     for text in ["", "x", "<a>", "<a></b>", "</a>", "<a/><b/>", "<a/>x", "<a b></a>", "<a><!--</a>", "<a>&#xd800;</a>"]
     {
         assert_eq!(refused(text), XmlError::Malformed, "{text}");
@@ -58,7 +58,7 @@ fn what_is_no_well_formed_document_is_refused() {
 }
 
 #[test]
-fn entity_bombs_have_no_fuse() {
+fn entity_expansion_is_refused() {
     let bomb = "<!DOCTYPE a [<!ENTITY b 'boom'><!ENTITY c '&b;&b;&b;&b;'>]><a>&c;</a>";
     assert_eq!(refused(bomb), XmlError::DocType);
     assert_eq!(refused("<!DOCTYPE a SYSTEM 'file:///etc/passwd'><a/>"), XmlError::DocType);
@@ -78,7 +78,7 @@ fn depth_and_number_of_elements_are_bounded() {
 }
 
 #[test]
-fn long_namespaces_are_not_copied_into_each_element() {
+fn long_namespaces_are_shared_between_elements() {
     let uri = "u".repeat(MAX_NAMESPACE + 1);
     let root = parsed(&format!("<p:r xmlns:p='{uri}'>{}<Types>p:A</Types></p:r>", "<p:a/>".repeat(1000)));
     assert!(root.children.iter().all(|child| child.namespace.is_empty()));
@@ -88,7 +88,7 @@ fn long_namespaces_are_not_copied_into_each_element() {
 }
 
 #[test]
-fn attributes_are_bounded_and_declarations_are_none() {
+fn attributes_are_bounded_without_declarations() {
     let with = |count: usize, name: &str| {
         let attributes: String = (0..count).map(|number| format!(" {name}{number}=''")).collect();
         format!("<a{attributes}/>")
@@ -104,12 +104,12 @@ fn attributes_are_bounded_and_declarations_are_none() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = parse(&bytes);
     }
 
     #[test]
-    fn no_markup_makes_it_panic(
+    fn arbitrary_markup_causes_no_panic(
         parts in prop::collection::vec(
             prop::sample::select(vec![
                 "<a>", "</a>", "<b:c xmlns:b='x'>", "</b:c>", "<", ">", "/", "&", ";", "&#x41;", "'", "\"", "=", "<![CDATA[",
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn text_comes_back_as_it_was(text in "[ -~é\n]{0,40}") {
+    fn escaped_text_round_trips(text in "[ -~é\n]{0,40}") {
         let written = format!("<a>{}</a>", quick_xml::escape::escape(text.as_str()));
         let a = parsed(&written);
         prop_assert_eq!(a.text(), text.trim());

@@ -6,41 +6,41 @@
 //! bound and allocates what an XML body says it is long (up to 2 GiB); both stand in the header of every response and
 //! would end the whole round. The tests hold this codec against that one.
 
-/// The longest string in bytes: longer than everything that is of use, shorter than what a message has room for.
+/// Limit on a string, in bytes: longer than any useful one, shorter than a message.
 const MAX_STRING: usize = 8192;
 
-/// Why bytes are no message.
+/// The reason why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A value ends behind the end of the message.
     #[error("it ends in the middle of a value")]
     Truncated,
-    /// A length below -1, which is the one of a null value.
+    /// A length below -1, which stands for null.
     #[error("it holds a value of {0} bytes or elements")]
     Length(i32),
-    /// The first byte of a NodeId or the encoding byte of an ExtensionObject.
+    /// An unknown NodeId or ExtensionObject encoding.
     #[error("it holds a value in the unknown encoding {0:#04x}")]
     Encoding(u8),
 }
 
-/// Reads values off the front of a message. It copies only what it returns and allocates nothing on the word of a length.
+/// A reader of values. It copies only returned values and allocates nothing based on unchecked lengths.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Over the whole of some bytes.
+    /// Creates a reader.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// What was not read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next bytes, as many as wanted.
+    /// Returns the next bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(Error::Truncated)?;
         self.rest = rest;
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         self.array().map(i32::from_le_bytes)
     }
 
-    /// The length of a string or an array: 0 if it is null.
+    /// Reads the length of a string or an array; 0 for null.
     fn length(&mut self) -> Result<usize, Error> {
         match self.i32()? {
             -1 => Ok(0),
@@ -76,21 +76,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A ByteString; a null one is empty.
+    /// Reads a ByteString; null is empty.
     pub fn byte_string(&mut self) -> Result<&'a [u8], Error> {
         let length = self.length()?;
         self.take(length)
     }
 
-    /// A String; a null one is empty, and of a long one the first 8 KiB are read. Characters that can't be shown and bytes that are not UTF-8 are replaced by `�`:
-    /// one bad name must not hide the other servers of a list, and a NUL can't be in an environment variable.
+    /// Reads a String; null is empty, and a long one is truncated to 8 KiB. Control characters and invalid UTF-8 are
+    /// replaced by `�`: one bad name must not hide the other servers of a list, and a NUL can't be in an environment
+    /// variable.
     pub fn string(&mut self) -> Result<String, Error> {
         let bytes = self.byte_string()?;
         let text = String::from_utf8_lossy(bytes.get(..MAX_STRING).unwrap_or(bytes));
         Ok(text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect())
     }
 
-    /// How many elements of at least so many bytes follow. More than the message has room for is refused here.
+    /// Reads a number of elements of at least that size; more than the message can hold is refused.
     pub fn count(&mut self, least_size: usize) -> Result<usize, Error> {
         let count = self.length()?;
         if count.saturating_mul(least_size) > self.rest.len() {
@@ -99,7 +100,7 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// The text of a LocalizedText, whatever its locale (§5.2.2.14).
+    /// Reads the text of a LocalizedText (§5.2.2.14).
     pub fn localized_text(&mut self) -> Result<String, Error> {
         let mask = self.u8()?;
         if mask & 0x01 != 0 {
@@ -108,7 +109,7 @@ impl<'a> Reader<'a> {
         if mask & 0x02 != 0 { self.string() } else { Ok(String::new()) }
     }
 
-    /// The number of a NodeId of OPC UA's own namespace; none for other NodeIds (§5.2.2.9).
+    /// Reads a NodeId; returns its number if it is in OPC UA's namespace (§5.2.2.9).
     pub fn node_id(&mut self) -> Result<Option<u32>, Error> {
         let (namespace, number) = match self.u8()? {
             0x00 => (0, Some(u32::from(self.u8()?))),
@@ -125,7 +126,7 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Skips a DiagnosticInfo and all that are nested in it (§5.2.2.12), in a loop: a message has room for a million.
+    /// Skips a DiagnosticInfo with nested ones (§5.2.2.12), without recursion: a message can nest a million.
     pub fn skip_diagnostic_info(&mut self) -> Result<(), Error> {
         loop {
             let mask = self.u8()?;
@@ -154,14 +155,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes values, one behind the other.
+/// A writer of values.
 #[derive(Debug, Clone, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// What was written.
+    /// Returns the written bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! From what discovery servers list to the servers that have to show that they are there.
+//! Selection of candidate servers from the lists of discovery servers.
 
 use std::collections::BTreeMap;
 
@@ -6,48 +6,48 @@ use crate::details::NameFilter;
 use crate::message::{Application, ApplicationType, Endpoint};
 use crate::url::{Host, Url};
 
-/// How many of the URLs that it is listed with a server is asked at.
+/// Maximum number of listed URLs tried per server.
 const LISTED: usize = 8;
 
-/// How many others it is asked at: at the machine of a discovery server.
+/// Maximum number of further URLs tried, at the hosts of discovery servers.
 const OTHERS: usize = 2;
 
-/// The longest application URI in bytes: it is the device's id.
+/// Limit on an application URI, in bytes: it is the device's id.
 const MAX_URI: usize = 4096;
 
-/// A server that discovery servers list.
+/// A server listed by discovery servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// As the first of them describes it, but for its URLs.
+    /// The description by the first list, without URLs.
     pub application: Application,
-    /// The discovery URLs that list it, by their place in the details, in ascending order.
+    /// The discovery URLs that list it, by index in the details, ascending.
     pub origins: Vec<usize>,
-    /// What each of these entries says.
+    /// The entries of these lists.
     entries: Vec<Entry>,
 }
 
-/// Where a server may be by one entry.
+/// The possible URLs of one entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Entry {
     listed: Vec<Url>,
     others: Vec<Url>,
-    /// The discovery URL, if nothing else is listed there: most likely it is the server's own.
+    /// The discovery URL if it lists nothing else: most likely it is the server's own.
     itself: Option<Url>,
 }
 
-/// What one discovery server lists.
+/// The list of one discovery server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
-    /// The place of its URL in the details.
+    /// The index of its URL in the details.
     pub origin: usize,
     /// Its URL.
     pub url: Url,
-    /// What it knows.
+    /// The listed applications.
     pub applications: Vec<Application>,
 }
 
-/// The servers in the lists that count, each once: one application is one server, whoever lists it and by whatever URLs.
-/// Those without an application URI are told apart by URL. The lists are in ascending order of origin.
+/// Returns the selected servers of all lists, each once. An application is identified by its URI, or by URL if it has
+/// none. The lists are in ascending order of origin.
 pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
@@ -68,7 +68,7 @@ pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>) -> Vec<Candidate
     candidates
 }
 
-/// Discovery servers and clients are no devices.
+/// Returns whether an application is a server that passes the filter; discovery servers and clients are not devices.
 fn counts(application: &Application, names: Option<&NameFilter>) -> bool {
     matches!(application.kind, ApplicationType::Server | ApplicationType::ClientAndServer)
         && names.is_none_or(|names| names.lets(&application.name))
@@ -76,11 +76,10 @@ fn counts(application: &Application, names: Option<&NameFilter>) -> bool {
 }
 
 impl Entry {
-    /// Of the URLs that a discovery server gives. Those of HTTPS and WebSockets, which servers list beside the others, and
-    /// those that can't be read don't count.
+    /// Parses the URLs of an entry. URLs of other transports and invalid ones are ignored.
     ///
-    /// By `localhost` a server means its own machine, and that is most likely the one of its discovery server. So it is
-    /// for a name that does not resolve here.
+    /// A server uses `localhost` for its own host, which most likely is that of its discovery server; the same applies
+    /// to a name that does not resolve here.
     fn of(texts: &[String], at: &Url, is_alone: bool) -> Self {
         let mut entry = Self { itself: is_alone.then(|| at.clone()), ..Self::default() };
         for url in texts.iter().filter_map(|text| text.parse::<Url>().ok()) {
@@ -97,7 +96,7 @@ impl Entry {
         entry
     }
 
-    /// What tells the application from others: its URI, or else its first URL.
+    /// Returns the identity of the application: its URI, or its first URL.
     fn key(&self, uri: &str) -> Option<String> {
         if !uri.is_empty() {
             return Some(uri.to_owned());
@@ -116,9 +115,9 @@ impl Candidate {
         }
     }
 
-    /// Where it may be: the URLs it is listed with, the first of each entry before the second of any, so that no list
-    /// hides what another one knows. Then the discovery URL of a server that lists itself alone, which may be behind a port
-    /// that it does not know of, and the machine of the discovery server with the server's own port.
+    /// Returns the URLs to try: the listed ones, the first of each entry before the second of any, so that no list
+    /// hides the entries of another. Then the discovery URL of a server that lists itself alone, which may be behind a
+    /// forwarded port, and the host of the discovery server with the server's own port.
     pub fn urls(&self) -> Vec<&Url> {
         let most = self.entries.iter().map(|entry| entry.listed.len()).max().unwrap_or_default();
         let listed = (0..most).flat_map(|place| self.entries.iter().filter_map(move |entry| entry.listed.get(place)));
@@ -131,14 +130,14 @@ impl Candidate {
         urls
     }
 
-    /// The discovery URLs where it lists nothing but itself.
+    /// Returns the discovery URLs that list nothing else.
     pub fn itself_at(&self) -> impl Iterator<Item = &Url> {
         self.entries.iter().filter_map(|entry| entry.itself.as_ref())
     }
 
-    /// The endpoints that are its own, of those that are offered at one of its URLs. None are if another application
-    /// answers there, as when the entry is stale and the port is used anew. At the URL where it has just listed itself
-    /// alone it is no other, whatever it says: some servers have another URI in their endpoints than in the list.
+    /// Returns the endpoints of this server among those offered at one of its URLs: none if another application
+    /// responds, because the entry is stale and the port is reused. At a URL that lists only the server itself all
+    /// endpoints are its own: some servers use another URI in endpoints than in the list.
     pub fn own<'e>(&self, endpoints: &'e [Endpoint], at: &Url) -> Vec<&'e Endpoint> {
         let uri = &self.application.uri;
         let is_sure = uri.is_empty() || self.itself_at().any(|url| url == at);
@@ -146,7 +145,7 @@ impl Candidate {
     }
 }
 
-/// Each once, and not more than so many.
+/// Adds URLs without duplicates up to a limit.
 fn add<'u>(urls: &mut Vec<&'u Url>, more: impl Iterator<Item = &'u Url>, most: usize) {
     for url in more {
         if urls.len() < most && !urls.contains(&url) {
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_count_and_what_only_knows_or_uses_them_does_not() {
+    fn only_servers_are_candidates() {
         let kinds = [
             (ApplicationType::Server, true),
             (ApplicationType::ClientAndServer, true),
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn one_application_is_one_server_whoever_lists_it() {
+    fn application_listed_twice_is_one_server() {
         let a = || application("urn:a", &["opc.tcp://192.0.2.1:4841/"]);
         let b = application("urn:b", &["opc.tcp://192.0.2.1:4842/"]);
         let moved = application("urn:a", &["opc.tcp://192.0.2.9:4841/"]);
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_uri_the_url_tells_servers_apart() {
+    fn servers_without_uri_are_distinguished_by_url() {
         let at = |url: &str| application("", &[url]);
         let lists = vec![list(
             0,
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_also_tried_beside_the_discovery_server_with_its_own_port() {
+    fn unresolvable_host_is_also_tried_at_the_discovery_server() {
         for (listed, urls) in [
             ("opc.tcp://plc:4841/x", vec!["opc.tcp://plc:4841/x", "opc.tcp://192.0.2.7:4841/x"]),
             ("opc.tcp://192.0.2.1:4841", vec!["opc.tcp://192.0.2.1:4841"]),
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_machines_have_for_themselves_mean_the_discovery_servers_machine() {
+    fn loopback_names_mean_the_discovery_server_machine() {
         for (lds, listed, url) in [
             ("192.0.2.7", "opc.tcp://127.0.0.1:4841", "opc.tcp://192.0.2.7:4841"),
             ("192.0.2.7", "opc.tcp://localhost:4841", "opc.tcp://192.0.2.7:4841"),
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn no_list_hides_what_another_one_knows() {
+    fn lists_hide_no_entries_of_each_other() {
         let at = |host: usize| format!("opc.tcp://192.0.2.{host}:4841/");
         let stale: Vec<String> = (1..=9).map(at).collect();
         let stale: Vec<&str> = stale.iter().map(String::as_str).collect();
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lists_one_server_alone_may_be_that_server() {
+    fn sole_listed_server_may_be_the_responder() {
         let alone = |url: &str| {
             let applications = vec![application("urn:a", &[url])];
             found(vec![List { applications, ..list(0, "192.0.2.7:14841/x", Vec::new()) }])
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_opc_tcp_is_spoken_and_only_some_urls_are_tried() {
+    fn only_opc_tcp_urls_are_tried_up_to_a_bound() {
         let mixed = application("urn:a", &["https://plc:443/", "", "opc.tcp://192.0.2.1:4841", "opc.tcp://plc:x"]);
         let web = application("urn:b", &["opc.wss://plc:443/"]);
         let lists = vec![list(0, "lds", vec![mixed, web, application("urn:c", &[]), application("", &[])])];
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_is_known_by_its_uri() {
+    fn application_is_identified_by_its_uri() {
         let endpoint = |uri: &str| Endpoint { server: application(uri, &[]), ..Endpoint::default() };
         let endpoints = [endpoint("urn:a"), endpoint("urn:b"), endpoint("urn:a")];
         let at: Url = "opc.tcp://192.0.2.7:4841/".parse().unwrap();

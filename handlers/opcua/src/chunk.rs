@@ -1,64 +1,64 @@
-//! OPC UA TCP: how a stream of bytes is cut into chunks (OPC 10000-6 §6.7.2 and §7.1.2), before any of them is opened.
+//! OPC UA TCP framing: a byte stream is split into chunks (OPC 10000-6 §6.7.2 and §7.1.2).
 
 use crate::binary::{self, Reader, Writer};
 
-/// The largest chunk we accept, told to the server in Hello; the specification asks for at least 8,192 bytes.
+/// The largest accepted chunk, announced in Hello; the specification requires at least 8,192 bytes.
 pub const RECEIVE_BUFFER: u32 = 65_536;
 
-/// Message type, chunk type and size stand in front of each chunk.
+/// Length of the header: message type, chunk type and size.
 const HEADER: usize = 8;
 
-/// What a chunk is part of.
+/// The message type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `ACK`: the answer to Hello.
+    /// `ACK`: the response to Hello.
     Acknowledge,
     /// `ERR`: the server ends the connection and says why.
     Error,
-    /// `OPN`: about the secure channel.
+    /// `OPN`: a message about the secure channel.
     Open,
     /// `MSG`: a service's response.
     Message,
 }
 
-/// What comes after a chunk.
+/// The chunk type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// `C`: more chunks of the same message.
     Intermediate,
-    /// `F`: nothing.
+    /// `F`: the last chunk.
     Final,
-    /// `A`: nothing, since the server gave the message up.
+    /// `A`: the server aborts the message.
     Abort,
 }
 
-/// A chunk without its first eight bytes.
+/// A chunk without its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// What it is part of.
+    /// The message type.
     pub kind: Kind,
-    /// Whether it is the last one.
+    /// The chunk type.
     pub place: Place,
-    /// The rest of it.
+    /// The body.
     pub body: &'a [u8],
 }
 
-/// Why bytes are no chunk.
+/// The reason why bytes are not a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Neither of the known message and chunk types. Shows what stands in their place.
+    /// Unknown message or chunk type, with the bytes in their place.
     #[error("what came is no OPC UA: it begins with {0:?}")]
     NotOpcUa(String),
-    /// Smaller than its header or larger than we said we accept.
+    /// Smaller than its header or larger than announced.
     #[error("it sent a chunk of {0} bytes (at most {RECEIVE_BUFFER})")]
     Size(u32),
 }
 
-/// The first chunk in some bytes and how many bytes it takes; none as long as its end is missing. What is wrong with it
-/// is known from its first eight bytes on.
+/// Returns the first chunk and its length; `None` while it is incomplete. Errors are detected from its first eight
+/// bytes.
 ///
 /// # Errors
-/// The bytes are no chunk or a too large one.
+/// If the bytes are not a chunk, or it is too large.
 pub fn next(bytes: &[u8]) -> Result<Option<(Chunk<'_>, usize)>, Error> {
     let Some((header, _)) = bytes.split_at_checked(HEADER) else { return Ok(None) };
     let (kind, place, size) = read_header(header)?;
@@ -89,7 +89,7 @@ fn read_header(header: &[u8]) -> Result<(Kind, Place, u32), Error> {
     Ok((kind, place, reader.u32().map_err(|_| not_opc_ua())?))
 }
 
-/// A message that is one chunk, as all of ours are: a URL and a few numbers.
+/// Returns a message of one chunk, which is enough for all requests.
 pub fn write(kind: [u8; 3], body: &[u8]) -> Vec<u8> {
     let size = u32::try_from(HEADER.saturating_add(body.len())).unwrap_or(u32::MAX);
     let mut writer = Writer::default();
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_there_when_all_of_it_is() {
+    fn chunk_is_returned_when_complete() {
         let bytes = [write(*b"ACK", b"abc"), write(*b"MSG", b"")].concat();
         for end in 0..11 {
             assert_eq!(next(&bytes[..end]), Ok(None), "{end}");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_known_from_its_header() {
+    fn invalid_chunk_is_detected_by_its_header() {
         for header in [b"HTTP/1.1", b"MSGX\x08\0\0\0", b"HELF\x08\0\0\0", b"msgF\x08\0\0\0", &[0; 8]] {
             assert!(matches!(next(header), Err(Error::NotOpcUa(_))), "{header:?}");
         }
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_chunk_lies_within_the_bytes(bytes in prop::collection::vec(any::<u8>(), 0..64), real in any::<bool>()) {
+        fn chunk_lies_within_the_bytes(bytes in prop::collection::vec(any::<u8>(), 0..64), real in any::<bool>()) {
             let bytes = if real { [b"MSGF".as_slice(), &bytes].concat() } else { bytes };
             if let Ok(Some((chunk, length))) = next(&bytes) {
                 prop_assert!(length <= bytes.len() && chunk.body.len() + HEADER == length);

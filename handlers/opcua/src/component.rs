@@ -1,4 +1,4 @@
-//! The component: the world's exports and the calls to the host, over the plain functions of this crate.
+//! The component: the exports of the world, and the calls to the host.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -47,7 +47,7 @@ impl Guest for Opcua {
         let network = Sockets::new(host::remaining);
         let start = RandomState::new().hash_one(()) as usize; // seeded by the host's random numbers
         let report = wstd::runtime::block_on(round::run(&network, &details, start)).map_err(failed)?;
-        Ok(told(report, &details))
+        Ok(report_to_host(report, &details))
     }
 }
 
@@ -66,8 +66,8 @@ fn failed(failure: Failure) -> DiscoveryError {
     }
 }
 
-/// Tells the host everything that is not a device, and gives the devices.
-fn told(report: Report, details: &Details) -> Vec<Device> {
+/// Reports notes, kept origins and remarks to the host; returns the devices.
+fn report_to_host(report: Report, details: &Details) -> Vec<Device> {
     let origin = |place: usize| details.discovery_urls.get(place).map(|url| url.text.as_str()).unwrap_or_default();
     for note in &report.notes {
         host::note(origin(note.origin), note.reason, &note.message);

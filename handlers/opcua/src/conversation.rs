@@ -1,6 +1,6 @@
-//! One question to one server, as bytes in and bytes out: Hello, OpenSecureChannel with SecurityPolicy None, the
-//! request, and CloseSecureChannel (OPC 10000-6 §6.7 and §7.1). It does no I/O and knows no time, so that it runs the
-//! same in the sandbox, in tests and under a fuzzer.
+//! A request to one server as a state machine over bytes: Hello, OpenSecureChannel with SecurityPolicy None, the
+//! request, and CloseSecureChannel (OPC 10000-6 §6.7 and §7.1). It does no I/O and has no clock, so that it runs the
+//! same in the sandbox, in tests and in a fuzzer.
 
 use std::time::SystemTime;
 
@@ -10,10 +10,10 @@ use crate::message::{self, Question, Token};
 use crate::network::shown;
 use crate::status::{Refusal, Status};
 
-/// Chunks of one response. One of 1 MiB has 128 of the smallest buffer that a server may have.
+/// Maximum number of chunks per response. 1 MiB takes 128 of the smallest permitted buffer.
 const MAX_CHUNKS: u32 = 256;
 
-/// The smallest buffer a server may have for what we send (OPC 10000-6 §7.1.2.3).
+/// The smallest permitted buffer of a server (OPC 10000-6 §7.1.2.3).
 const SMALLEST_BUFFER: usize = 8192;
 
 /// The policy of a channel without security.
@@ -24,31 +24,31 @@ const OPEN_REQUEST: u32 = 1;
 const QUESTION_REQUEST: u32 = 2;
 const CLOSE_REQUEST: u32 = 3;
 
-/// Why a conversation came to nothing. Each is a sentence about the server.
+/// The reason for a failed conversation. Each is a sentence about the server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// What came is no chunk.
+    /// The received bytes are not a chunk.
     #[error(transparent)]
     Chunk(#[from] chunk::Error),
-    /// What came is not the response.
+    /// The received message is not the response.
     #[error(transparent)]
     Message(#[from] message::Error),
-    /// The server refused the connection or gave up the response.
+    /// The server refused the connection or aborted the response.
     #[error("it answers {0}")]
     Refused(Refusal),
-    /// A chunk that has no place here, or came before its time.
+    /// An unexpected chunk.
     #[error("it sent what it was not asked for")]
     OutOfTurn,
-    /// A channel with another security policy than the one asked for.
+    /// The channel has another security policy.
     #[error("it opened a channel with security policy '{0}'")]
     Policy(String),
     /// The chunk belongs to another channel, token or request.
     #[error("it sent a chunk for another {0}")]
     Foreign(&'static str),
-    /// More than we said we would read.
+    /// The response exceeds a limit.
     #[error("its response has more than {0}")]
     TooLong(String),
-    /// It can't take what we have to send.
+    /// The server's buffer is too small for the request.
     #[error("it accepts messages of {0} bytes only, fewer than the specification asks for")]
     SmallBuffer(u32),
 }
@@ -59,30 +59,30 @@ impl From<binary::Error> for Error {
     }
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Read on.
+    /// Continue reading.
     Read,
-    /// Send this, then read on.
+    /// Send these bytes, then continue reading.
     Send(Vec<u8>),
-    /// Send the farewell, if that is possible without waiting, and close.
+    /// Send the farewell, if possible without waiting, and close.
     Done {
-        /// The whole response, to be read by the functions of [`message`].
+        /// The complete response, for the functions of [`message`].
         response: Vec<u8>,
         /// CloseSecureChannel.
         farewell: Vec<u8>,
     },
 }
 
-/// A conversation that is under way.
+/// A conversation in progress.
 #[derive(Debug, Clone)]
 pub struct Conversation {
     question: Question,
     url: String,
     now: SystemTime,
     stage: Stage,
-    /// What came and is no whole chunk yet.
+    /// Received bytes of an incomplete chunk.
     inbox: Vec<u8>,
     /// The response so far.
     response: Vec<u8>,
@@ -97,7 +97,7 @@ enum Stage {
 }
 
 impl Conversation {
-    /// A conversation and the bytes to begin it with.
+    /// Starts a conversation; returns the first bytes to send.
     pub fn begin(question: Question, url: String, now: SystemTime) -> (Self, Vec<u8>) {
         let mut hello = Writer::default();
         hello.u32(0); // protocol version
@@ -108,10 +108,10 @@ impl Conversation {
         (conversation, chunk::write(*b"HEL", &hello.into_bytes()))
     }
 
-    /// Takes in what came, in whatever pieces.
+    /// Processes received bytes, in any pieces.
     ///
     /// # Errors
-    /// The server does not keep to the protocol or to our bounds, or refuses; the conversation is over.
+    /// If the server violates the protocol or a limit, or refuses. The conversation is over.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Step, Error> {
         self.inbox.extend_from_slice(bytes);
         let inbox = std::mem::take(&mut self.inbox);
@@ -140,7 +140,8 @@ impl Conversation {
         }
     }
 
-    /// After Acknowledge the channel is opened. Of the bounds in it only that of our chunks matters: we send little.
+    /// Handles Acknowledge and opens the channel. Of its limits only that on our chunks matters, since requests are
+    /// short.
     fn acknowledged(&mut self, body: &[u8]) -> Result<Step, Error> {
         let mut reader = Reader::new(body);
         let (_version, receive_buffer) = (reader.u32()?, reader.u32()?);
@@ -155,7 +156,7 @@ impl Conversation {
         Ok(Step::Send(chunk::write(*b"OPN", &open.into_bytes())))
     }
 
-    /// With the channel's token the question is asked.
+    /// Handles the opened channel and sends the request.
     fn opened(&mut self, body: &[u8]) -> Result<Step, Error> {
         let token = message::read_token(opening(body)?)?;
         self.stage = Stage::Asked(token);
@@ -163,7 +164,7 @@ impl Conversation {
         Ok(Step::Send(secured(*b"MSG", token, QUESTION_REQUEST, &request)))
     }
 
-    /// Sequence numbers are not looked at: without security, they say nothing that TCP does not.
+    /// Handles a chunk of the response. Sequence numbers are ignored: without security they add nothing to TCP.
     fn answered(&mut self, token: Token, chunk: Chunk<'_>) -> Result<Step, Error> {
         let body = addressed(chunk.body, token)?;
         if chunk.place == Place::Abort {
@@ -189,7 +190,7 @@ impl Conversation {
             return Err(Error::TooLong(format!("{most} bytes")));
         }
         if needed > self.response.capacity() {
-            // Left to itself, a vector would take up to twice the bound.
+            // By default a vector could allocate twice the limit.
             self.response.reserve_exact(needed.max(length.saturating_mul(2)).min(most_bytes) - length);
         }
         self.response.extend_from_slice(body);
@@ -197,17 +198,17 @@ impl Conversation {
     }
 }
 
-/// A chunk within a channel (OPC 10000-6 §6.7.2). Our sequence numbers go with the request ids.
+/// Builds a chunk within a channel (OPC 10000-6 §6.7.2). Sequence numbers equal request ids.
 fn secured(kind: [u8; 3], token: Token, request: u32, body: &[u8]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.u32(token.channel).u32(token.token).u32(request).u32(request).raw(body);
     chunk::write(kind, &writer.into_bytes())
 }
 
-/// The message in a chunk that opens a channel.
+/// Returns the message in a chunk that opens a channel.
 fn opening(body: &[u8]) -> Result<&[u8], Error> {
     let mut reader = Reader::new(body);
-    reader.u32()?; // the channel's number; the message in it says it again
+    reader.u32()?; // the channel id, which the message repeats
     let policy = reader.string()?;
     if policy != POLICY_NONE {
         return Err(Error::Policy(shown(&policy)));
@@ -218,7 +219,7 @@ fn opening(body: &[u8]) -> Result<&[u8], Error> {
     Ok(reader.rest())
 }
 
-/// What is in a chunk of the response.
+/// Returns the content of a chunk of the response.
 fn addressed(body: &[u8], token: Token) -> Result<&[u8], Error> {
     let mut reader = Reader::new(body);
     if reader.u32()? != token.channel {
@@ -231,7 +232,7 @@ fn addressed(body: &[u8], token: Token) -> Result<&[u8], Error> {
     Ok(reader.rest())
 }
 
-/// The sequence header.
+/// Checks the sequence header.
 fn belongs(reader: &mut Reader<'_>, request: u32) -> Result<(), Error> {
     reader.u32()?; // sequence number
     if reader.u32()? != request {
@@ -240,7 +241,7 @@ fn belongs(reader: &mut Reader<'_>, request: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// What an error message and the body of an abort chunk hold (OPC 10000-6 §7.1.2.5 and §6.7.3).
+/// Parses an error message or the body of an abort chunk (OPC 10000-6 §7.1.2.5 and §6.7.3).
 fn refusal(body: &[u8]) -> Error {
     let mut reader = Reader::new(body);
     let read = reader.u32().and_then(|status| Ok((Status(status), reader.string()?)));

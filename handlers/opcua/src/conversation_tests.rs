@@ -18,12 +18,12 @@ fn after(received: &[Vec<u8>]) -> Conversation {
     conversation
 }
 
-fn asked() -> Conversation {
+fn awaiting_response() -> Conversation {
     after(&[acknowledge(8192), opened("None", 1)])
 }
 
 #[test]
-fn hello_says_what_we_accept_and_whom_we_mean() {
+fn hello_states_our_limits_and_the_endpoint() {
     let (_, hello) = Conversation::begin(Question::FindServers, "opc.tcp://plc:4840/".into(), UNIX_EPOCH);
     let mut reader = Reader::new(&hello);
     assert_eq!((reader.take(4), reader.u32()), (Ok(b"HELF".as_slice()), Ok(hello.len() as u32)));
@@ -33,7 +33,7 @@ fn hello_says_what_we_accept_and_whom_we_mean() {
 }
 
 #[test]
-fn what_we_send_is_in_the_channel_that_was_opened() {
+fn requests_use_the_opened_channel() {
     let mut conversation = after(&[acknowledge(8192)]);
     let Ok(Step::Send(request)) = conversation.receive(&opened("None", 1)) else { panic!("no request") };
     let mut reader = Reader::new(&request);
@@ -50,18 +50,18 @@ fn what_we_send_is_in_the_channel_that_was_opened() {
 }
 
 #[test]
-fn a_server_that_refuses_is_quoted() {
+fn server_error_is_quoted() {
     let busy = || refuse(0x807d_0000, "try later\n");
     let reason = "try later\u{fffd}".to_owned();
     let expected = Error::Refused(Refusal { status: Status(0x807d_0000), reason });
-    for mut conversation in [begin(), after(&[acknowledge(8192)]), asked()] {
+    for mut conversation in [begin(), after(&[acknowledge(8192)]), awaiting_response()] {
         assert_eq!(conversation.receive(&busy()), Err(expected.clone()));
     }
     assert_eq!(expected.to_string(), "it answers BadTcpServerTooBusy: try later\u{fffd}");
     let silent = begin().receive(&refuse(0x800e_0000, "")).unwrap_err();
     assert_eq!(silent.to_string(), "it answers BadServerHalted");
     let given_up = [chunk(b'C', HERE, b"abc"), chunk(b'A', HERE, &busy()[8..])].concat();
-    assert_eq!(asked().receive(&given_up), Err(expected));
+    assert_eq!(awaiting_response().receive(&given_up), Err(expected));
     let Err(Error::Refused(Refusal { reason, .. })) = begin().receive(&refuse(1, &"é".repeat(5000))) else {
         panic!("no error")
     };
@@ -70,7 +70,7 @@ fn a_server_that_refuses_is_quoted() {
 }
 
 #[test]
-fn each_message_has_its_turn() {
+fn messages_are_exchanged_in_order() {
     let message = || chunk(b'F', HERE, b"");
     let mut in_parts = opened("None", 1);
     in_parts[3] = b'C';
@@ -81,8 +81,8 @@ fn each_message_has_its_turn() {
         (begin(), [acknowledge(8192), b"O".to_vec()].concat()),
         (after(&[acknowledge(8192)]), acknowledge(8192)),
         (after(&[acknowledge(8192)]), message()),
-        (asked(), opened("None", 1)),
-        (asked(), [message(), message()].concat()),
+        (awaiting_response(), opened("None", 1)),
+        (awaiting_response(), [message(), message()].concat()),
         (after(&[acknowledge(8192)]), in_parts),
     ] {
         assert_eq!(conversation.receive(&bytes), Err(Error::OutOfTurn));
@@ -90,7 +90,7 @@ fn each_message_has_its_turn() {
 }
 
 #[test]
-fn a_channel_is_the_one_that_was_asked_for() {
+fn channel_matches_the_requested_one() {
     let mut opening = after(&[acknowledge(8192)]);
     let other = "http://opcfoundation.org/UA/SecurityPolicy#Basic256".to_owned();
     assert_eq!(opening.clone().receive(&opened("Basic256", 1)), Err(Error::Policy(other)));
@@ -101,22 +101,22 @@ fn a_channel_is_the_one_that_was_asked_for() {
 }
 
 #[test]
-fn chunks_for_others_are_no_answer() {
+fn chunks_of_other_requests_are_refused() {
     for (to, what) in [
         ([8, TOKEN, 2], "channel"),
         ([CHANNEL, 8, 2], "token"),
         ([CHANNEL, TOKEN, 1], "request"),
         ([0, 0, 2], "channel"),
     ] {
-        assert_eq!(asked().receive(&chunk(b'F', to, b"")), Err(Error::Foreign(what)));
-        assert_eq!(asked().receive(&chunk(b'A', to, b"")), Err(Error::Foreign(what)));
+        assert_eq!(awaiting_response().receive(&chunk(b'F', to, b"")), Err(Error::Foreign(what)));
+        assert_eq!(awaiting_response().receive(&chunk(b'A', to, b"")), Err(Error::Foreign(what)));
     }
-    assert!(matches!(asked().receive(&chunk::write(*b"MSG", b"abc")), Err(Error::Message(_))));
+    assert!(matches!(awaiting_response().receive(&chunk::write(*b"MSG", b"abc")), Err(Error::Message(_))));
 }
 
 #[test]
-fn a_response_without_end_ends() {
-    let mut conversation = asked();
+fn endless_response_is_cut_off() {
+    let mut conversation = awaiting_response();
     let empty = chunk(b'C', HERE, b"");
     for _ in 0..MAX_CHUNKS {
         assert_eq!(conversation.receive(&empty), Ok(Step::Read));
@@ -124,7 +124,7 @@ fn a_response_without_end_ends() {
     let error = conversation.receive(&empty).unwrap_err();
     assert_eq!(error.to_string(), "its response has more than 256 chunks");
 
-    let mut conversation = asked();
+    let mut conversation = awaiting_response();
     let full = chunk(b'C', HERE, &[0; 65_512]);
     assert_eq!(full.len(), 65_536);
     for _ in 0..8 {
@@ -136,23 +136,23 @@ fn a_response_without_end_ends() {
 }
 
 #[test]
-fn what_is_no_opc_ua_is_shown() {
+fn other_protocols_are_shown_in_the_error() {
     let error = begin().receive(b"HTTP/1.1 400 Bad Request\r\n").unwrap_err();
     assert_eq!(error.to_string(), r#"what came is no OPC UA: it begins with "HTTP/1.1""#);
-    let error = asked().receive(b"MSGC\xff\xff\xff\xff").unwrap_err();
+    let error = awaiting_response().receive(b"MSGC\xff\xff\xff\xff").unwrap_err();
     assert_eq!(error.to_string(), "it sent a chunk of 4294967295 bytes (at most 65536)");
 }
 
 proptest! {
     #[test]
-    fn a_response_may_come_in_whatever_pieces(size in 1..20_000usize, piece in 1..40usize, cut in 1..200usize) {
+    fn response_may_arrive_in_any_pieces(size in 1..20_000usize, piece in 1..40usize, cut in 1..200usize) {
         let response = [one_endpoint("urn:a"), vec![7; size]].concat();
         let mut parts = response.chunks(size.div_ceil(cut).max(100)).peekable();
         let mut stream = Vec::new();
         while let Some(part) = parts.next() {
             stream.extend(chunk(if parts.peek().is_some() { b'C' } else { b'F' }, HERE, part));
         }
-        let mut conversation = asked();
+        let mut conversation = awaiting_response();
         let mut last = Step::Read;
         for piece in stream.chunks(piece) {
             prop_assert_eq!(&last, &Step::Read, "nothing before the end");
@@ -163,9 +163,9 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_end_a_conversation_badly(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..99), 0..4), kind in 0..4usize) {
+    fn arbitrary_bytes_cause_no_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..99), 0..4), kind in 0..4usize) {
         let kind = [*b"ACK", *b"ERR", *b"OPN", *b"MSG"][kind];
-        for mut conversation in [begin(), after(&[acknowledge(8192)]), asked()] {
+        for mut conversation in [begin(), after(&[acknowledge(8192)]), awaiting_response()] {
             let _ = pieces.iter().try_for_each(|piece| conversation.receive(&chunk::write(kind, piece)).map(|_| ()));
         }
     }

@@ -1,4 +1,4 @@
-//! `discoveryDetails`: what a Configuration may say.
+//! The `discoveryDetails` of opcua.
 
 use std::collections::BTreeSet;
 
@@ -7,62 +7,62 @@ use serde::Deserialize;
 
 use crate::url::Url;
 
-/// How many bad URLs are told at once.
+/// Maximum number of bad URLs reported at once.
 const MAX_PROBLEMS: usize = 16;
 
-/// How many discovery URLs a Configuration may have: a round has to ask all of them within its time.
+/// Maximum number of discovery URLs, all of which must be queried within a round.
 const MAX_URLS: usize = 256;
 
-/// The discovery server of the machine itself, where OPC UA puts it.
+/// The standard discovery server of the local machine.
 const DEFAULT_URL: &str = "opc.tcp://localhost:4840/";
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
-    /// Who is asked for servers, in the order given, each once.
+    /// The discovery URLs in the order given, without duplicates.
     pub discovery_urls: Vec<DiscoveryUrl>,
-    /// Which applications count: all if there is none.
+    /// The filter of application names; `None` selects all.
     pub application_names: Option<NameFilter>,
 }
 
 /// A discovery URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryUrl {
-    /// As it was written: the origin of what is found there.
+    /// The text as written, used as origin of devices.
     pub text: String,
-    /// What it means.
+    /// The parsed URL.
     pub url: Url,
 }
 
-/// Chooses applications by name, as ONVIF's lists choose cameras.
+/// A filter of application names, like ONVIF's filters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NameFilter {
-    /// What happens to the applications that are listed.
+    /// The effect on listed applications.
     #[serde(default)]
     action: Action,
-    /// Names, compared as they are.
+    /// Names, compared verbatim.
     #[serde(default)]
     items: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 enum Action {
-    /// Only they count.
+    /// Only listed ones are selected.
     #[default]
     Include,
-    /// All others count.
+    /// All others are selected.
     Exclude,
 }
 
 impl NameFilter {
-    /// Whether the application of this name counts.
+    /// Returns whether the application of this name is selected.
     pub fn lets(&self, name: &str) -> bool {
         self.items.iter().any(|item| item == name) == (self.action == Action::Include)
     }
 }
 
-/// The details as they are written.
+/// The fields of the details as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
@@ -70,7 +70,7 @@ struct Fields {
     application_names: Option<NameFilter>,
 }
 
-/// There is one; Akri left room for others.
+/// The discovery method; Akri's API allows for others.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Method {
@@ -89,7 +89,7 @@ fn default_urls() -> Vec<String> {
 }
 
 impl Details {
-    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON.
+    /// Parses the details as the host passes them: as JSON, or `None` if they are neither YAML nor JSON.
     ///
     /// # Errors
     /// At least one problem: the first bad field, or up to 16 bad URLs.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn without_urls_the_machines_own_discovery_server_is_asked() {
+    fn default_is_the_local_discovery_server() {
         let details = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}})).unwrap();
         assert_eq!(details.discovery_urls[0].text, "opc.tcp://localhost:4840/");
         assert_eq!(details.application_names, None);
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn each_url_counts_once() {
+    fn duplicate_urls_count_once() {
         let given = json!(["opc.tcp://b", "opc.tcp://a:1/", "OPC.TCP://b:4840", "opc.tcp://a:1"]);
         assert_eq!(urls(&given).unwrap(), ["opc.tcp://b", "opc.tcp://a:1/", "opc.tcp://a:1"]);
     }
 
     #[test]
-    fn names_are_chosen_as_akri_chooses_them() {
+    fn names_are_filtered_as_upstream_does() {
         for (filter, pump, other) in [
             (json!({"action": "Include", "items": ["Pump"]}), true, false),
             (json!({"action": "Exclude", "items": ["Pump"]}), false, true),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_are_no_mapping_are_named_as_a_whole() {
+    fn details_that_are_not_a_mapping_are_refused() {
         for json in ["null", "[]", "3", "[[]]"] {
             let message = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
             assert_eq!(Details::parse(Some(json)), Err(vec![Problem::invalid("", message)]));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_named() {
+    fn bad_field_is_named() {
         let method = json!({"standard": {}});
         for (details, path, message) in [
             (json!({}), "", "missing field `opcuaDiscoveryMethod`"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_urls_is_bounded() {
+    fn number_of_urls_is_bounded() {
         let many = |count: usize| json!((0..count).map(|host| format!("opc.tcp://h{host}")).collect::<Vec<_>>());
         assert_eq!(urls(&many(MAX_URLS)).unwrap().len(), MAX_URLS);
         assert_eq!(

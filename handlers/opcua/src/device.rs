@@ -1,4 +1,4 @@
-//! The device of a server that showed that it is there.
+//! Conversion of a server that responded to a device.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,45 +9,45 @@ use crate::candidate::Candidate;
 use crate::message::{Application, Endpoint};
 use crate::url::Url;
 
-/// The property that says where a server is, the only one that upstream Akri has.
+/// The property with the server's URL, the only one of upstream Akri.
 const URL: &str = "OPCUA_DISCOVERY_URL";
 
-/// The longest text of a property in bytes; the host refuses longer ones.
+/// Limit on a property's text, in bytes; the host refuses longer ones.
 const MAX_TEXT: usize = 4096;
 
-/// How many security policies are told; the specification knows nine.
+/// Maximum number of security policies; the specification has nine.
 const MAX_POLICIES: usize = 32;
 
-/// The longest name of a security policy in bytes.
+/// Limit on the name of a security policy, in bytes.
 const MAX_POLICY: usize = 64;
 
-/// A server, for brokers. Of two with one id the one with the lower origin comes first.
+/// A device. Of two with one id the one with the lower origin comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// Its application URI, or where it has none its URL.
+    /// The application URI, or the URL if there is none.
     pub id: String,
-    /// The place of the discovery URL that it was found by, in the details.
+    /// The index of the discovery URL in the details.
     pub origin: usize,
-    /// As environment variables.
+    /// The properties, as environment variables.
     pub properties: Vec<(&'static str, String)>,
 }
 
 impl Device {
-    /// Where it is.
+    /// Returns the URL of the server.
     pub fn url(&self) -> &str {
         self.properties.iter().find(|(name, _)| *name == URL).map(|(_, url)| url.as_str()).unwrap_or_default()
     }
 
-    /// How many bytes of text it has.
+    /// Returns the size of its texts in bytes.
     pub fn size(&self) -> usize {
         self.properties.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() + self.id.len()
     }
 }
 
-/// The device of a candidate that is at a URL, with the endpoints of its own there; none if it does not tell them.
+/// Returns the device of a candidate at a URL, with its own endpoints there if it reports them.
 ///
-/// Its origin is the first discovery URL that lists it. If that one is lost, another one that lists it takes its place
-/// in the same round.
+/// Its origin is the first discovery URL that lists it. If that one is lost, the next one takes its place in the same
+/// round.
 pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Device {
     let (listed, unknown) = (&candidate.application, Application::default());
     let own = endpoints.first().map_or(&unknown, |endpoint| &endpoint.server);
@@ -75,7 +75,7 @@ fn first_text(texts: [&String; 2]) -> String {
     text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default().to_owned()
 }
 
-/// The names of the policies, such as `None` and `Basic256Sha256`, in ascending order.
+/// Returns the names of the policies, such as `None` and `Basic256Sha256`, in ascending order.
 fn policies(endpoints: &[&Endpoint]) -> Vec<String> {
     let name = |endpoint: &&Endpoint| {
         let uri = &endpoint.security_policy;
@@ -87,7 +87,7 @@ fn policies(endpoints: &[&Endpoint]) -> Vec<String> {
     names.into_iter().take(MAX_POLICIES).collect()
 }
 
-/// The name of a UserTokenType (OPC 10000-4 §7.43).
+/// Returns the name of a UserTokenType (OPC 10000-4 §7.43).
 fn token_type(number: i32) -> Option<&'static str> {
     match number {
         0 => Some("Anonymous"),
@@ -98,8 +98,8 @@ fn token_type(number: i32) -> Option<&'static str> {
     }
 }
 
-/// The SHA-1 of the server's certificate in hexadecimal: a name for it, not a proof, that OPC UA stacks and their
-/// tools use (OPC 10000-6 §6.7.2.3). A server has one for all of its endpoints, or none.
+/// Returns the SHA-1 thumbprint of the server's certificate in hexadecimal. OPC UA uses it as a name, not as a proof
+/// (OPC 10000-6 §6.7.2.3). All endpoints of a server have the same certificate, or none.
 fn thumbprint(endpoints: &[&Endpoint]) -> Option<String> {
     let chain = endpoints.iter().map(|endpoint| endpoint.certificate.as_slice()).find(|chain| !chain.is_empty())?;
     let digest = Sha1::digest(leaf(chain).unwrap_or(chain));
@@ -109,7 +109,7 @@ fn thumbprint(endpoints: &[&Endpoint]) -> Option<String> {
     }))
 }
 
-/// The first certificate of a chain: a DER value knows its own length (X.690 §8.1.3).
+/// Returns the first certificate of a chain, by its DER length (X.690 §8.1.3).
 fn leaf(chain: &[u8]) -> Option<&[u8]> {
     let (&first, rest) = chain.get(1..)?.split_first()?;
     let (length, behind) = match first {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_a_server_says_of_itself_is_told() {
+    fn device_has_all_values_of_its_server() {
         let application = Application {
             uri: "urn:a".into(),
             product_uri: "urn:product".into(),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_discovery_server_does_not_know_the_server_itself_says() {
+    fn server_fills_gaps_of_the_discovery_server() {
         let server = Application { uri: "urn:own".into(), name: "Own".into(), ..Application::default() };
         let endpoint = Endpoint { server, ..Endpoint::default() };
         let found = device(&candidate(Application::default()), &url(), &[&endpoint]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_server_that_says_nothing_is_told_what_is_listed() {
+    fn silent_server_has_its_listed_values() {
         let listed = Application { uri: "urn:a".into(), name: "A".into(), ..Application::default() };
         let found = device(&candidate(listed), &url(), &[]);
         let expected = [
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_cut() {
+    fn long_values_are_truncated() {
         let name = "é".repeat(4000);
         let endpoints: Vec<Endpoint> = (0..100)
             .map(|n| Endpoint { security_policy: format!("#{n:0>width$}", width = 60 + n % 9), ..Endpoint::default() })
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_is_the_first_value_of_a_chain() {
+    fn leaf_is_the_first_certificate_of_a_chain() {
         let long = [b"\x30\x82\x01\x00".as_slice(), &[7; 256]].concat();
         for (chain, expected) in [
             (b"\x30\x00".as_slice(), Some(b"\x30\x00".as_slice())),

@@ -1,5 +1,4 @@
-//! The other side, for tests: messages as `async-opcua-types`, another implementation of OPC UA's encoding, writes and
-//! reads them, and a server's half of a conversation.
+//! A simulated server for unit tests, with messages encoded by `async-opcua-types`, another implementation of OPC UA.
 
 use opcua_types::{
     ApplicationDescription, BinaryDecodable, BinaryEncodable, ChannelSecurityToken, ContextOwned, EndpointDescription,

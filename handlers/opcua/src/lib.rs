@@ -101,8 +101,8 @@ pub mod url;
 #[cfg(test)]
 mod world;
 
-/// The name Configurations use.
+/// The handler name that Configurations use.
 pub const NAME: &str = "opcua";
 
-/// The pause between rounds in milliseconds. Akri's handler has 10 s; it asks no server but the discovery servers.
+/// The interval of rounds in milliseconds. Akri's handler has 10 s, but queries discovery servers only.
 pub const INTERVAL_MS: u32 = 30_000;

@@ -1,5 +1,4 @@
-//! The services of discovery: requests as they are written, responses as they are read (OPC 10000-4 §5.5 and §5.6,
-//! encoded by OPC 10000-6 §5.2).
+//! The discovery services: encoding of requests and parsing of responses (OPC 10000-4 §5.5 and §5.6, OPC 10000-6 §5.2).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,35 +17,35 @@ mod id {
     pub(super) const CLOSE_SECURE_CHANNEL_REQUEST: u16 = 452;
 }
 
-/// How many applications one discovery server may list: as many as a round may find devices.
+/// Maximum number of applications per discovery server: the maximum number of devices of a round.
 pub const MAX_APPLICATIONS: usize = 4096;
 
-/// How many endpoints one server may offer. Seven are usual: three policies, signed or encrypted too, and none.
+/// Maximum number of endpoints per server. Seven are usual: three policies, signed or also encrypted, and none.
 pub const MAX_ENDPOINTS: usize = 1024;
 
-/// How many of an application's URLs are looked at.
+/// Maximum number of URLs read per application.
 const MAX_URLS: usize = 8;
 
 /// Seconds from 1601, where OPC UA's time begins, to 1970.
 const EPOCH: u64 = 11_644_473_600;
 
-/// For how long we say we want a channel. We need it for seconds; some servers refuse less than a minute.
+/// The requested lifetime of a channel. Seconds would do; some servers refuse less than a minute.
 const LIFETIME_MS: u32 = 60_000;
 
-/// What we ask a server.
+/// The requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Which applications it knows, and where they are for who comes by its URL.
+    /// The known applications, with URLs for clients of its URL.
     FindServers,
-    /// Which applications it knows, and where they are.
+    /// The known applications, with their registered URLs.
     FindServersAnywhere,
-    /// By which endpoints it can be used itself.
+    /// The endpoints of the server itself.
     GetEndpoints,
 }
 
 impl Question {
-    /// The largest response in bytes that we read. At 400 bytes for a server and 5 KiB for an endpoint with its
-    /// certificate, that is 2,600 servers and 100 endpoints. The memory of a round has room for many of them at once.
+    /// Returns the limit on the response, in bytes. At 400 bytes for a server and 5 KiB for an endpoint with its
+    /// certificate, that is 2,600 servers or 100 endpoints; the memory of a round holds many of them.
     pub fn max_response(self) -> u32 {
         match self {
             Self::FindServers | Self::FindServersAnywhere => 1024 * 1024,
@@ -54,7 +53,7 @@ impl Question {
         }
     }
 
-    /// The request, to the server at a URL.
+    /// Returns the request to the server at a URL.
     pub fn request(self, url: &str, now: SystemTime) -> Vec<u8> {
         let id = match self {
             Self::FindServers | Self::FindServersAnywhere => id::FIND_SERVERS_REQUEST,
@@ -70,26 +69,26 @@ impl Question {
     }
 }
 
-/// Why a response is not the one that was asked for.
+/// The reason why a response is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The bytes are no message.
     #[error("its response can't be read: {0}")]
     Malformed(#[from] binary::Error),
-    /// The server says that it can't or won't answer.
+    /// The server returned a fault.
     #[error("it answers {0}")]
     Fault(Status),
-    /// Another message, by the number of its type.
+    /// Another message, with the number of its type.
     #[error("it answers with another message{}", .0.map(|id| format!(" (type {id})")).unwrap_or_default())]
     Unexpected(Option<u32>),
-    /// More elements than we read.
+    /// Too many elements.
     #[error("it lists {count} {what} (at most {most})")]
     TooMany {
-        /// What is too much.
+        /// The kind of elements.
         what: &'static str,
-        /// How many it says there are.
+        /// The number in the message.
         count: usize,
-        /// How many there may be.
+        /// The limit.
         most: usize,
     },
 }
@@ -97,20 +96,20 @@ pub enum Error {
 /// An ApplicationDescription (OPC 10000-4 §7.2).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Application {
-    /// Unique in the world, by the specification.
+    /// The application URI, globally unique by the specification.
     pub uri: String,
-    /// Of the product that the application is an instance of.
+    /// The URI of the product.
     pub product_uri: String,
-    /// For people.
+    /// The name.
     pub name: String,
-    /// What it is.
+    /// The type.
     pub kind: ApplicationType,
-    /// Where its endpoints can be asked for.
+    /// The discovery URLs.
     pub discovery_urls: Vec<String>,
 }
 
 impl Application {
-    /// About how many bytes of memory it takes.
+    /// Returns the approximate memory use in bytes.
     pub fn size(&self) -> usize {
         let texts = [&self.uri, &self.product_uri, &self.name].into_iter().chain(&self.discovery_urls);
         size_of::<Self>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
@@ -120,27 +119,27 @@ impl Application {
 /// An ApplicationType (OPC 10000-4 §7.4).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ApplicationType {
-    /// Offers data.
+    /// A server.
     #[default]
     Server,
-    /// Uses data.
+    /// A client.
     Client,
     /// Both.
     ClientAndServer,
-    /// Only knows servers.
+    /// A discovery server.
     DiscoveryServer,
-    /// What later versions may bring.
+    /// An unknown type.
     Other(i32),
 }
 
-/// An EndpointDescription, as far as it matters here (OPC 10000-4 §7.14).
+/// The used part of an EndpointDescription (OPC 10000-4 §7.14).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it is, as the server sees itself.
+    /// The URL, as the server sees itself.
     pub url: String,
-    /// Whose it is.
+    /// The server.
     pub server: Application,
-    /// The server's certificate in DER, maybe with those of its issuers behind it; empty if it has none.
+    /// The server's certificate in DER, possibly followed by those of its issuers; empty if it has none.
     pub certificate: Vec<u8>,
     /// The URI of the security policy.
     pub security_policy: String,
@@ -148,7 +147,7 @@ pub struct Endpoint {
     pub user_tokens: Vec<i32>,
 }
 
-/// What the server calls the channel it opened.
+/// The ids of an open channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     /// SecureChannelId.
@@ -157,7 +156,7 @@ pub struct Token {
     pub token: u32,
 }
 
-/// OpenSecureChannel with SecurityMode None: a channel for discovery, which needs no certificates.
+/// Returns OpenSecureChannel with SecurityMode None, which suffices for discovery and needs no certificates.
 pub fn open_secure_channel(now: SystemTime) -> Vec<u8> {
     let mut writer = request(id::OPEN_SECURE_CHANNEL_REQUEST, now);
     writer.u32(0); // protocol version
@@ -168,12 +167,12 @@ pub fn open_secure_channel(now: SystemTime) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// CloseSecureChannel, to which there is no response.
+/// Returns CloseSecureChannel, which has no response.
 pub fn close_secure_channel(now: SystemTime) -> Vec<u8> {
     request(id::CLOSE_SECURE_CHANNEL_REQUEST, now).into_bytes()
 }
 
-/// A message up to the end of its RequestHeader (OPC 10000-4 §7.32).
+/// Returns a message up to the end of its RequestHeader (OPC 10000-4 §7.32).
 fn request(id: u16, now: SystemTime) -> Writer {
     let mut writer = Writer::default();
     writer.node_id(id);
@@ -186,43 +185,43 @@ fn request(id: u16, now: SystemTime) -> Writer {
     writer
 }
 
-/// A DateTime: 100 ns since 1601; 0 means unknown (OPC 10000-6 §5.2.2.5).
+/// Converts to a DateTime: 100 ns since 1601; 0 means unknown (OPC 10000-6 §5.2.2.5).
 fn date_time(time: SystemTime) -> i64 {
     let since_1970 = time.duration_since(UNIX_EPOCH).map(|since| since.as_nanos() / 100).unwrap_or_default();
     i64::try_from(since_1970 + u128::from(EPOCH) * 10_000_000).unwrap_or_default()
 }
 
-/// Reads an OpenSecureChannelResponse.
+/// Parses an OpenSecureChannelResponse.
 ///
 /// # Errors
-/// It is another message, or none.
+/// If it is another message or invalid.
 pub fn read_token(response: &[u8]) -> Result<Token, Error> {
     let mut reader = open(response, id::OPEN_SECURE_CHANNEL_RESPONSE)?;
     reader.u32()?; // protocol version
     Ok(Token { channel: reader.u32()?, token: reader.u32()? })
 }
 
-/// Reads a FindServersResponse.
+/// Parses a FindServersResponse.
 ///
 /// # Errors
-/// It is another message, or none, or lists more than [`MAX_APPLICATIONS`].
+/// If it is another message, invalid, or lists more than [`MAX_APPLICATIONS`].
 pub fn read_applications(response: &[u8]) -> Result<Vec<Application>, Error> {
     let mut reader = open(response, id::FIND_SERVERS_RESPONSE)?;
     let count = bounded(reader.count(25)?, MAX_APPLICATIONS, "applications")?;
     (0..count).map(|_| application(&mut reader).map_err(Error::from)).collect()
 }
 
-/// Reads a GetEndpointsResponse.
+/// Parses a GetEndpointsResponse.
 ///
 /// # Errors
-/// It is another message, or none, or lists more than [`MAX_ENDPOINTS`].
+/// If it is another message, invalid, or lists more than [`MAX_ENDPOINTS`].
 pub fn read_endpoints(response: &[u8]) -> Result<Vec<Endpoint>, Error> {
     let mut reader = open(response, id::GET_ENDPOINTS_RESPONSE)?;
     let count = bounded(reader.count(50)?, MAX_ENDPOINTS, "endpoints")?;
     (0..count).map(|_| endpoint(&mut reader).map_err(Error::from)).collect()
 }
 
-/// Reads what is in front of a response's own fields: its type and its ResponseHeader (OPC 10000-4 §7.33).
+/// Parses type and ResponseHeader of a response (OPC 10000-4 §7.33).
 fn open(response: &[u8], expected: u32) -> Result<Reader<'_>, Error> {
     let mut reader = Reader::new(response);
     let id = reader.node_id()?;
@@ -263,7 +262,7 @@ fn application(reader: &mut Reader<'_>) -> Result<Application, binary::Error> {
     Ok(Application { uri, product_uri, name, kind, discovery_urls: discovery_urls(reader)? })
 }
 
-/// The first of them: a null in the list takes 4 bytes of a message, and six times as much of memory.
+/// Returns the first URLs: a null in the list takes 4 bytes of a message, and six times as much of memory.
 fn discovery_urls(reader: &mut Reader<'_>) -> Result<Vec<String>, binary::Error> {
     let count = reader.count(4)?;
     let urls = (0..count.min(MAX_URLS)).map(|_| reader.string()).collect::<Result<_, _>>()?;
@@ -283,7 +282,7 @@ fn endpoint(reader: &mut Reader<'_>) -> Result<Endpoint, binary::Error> {
     Ok(Endpoint { url, server, certificate, security_policy, user_tokens })
 }
 
-/// The UserTokenType of a UserTokenPolicy (OPC 10000-4 §7.42).
+/// Returns the UserTokenType of a UserTokenPolicy (OPC 10000-4 §7.42).
 fn user_token(reader: &mut Reader<'_>) -> Result<i32, binary::Error> {
     reader.byte_string()?; // its id
     let kind = reader.i32()?;

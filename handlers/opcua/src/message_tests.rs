@@ -21,7 +21,7 @@ fn check_header(header: &RequestHeader) {
 }
 
 #[test]
-fn requests_are_what_another_implementation_reads() {
+fn requests_match_another_implementation() {
     let url = "opc.tcp://plc:4840/";
     let (id, found): (NodeId, FindServersRequest) = decoded(&Question::FindServers.request(url, now()));
     assert_eq!(id, ObjectId::FindServersRequest_Encoding_DefaultBinary);
@@ -45,13 +45,13 @@ fn requests_are_what_another_implementation_reads() {
 }
 
 #[test]
-fn a_clock_that_is_not_set_is_no_time() {
+fn unset_clock_is_no_time() {
     assert_eq!(date_time(UNIX_EPOCH), 116_444_736_000_000_000);
     assert_eq!(date_time(UNIX_EPOCH - Duration::from_secs(1)), 116_444_736_000_000_000);
 }
 
 #[test]
-fn applications_are_read_as_another_implementation_writes_them() {
+fn applications_of_another_implementation_are_read() {
     let kinds = [
         (fixture::ApplicationType::Server, ApplicationType::Server),
         (fixture::ApplicationType::Client, ApplicationType::Client),
@@ -74,7 +74,7 @@ fn applications_are_read_as_another_implementation_writes_them() {
 }
 
 #[test]
-fn endpoints_are_read_as_another_implementation_writes_them() {
+fn endpoints_of_another_implementation_are_read() {
     let server = || application(fixture::ApplicationType::Server, "urn:a", "A", &["opc.tcp://a"]);
     let tokens = [UserTokenType::Certificate, UserTokenType::Anonymous];
     let endpoints = vec![endpoint(server(), "Basic256Sha256", &tokens), endpoint(server(), "None", &[])];
@@ -89,7 +89,7 @@ fn endpoints_are_read_as_another_implementation_writes_them() {
 }
 
 #[test]
-fn only_some_urls_of_an_application_are_looked_at() {
+fn number_of_urls_per_application_is_bounded() {
     let urls = ["opc.tcp://a"; 100];
     let many = application(fixture::ApplicationType::Server, "urn:a", "A", &urls);
     let next = application(fixture::ApplicationType::Server, "urn:b", "B", &[]);
@@ -98,7 +98,7 @@ fn only_some_urls_of_an_application_are_looked_at() {
 }
 
 #[test]
-fn a_bad_name_hides_no_other_server() {
+fn bad_name_hides_no_other_server() {
     let named = |name: &str| application(fixture::ApplicationType::Server, "urn:a", name, &[]);
     let mut response = fixture::servers(vec![named("a\0b\nc"), named("XYZZY"), named("d")]);
     let place = response.windows(5).position(|bytes| bytes == b"XYZZY").unwrap();
@@ -108,7 +108,7 @@ fn a_bad_name_hides_no_other_server() {
 }
 
 #[test]
-fn other_answers_are_told() {
+fn other_responses_are_reported() {
     let refused = Error::Fault(Status(0x800b_0000));
     assert_eq!(read_applications(&fixture::fault(StatusCode::BadServiceUnsupported)), Err(refused.clone()));
     assert_eq!(refused.to_string(), "it answers BadServiceUnsupported");
@@ -132,7 +132,7 @@ fn response_with(diagnostics_and_rest: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn hostile_headers_cost_nothing() {
+fn hostile_lengths_allocate_nothing() {
     let nested = response_with(&vec![0x40; 1 << 20]);
     assert_eq!(read_applications(&nested), Err(Error::Malformed(binary::Error::Truncated)));
     let unnested = response_with(&[&[0x40; 1000], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].as_slice()].concat());
@@ -173,7 +173,7 @@ fn all(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn what_is_cut_off_is_no_response(uris in prop::collection::vec("[a-z:]{0,9}", 1..4), cut in any::<prop::sample::Index>()) {
+    fn truncated_responses_are_refused(uris in prop::collection::vec("[a-z:]{0,9}", 1..4), cut in any::<prop::sample::Index>()) {
         let of = |uri: &String| application(fixture::ApplicationType::Server, uri, uri, &[uri, uri]);
         let response = fixture::servers(uris.iter().map(of).collect());
         let read: Vec<String> = read_applications(&response).unwrap().into_iter().map(|read| read.uri).collect();
@@ -183,13 +183,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_end_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+    fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
         all(&bytes);
         all(&response_with(&bytes));
     }
 
     #[test]
-    fn no_change_of_a_response_ends_the_reader(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+    fn mutated_responses_cause_no_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let server = || application(fixture::ApplicationType::Server, "urn:a", "A", &["opc.tcp://a"]);
         for mut response in [fixture::servers(vec![server(), server()]), fixture::one_endpoint("urn:a")] {
             for (place, byte) in &changes {

@@ -1,4 +1,4 @@
-//! What a round needs of the world: to ask servers, and to know how long it may go on.
+//! The interface of a round to its environment: requests to servers, and the remaining time.
 
 use std::time::Duration;
 
@@ -7,49 +7,50 @@ use crate::message::{self, Question};
 use crate::status::Refusal;
 use crate::url::Url;
 
-/// The way to the servers.
+/// The network.
 pub trait Network {
-    /// Asks the server at a URL. The whole of it, from the name to the last byte, ends within the limit.
+    /// Sends a request to the server at a URL. Everything, from name resolution to the last byte, is bounded by the
+    /// limit.
     fn ask(&self, url: &Url, question: Question, limit: Duration) -> impl Future<Output = Result<Vec<u8>, Error>>;
 
-    /// How long the round may still go on.
+    /// Returns the remaining time of the round.
     fn remaining(&self) -> Duration;
 }
 
-/// Why a server gave no answer. Each is said behind the server's URL and a colon, here or by the host.
+/// The reason for a failed request. Messages follow the server's URL and a colon.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The handler may not do that; says what would have to be granted.
+    /// A grant is missing; names it.
     #[error("not granted: {0}")]
     NotGranted(String),
-    /// Nobody knows the name.
+    /// The name does not resolve.
     #[error("the name '{0}' does not resolve")]
     NameNotResolved(String),
-    /// No connection, or it broke off.
+    /// Connecting failed, or the connection broke.
     #[error("{0}")]
     Unreachable(String),
-    /// Nobody said anything, or too slowly.
+    /// No response in time.
     #[error("no answer within {} s", seconds(.0))]
     TimedOut(Duration),
-    /// It is an OPC UA server, and refuses.
+    /// An OPC UA server refused the request.
     #[error("it answers {0}")]
     Refused(Refusal),
-    /// It is no OPC UA server, or breaks the rules.
+    /// Not a valid OPC UA response.
     #[error("{0}")]
     InvalidReply(String),
-    /// Another server answers there.
+    /// Another server responds at the URL.
     #[error("the server there is '{0}'")]
     OtherApplication(String),
-    /// The round's own bounds did not allow to keep what it said.
+    /// A limit of the round prevented keeping the response.
     #[error("not taken: the memory of the round was used up")]
     NoRoom,
-    /// The round's own bounds did not allow to ask it, or to wait for its answer.
+    /// A limit of the round prevented the request, or waiting for its response.
     #[error("not asked: the time or the connections of the round were used up")]
     NotReached,
 }
 
 impl Error {
-    /// A CamelCase word for programs.
+    /// Returns the reason as a CamelCase word.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotGranted(_) => "NotGranted",
@@ -64,12 +65,12 @@ impl Error {
         }
     }
 
-    /// Whether it is an OPC UA server that has no connection left.
+    /// Returns whether the server has no free connections.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.status.is_busy())
     }
 
-    /// Whether it is an OPC UA server that says nothing to who comes without security.
+    /// Returns whether the server refuses clients without security.
     pub fn demands_security(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.status.demands_security())
     }
@@ -94,12 +95,12 @@ impl From<message::Error> for Error {
     }
 }
 
-/// As much of a server's text as an error shows.
+/// Truncates a server's text for an error message.
 pub fn shown(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// With one decimal, if that is not 0.
+/// Returns seconds with at most one decimal.
 fn seconds(duration: &Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
 }

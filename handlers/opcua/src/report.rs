@@ -1,5 +1,5 @@
-//! What a round comes to: the servers that are there, and what is to be said of the others. Everything is bounded when it
-//! is added, since others choose how many servers are listed and what they say.
+//! The result of a round: devices, notes and remarks. Everything is bounded when it is added, since others determine
+//! the number of servers and their texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,41 +8,40 @@ use crate::device::Device;
 use crate::network::Error;
 use crate::url::Url;
 
-/// How many devices there may be: so many the host takes by default.
+/// Maximum number of devices: the default limit of the host.
 const MAX_DEVICES: usize = 4096;
 
-/// Bytes of all devices together: half of what the host takes from a round.
+/// Limit on all devices together, in bytes: half of the host's limit.
 const MAX_BYTES: usize = 8 << 20;
 
-/// How many remarks are made; the host takes 64 lines a round.
+/// Maximum number of remarks; the host accepts 64 lines a round.
 const MAX_REMARKS: usize = 32;
 
-/// How many servers have a note of their own; the host shows fewer.
+/// Maximum number of servers with a note; the host shows fewer.
 const MAX_NOTES: usize = 512;
 
-/// Bytes of what is said of one server.
+/// Limit on the text about one server, in bytes.
 const MAX_TEXT: usize = 512;
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The servers that are there, in ascending order of id.
+    /// The devices in ascending order of id.
     pub devices: Vec<Device>,
-    /// What is wrong and someone can do something about.
+    /// Problems that require action.
     pub notes: Vec<Note>,
-    /// Discovery URLs, by their place in the details, whose servers the round did not find out about.
+    /// Indices of discovery URLs whose servers are kept unchanged.
     pub kept: BTreeSet<usize>,
-    /// What the log should have: servers that are listed and not there, since lists are seldom up to date, or that don't
-    /// say who they are.
+    /// Lines for the log: servers that are listed and absent, which is common, or that do not identify themselves.
     pub remarks: Vec<String>,
-    /// How many remarks more there would be.
+    /// Number of omitted remarks.
     pub unsaid: usize,
 }
 
-/// What is wrong, with the place of the discovery URL in the details.
+/// A note, with the index of the discovery URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Where the trouble was learnt.
+    /// The index of the discovery URL.
     pub origin: usize,
     /// A CamelCase word for programs.
     pub reason: &'static str,
@@ -50,39 +49,39 @@ pub struct Note {
     pub message: String,
 }
 
-/// What the check of a candidate came to.
+/// The result of checking a candidate.
 #[derive(Debug)]
 pub enum Check {
-    /// It is there.
+    /// It responded.
     There(Device),
-    /// Someone is there at the device's URL who says nothing without security: most likely the candidate.
+    /// A server at the device's URL refuses clients without security: most likely it is the candidate.
     Secured(Device, Failures),
-    /// The round did not find out.
+    /// Its state is unknown.
     Unknown(Why),
-    /// It is not there.
+    /// It is absent.
     Absent(Failures),
 }
 
-/// What went wrong at which URL.
+/// The failures by URL.
 pub type Failures = Vec<(Url, Error)>;
 
-/// Why the round did not find out about a server.
+/// The reason for an unknown state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// It was not asked.
+    /// It was not queried.
     NotReached,
-    /// It has no connection left.
+    /// It has no free connection.
     Busy,
-    /// It is there, and one too many.
+    /// It exceeds a limit.
     NoRoom,
 }
 
-/// The checks of a round so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub struct Findings {
     devices: BTreeMap<String, Device>,
     bytes: usize,
-    /// By URL, with all discovery URLs that list them.
+    /// Candidates that require security by URL, with the discovery URLs that list them.
     secured: BTreeMap<String, Vec<(Device, Vec<usize>)>>,
     left: BTreeMap<(usize, Why), usize>,
     report: Report,
@@ -107,7 +106,7 @@ impl Why {
 }
 
 impl Findings {
-    /// Of a round in which some discovery servers did not answer: nobody found out about their servers.
+    /// Creates the results of a round in which some discovery servers failed: their devices are kept.
     pub fn without(failed: impl IntoIterator<Item = (usize, Error)>) -> Self {
         let mut findings = Self::default();
         for (origin, error) in failed {
@@ -118,7 +117,7 @@ impl Findings {
         findings
     }
 
-    /// Adds what a check came to.
+    /// Adds the result of a check.
     pub fn add(&mut self, candidate: &Candidate, check: Check) {
         match check {
             Check::There(device) => self.add_device(device, &candidate.origins),
@@ -133,8 +132,8 @@ impl Findings {
         self.tell_of_doubles(candidate);
     }
 
-    /// Of two with one id the one that comes first counts, whichever was found first. One that is in stays in when another
-    /// one does not fit.
+    /// Adds a device. Of two with one id the first in order wins, whichever was found first; a device stays if its
+    /// replacement does not fit.
     fn add_device(&mut self, device: Device, origins: &[usize]) {
         let known = self.devices.get(&device.id);
         if known.is_some_and(|known| *known <= device) {
@@ -156,8 +155,8 @@ impl Findings {
         }
     }
 
-    /// A server that is not there is nobody's fault. One that the handler may not ask, by whatever URL, is something to
-    /// grant or to filter out.
+    /// Adds an absent server. Absence is no problem; a server that may not be queried at any URL is: it should be
+    /// granted or filtered out.
     fn add_absent(&mut self, candidate: &Candidate, failures: &Failures) {
         let message = remark(candidate, "is listed, but was not found", failures);
         let refused = |error: &Error| matches!(error, Error::NotGranted(_));
@@ -171,7 +170,7 @@ impl Findings {
         }
     }
 
-    /// Two servers that name themselves the same are one device, which somebody should know.
+    /// Notes two servers with the same URI, which are one device.
     fn tell_of_doubles(&mut self, candidate: &Candidate) {
         let mut urls: Vec<&Url> = candidate.itself_at().collect();
         urls.dedup();
@@ -197,7 +196,7 @@ impl Findings {
         }
     }
 
-    /// What the round came to.
+    /// Returns the result of the round.
     pub fn report(mut self) -> Report {
         for (url, mut at) in std::mem::take(&mut self.secured) {
             match at.pop() {
@@ -220,7 +219,7 @@ impl Findings {
         report
     }
 
-    /// Where several are listed and whoever is there does not say who it is, nobody is added and nobody taken away.
+    /// Notes several candidates at one URL that does not identify its server; nothing is added or removed.
     fn add_ambiguous(&mut self, url: &str, one: &Device, origins: &[usize], others: &[(Device, Vec<usize>)]) {
         let other = others.first().map(|(device, _)| device.id.as_str()).unwrap_or_default();
         let message =

@@ -1,12 +1,14 @@
 use super::*;
 use crate::fixture::{ApplicationType, application, endpoint, endpoints, one_endpoint, servers};
 use crate::status::Status;
-use crate::world::{A, Answers, B, Behaviour, Fails, LDS, OTHER_LDS, World, found, is, lists, lists_all, notes, says};
+use crate::world::{
+    A, Answers, B, Behaviour, Fails, LDS, OTHER_LDS, World, found, is, lists, lists_all, notes, responds,
+};
 
 #[test]
-fn a_server_that_answers_nonsense_is_not_there() {
-    let empty = says(endpoints(vec![]));
-    let world = World::new([(LDS, lists(&[("urn:a", A), ("urn:b", B)])), (A, empty), (B, says(vec![1]))]);
+fn server_answering_nonsense_is_absent() {
+    let empty = responds(endpoints(vec![]));
+    let world = World::new([(LDS, lists(&[("urn:a", A), ("urn:b", B)])), (A, empty), (B, responds(vec![1]))]);
     let report = world.run(&[LDS]).unwrap();
     assert!(report.devices.is_empty() && report.notes.is_empty());
     assert!(report.remarks[0].ends_with("it offers no endpoint"), "{}", report.remarks[0]);
@@ -14,7 +16,7 @@ fn a_server_that_answers_nonsense_is_not_there() {
 }
 
 #[test]
-fn a_server_that_may_not_be_asked_is_something_to_grant() {
+fn refused_server_is_a_missing_grant() {
     let refused = Fails(Error::NotGranted("TCP to 192.0.2.1:4841 (grants.tcp)".into()));
     let report = World::new([(LDS, lists(&[("urn:a", A)])), (A, refused)]).run(&[LDS]).unwrap();
     let message = format!("'urn:a' is listed, but was not found: {A}: not granted: TCP to 192.0.2.1:4841 (grants.tcp)");
@@ -23,7 +25,7 @@ fn a_server_that_may_not_be_asked_is_something_to_grant() {
 }
 
 #[test]
-fn a_server_that_is_off_is_nothing_to_grant() {
+fn unreachable_server_is_no_missing_grant() {
     let refused = Fails(Error::NotGranted("TCP to 169.254.3.4:4841 (grants.tcp)".into()));
     let (other, named) = ("opc.tcp://169.254.3.4:4841/", "opc.tcp://plc:4841/");
     let listed = |urls: &[&str]| lists_all(vec![application(ApplicationType::Server, "urn:a", "A", urls)]);
@@ -36,7 +38,7 @@ fn a_server_that_is_off_is_nothing_to_grant() {
 }
 
 #[test]
-fn a_server_that_could_not_be_asked_is_not_lost() {
+fn unqueried_server_is_kept() {
     let world =
         World::new([(LDS, lists(&[("urn:a", A), ("urn:b", B)])), (A, Fails(Error::NotReached)), (B, is("urn:b"))]);
     let report = world.run(&[LDS]).unwrap();
@@ -52,7 +54,7 @@ const TOO_BUSY: u32 = 0x807D_0000;
 const NO_SUCH_URL: u32 = 0x8083_0000;
 
 #[test]
-fn a_server_that_says_nothing_without_security_is_there() {
+fn server_refusing_insecure_sessions_is_present() {
     let named = "opc.tcp://plc:4841/";
     let report = World::new([(LDS, lists(&[("urn:a", named)])), (named, refuses(REJECTED))]).run(&[LDS]).unwrap();
     assert_eq!((found(&report), report.kept.len(), report.notes.len()), (vec![("urn:a", 0, named)], 0, 0));
@@ -67,7 +69,7 @@ fn a_server_that_says_nothing_without_security_is_there() {
 }
 
 #[test]
-fn of_two_that_may_be_the_one_that_says_nothing_none_is_added_or_taken_away() {
+fn ambiguous_silent_servers_change_nothing() {
     let lds = lists(&[("urn:new", A), ("urn:old", A), ("urn:b", B)]);
     let report = World::new([(LDS, lds), (A, refuses(REJECTED)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
     assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
@@ -77,7 +79,7 @@ fn of_two_that_may_be_the_one_that_says_nothing_none_is_added_or_taken_away() {
 }
 
 #[test]
-fn a_server_without_a_connection_left_is_not_lost() {
+fn server_without_free_connections_is_kept() {
     let lds = lists(&[("urn:a", A), ("urn:b", B)]);
     let report = World::new([(LDS, lds), (A, refuses(TOO_BUSY)), (B, is("urn:b"))]).run(&[LDS]).unwrap();
     assert_eq!((found(&report), report.kept.clone()), (vec![("urn:b", 0, B)], BTreeSet::from([0])));
@@ -86,14 +88,14 @@ fn a_server_without_a_connection_left_is_not_lost() {
 }
 
 #[test]
-fn a_server_that_nobody_can_ask_is_told_of() {
+fn unreachable_address_is_reported() {
     let nowhere = application(ApplicationType::Server, "urn:web", "web", &["https://plc/"]);
     let report = World::new([(LDS, lists_all(vec![nowhere]))]).run(&[LDS]).unwrap();
     assert_eq!(report.remarks, ["'urn:web' is listed, but was not found: it has no URL of opc.tcp"]);
 }
 
 #[test]
-fn servers_that_call_themselves_the_same_are_one_and_that_is_told() {
+fn servers_with_the_same_uri_are_merged_and_reported() {
     let plc = |url: &str| {
         Answers(servers(vec![application(ApplicationType::Server, "urn:plc", "PLC", &[url])]), one_endpoint("urn:plc"))
     };
@@ -105,15 +107,15 @@ fn servers_that_call_themselves_the_same_are_one_and_that_is_told() {
 }
 
 #[test]
-fn devices_of_which_there_is_too_much_are_kept() {
+fn oversized_devices_are_kept() {
     let url = |number: usize| format!("opc.tcp://10.0.{}.{}:4841/", number / 250, number % 250);
     let listed = |number| application(ApplicationType::Server, "", "", &[&url(number)]);
-    let says = |number| {
+    let server_of = |number| {
         let server = application(ApplicationType::Server, &format!("urn:{number}"), &"n".repeat(9000), &[]);
-        says(endpoints(vec![endpoint(server, "None", &[])]))
+        responds(endpoints(vec![endpoint(server, "None", &[])]))
     };
     let mut world = World::new([(LDS, lists_all((0..2500).map(listed).collect()))]);
-    world.servers.extend((0..2500).map(|number| (url(number), says(number))));
+    world.servers.extend((0..2500).map(|number| (url(number), server_of(number))));
     let report = world.run(&[LDS]).unwrap();
     let size: usize = report.devices.iter().map(Device::size).sum();
     assert!((7 << 20..=8 << 20).contains(&size), "{size}");
@@ -123,7 +125,7 @@ fn devices_of_which_there_is_too_much_are_kept() {
 }
 
 #[test]
-fn more_devices_than_the_host_takes_are_kept() {
+fn devices_beyond_the_limit_are_kept() {
     let url = |number: usize| format!("opc.tcp://10.0.{}.{}:4841/", number / 250, number % 250);
     let list = |range: std::ops::Range<usize>| {
         let entry = |number: usize| application(ApplicationType::Server, &format!("urn:{number}"), "", &[&url(number)]);
@@ -138,7 +140,7 @@ fn more_devices_than_the_host_takes_are_kept() {
 }
 
 #[test]
-fn a_device_that_is_in_is_not_lost_to_one_of_its_id_that_does_not_fit() {
+fn earlier_device_wins_over_an_oversized_duplicate() {
     let device =
         |id: &str, origin, size: usize| Device { id: id.into(), origin, properties: vec![("", "x".repeat(size))] };
     let mut findings = Findings::default();

@@ -1,5 +1,5 @@
-//! A round: all discovery servers are asked which servers they know, then all of these whether they are there, many at
-//! once and each within a bound, until a second before the round's time is up.
+//! A round: all discovery servers are queried, then every listed server, concurrently and each within a time limit,
+//! until a second before the end of the round.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,48 +17,49 @@ use crate::network::{Error, Network, shown};
 use crate::report::{Check, Failures, Findings, Report, Why};
 use crate::url::Url;
 
-/// How many discovery servers are asked at once: so many of the largest lists the memory of a round has room for.
+/// Maximum number of discovery servers queried concurrently: the memory of a round holds that many of the largest
+/// lists.
 const LISTS_IN_FLIGHT: usize = 16;
 
-/// How many servers are asked at once.
+/// Maximum number of servers queried concurrently.
 const CHECKS_IN_FLIGHT: usize = 32;
 
-/// Bytes of all lists together: 10,000 servers, or three lists of the largest size.
+/// Limit on all lists together, in bytes: 10,000 servers, or three lists of the largest size.
 const LISTED: usize = 4 << 20;
 
-/// The time of a discovery server, at most a third of the round's; all of them together have half of it. Some need more
-/// than a second for 1,000 entries.
+/// Time limit of a discovery server, at most a third of the round; all together have half of it. Some take more than a
+/// second for 1,000 entries.
 const FIND: Duration = Duration::from_secs(10);
 
-/// The time of a server to show that it is there, which the URLs it may be at share. If there are so many that silent
-/// ones could take the others' turns, it is less.
+/// Time limit of a server, shared by its URLs. It is lower if there are so many servers that unresponsive ones could
+/// use up the round.
 const CHECK: Duration = Duration::from_secs(3);
 
-/// The least of it: TCP asks once more after a second.
+/// Minimum of that limit: TCP retransmits after a second.
 const LEAST_CHECK: Duration = Duration::from_millis(1200);
 
-/// What is left of the round's time at its end, to tell what was found.
+/// Time reserved at the end of the round for reporting.
 const RESERVE: Duration = Duration::from_secs(1);
 
-/// How many failed discovery URLs an error names.
+/// Maximum number of failed discovery URLs in an error.
 const NAMED: usize = 8;
 
-/// No discovery server answered, so that nothing is known.
+/// The failure of all discovery servers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The handler may not ask any of them.
+    /// None of them is granted.
     #[error("{0}")]
     NotGranted(String),
-    /// Why, for the first of them.
+    /// The reason of the first one.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Runs a round. `start` is any number: where among the servers the checks begin, so that over the rounds each gets its
-/// turn even where the time is never enough for all.
+/// Runs a round. `start` is an arbitrary number that selects the first server to check, so that over several rounds
+/// each is checked even if the time never suffices for all.
 ///
 /// # Errors
-/// There are discovery URLs, and none of them answered.
+/// If there are discovery URLs and none responds.
 pub async fn run(network: &impl Network, details: &Details, start: usize) -> Result<Report, Failure> {
     let (lists, failed) = find(network, &details.discovery_urls).await;
     if lists.is_empty() && !failed.is_empty() {
@@ -80,7 +81,7 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
     Ok(findings.report())
 }
 
-/// One of each list after the other, so that a long list takes nobody's turn; in each list from another place on.
+/// Interleaves the lists, so that a long one does not starve others; each starts at another place.
 fn in_turns(candidates: Vec<Candidate>, start: usize) -> Vec<Candidate> {
     let mut lists: BTreeMap<Option<usize>, Vec<Candidate>> = BTreeMap::new();
     for candidate in candidates {
@@ -98,7 +99,7 @@ fn in_turns(candidates: Vec<Candidate>, start: usize) -> Vec<Candidate> {
 
 type Failed<'d> = (usize, &'d Url, Error);
 
-/// The lists of the discovery servers that answer, and why the others don't; both in ascending order of origin.
+/// Returns the lists of the discovery servers, and the errors of failed ones, both in ascending order of origin.
 async fn find<'d>(network: &impl Network, urls: &'d [DiscoveryUrl]) -> (Vec<List>, Vec<Failed<'d>>) {
     let round = network.remaining();
     let most = FIND.min(round / 3).min(share(round / 2, urls.len(), LISTS_IN_FLIGHT));
@@ -120,14 +121,15 @@ async fn find<'d>(network: &impl Network, urls: &'d [DiscoveryUrl]) -> (Vec<List
     (lists, failed)
 }
 
-/// A list, if there is room for it, which it takes then.
+/// Returns the list if it fits into the remaining memory, and reserves it.
 fn fitting(applications: Vec<Application>, room: &mut usize) -> Result<Vec<Application>, Error> {
     let size = applications.iter().map(Application::size).sum();
     *room = room.checked_sub(size).ok_or(Error::NoRoom)?;
     Ok(applications)
 }
 
-/// How long each of `count` may take, so that all get their turns in a time, so many at once, even if none of them answers.
+/// Returns the time for each of `count` jobs, so that all are completed in time at that concurrency even if none
+/// responds.
 fn share(time: Duration, count: usize, at_once: usize) -> Duration {
     let turns = u32::try_from(count.div_ceil(at_once)).unwrap_or(u32::MAX);
     time / turns.max(1)
@@ -141,7 +143,7 @@ fn failure(failed: &[Failed<'_>]) -> Failure {
     if granted { Failure::Unavailable(message) } else { Failure::NotGranted(message) }
 }
 
-/// Looks for a candidate at one URL after the other. Each may take an equal part of the time that is left.
+/// Checks a candidate at one URL after the other, each with an equal share of the remaining time.
 async fn check(network: &impl Network, candidate: &Candidate, most: Duration) -> Check {
     let start = network.remaining();
     let urls = candidate.urls();
@@ -149,7 +151,7 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
     for (left, &url) in (1..=urls.len() as u32).rev().zip(&urls) {
         let spent = start.saturating_sub(network.remaining());
         let bound = Bound { most: most.saturating_sub(spent) / left, reserve: RESERVE };
-        match look(network, candidate, url, bound).await {
+        match find_device(network, candidate, url, bound).await {
             Ok(device) => return Check::There(device),
             Err(Error::NotReached) => return Check::Unknown(Why::NotReached),
             Err(error) => failures.push((url.clone(), error)),
@@ -165,8 +167,8 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
     }
 }
 
-/// The candidate's device, if it is what answers at a URL.
-async fn look(network: &impl Network, candidate: &Candidate, url: &Url, bound: Bound) -> Result<Device, Error> {
+/// Returns the candidate's device if it responds at a URL.
+async fn find_device(network: &impl Network, candidate: &Candidate, url: &Url, bound: Bound) -> Result<Device, Error> {
     let endpoints = get_endpoints(network, url, bound).await?;
     let first = endpoints.first().ok_or_else(|| Error::InvalidReply("it offers no endpoint".to_owned()))?;
     let own = candidate.own(&endpoints, url);
@@ -179,17 +181,17 @@ async fn look(network: &impl Network, candidate: &Candidate, url: &Url, bound: B
     Ok(device(candidate, url, &own))
 }
 
-/// How long a question may take: at most this, and only as long as there is more than the reserve of the round's time.
+/// A time limit of requests: a maximum, reduced by the reserve at the end of the round.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     most: Duration,
     reserve: Duration,
 }
 
-/// The servers that a discovery server knows.
+/// Queries a discovery server for its servers.
 ///
-/// Some versions of open62541 say of every server that it is at the URL they were asked with; asked without one, they
-/// give the URLs that were registered.
+/// Some versions of open62541 replace every server's host by that of the request; without a URL in the request they
+/// return the registered URLs.
 async fn find_servers(network: &impl Network, url: &Url, bound: Bound) -> Result<Vec<Application>, Error> {
     let start = network.remaining();
     let applications = message::read_applications(&ask(network, url, Question::FindServers, bound).await?)?;
@@ -202,7 +204,7 @@ async fn find_servers(network: &impl Network, url: &Url, bound: Bound) -> Result
     Ok(message::read_applications(&registered)?)
 }
 
-/// Whether several applications are said to be at the URL, and nowhere else, by which the discovery server was asked.
+/// Returns whether several applications are listed at the requested URL and nowhere else.
 fn are_mirrored(applications: &[Application], asked: &Url) -> bool {
     let asked = asked.to_string();
     applications.iter().filter(|application| application.discovery_urls == [asked.as_str()]).count() > 1
@@ -212,7 +214,7 @@ async fn get_endpoints(network: &impl Network, url: &Url, bound: Bound) -> Resul
     Ok(message::read_endpoints(&ask(network, url, Question::GetEndpoints, bound).await?)?)
 }
 
-/// That a server did not answer says something about it only if it had its whole time.
+/// Sends a request. A timeout counts against the server only if it had its full time.
 async fn ask(network: &impl Network, url: &Url, question: Question, bound: Bound) -> Result<Vec<u8>, Error> {
     let left = network.remaining().saturating_sub(bound.reserve);
     if left.is_zero() {

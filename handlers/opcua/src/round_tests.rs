@@ -7,7 +7,7 @@ use crate::world::{
 };
 
 #[test]
-fn what_is_listed_and_there_is_a_device() {
+fn listed_and_reachable_server_is_a_device() {
     let listed = lists(&[("urn:b", B), ("urn:a", A), ("urn:stale", "opc.tcp://192.0.2.3:1"), ("urn:before", A)]);
     let report = World::new([(LDS, listed), (A, is("urn:a")), (B, is("urn:b"))]).run(&[LDS]).unwrap();
     assert_eq!(found(&report), [("urn:a", 0, A), ("urn:b", 0, B)]);
@@ -20,7 +20,7 @@ fn what_is_listed_and_there_is_a_device() {
 }
 
 #[test]
-fn a_dead_discovery_server_is_named_and_its_servers_are_kept() {
+fn dead_discovery_server_is_named_and_its_servers_kept() {
     let dead = "opc.tcp://192.0.2.9:4840/";
     let world = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a")), (OTHER_LDS, IsSilent)]);
     let report = world.run(&[dead, LDS, OTHER_LDS]).unwrap();
@@ -31,7 +31,7 @@ fn a_dead_discovery_server_is_named_and_its_servers_are_kept() {
 }
 
 #[test]
-fn without_any_answer_the_round_fails() {
+fn round_fails_without_any_answer() {
     let refused = Fails(Error::NotGranted("TCP".into()));
     let world = World::new([(LDS, refused)]);
     let not_granted = "opc.tcp://192.0.2.7:4840/: not granted: TCP".to_owned();
@@ -46,7 +46,7 @@ fn without_any_answer_the_round_fails() {
 }
 
 #[test]
-fn a_name_that_does_not_resolve_is_looked_for_beside_the_discovery_server() {
+fn unresolvable_name_is_tried_at_the_discovery_server() {
     let (named, beside) = ("opc.tcp://plc:4841/x", "opc.tcp://192.0.2.7:4841/x");
     let unknown = Fails(Error::NameNotResolved("plc".into()));
     let world = World::new([(LDS, lists(&[("urn:a", named)])), (named, unknown), (beside, is("urn:a"))]);
@@ -55,7 +55,7 @@ fn a_name_that_does_not_resolve_is_looked_for_beside_the_discovery_server() {
 }
 
 #[test]
-fn a_server_behind_another_port_is_where_it_listed_itself() {
+fn forwarded_server_is_found_at_the_listing_address() {
     let (inside, outside) = ("opc.tcp://172.17.0.2:4841/", "opc.tcp://192.0.2.7:14841/");
     let itself = servers(vec![application(ApplicationType::Server, "urn:a", "A", &[inside])]);
     let world = World::new([(outside, Answers(itself, one_endpoint("urn:a")))]);
@@ -64,14 +64,14 @@ fn a_server_behind_another_port_is_where_it_listed_itself() {
 }
 
 #[test]
-fn another_machines_localhost_is_not_this_one() {
+fn localhost_of_another_machine_is_not_ours() {
     let (local, beside) = ("opc.tcp://localhost:4841/", "opc.tcp://192.0.2.7:4841/");
     let world = World::new([(LDS, lists(&[("urn:a", local)])), (local, is("urn:mine")), (beside, is("urn:a"))]);
     assert_eq!(found(&world.run(&[LDS]).unwrap()), [("urn:a", 0, beside)]);
 }
 
 #[test]
-fn a_server_of_two_discovery_servers_stays_when_one_is_lost() {
+fn server_listed_twice_stays_when_one_list_is_lost() {
     let both = || [(LDS, lists(&[("urn:a", A)])), (OTHER_LDS, lists(&[("urn:a", A)])), (A, is("urn:a"))];
     let report = World::new(both()).run(&[LDS, OTHER_LDS]).unwrap();
     assert_eq!(found(&report), [("urn:a", 0, A)]);
@@ -83,7 +83,7 @@ fn a_server_of_two_discovery_servers_stays_when_one_is_lost() {
 }
 
 #[test]
-fn servers_without_a_uri_are_known_by_their_url() {
+fn servers_without_uri_are_identified_by_url() {
     let listed = lists(&[("", A), ("", B), ("", "opc.tcp://localhost:4841/"), ("", A)]);
     let local = ("opc.tcp://localhost:4841/", is("urn:c"));
     let report = World::new([(LDS, listed), (A, is("")), (B, is("urn:c")), local]).run(&[LDS]).unwrap();
@@ -91,7 +91,7 @@ fn servers_without_a_uri_are_known_by_their_url() {
 }
 
 #[test]
-fn the_urls_of_a_server_share_its_time() {
+fn urls_of_a_server_share_its_time() {
     let listed = lists_all(vec![application(ApplicationType::Server, "urn:a", "A", &["opc.tcp://plc:1", A])]);
     let world = World::new([(LDS, listed), ("opc.tcp://plc:1", IsSilent), ("opc.tcp://192.0.2.7:1", IsSilent)]);
     let report = world.run(&[LDS]).unwrap();
@@ -114,7 +114,7 @@ fn crowd(silent: usize) -> World {
 }
 
 #[test]
-fn many_are_asked_at_once_but_not_too_many() {
+fn concurrent_dials_are_bounded() {
     let world = crowd(100);
     assert_eq!(world.run(&[LDS]).unwrap().devices.len(), 1);
     assert_eq!(world.most_flying.get(), CHECKS_IN_FLIGHT);
@@ -123,7 +123,7 @@ fn many_are_asked_at_once_but_not_too_many() {
 }
 
 #[test]
-fn the_more_there_are_the_less_time_each_has_so_that_all_get_their_turns() {
+fn time_per_server_shrinks_with_their_number() {
     let world = crowd(1500);
     let report = world.run(&[LDS]).unwrap();
     assert_eq!((report.devices.len(), report.kept.len()), (1, 0), "1,500 machines that are switched off hide nobody");
@@ -131,7 +131,7 @@ fn the_more_there_are_the_less_time_each_has_so_that_all_get_their_turns() {
 }
 
 #[test]
-fn who_was_not_reached_in_time_is_kept_and_gets_a_turn_in_another_round() {
+fn unreached_server_is_kept_and_tried_in_a_later_round() {
     let report = crowd(4000).run(&[LDS]).unwrap();
     assert!(report.devices.is_empty(), "{:?}", report.devices);
     assert_eq!(report.kept, BTreeSet::from([0]));
@@ -149,7 +149,7 @@ fn who_was_not_reached_in_time_is_kept_and_gets_a_turn_in_another_round() {
 }
 
 #[test]
-fn silent_discovery_servers_leave_half_of_the_round_and_their_turns_to_the_others() {
+fn silent_discovery_servers_use_half_of_the_round() {
     let silent: Vec<String> = (0..200).map(|number| format!("opc.tcp://10.0.0.{number}:4840/")).collect();
     let mut world = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a"))]);
     world.servers.extend(silent.iter().map(|url| (url.clone(), IsSilent)));
@@ -162,7 +162,7 @@ fn silent_discovery_servers_leave_half_of_the_round_and_their_turns_to_the_other
 }
 
 #[test]
-fn a_discovery_server_that_says_every_server_is_where_it_is_itself_is_asked_again() {
+fn discovery_server_listing_only_itself_is_asked_again() {
     let entry = |uri: &str, url: &str| application(ApplicationType::Server, uri, uri, &[url]);
     let mirrored = servers(vec![entry("urn:lds", LDS), entry("urn:a", LDS), entry("urn:b", LDS)]);
     let registered = servers(vec![entry("urn:a", A), entry("urn:b", B)]);
@@ -171,7 +171,7 @@ fn a_discovery_server_that_says_every_server_is_where_it_is_itself_is_asked_agai
 }
 
 #[test]
-fn a_discovery_server_that_lists_itself_as_a_server_is_none() {
+fn discovery_server_is_not_a_device() {
     let itself = application(ApplicationType::Server, "urn:lds", "LDS", &[LDS]);
     let endpoint = application(ApplicationType::DiscoveryServer, "urn:lds", "LDS", &[]);
     let endpoints = crate::fixture::endpoints(vec![crate::fixture::endpoint(endpoint, "None", &[])]);
@@ -181,14 +181,14 @@ fn a_discovery_server_that_lists_itself_as_a_server_is_none() {
 }
 
 #[test]
-fn a_server_that_lists_itself_alone_is_itself_whatever_its_endpoints_say() {
+fn sole_server_listing_itself_is_a_device() {
     let itself = servers(vec![application(ApplicationType::Server, "urn:mine", "mine", &[])]);
     let world = World::new([(A, Answers(itself, one_endpoint("urn:unconfigured:application")))]);
     assert_eq!(found(&world.run(&[A]).unwrap()), [("urn:mine", 0, A)]);
 }
 
 #[test]
-fn a_long_list_takes_nobodys_turn() {
+fn long_list_does_not_starve_others() {
     let mut world = crowd(4000);
     world.servers.insert(OTHER_LDS.to_owned(), lists(&[("urn:b", B)]));
     world.servers.insert(B.to_owned(), is("urn:b"));
@@ -201,7 +201,7 @@ fn a_long_list_takes_nobodys_turn() {
 }
 
 #[test]
-fn lists_of_which_there_is_too_much_hide_no_others() {
+fn oversized_lists_hide_no_others() {
     let long = |number: usize| {
         let (uri, name) = (format!("urn:{number}"), "n".repeat(4000));
         application(ApplicationType::Server, &uri, &name, &["opc.tcp://192.0.2.9:1/"])
@@ -220,7 +220,7 @@ fn lists_of_which_there_is_too_much_hide_no_others() {
 }
 
 #[test]
-fn a_short_round_gives_what_it_can() {
+fn short_round_returns_partial_results() {
     let mut world = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a")), (OTHER_LDS, IsSilent)]);
     world.round = Duration::from_secs(6);
     let report = world.run(&[LDS, OTHER_LDS]).unwrap();

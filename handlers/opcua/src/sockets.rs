@@ -1,5 +1,5 @@
-//! The way to the servers over `wasi:sockets`: names, connections and timeouts, many of them at once on the one thread a
-//! component has. The host checks each address it is to connect to and each name it is to resolve.
+//! The network over `wasi:sockets`: name resolution, connections and timeouts, concurrently on the single thread of a
+//! component. The host checks each address and name.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,22 +22,22 @@ use crate::message::Question;
 use crate::network::{Error, Network};
 use crate::url::{Host, Url};
 
-/// How many addresses of a name are tried.
+/// Maximum number of addresses tried per name.
 const MAX_ADDRESSES: usize = 4;
 
-/// How much is read at once.
+/// Size of a read.
 const READ: usize = 16 * 1024;
 
-/// The sockets that the host gives.
+/// The sockets provided by the host.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     remaining: fn() -> u64,
-    /// What names resolved to, for the round: many servers share a machine, and the host resolves only so many names.
+    /// Resolved names of the round: many servers share a host, and the host limits resolutions.
     known: RefCell<HashMap<String, Result<Vec<IpAddr>, Error>>>,
 }
 
 impl Sockets {
-    /// `remaining` tells how many nanoseconds the round may still go on.
+    /// Creates the network; `remaining` returns the remaining time of the round in nanoseconds.
     pub(crate) fn new(remaining: fn() -> u64) -> Self {
         Self { remaining, known: RefCell::default() }
     }
@@ -76,7 +76,7 @@ impl Network for Sockets {
     }
 }
 
-/// Of two failures the one that says more about the server: not that one of its addresses is not granted.
+/// Selects the more informative of two failures: not that one of several addresses is not granted.
 fn worse(before: Option<Error>, now: Error) -> Error {
     match (before, now) {
         (Some(before), Error::NotGranted(_)) => before,
@@ -89,7 +89,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
     work.timeout(timer.wait()).await.unwrap_or(Err(Error::TimedOut(limit)))
 }
 
-/// The addresses of a name, in the order the resolver gives them.
+/// Resolves a name, in the resolver's order.
 async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
     let failed = |code| match code {
         ErrorCode::AccessDenied => Error::NotGranted(format!("resolving '{name}' (grants.names)")),
@@ -110,7 +110,7 @@ async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
     Ok(addresses)
 }
 
-/// Asks the server at an address.
+/// Runs a conversation with the server at an address.
 async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<Vec<u8>, Error> {
     let connection = Connection::open(address).await?;
     let (mut conversation, hello) = Conversation::begin(question, url.to_string(), SystemTime::now());
@@ -125,7 +125,7 @@ async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<
             Step::Read => {}
             Step::Send(bytes) => connection.output.write_all(&bytes).await.map_err(|_| broken())?,
             Step::Done { response, farewell } => {
-                // The peer has the room for it: all we ever sent is less than its smallest buffer.
+                // The message fits into the peer's buffer: it is smaller than the smallest one permitted.
                 let _ = connection.output.write(&farewell).await;
                 return Ok(response);
             }
@@ -133,12 +133,12 @@ async fn converse(address: SocketAddr, url: &Url, question: Question) -> Result<
     }
 }
 
-/// Whether it was closed or reset depends on what was still under way.
+/// Returns the error for a broken connection; whether it was closed or reset depends on timing.
 fn broken() -> Error {
     Error::Unreachable("the connection broke off".to_owned())
 }
 
-/// A TCP connection. Its streams go before its socket.
+/// A TCP connection. Streams are dropped before their socket.
 struct Connection {
     input: AsyncInputStream,
     output: AsyncOutputStream,
@@ -146,7 +146,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// `wstd::net::TcpStream` knows no IPv6 yet, so this is done here.
+    /// Connects. `wstd::net::TcpStream` does not support IPv6 yet.
     async fn open(address: SocketAddr) -> Result<Self, Error> {
         let failed = |code| unreachable(address, code);
         let family = if address.is_ipv4() { IpAddressFamily::Ipv4 } else { IpAddressFamily::Ipv6 };

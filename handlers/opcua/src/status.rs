@@ -1,4 +1,4 @@
-//! OPC UA status codes, by name where discovery meets them.
+//! OPC UA status codes relevant to discovery.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -7,18 +7,17 @@ use std::fmt::{self, Display, Formatter};
 pub struct Status(pub u32);
 
 impl Status {
-    /// Whether it says that something went wrong: the severity bits are `Bad`.
+    /// Returns whether the severity is `Bad`.
     pub fn is_bad(self) -> bool {
         self.0 & 0x8000_0000 != 0
     }
 
-    /// Whether it refuses whoever comes without security.
+    /// Returns whether the server refuses clients without security.
     pub fn demands_security(self) -> bool {
         matches!(self.0, 0x8013_0000 | 0x8054_0000 | 0x8055_0000 | 0x80E6_0000)
     }
 
-    /// Whether the server has all the connections it can have, or no memory for another one. It says nothing about who
-    /// it is.
+    /// Returns whether the server has no free connections or memory, which says nothing about its identity.
     pub fn is_busy(self) -> bool {
         matches!(self.0, 0x8003_0000 | 0x8004_0000 | 0x807D_0000 | 0x8081_0000 | 0x80EE_0000)
     }
@@ -66,12 +65,12 @@ impl Display for Status {
     }
 }
 
-/// That a server does not do what it was asked for.
+/// A refusal by a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why, for programs.
+    /// The status code.
     pub status: Status,
-    /// Why, for people; maybe nothing.
+    /// The reason, possibly empty.
     pub reason: String,
 }
 

@@ -1,30 +1,30 @@
 //! URLs of OPC UA servers: `opc.tcp://host:port/path` (OPC 10000-6 §7.1.3).
 //!
-//! Read by hand since servers say of themselves what RFC 3986 does not allow, such as blanks in the path, and since the
-//! path has to be given back to the server exactly as it came.
+//! Parsed here since servers use URLs that RFC 3986 does not allow, such as blanks in the path, and since the path must
+//! be returned to the server unchanged.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The port of discovery servers, registered with IANA; a URL without a port means it.
+/// The default port, registered with IANA.
 const DEFAULT_PORT: u16 = 4840;
 
-/// The longest URL in bytes. With another host and a port it is still shorter than what servers accept
-/// (OPC 10000-6 §7.1.2.3: less than 4,096 bytes) and than what the host takes as a property.
+/// Limit on a URL, in bytes. With another host and a port it is still shorter than what servers accept (OPC 10000-6
+/// §7.1.2.3: less than 4,096 bytes) and than the host's limit on properties.
 const MAX_LENGTH: usize = 2048;
 
-/// The longest host name in DNS.
+/// Limit on a host name in DNS.
 const MAX_NAME: usize = 253;
 
-/// Where a server can be asked.
+/// The URL of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Url {
     /// The machine.
     pub host: Host,
     /// Its TCP port.
     pub port: u16,
-    /// Everything behind the port, as it was written: empty, or beginning with `/`, `?` or `#`.
+    /// Everything after the port, verbatim: empty, or beginning with `/`, `?` or `#`.
     path: String,
 }
 
@@ -37,38 +37,38 @@ pub enum Host {
     Name(String),
 }
 
-/// What is wrong with a URL.
+/// The error of an invalid URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Another scheme, or none.
+    /// Not `opc.tcp`.
     #[error("it has to begin with 'opc.tcp://'")]
     Scheme,
-    /// No host, or one that can't be an address or a name.
+    /// No host, or an invalid one.
     #[error("'{0}' is neither a host name nor an IP address")]
     Host(String),
-    /// No number from 1 to 65535.
+    /// Not a number from 1 to 65535.
     #[error("'{0}' is not a port from 1 to 65535")]
     Port(String),
     /// A user name or password.
     #[error("it must not hold a user name: brokers get credentials otherwise")]
     UserInfo,
-    /// A line break or the like.
+    /// A control character.
     #[error("it holds a control character")]
     Control,
-    /// Longer than any server accepts.
+    /// Too long.
     #[error("it is longer than {MAX_LENGTH} bytes")]
     TooLong,
 }
 
 impl Url {
-    /// The same port and path at another machine.
+    /// Returns the same port and path at another host.
     pub fn at(&self, host: &Host) -> Self {
         Self { host: host.clone(), port: self.port, path: self.path.clone() }
     }
 }
 
 impl Host {
-    /// Whether each machine means itself by it, or any address of itself.
+    /// Returns whether the host is a loopback name or address, or unspecified.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Name(name) => name.eq_ignore_ascii_case("localhost"),
@@ -76,7 +76,7 @@ impl Host {
         }
     }
 
-    /// Whether it is the address that stands for all of a machine: servers listen there, nobody can be reached there.
+    /// Returns whether the host is the unspecified address, on which servers listen.
     pub fn is_unspecified(&self) -> bool {
         matches!(self, Self::Address(address) if address.is_unspecified())
     }
@@ -122,13 +122,13 @@ fn host_named(text: &str) -> Option<Host> {
     if let Ok(address) = text.parse() {
         return Some(Host::Address(address));
     }
-    // `_` is in no DNS name of a host, but in the names of many a Windows machine.
+    // `_` is not allowed in DNS host names, but common in Windows machine names.
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_name = (1..=MAX_NAME).contains(&text.len()) && text.chars().all(fits) && !text.starts_with(['.', '-']);
     is_name.then(|| Host::Name(text.to_owned()))
 }
 
-/// The port in `:port`, or the default one if there is nothing.
+/// Parses the port in `:port`; the default if the text is empty.
 fn port_behind(text: &str) -> Result<u16, Error> {
     if text.is_empty() {
         return Ok(DEFAULT_PORT);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_as_servers_write_them() {
+    fn urls_are_parsed_as_servers_write_them() {
         for (text, url) in [
             ("opc.tcp://localhost:4840/", "opc.tcp://localhost:4840/"),
             ("opc.tcp://plc-7.example.com:4841", "opc.tcp://plc-7.example.com:4841"),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_urls_are_explained() {
         let long = format!("opc.tcp://{}:4840", "a".repeat(254));
         for (text, error) in [
             ("", "it has to begin with 'opc.tcp://'"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_have_words_for_themselves() {
+    fn loopback_names_are_recognized() {
         for (host, local, unspecified) in [
             ("192.0.2.7", false, false),
             ("[2001:db8::7]", false, false),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_can_be_moved_to_another_machine() {
+    fn url_host_can_be_replaced() {
         let server: Url = "opc.tcp://plc:4841/a".parse().unwrap();
         let lds: Url = "opc.tcp://192.0.2.7:4840/".parse().unwrap();
         assert_eq!(server.at(&lds.host).to_string(), "opc.tcp://192.0.2.7:4841/a");

@@ -1,4 +1,4 @@
-//! Servers and a clock for tests of rounds.
+//! A simulated network and clock for unit tests of rounds.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use crate::report::Report;
 use crate::round::{Failure, run};
 use crate::url::Url;
 
-/// What a server answers after, when nothing else is said.
+/// The default latency of a server.
 pub(crate) const LATENCY: Duration = Duration::from_millis(10);
 
-/// Servers by URL, and a clock that stands still but when everybody waits.
+/// Servers by URL, and a clock that advances only when all tasks wait.
 pub(crate) struct World {
     pub(crate) servers: HashMap<String, Behaviour>,
     pub(crate) round: Duration,
@@ -29,7 +29,7 @@ pub(crate) struct World {
     pub(crate) most_flying: Cell<usize>,
 }
 
-/// One that is not there refuses connections.
+/// The behaviour of a server. Others refuse connections.
 #[derive(Clone)]
 pub(crate) enum Behaviour {
     /// FindServers, GetEndpoints.
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Goes on to when the next one who waits has waited enough.
+    /// Advances the clock to the next wake-up.
     fn pass_time(&self) {
         let waiting = self.waiting.take();
         self.now.set(waiting.iter().map(|(until, _)| *until).min().expect("somebody waits"));
@@ -115,7 +115,7 @@ impl Network for World {
     }
 }
 
-/// A discovery server that lists itself and servers, as URI and URL.
+/// Returns a discovery server that lists itself and servers, given as URI and URL.
 pub(crate) fn lists(entries: &[(&str, &str)]) -> Behaviour {
     let entry = |(uri, url): &(&str, &str)| application(ApplicationType::Server, uri, uri, &[url]);
     lists_all(entries.iter().map(entry).collect())
@@ -126,13 +126,13 @@ pub(crate) fn lists_all(mut entries: Vec<opcua_types::ApplicationDescription>) -
     Answers(servers(entries), one_endpoint("urn:lds"))
 }
 
-/// A server.
+/// Returns a server with this URI.
 pub(crate) fn is(uri: &str) -> Behaviour {
-    says(one_endpoint(uri))
+    responds(one_endpoint(uri))
 }
 
-/// Whatever the question is.
-pub(crate) fn says(response: Vec<u8>) -> Behaviour {
+/// Returns a server that sends this response to every request.
+pub(crate) fn responds(response: Vec<u8>) -> Behaviour {
     Answers(response.clone(), response)
 }
 
@@ -141,7 +141,7 @@ pub(crate) const OTHER_LDS: &str = "opc.tcp://192.0.2.8:4840/";
 pub(crate) const A: &str = "opc.tcp://192.0.2.1:4841/";
 pub(crate) const B: &str = "opc.tcp://192.0.2.2:4841/";
 
-/// Ids, origins and the URLs where they are.
+/// Returns ids, origins and URLs of the devices.
 pub(crate) fn found(report: &Report) -> Vec<(&str, usize, &str)> {
     report.devices.iter().map(|device| (device.id.as_str(), device.origin, device.properties[0].1.as_str())).collect()
 }

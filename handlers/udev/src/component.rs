@@ -1,4 +1,4 @@
-//! The component: the world's exports and the calls to the host, over the plain functions of this crate.
+//! The component: the exports of the world, and the calls to the host.
 
 use crate::device::{self, Extras};
 use crate::{INTERVAL_MS, NAME, details::Details, explain, query, query::Query, record};
@@ -21,7 +21,7 @@ mod bindings {
     use super::Udev;
 }
 
-/// How many entries are fetched at once.
+/// Entries fetched at once.
 const PAGE: u32 = 1000;
 
 struct Udev;
@@ -55,7 +55,7 @@ impl Guest for Udev {
         if extras.vfio {
             query.attributes.insert(device::IOMMU_GROUP.to_owned());
         }
-        let snapshot = look(&query).map_err(refused)?;
+        let snapshot = run_query(&query).map_err(refused)?;
         let found = device::devices(&details, &snapshot, &extras);
         Ok(found.into_iter().map(|device| reported(device, details.permissions.as_str())).collect())
     }
@@ -69,29 +69,29 @@ fn problem(problem: handler_details::Problem) -> Problem {
     Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
 }
 
-/// Whether the `/dev/vfio` nodes of PCI devices are wanted, for a virtual machine.
+/// Returns whether the `/dev/vfio` nodes of PCI devices are requested, for a virtual machine.
 fn vfio_wanted() -> bool {
     properties::get("vfioPassthrough").is_some_and(|value| value.trim_ascii().eq_ignore_ascii_case(b"true"))
 }
 
-/// Says in the log how the rules do on one device. Whatever goes wrong with it does not spoil the round.
+/// Logs how the rules apply to one device. Errors do not affect the round.
 fn explain(rules: &[Rule], devpath: &str) {
-    let say = |line: &str| logging::log(Level::Info, explain::EXPLAIN, line);
-    let snapshot = match look(&Query::device(devpath, rules)) {
+    let log_line = |line: &str| logging::log(Level::Info, explain::EXPLAIN, line);
+    let snapshot = match run_query(&Query::device(devpath, rules)) {
         Ok(snapshot) => snapshot,
         Err(AccessError::NotGranted(why) | AccessError::Limit(why) | AccessError::Unavailable(why)) => {
-            return say(&why);
+            return log_line(&why);
         }
     };
     let is_asked_for = |index: &usize| snapshot.get(*index).is_some_and(|record| record.devpath == devpath);
     match snapshot.matched().find(is_asked_for) {
-        Some(index) => explain::explain(rules, &snapshot, index).iter().for_each(|line| say(line)),
-        None => say("there is no such device, or its subsystem is not granted"),
+        Some(index) => explain::explain(rules, &snapshot, index).iter().for_each(|line| log_line(line)),
+        None => log_line("there is no such device, or its subsystem is not granted"),
     }
 }
 
-/// One look of the host, every page of it.
-fn look(query: &Query) -> Result<Snapshot, AccessError> {
+/// Runs a query and fetches all pages.
+fn run_query(query: &Query) -> Result<Snapshot, AccessError> {
     let pages = ask(query).run()?;
     let mut snapshot = Snapshot::default();
     loop {
@@ -113,13 +113,13 @@ fn look(query: &Query) -> Result<Snapshot, AccessError> {
 }
 
 fn ask(query: &Query) -> udev::Query {
-    let asked = udev::Query::new();
-    query.subsystems.iter().for_each(|glob| asked.match_subsystem(glob));
-    query.sysnames.iter().for_each(|glob| asked.match_sysname(glob));
-    query.devpaths.iter().for_each(|glob| asked.match_devpath(glob));
-    query.attributes.iter().for_each(|name| asked.read_attribute(name));
-    asked.include_ancestors();
-    asked
+    let request = udev::Query::new();
+    query.subsystems.iter().for_each(|glob| request.match_subsystem(glob));
+    query.sysnames.iter().for_each(|glob| request.match_sysname(glob));
+    query.devpaths.iter().for_each(|glob| request.match_devpath(glob));
+    query.attributes.iter().for_each(|name| request.read_attribute(name));
+    request.include_ancestors();
+    request
 }
 
 fn record(entry: udev::Entry) -> record::Record {
@@ -137,7 +137,7 @@ fn record(entry: udev::Entry) -> record::Record {
     }
 }
 
-/// A bound that was reached is no fault of the details: with fewer devices the next round may work.
+/// Converts a host error. A limit is not the fault of the details: with fewer devices the next round may succeed.
 fn refused(error: AccessError) -> DiscoveryError {
     match error {
         AccessError::NotGranted(what) => DiscoveryError::NotGranted(what),
@@ -154,7 +154,7 @@ fn reported(device: device::Device, permissions: &str) -> Device {
     let nodes = device.nodes.into_iter().map(|node| (node, permissions));
     let vfio_nodes = device.vfio_nodes.into_iter().map(|node| (node, "rwm"));
     Device {
-        origin: device.id.clone(), // one that can't be read is kept by its path
+        origin: device.id.clone(), // an unreadable device is kept by its path
         id: device.id,
         properties: device.properties,
         mounts: Vec::new(),

@@ -1,25 +1,25 @@
-//! `discoveryDetails`: what a Configuration may say.
+//! The `discoveryDetails` of udev.
 
 use handler_details::{Problem, read};
 use serde::Deserialize;
 
 use crate::rule::Rule;
 
-/// How many bad rules are told at once.
+/// Maximum number of bad rules reported at once.
 const MAX_PROBLEMS: usize = 16;
 
 /// The details of one Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Details {
-    /// A device is found if one of these holds.
+    /// The rules; a device that matches one of them is selected.
     pub rules: Vec<Rule>,
-    /// Whether devices below one another become one device.
+    /// Whether devices below one another are grouped into one.
     pub group_recursive: bool,
-    /// What containers may do with the device nodes.
+    /// The permissions of containers on the device nodes.
     pub permissions: Permissions,
 }
 
-/// The details as they are written.
+/// The fields of the details as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
@@ -31,7 +31,7 @@ struct Fields {
 }
 
 impl Details {
-    /// Reads the details as the host gives them: as JSON, or none if they are neither YAML nor JSON.
+    /// Parses the details as the host passes them: as JSON, or `None` if they are neither YAML nor JSON.
     ///
     /// # Errors
     /// At least one problem: the first bad field, or up to 16 bad rules.
@@ -61,13 +61,13 @@ fn rules(texts: &[String]) -> Result<Vec<Rule>, Vec<Problem>> {
     if problems.is_empty() { Ok(rules) } else { Err(problems) }
 }
 
-/// Device cgroup permissions. Details may name them in any order; container runtimes get them in the usual one.
+/// Device cgroup permissions, normalized to the usual order.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Permissions(String);
 
 impl Permissions {
-    /// Some of `r`, `w`, `m`, in this order.
+    /// Returns a subset of `r`, `w`, `m`, in this order.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -75,7 +75,7 @@ impl Permissions {
 
 impl Default for Permissions {
     fn default() -> Self {
-        Self("rwm".into())
+        Self("rw".into())
     }
 }
 
@@ -84,7 +84,7 @@ impl TryFrom<String> for Permissions {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let ordered: String = "rwm".chars().filter(|letter| text.contains(*letter)).collect();
-        // Of the same length: nothing else and nothing twice.
+        // Equal lengths: no other letters and no duplicates.
         if text.is_empty() || ordered.len() != text.len() {
             return Err("permissions must be some of 'r', 'w' and 'm', each at most once");
         }
@@ -103,9 +103,9 @@ mod tests {
     }
 
     #[test]
-    fn only_the_rules_are_required() {
+    fn only_rules_are_required() {
         let details = Details::parse(Some(r#"{"udevRules": []}"#)).unwrap();
-        assert_eq!(details, Details { rules: vec![], group_recursive: false, permissions: Permissions("rwm".into()) });
+        assert_eq!(details, Details { rules: vec![], group_recursive: false, permissions: Permissions("rw".into()) });
         let json = r#"{"udevRules": ["KERNEL==\"a\"", "TAG!=\"b\""], "groupRecursive": true, "permissions": "wr"}"#;
         let details = Details::parse(Some(json)).unwrap();
         assert_eq!(details.rules.iter().map(Rule::to_string).collect::<Vec<_>>(), ["KERNEL==\"a\"", "TAG!=\"b\""]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_are_no_mapping_are_named_as_a_whole() {
+    fn details_that_are_not_a_mapping_are_refused() {
         for json in ["null", "[]", "3", r#"[[]]"#] {
             assert_eq!(problem(json), ("".into(), "the details must be a mapping with the field 'udevRules'".into()));
         }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_field_is_named() {
+    fn bad_field_is_named() {
         for (json, path, message) in [
             ("{}", "", "missing field `udevRules`"),
             (
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_some_of_three_letters_in_any_order() {
+    fn permissions_are_any_subset_of_three_letters() {
         for (text, ordered) in [("r", "r"), ("mw", "wm"), ("wr", "rw"), ("mwr", "rwm"), ("rwm", "rwm")] {
             assert_eq!(Permissions::try_from(text.to_owned()).unwrap().as_str(), ordered);
         }

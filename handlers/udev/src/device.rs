@@ -1,4 +1,4 @@
-//! From the records some rule holds for to devices.
+//! Conversion of matching records to devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,34 +17,34 @@ pub const IOMMU_GROUP: &str = "iommu_group";
 /// A device to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The sysfs path without `/sys`; of a group that of its topmost device.
+    /// The sysfs path without `/sys`; for a group that of its topmost device.
     pub id: String,
     /// Names and values.
     pub properties: Vec<(String, String)>,
     /// The device nodes, in ascending order of sysfs path.
     pub nodes: Vec<String>,
-    /// The nodes that a virtual machine needs to be given the device itself.
+    /// The nodes for passing the device to a virtual machine.
     pub vfio_nodes: Vec<String>,
 }
 
-/// What is wanted of a device besides its nodes.
+/// Optional parts of a device.
 #[derive(Debug, Clone, Default)]
 pub struct Extras {
-    /// KubeVirt's variables, under this name.
+    /// The KubeVirt resource name, for its variables.
     pub resource: Option<ResourceName>,
-    /// The nodes of VFIO.
+    /// Whether VFIO nodes are included.
     pub vfio: bool,
 }
 
-/// What a path is found with.
+/// The records of a path.
 #[derive(Debug, Clone, Copy)]
 struct Found<'a> {
     node: Option<&'a str>,
-    /// Of the device or its nearest ancestor that has one.
+    /// The group of the device or of its nearest ancestor with one.
     iommu_group: Option<&'a str>,
 }
 
-/// The devices these details find in a snapshot, in ascending order of id.
+/// Returns the devices in a snapshot that match the details, in ascending order of id.
 pub fn devices(details: &Details, snapshot: &Snapshot, extras: &Extras) -> Vec<Device> {
     let found: BTreeMap<&str, Found<'_>> = snapshot
         .matched()
@@ -59,8 +59,7 @@ pub fn devices(details: &Details, snapshot: &Snapshot, extras: &Extras) -> Vec<D
     groups.into_iter().map(|(id, members)| device(id, &members, details.group_recursive, extras)).collect()
 }
 
-/// Path and node of the device or, if it has no node, of its nearest ancestor that has one. If there is none either,
-/// the device's own path.
+/// Returns path and node of the device or of its nearest ancestor with a node; without one, the device's own path.
 fn usable(snapshot: &Snapshot, index: usize) -> Option<(&str, Found<'_>)> {
     let with_node = snapshot.lineage(index).find(|record| record.devnode.is_some());
     let record = with_node.or_else(|| snapshot.get(index))?;
@@ -68,8 +67,8 @@ fn usable(snapshot: &Snapshot, index: usize) -> Option<(&str, Found<'_>)> {
     Some((record.devpath.as_str(), Found { node: record.devnode.as_deref(), iommu_group }))
 }
 
-/// The path of the uppermost device found that `path` is, or lies below. Whole components count: `usb1` is not above
-/// `usb10`.
+/// Returns the topmost path in `found` that is `path` or an ancestor of it. Whole components are compared: `usb1` is
+/// not an ancestor of `usb10`.
 fn topmost<'a>(path: &'a str, found: &BTreeMap<&'a str, Found<'_>>) -> &'a str {
     let ancestors = Path::new(path).ancestors().filter_map(Path::to_str);
     ancestors.filter(|ancestor| found.contains_key(ancestor)).last().unwrap_or(path)
@@ -88,7 +87,7 @@ fn device(id: &str, members: &[Found<'_>], is_group: bool, extras: &Extras) -> D
     Device { id: id.to_owned(), properties, nodes, vfio_nodes }
 }
 
-/// The node of each IOMMU group, and the one of VFIO itself.
+/// Returns the nodes of the IOMMU groups, and the VFIO control node.
 fn vfio_nodes(members: &[Found<'_>]) -> Vec<String> {
     let is_number = |group: &&str| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit());
     let groups: BTreeSet<&str> = members.iter().filter_map(|member| member.iommu_group).filter(is_number).collect();

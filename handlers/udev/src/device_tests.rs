@@ -1,7 +1,7 @@
 use super::*;
 use crate::{fixture::*, record::Record};
 
-fn look(rules: &[&str], group_recursive: bool, resource: Option<&str>) -> Vec<Device> {
+fn find(rules: &[&str], group_recursive: bool, resource: Option<&str>) -> Vec<Device> {
     let json = serde_json::json!({ "udevRules": rules, "groupRecursive": group_recursive }).to_string();
     let resource = resource.and_then(|name| ResourceName::parse(name.as_bytes()));
     devices(&Details::parse(Some(&json)).unwrap(), &snapshot(), &Extras { resource, vfio: false })
@@ -15,40 +15,40 @@ fn device(id: &str, properties: &[(&str, &str)], nodes: &[&str]) -> Device {
 }
 
 #[test]
-fn a_device_is_its_path_and_its_node() {
+fn device_has_its_path_and_node() {
     let null = device(NULL, &[("UDEV_DEVNODE", "/dev/null")], &["/dev/null"]);
-    assert_eq!(look(&[r#"KERNEL=="null""#], false, None), [null]);
+    assert_eq!(find(&[r#"KERNEL=="null""#], false, None), [null]);
 }
 
 #[test]
 fn no_rules_find_nothing() {
-    assert_eq!(look(&[], false, None), []);
-    assert_eq!(look(&[], true, None), []);
+    assert_eq!(find(&[], false, None), []);
+    assert_eq!(find(&[], true, None), []);
 }
 
 #[test]
-fn one_rule_that_holds_is_enough_and_counts_once() {
+fn device_matching_several_rules_is_found_once() {
     let found =
-        look(&[r#"KERNEL=="video*""#, r#"KERNEL=="null""#, r#"KERNEL=="video0""#, r#"KERNEL=="x""#], false, None);
+        find(&[r#"KERNEL=="video*""#, r#"KERNEL=="null""#, r#"KERNEL=="video0""#, r#"KERNEL=="x""#], false, None);
     assert_eq!(found.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), [VIDEO0, VIDEO1, NULL]);
 }
 
 #[test]
-fn a_device_without_a_node_is_its_nearest_ancestor_with_one() {
+fn device_without_node_uses_its_nearest_ancestor_with_one() {
     let camera = device(CAMERA, &[("UDEV_DEVNODE", "/dev/bus/usb/001/002")], &["/dev/bus/usb/001/002"]);
-    assert_eq!(look(&[r#"DRIVER=="uvcvideo""#], false, None), std::slice::from_ref(&camera));
-    let both = look(&[r#"DRIVER=="uvcvideo""#, r#"KERNEL=="1-1""#], false, None);
+    assert_eq!(find(&[r#"DRIVER=="uvcvideo""#], false, None), std::slice::from_ref(&camera));
+    let both = find(&[r#"DRIVER=="uvcvideo""#, r#"KERNEL=="1-1""#], false, None);
     assert_eq!(both, [camera], "the interface and the camera are the same device");
 }
 
 #[test]
-fn without_any_node_a_device_is_its_path_alone() {
-    assert_eq!(look(&[r#"KERNEL=="lo""#], false, None), [device(LOOPBACK, &[], &[])]);
-    assert_eq!(look(&[r#"SUBSYSTEM=="pci""#], true, None), [device(CONTROLLER, &[], &[])]);
+fn device_without_any_node_has_its_path_alone() {
+    assert_eq!(find(&[r#"KERNEL=="lo""#], false, None), [device(LOOPBACK, &[], &[])]);
+    assert_eq!(find(&[r#"SUBSYSTEM=="pci""#], true, None), [device(CONTROLLER, &[], &[])]);
 }
 
 #[test]
-fn only_what_meets_the_query_is_found() {
+fn only_devices_that_match_the_query_are_found() {
     let ancestors_only: Snapshot =
         snapshot().lineage(6).cloned().map(|record| Record { matched: false, parent: None, ..record }).collect();
     let details = Details::parse(Some(r#"{"udevRules": ["SUBSYSTEM==\"usb\""]}"#)).unwrap();
@@ -56,8 +56,8 @@ fn only_what_meets_the_query_is_found() {
 }
 
 #[test]
-fn a_group_is_named_after_its_topmost_device_and_numbers_its_nodes() {
-    let found = look(&[r#"KERNEL=="video*""#, r#"KERNEL=="1-1""#], true, None);
+fn group_is_named_after_its_topmost_device() {
+    let found = find(&[r#"KERNEL=="video*""#, r#"KERNEL=="1-1""#], true, None);
     let properties = [
         ("UDEV_DEVNODE_0", "/dev/bus/usb/001/002"),
         ("UDEV_DEVNODE_1", "/dev/video0"),
@@ -67,8 +67,8 @@ fn a_group_is_named_after_its_topmost_device_and_numbers_its_nodes() {
 }
 
 #[test]
-fn grouping_looks_at_whole_path_components() {
-    let found = look(&[r#"KERNEL=="usb1|usb10|1-1|10-1""#], true, None);
+fn grouping_compares_whole_path_components() {
+    let found = find(&[r#"KERNEL=="usb1|usb10|1-1|10-1""#], true, None);
     let nodes: Vec<(&str, &[String])> = found.iter().map(|device| (device.id.as_str(), &device.nodes[..])).collect();
     let usb1 = ["/dev/bus/usb/001/001".to_owned(), "/dev/bus/usb/001/002".to_owned()];
     let usb10 = ["/dev/bus/usb/010/001".to_owned(), "/dev/bus/usb/010/002".to_owned()];
@@ -76,8 +76,8 @@ fn grouping_looks_at_whole_path_components() {
 }
 
 #[test]
-fn devices_beside_each_other_are_not_grouped() {
-    let found = look(&[r#"KERNEL=="video*""#], true, None);
+fn sibling_devices_are_not_grouped() {
+    let found = find(&[r#"KERNEL=="video*""#], true, None);
     assert_eq!(
         found,
         [
@@ -88,28 +88,28 @@ fn devices_beside_each_other_are_not_grouped() {
 }
 
 #[test]
-fn a_group_reaches_over_devices_no_rule_holds_for() {
-    let found = look(&[r#"KERNEL=="usb1""#, r#"KERNEL=="video1""#], true, None);
+fn group_spans_unmatched_devices() {
+    let found = find(&[r#"KERNEL=="usb1""#, r#"KERNEL=="video1""#], true, None);
     let properties = [("UDEV_DEVNODE_0", "/dev/bus/usb/001/001"), ("UDEV_DEVNODE_1", "/dev/video1")];
     assert_eq!(found, [device(HUB, &properties, &["/dev/bus/usb/001/001", "/dev/video1"])]);
 }
 
 #[test]
-fn a_resource_name_adds_the_usb_or_pci_address() {
+fn resource_name_adds_the_usb_or_pci_address() {
     let camera = [("UDEV_DEVNODE", "/dev/bus/usb/001/002"), ("USB_RESOURCE_AKRI_SH_CAM", "1:2")];
     assert_eq!(
-        look(&[r#"KERNEL=="1-1""#], false, Some("akri.sh/cam")),
+        find(&[r#"KERNEL=="1-1""#], false, Some("akri.sh/cam")),
         [device(CAMERA, &camera, &["/dev/bus/usb/001/002"])]
     );
-    let group = look(&[r#"KERNEL=="1-1|video0""#], true, Some("akri.sh/cam"));
+    let group = find(&[r#"KERNEL=="1-1|video0""#], true, Some("akri.sh/cam"));
     let names: Vec<&str> = group[0].properties.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["UDEV_DEVPATH", "UDEV_DEVNODE_0", "USB_RESOURCE_AKRI_SH_CAM_0", "UDEV_DEVNODE_1"]);
     let controller = [("PCI_RESOURCE_AKRI_SH_CARD", "0000:00:14.0")];
-    assert_eq!(look(&[r#"SUBSYSTEM=="pci""#], false, Some("akri.sh/card")), [device(CONTROLLER, &controller, &[])]);
+    assert_eq!(find(&[r#"SUBSYSTEM=="pci""#], false, Some("akri.sh/card")), [device(CONTROLLER, &controller, &[])]);
 }
 
 #[test]
-fn vfio_nodes_are_those_of_the_nearest_iommu_group() {
+fn vfio_nodes_are_of_the_nearest_iommu_group() {
     let grouped = |group: &str| -> Snapshot {
         let with_group = |record: &Record| {
             let mut record = record.clone();

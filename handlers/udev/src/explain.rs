@@ -1,4 +1,4 @@
-//! Why rules hold for a device, or why not: in lines for people.
+//! Explanations, as text, of why rules match a device or not.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use crate::{
     rule::{Filter, Key, Rule, Scope},
 };
 
-/// The `discoveryProperties` entry that asks for it, and the context of the lines in the log.
+/// The `discoveryProperties` entry that requests an explanation, and the context of its log lines.
 pub const EXPLAIN: &str = "explain";
 
-/// Characters shown of a value.
+/// Limit on a shown value, in characters.
 const VALUE: usize = 120;
 
-/// Values shown of one filter.
+/// Limit on the values shown per filter.
 const VALUES: usize = 8;
 
-/// How each rule does on the device at `index`: which of its filters hold and which fail, and what they found. Filters on
-/// the lineage are shown for the one of the device and its ancestors for which most of them hold, the nearest of several.
+/// Explains each rule for the device at `index`: which filters match, which fail, and the values found. Filters on the
+/// lineage are shown for the nearest of the device and its ancestors for which most of them match.
 pub fn explain(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut holding = Vec::new();
@@ -39,7 +39,7 @@ pub fn explain(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Vec<String>
     lines
 }
 
-/// A device without a node is reported as its nearest ancestor with one.
+/// Returns the nearest ancestor with a node, as which a device without one is reported.
 fn stands_for(snapshot: &Snapshot, index: usize) -> String {
     match snapshot.lineage(index).position(|record| record.devnode.is_some()) {
         Some(0) => String::new(),
@@ -68,7 +68,7 @@ fn on_lineage(rule: &Rule, snapshot: &Snapshot, index: usize) -> Vec<String> {
     let filters: Vec<&Filter> = of(rule, Scope::Lineage).collect();
     let lineage: Vec<&Record> = snapshot.lineage(index).collect();
     let holding = |record: &Record| filters.iter().filter(|filter| filter.holds(record)).count();
-    // Of equals the last counts.
+    // The last of equal ones wins.
     let best = lineage.iter().rev().max_by_key(|record| holding(record));
     let (Some(best), false) = (best, filters.is_empty()) else { return Vec::new() };
     let line = |filter: &&Filter| match filter.holds(best) {
@@ -84,7 +84,7 @@ fn of(rule: &Rule, scope: Scope) -> impl Iterator<Item = &Filter> {
     rule.filters.iter().filter(move |filter| filter.scope == scope)
 }
 
-/// What a filter that fails found on a record.
+/// Returns the value that a failing filter found on a record.
 fn found(filter: &Filter, record: &Record) -> String {
     if hides(record, &filter.key) {
         return not_granted(record);
@@ -102,7 +102,7 @@ fn found(filter: &Filter, record: &Record) -> String {
     value.map_or_else(|| missing.to_owned(), |value| format!("it is {}", quoted([value])))
 }
 
-/// What a filter that fails on the best of the lineage finds on the others.
+/// Returns the values that a failing filter found on the other records of the lineage.
 fn elsewhere(filter: &Filter, lineage: &[&Record], best: &Record) -> String {
     let others = || lineage.iter().copied().filter(|record| *record != best);
     if let Some(other) = others().find(|record| filter.holds(record)) {
@@ -115,7 +115,7 @@ fn elsewhere(filter: &Filter, lineage: &[&Record], best: &Record) -> String {
     if values.is_empty() { String::new() } else { format!(", elsewhere {}", quoted(values)) }
 }
 
-/// Whether the host keeps this of the record from us: it only names ancestors of subsystems that are not granted.
+/// Returns whether the host hides this part of the record: for ancestors of ungranted subsystems it only returns names.
 fn hides(record: &Record, key: &Key) -> bool {
     let is_named_only = !record.matched && record.properties.is_empty();
     is_named_only && !matches!(key, Key::Kernel | Key::Devpath | Key::Subsystem)

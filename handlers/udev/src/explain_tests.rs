@@ -30,7 +30,7 @@ fn of_video_alone() -> Snapshot {
 }
 
 #[test]
-fn each_filter_is_told_with_what_it_found() {
+fn each_filter_is_shown_with_the_value_found() {
     let rules = [
         r#"SUBSYSTEM=="tty", KERNEL=="ttyUSB*|ttyACM*", TAG=="seat", ENV{A}=="1", ATTR{b}!="2", DRIVER=="x""#,
         r#"SUBSYSTEM=="tty""#,
@@ -50,7 +50,7 @@ found by rule 2
 }
 
 #[test]
-fn plural_filters_are_told_of_the_parent_where_most_hold() {
+fn plural_filters_show_the_best_matching_parent() {
     let rule = r#"KERNEL=="video0", SUBSYSTEMS=="usb", ATTRS{idVendor}=="046d""#;
     let expected = format!(
         "rule 1 holds: {rule}\n  holds  KERNEL==\"video0\"\n  on its parent {CAMERA}:\n    holds  SUBSYSTEMS==\"usb\"\n    \
@@ -62,38 +62,38 @@ fn plural_filters_are_told_of_the_parent_where_most_hold() {
 }
 
 #[test]
-fn plural_filters_that_hold_on_different_parents_are_told_apart() {
-    let said = explained(VIDEO0, &[r#"ATTRS{idVendor}=="046d", ATTRS{idProduct}=="082d", KERNELS=="0000:00:14.0""#]);
+fn plural_filters_matching_different_parents_are_explained() {
+    let printed = explained(VIDEO0, &[r#"ATTRS{idVendor}=="046d", ATTRS{idProduct}=="082d", KERNELS=="0000:00:14.0""#]);
     let expected = format!("    fails  KERNELS==\"0000:00:14.0\"   it is \"1-1\", but holds on {CONTROLLER}\n");
-    assert!(said.contains(&format!("on its parent {CAMERA}:\n")) && said.contains(&expected), "{said}");
-    assert!(said.ends_with("not found: no rule holds\n"), "{said}");
+    assert!(printed.contains(&format!("on its parent {CAMERA}:\n")) && printed.contains(&expected), "{printed}");
+    assert!(printed.ends_with("not found: no rule holds\n"), "{printed}");
 }
 
 #[test]
-fn a_plural_filter_that_holds_nowhere_is_told_with_all_values() {
-    let said = explained(VIDEO0, &[r#"DRIVERS=="pwc""#, r#"ATTRS{nonsense}!="x""#]);
+fn unmatched_plural_filter_shows_all_values() {
+    let printed = explained(VIDEO0, &[r#"DRIVERS=="pwc""#, r#"ATTRS{nonsense}!="x""#]);
     assert!(
-        said.contains(
+        printed.contains(
             "    fails  DRIVERS==\"pwc\"   it has no driver, elsewhere \"usb\", \"uvcvideo\", \"xhci_hcd\"\n"
         ),
-        "{said}"
+        "{printed}"
     );
-    assert!(said.contains("    fails  ATTRS{nonsense}!=\"x\"   it has no such attribute\n"), "{said}");
+    assert!(printed.contains("    fails  ATTRS{nonsense}!=\"x\"   it has no such attribute\n"), "{printed}");
 }
 
 #[test]
-fn what_is_not_granted_is_told_as_the_reason() {
+fn missing_grant_is_shown_as_the_reason() {
     let snapshot = of_video_alone();
-    let said = explained_in(&snapshot, VIDEO0, &[r#"ATTRS{idVendor}=="046d""#]);
+    let printed = explained_in(&snapshot, VIDEO0, &[r#"ATTRS{idVendor}=="046d""#]);
     let hidden = "only the name is known: its subsystem \"usb\" is not granted";
-    assert!(said.contains(&format!("it has no such attribute; of {INTERFACE} {hidden}\n")), "{said}");
-    let said = explained_in(&snapshot, VIDEO0, &[r#"KERNELS=="1-1", SUBSYSTEMS=="usb", ATTRS{idVendor}=="046d""#]);
-    assert!(said.contains(&format!("on its parent {CAMERA}:\n    holds  KERNELS==\"1-1\"\n")), "{said}");
-    assert!(said.contains(&format!("    fails  ATTRS{{idVendor}}==\"046d\"   {hidden}")), "{said}");
+    assert!(printed.contains(&format!("it has no such attribute; of {INTERFACE} {hidden}\n")), "{printed}");
+    let printed = explained_in(&snapshot, VIDEO0, &[r#"KERNELS=="1-1", SUBSYSTEMS=="usb", ATTRS{idVendor}=="046d""#]);
+    assert!(printed.contains(&format!("on its parent {CAMERA}:\n    holds  KERNELS==\"1-1\"\n")), "{printed}");
+    assert!(printed.contains(&format!("    fails  ATTRS{{idVendor}}==\"046d\"   {hidden}")), "{printed}");
 }
 
 #[test]
-fn the_end_says_what_comes_of_it() {
+fn summary_states_the_outcome() {
     for (rules, end) in [
         (&[][..], "not found: there are no rules"),
         (&[r#"KERNEL=="x""#], "not found: no rule holds"),
@@ -105,32 +105,32 @@ fn the_end_says_what_comes_of_it() {
 }
 
 #[test]
-fn a_device_without_a_node_is_told_to_be_reported_as_its_parent() {
-    let said = explained(INTERFACE, &[r#"DRIVER=="uvcvideo""#]);
+fn device_without_node_is_reported_as_its_parent() {
+    let printed = explained(INTERFACE, &[r#"DRIVER=="uvcvideo""#]);
     assert!(
-        said.ends_with(&format!("found by rule 1, as its parent {CAMERA}: it has no device node itself\n")),
-        "{said}"
+        printed.ends_with(&format!("found by rule 1, as its parent {CAMERA}: it has no device node itself\n")),
+        "{printed}"
     );
-    let said = explained(LOOPBACK, &[r#"SUBSYSTEM=="net""#]);
-    assert!(said.ends_with("found by rule 1, without a device node\n"), "{said}");
+    let printed = explained(LOOPBACK, &[r#"SUBSYSTEM=="net""#]);
+    assert!(printed.ends_with("found by rule 1, without a device node\n"), "{printed}");
 }
 
 #[test]
-fn what_a_device_says_stays_short_and_on_its_line() {
+fn device_values_are_short_and_on_one_line() {
     let long =
         Record { devpath: "/devices/x".into(), matched: true, sysname: "x\n\u{1b}[2J".into(), ..Record::default() };
     let long = Record { properties: vec![("A".into(), "é".repeat(5000))], ..long };
     let long = Record { tags: (0..100).map(|number| format!("t{number}")).collect(), ..long };
-    let said = explained_in(&[long].into_iter().collect(), "/devices/x", &[r#"KERNEL=="", ENV{A}=="", TAG=="x""#]);
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines.len(), 5, "{said}");
-    assert!(said.contains(r#"it is "x\n\u{1b}[2J""#), "{said}");
-    assert!(lines.iter().all(|line| line.chars().count() < 200), "{said}");
-    assert!(said.contains("\"t7\", ...\n") && said.contains("é\"...\n"), "{said}");
+    let printed = explained_in(&[long].into_iter().collect(), "/devices/x", &[r#"KERNEL=="", ENV{A}=="", TAG=="x""#]);
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines.len(), 5, "{printed}");
+    assert!(printed.contains(r#"it is "x\n\u{1b}[2J""#), "{printed}");
+    assert!(lines.iter().all(|line| line.chars().count() < 200), "{printed}");
+    assert!(printed.contains("\"t7\", ...\n") && printed.contains("é\"...\n"), "{printed}");
 }
 
 #[test]
-fn a_rule_is_told_to_hold_exactly_if_it_does() {
+fn explanation_agrees_with_matching() {
     let snapshot = snapshot();
     for rule in [r#"SUBSYSTEM=="usb""#, r#"SUBSYSTEMS=="usb", DRIVERS=="usb""#, r#"KERNEL=="video*", DRIVERS!="usb""#] {
         let parsed: Rule = rule.parse().unwrap();

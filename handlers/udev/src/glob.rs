@@ -11,19 +11,19 @@ pub struct Pattern {
     alternatives: Vec<Glob>,
 }
 
-/// Why a value is no pattern. The range is in bytes of the value.
+/// The reason for refusing a value, with a byte range in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// A `[` without its `]` in the same alternative.
     #[error("'[' is not closed by ']' before the end or the next '|'; write '\\[' for the character itself")]
     UnclosedSet(Range<usize>),
-    /// `[:alpha:]` and its kind.
+    /// A named set such as `[:alpha:]`.
     #[error("sets by name such as '[:digit:]' are not supported; write the characters, as in [0-9]")]
     NamedSet(Range<usize>),
 }
 
 impl PatternError {
-    /// Where in the value, in bytes.
+    /// Returns the byte range in the value.
     pub fn span(&self) -> Range<usize> {
         let (Self::UnclosedSet(span) | Self::NamedSet(span)) = self;
         span.clone()
@@ -31,11 +31,11 @@ impl PatternError {
 }
 
 impl Pattern {
-    /// Reads a value. As in udev, a backslash takes the meaning from the character after it only in a value that holds
-    /// one of `*`, `?`, `[`; elsewhere it is an ordinary character.
+    /// Parses a value. As in udev, a backslash escapes the next character only in a value that contains `*`, `?` or
+    /// `[`.
     ///
     /// # Errors
-    /// A set that is not closed, or one by name.
+    /// If a set is unclosed or named.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let is_glob = text.contains(['*', '?', '[']);
         let mut alternatives = Vec::new();
@@ -47,17 +47,17 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), alternatives })
     }
 
-    /// Whether the whole of `value` matches one of the alternatives.
+    /// Returns whether the whole of `value` matches one of the alternatives.
     pub fn matches(&self, value: &str) -> bool {
         self.alternatives.iter().any(|glob| glob.matches(value))
     }
 
-    /// The alternatives.
+    /// Returns the alternatives.
     pub fn alternatives(&self) -> &[Glob] {
         &self.alternatives
     }
 
-    /// Whether white space at the end of a value counts: it does if the pattern itself ends in white space.
+    /// Returns whether trailing white space of a value is significant: it is if the pattern ends in white space.
     pub fn minds_trailing_space(&self) -> bool {
         self.text.ends_with(char::is_whitespace)
     }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_is_not_closed_is_refused_where_it_opens() {
+    fn unclosed_set_is_refused_at_its_start() {
         for (text, span) in
             [("a[", 1..2), ("x|y[0-9", 3..4), ("[a|b]", 0..1), ("[]", 0..1), ("[!]", 0..1), ("[a-", 0..1)]
         {
@@ -276,21 +276,21 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_do_not_take_forever() {
+    fn many_stars_match_in_bounded_time() {
         let hostile = "*a".repeat(500) + "b";
         assert!(!pattern(&hostile).matches(&"a".repeat(4096)));
     }
 
     proptest! {
         #[test]
-        fn any_value_parses_or_is_refused_within_itself(text in "\\PC{0,40}") {
+        fn any_pattern_parses_or_is_refused_within_itself(text in "\\PC{0,40}") {
             if let Err(error) = Pattern::parse(&text) {
                 prop_assert!(text.get(error.span()).is_some());
             }
         }
 
         #[test]
-        fn a_widened_glob_matches_at_least_as_much(
+        fn widened_glob_matches_at_least_as_much(
             text in "[abé*?!\\[\\]\\\\-]{0,8}|a{120,140}\\*?",
             value in "[abé!\\[\\]\\\\*-]{0,8}|a{120,140}",
         ) {

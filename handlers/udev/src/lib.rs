@@ -7,7 +7,7 @@
 //!     udevRules:                 # required; a device is found if one of the rules holds
 //!     - 'SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*"'
 //!     groupRecursive: false      # devices below one another become one device
-//!     permissions: "rwm"         # of containers on the device node: some of r, w, m
+//!     permissions: "rw"          # of containers on the device node: some of r, w, m
 //! ```
 //!
 //! # Rules

@@ -48,7 +48,7 @@ const SHOWN_NAME: usize = 40;
 const SHOWN_BEFORE: usize = 60;
 const SHOWN_AFTER: usize = 60;
 
-/// Why a text is no rule, and where.
+/// The reason why a text is no rule, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}")]
 pub struct RuleError {

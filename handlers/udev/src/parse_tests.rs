@@ -7,7 +7,7 @@ fn explain(rule: &str) -> String {
 }
 
 #[test]
-fn the_twelve_fields_are_read() {
+fn twelve_fields_are_parsed() {
     for (text, scope, key) in [
         (r#"ATTR{idVendor}=="x""#, Scope::Device, Key::Attr("idVendor".into())),
         (r#"ATTRS{power/control}=="x""#, Scope::Lineage, Key::Attr("power/control".into())),
@@ -28,13 +28,13 @@ fn the_twelve_fields_are_read() {
 }
 
 #[test]
-fn blanks_may_stand_between_the_parts() {
+fn blanks_are_allowed_between_the_parts() {
     let tight: Rule = r#"KERNEL!="video*",ATTR{a b}=="c""#.parse().unwrap();
     assert_eq!(" KERNEL != \"video*\"\t,\n ATTR{a b}\n==\t\"c\" \n".parse(), Ok(tight));
 }
 
 #[test]
-fn a_value_may_hold_anything_and_an_escaped_quote() {
+fn value_may_hold_an_escaped_quote() {
     let rule: Rule =
         r#"ATTR{name}=="a \"b\" {c}, $d \\e\n""#.parse().unwrap_or_else(|error: RuleError| panic!("{error}"));
     assert_eq!(rule.filters.len(), 1);
@@ -42,7 +42,7 @@ fn a_value_may_hold_anything_and_an_escaped_quote() {
 }
 
 #[test]
-fn an_error_shows_the_rule_with_carets_below_the_place() {
+fn error_shows_the_rule_with_carets() {
     for (rule, explanation) in [
         (r#"KERNAL=="video*""#, "unknown field 'KERNAL', did you mean 'KERNEL'?\n  KERNAL==\"video*\"\n  ^^^^^^"),
         (r#"kernel=="a""#, "unknown field 'kernel', did you mean 'KERNEL'?\n  kernel==\"a\"\n  ^^^^^^"),
@@ -85,7 +85,7 @@ fn an_error_shows_the_rule_with_carets_below_the_place() {
 }
 
 #[test]
-fn an_attribute_is_a_path_below_the_device() {
+fn attribute_is_a_path_below_the_device() {
     let kind = |name: &str| format!("ATTRS{{{name}}}!=\"x\"").parse::<Rule>().map_err(|error| error.kind);
     for name in ["..", "a/../b", "/a", "a/", "a//b", "./a", "$kernel", "a%n", "[net/lo]address", "a\0b"] {
         assert_eq!(kind(name), Err(RuleErrorKind::AttributeName), "{name:?}");
@@ -96,13 +96,13 @@ fn an_attribute_is_a_path_below_the_device() {
 }
 
 #[test]
-fn the_column_counts_characters() {
+fn column_counts_characters() {
     let rule = r#"KERNEL=="é", NOPE=="x""#;
     assert_eq!(rule.parse::<Rule>().unwrap_err().column(rule), 14);
 }
 
 #[test]
-fn of_a_long_rule_the_neighbourhood_is_shown() {
+fn long_rule_is_shown_in_part() {
     let rule = format!("KERNEL==\"{}\", KERNAL==\"{}\"", "a".repeat(5000), "b".repeat(5000));
     let explanation = explain(&rule);
     let lines: Vec<&str> = explanation.lines().collect();
@@ -112,7 +112,7 @@ fn of_a_long_rule_the_neighbourhood_is_shown() {
 }
 
 #[test]
-fn udevs_other_keys_are_refused_as_such() {
+fn other_udev_keys_are_refused_by_name() {
     for rule in [
         r#"ACTION=="add""#,
         r#"CONST{arch}=="x86""#,
@@ -141,7 +141,7 @@ fn udevs_other_keys_are_refused_as_such() {
 }
 
 #[test]
-fn the_rules_upstream_refuses_are_refused() {
+fn rules_refused_upstream_are_refused() {
     for rule in
         ["TAG-=\"uaccess\"", "TAG:=\"uaccess\"", "TAG=\"uaccess\"", "TEST{key}==\"value", "SECLABEL{key}==\"value"]
     {
@@ -173,20 +173,20 @@ fn filter() -> impl Strategy<Value = Filter> {
 
 proptest! {
     #[test]
-    fn what_is_printed_parses_to_the_same(filters in prop::collection::vec(filter(), 1..5)) {
+    fn printed_rule_parses_to_itself(filters in prop::collection::vec(filter(), 1..5)) {
         let rule = Rule { filters };
         prop_assert_eq!(rule.to_string().parse(), Ok(rule));
     }
 
     #[test]
-    fn no_text_makes_the_parser_panic(text in "\\PC{0,60}|[A-Z{}=!\"\\[\\]|, \\\\]{0,60}") {
+    fn arbitrary_text_causes_no_panic(text in "\\PC{0,60}|[A-Z{}=!\"\\[\\]|, \\\\]{0,60}") {
         if let Err(error) = text.parse::<Rule>() {
             prop_assert!(error.explain(&text).lines().count() == 3);
         }
     }
 
     #[test]
-    fn no_damage_to_a_rule_makes_the_parser_panic(at in 0usize..60, insert in "\\PC{0,3}") {
+    fn mutated_rules_cause_no_panic(at in 0usize..60, insert in "\\PC{0,3}") {
         let rule = r#"SUBSYSTEM=="video4linux|media", ATTRS{idVendor}!="04[6-9a]d""#;
         let (head, tail) = rule.split_at(at.min(rule.len()));
         let text = format!("{head}{insert}{}", tail.get(1..).unwrap_or_default());

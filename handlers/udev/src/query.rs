@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rule_narrows_by_every_name_it_demands() {
+    fn one_rule_narrows_by_every_name_it_requires() {
         let query = Query::covering(&rules(&[
             r#"SUBSYSTEM=="video4linux|media", KERNEL=="video[0-9]*", DEVPATH=="/devices/pci*", ATTRS{idVendor}=="046d", ATTR{index}!="1""#,
         ]));
@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn one_device_is_asked_for_by_its_path_whatever_it_is_called() {
+    fn device_is_queried_by_path_under_any_name() {
         let query = Query::device("/devices/a[1]/b|c*", &rules(&[r#"KERNEL=="x", ATTRS{idVendor}=="046d""#]));
         let (devpaths, attributes) = (set(&["/devices/a?1?/b?c?"]), set(&["idVendor"]));
         assert_eq!(query, Query { devpaths, attributes, ..Query::default() });
     }
 
     #[test]
-    fn several_rules_narrow_only_by_what_each_demands() {
+    fn several_rules_narrow_by_common_requirements() {
         let query = Query::covering(&rules(&[r#"SUBSYSTEM=="tty", KERNEL=="ttyUSB*""#, r#"SUBSYSTEM=="usb""#]));
         assert_eq!((query.subsystems, query.sysnames), (set(&["tty", "usb"]), set(&[])));
         let query = Query::covering(&rules(&[r#"SUBSYSTEM=="tty""#, r#"KERNEL=="null""#]));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn more_names_than_a_query_takes_do_not_narrow() {
+    fn names_beyond_the_limit_do_not_narrow() {
         let rule = |count: usize| {
             let names: Vec<String> = (0..count).map(|index| format!("video{index}")).collect();
             Query::covering(&rules(&[&format!(r#"KERNEL=="{}""#, names.join("|"))])).sysnames.len()
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn the_second_filter_on_a_key_narrows_if_the_first_can_not() {
+    fn second_filter_on_a_key_narrows_when_the_first_cannot() {
         let query = Query::covering(&rules(&[r#"SUBSYSTEM!="usb", SUBSYSTEM=="tty""#]));
         assert_eq!(query.subsystems, set(&["tty"]));
     }
 
     #[test]
-    fn uevents_of_the_named_subsystems_wake() {
+    fn uevents_of_named_subsystems_start_rounds() {
         for (texts, wake) in [
             (&[][..], &[][..]),
             (&[r#"SUBSYSTEM=="tty""#, r#"SUBSYSTEM=="usb|tty", KERNEL=="1-*""#], &["tty", "usb"]),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_query_admits_every_device_a_rule_holds_for() {
+    fn query_admits_every_device_a_rule_matches() {
         let snapshot = crate::fixture::snapshot();
         let rules = rules(&[
             r#"SUBSYSTEM=="video4linux", KERNEL=="video[!1]""#,

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lineage_ends_even_if_parents_go_round_or_do_not_exist() {
+    fn lineage_ends_with_cyclic_or_missing_parents() {
         let parents = [None, Some(2), Some(1), Some(3), Some(77)];
         let snapshot: Snapshot = parents.into_iter().map(|parent| Record { parent, ..Record::default() }).collect();
         let depths: Vec<usize> = (0..6).map(|index| snapshot.lineage(index).count()).collect();

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_name_becomes_part_of_a_variable() {
+    fn resource_name_becomes_part_of_a_variable() {
         let spelt = |value: &str| ResourceName::parse(value.as_bytes()).map(|name| name.0);
         assert_eq!(spelt(" akri.sh/udev-usb-key\n"), Some("AKRI_SH_UDEV-USB-KEY".into()));
         assert_eq!(spelt(" \n"), None);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usb_node_gives_its_numbers_without_zeros() {
+    fn usb_node_gives_numbers_without_zeros() {
         let name = ResourceName("A".into());
         assert_eq!(name.usb("/dev/bus/usb/001/010", ""), pair("USB_RESOURCE_A", "1:10"));
         assert_eq!(name.usb("/dev/bus/usb/002/005", "_3"), pair("USB_RESOURCE_A_3", "2:5"));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pci_path_gives_its_last_address() {
+    fn pci_path_gives_its_last_address() {
         let name = ResourceName("A".into());
         let nvme = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0";
         assert_eq!(name.pci(nvme), pair("PCI_RESOURCE_A", "0000:01:00.0"));

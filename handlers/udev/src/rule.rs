@@ -62,7 +62,7 @@ pub enum Operator {
 }
 
 impl Rule {
-    /// Whether the rule holds for the device at `index`: every filter on the device itself does, and all filters on the
+    /// Returns whether the rule holds for the device at `index`: every filter on the device itself does, and all filters on the
     /// lineage do for one and the same of the device and its ancestors, as in udev.
     pub fn holds(&self, snapshot: &Snapshot, index: usize) -> bool {
         let all = |scope: Scope, record: &Record| {
@@ -74,7 +74,7 @@ impl Rule {
 }
 
 impl Filter {
-    /// Whether the filter holds for this record alone. Without a driver, a subsystem or a property the empty string is
+    /// Returns whether the filter holds for this record alone. Without a driver, a subsystem or a property the empty string is
     /// compared. Without the attribute the filter does not hold, whatever the operator.
     pub fn holds(&self, record: &Record) -> bool {
         let value = match (&self.key, self.key.value(record)) {

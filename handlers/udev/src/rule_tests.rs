@@ -19,7 +19,7 @@ fn check(table: &[(&str, &[&str])]) {
 }
 
 #[test]
-fn filters_on_the_device_itself_find_it() {
+fn filters_match_the_device_itself() {
     check(&[
         (r#"SUBSYSTEM=="video4linux""#, &VIDEOS),
         (r#"KERNEL=="null""#, &[NULL]),
@@ -43,7 +43,7 @@ fn filters_on_the_device_itself_find_it() {
 }
 
 #[test]
-fn several_filters_on_one_key_all_have_to_hold() {
+fn all_filters_on_one_key_must_match() {
     check(&[
         (r#"ENV{DEVNAME}=="/dev/null", ENV{MINOR}=="5""#, &NONE),
         (r#"ENV{DEVNAME}=="/dev/null", ENV{MINOR}=="3""#, &[NULL]),
@@ -54,7 +54,7 @@ fn several_filters_on_one_key_all_have_to_hold() {
 }
 
 #[test]
-fn a_missing_property_is_the_empty_string() {
+fn missing_property_is_the_empty_string() {
     check(&[
         (r#"ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#, &[VIDEO0]),
         (r#"SUBSYSTEM=="usb", ENV{DEVTYPE}=="""#, &[HUB10, DISK]),
@@ -65,7 +65,7 @@ fn a_missing_property_is_the_empty_string() {
 }
 
 #[test]
-fn a_missing_attribute_never_matches() {
+fn missing_attribute_never_matches() {
     check(&[
         (r#"ATTR{idVendor}=="046d""#, &[CAMERA]),
         (r#"SUBSYSTEM=="usb", ATTR{idVendor}!="046d""#, &[HUB, HUB10, DISK]),
@@ -78,7 +78,7 @@ fn a_missing_attribute_never_matches() {
 }
 
 #[test]
-fn white_space_at_the_end_of_an_attribute_counts_only_if_asked_for() {
+fn trailing_space_of_an_attribute_is_compared_on_request() {
     check(&[
         (r#"SUBSYSTEM=="video4linux", ATTR{name}=="HD Pro Webcam C920""#, &VIDEOS),
         (r#"SUBSYSTEM=="video4linux", ATTR{name}=="HD Pro Webcam C920  ""#, &VIDEOS),
@@ -89,7 +89,7 @@ fn white_space_at_the_end_of_an_attribute_counts_only_if_asked_for() {
 }
 
 #[test]
-fn plural_filters_look_at_the_device_and_above() {
+fn plural_filters_match_the_device_or_an_ancestor() {
     check(&[
         (r#"SUBSYSTEM=="video4linux", ATTRS{idVendor}=="046d""#, &VIDEOS),
         (r#"ATTRS{idProduct}=="082d", ATTRS{idVendor}=="046d", KERNEL=="video0""#, &[VIDEO0]),
@@ -103,7 +103,7 @@ fn plural_filters_look_at_the_device_and_above() {
 }
 
 #[test]
-fn plural_filters_hold_on_one_and_the_same_ancestor() {
+fn plural_filters_match_one_and_the_same_ancestor() {
     check(&[
         // 1-1 has the vendor, the controller above it the name.
         (r#"KERNEL=="video0", ATTRS{idVendor}=="046d", KERNELS=="0000:00:14.0""#, &NONE),
@@ -114,7 +114,7 @@ fn plural_filters_hold_on_one_and_the_same_ancestor() {
 }
 
 #[test]
-fn plural_inequality_holds_if_one_candidate_differs() {
+fn plural_inequality_matches_if_one_candidate_differs() {
     check(&[
         // The device itself has no driver, which is another one than usb.
         (r#"KERNEL=="video0", DRIVERS!="usb""#, &[VIDEO0]),
@@ -127,7 +127,7 @@ fn plural_inequality_holds_if_one_candidate_differs() {
 }
 
 #[test]
-fn the_rules_upstream_supports_are_read() {
+fn rules_supported_upstream_are_parsed() {
     for (count, rule) in [
         (1, r#"SUBSYSTEM=="video4linux""#),
         (2, r#"KERNEL=="video*", ENV{ID_SERIAL}=="?*""#),

@@ -1,8 +1,7 @@
-//! The agent from start to stop. The order at the start is that of rule 6: lock, journal, what pods use, cluster,
+//! The agent from start to stop. It starts in the order of rule 6: lock, journal, device usage of pods, cluster,
 //! registration with the kubelet, handlers.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -10,56 +9,64 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_cluster::kubernetes::{Client, Kubernetes};
+use akri_cluster::local::{Local, StoreError};
+use akri_cluster::{Cluster, ConfigurationReport, Manifests, ReportedCondition};
+use akri_kubelet::Plugins;
+use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
-use akri_model::names::{Key, hash_of_instance, resource_name};
+use akri_model::names::{Key, RESOURCE_PREFIX, Usage, hash_of_instance, parse_slot_annotation, resource_name};
+use akri_node::uevent::Listener;
+use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
-use kube::Client;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::cdi::Cdi;
-use crate::cluster::kubernetes::Kubernetes;
-use crate::cluster::local::{Local, StoreError};
-use crate::cluster::{Cluster, Manifests, Report, ReportedCondition};
+use crate::discovery::handler_reports::Reporter;
 use crate::discovery::properties::Properties;
-use crate::discovery::registry::Registry;
-use crate::discovery::reports::Reporter;
+use crate::discovery::registry::{Handlers, Registry};
 use crate::discovery::sources::Providers;
+use crate::http_server::Server;
 use crate::journal::{Journal, JournalError};
-use crate::listen::Server;
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
+use crate::owner::orphans::Orphans;
 use crate::owner::{Context, Owner};
-use crate::plugin::Plugins;
+use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling, UsageSnapshot};
 use crate::publisher::Publisher;
-use crate::reclaim::{Claims, Reclaimer};
-use crate::remote::{self, Remote};
-use crate::uevent::Listener;
+use crate::resource_names::ResourceNames;
+use crate::state_dir::{self, StateDirError};
 
-/// Instances created at once.
-const NAMING: usize = 32;
+/// Maximum number of Instances created concurrently.
+const MAX_CONCURRENT_CREATES: usize = 32;
+
+/// Instances whose slots change in the API server at once.
+const API_WRITES: usize = 32;
 
 /// How long the end of the agent waits for what is still to be published.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an agent needs to know.
+/// The settings of an agent.
 #[derive(Clone)]
 pub struct Settings {
     /// Name of this node.
     pub node: String,
-    /// Where Configurations come from and Instances go.
-    pub source: Source,
+    /// The store of Configurations and Instances.
+    pub source: ClusterKind,
     /// Component files and their DiscoveryHandler manifests.
     pub components: PathBuf,
     /// The kubelet's root directory.
     pub kubelet_dir: PathBuf,
-    /// Journal, Instances, compiled components. Made if need be, for this user alone.
+    /// Directory of the journal, Instances and compiled components. CreateOutcome if needed, with access for this user only.
     pub state_dir: PathBuf,
-    /// Who may serve remote discovery handlers.
-    pub remote: remote::Settings,
-    /// Where CDI specifications go, if anywhere.
+    /// The program that compiles components in a process of its own, which is this one.
+    pub compiler: Option<PathBuf>,
+    /// Settings of remote discovery handlers.
+    pub remote: akri_remote::Settings,
+    /// Where CDI specifications are written, if anywhere.
     pub cdi: Option<Cdi>,
     /// Where health and metrics are served, if anywhere.
     pub listen: Option<SocketAddr>,
@@ -67,47 +74,40 @@ pub struct Settings {
     pub sysfs: PathBuf,
     /// udev's database.
     pub udev_data: PathBuf,
-    /// How long after a restart, of the kubelet or of the agent, an unused claim is kept in any case.
-    pub settle: Duration,
-    /// The pod this agent runs in, if it does.
-    pub own_pod: Option<Key>,
+    /// How to observe what containers use.
+    pub polling: Polling,
 }
 
-/// Where Configurations come from and Instances go.
+/// The kinds of stores for Configurations and Instances.
 #[derive(Clone)]
-pub enum Source {
+pub enum ClusterKind {
     /// Local mode: a directory of manifests, and files for objects.
     Local(PathBuf),
     /// The API server of a cluster.
     Kubernetes(Client),
 }
 
-/// Why the agent did not start.
+/// The reason why the agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// No place to keep things.
-    #[error("cannot create state directory '{}': {reason}; name another one with --state-dir", path.display())]
-    State {
-        /// The directory.
-        path: PathBuf,
-        /// Why not.
-        reason: io::Error,
-    },
-    /// See there.
+    /// The state directory is not safe to use.
+    #[error(transparent)]
+    State(#[from] StateDirError),
+    /// The state directory can't be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// See there.
+    /// The journal can't be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// See there.
+    /// The local object store can't be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Health and metrics.
-    #[error("cannot listen on {address}: {reason}; name another address with --listen")]
+    /// The address for health and metrics can't be bound.
+    #[error("cannot listen on {address}: {reason}; set another address with --listen")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         reason: io::Error,
     },
     /// The component engine did not start.
@@ -115,18 +115,18 @@ pub enum AgentError {
     Sandbox(String),
 }
 
-/// Runs the agent until `stop` ends.
+/// Runs the agent until `stop` completes.
 pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(), AgentError> {
     tokio::pin!(stop);
-    prepare_state(&settings)?;
+    state_dir::prepare(&settings.state_dir, &settings.remote.directory)?;
     let _lock = tokio::select! {
         lock = lock::acquire(&settings.state_dir) => lock?,
         () = &mut stop => return Ok(()),
     };
     let (journal, entries) = Journal::open(&settings.state_dir)?;
-    let claims = Arc::new(Claims::new(last_generation(&entries)));
-    let reclaimer =
-        Reclaimer::start(&settings.kubelet_dir, Arc::clone(&claims), settings.settle, settings.own_pod.clone());
+    let claims = Arc::new(ClaimTracker::new(last_generation(&entries)));
+    let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), settings.polling.clone());
+    let checkpointed = if journal.lost_something() { checkpointed(&settings).await } else { BTreeMap::new() };
     let (cluster, components) = open(&settings).await?;
     let (metrics, ready) = (Metrics::default(), watch::Sender::new(false));
     let _server = listen(&settings, &metrics, ready.subscribe()).await?;
@@ -136,20 +136,30 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         publisher: Publisher::start(Arc::clone(&cluster)),
         cluster: Arc::clone(&cluster),
         journal,
-        plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.clone())),
+        plugins: Arc::new(Plugins::start(&settings.kubelet_dir, metrics.registrations())),
         claims,
-        sightings: reclaimer.sightings(),
+        snapshots: poller.snapshots(),
+        resource_names: ResourceNames::default(),
+        checkpointed,
+        api_writes: Semaphore::new(API_WRITES),
         cdi: settings.cdi.clone(),
-        naming: Semaphore::new(NAMING),
+        naming: Semaphore::new(MAX_CONCURRENT_CREATES),
         metrics,
     });
     let listener = Listener::start(&settings.udev_data);
     let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
-    let _reporter = Reporter::start(registry.handlers(), &registry.standings(), context.publisher.clone());
-    let (remote, registration) = Remote::start(settings.remote.clone(), &settings.state_dir, registry.handlers());
+    let _reporter = Reporter::start(registry.handlers(), &registry.activity(), context.publisher.clone());
+    let (remote, registration) =
+        Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers()));
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
-    let supervisor =
-        Supervisor { context: Arc::clone(&context), owners: BTreeMap::new(), entries, refused: BTreeMap::new(), ready };
+    let supervisor = Supervisor {
+        context: Arc::clone(&context),
+        owners: BTreeMap::new(),
+        entries,
+        refused: BTreeMap::new(),
+        orphans: Orphans::default(),
+        ready,
+    };
     let providers = Providers {
         handlers: registry.handlers(),
         properties: Properties::new(cluster.values()),
@@ -159,23 +169,25 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
     supervisor.stop().await;
     registration.stop().await;
-    let _ = timeout(LAST_WORDS, context.publisher.flush()).await; // what is not published by then is after the next start
+    let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // what is not published by then is after the next start
     drop(registry);
     context.plugins.shutdown().await;
     info!("agent stopped");
     Ok(())
 }
 
-/// The cluster, and where component files are. In local mode DiscoveryHandler objects may stand beside the components, and
-/// components beside the manifests.
+/// Opens the cluster; also returns the directories of component files. In local mode, component and manifest
+/// directories may each hold both kinds of files.
 async fn open(settings: &Settings) -> Result<(Arc<dyn Cluster>, Vec<PathBuf>), AgentError> {
     let mut directories = vec![settings.components.clone()];
     Ok(match &settings.source {
-        Source::Local(manifests) => {
+        ClusterKind::Local(manifests) => {
             directories.push(manifests.clone());
             (Arc::new(Local::open(directories.clone(), &settings.state_dir).await?), directories)
         }
-        Source::Kubernetes(client) => (Arc::new(Kubernetes::start(client.clone(), &settings.node)), directories),
+        ClusterKind::Kubernetes(client) => {
+            (Arc::new(Kubernetes::start(client.clone(), &settings.node, &settings.state_dir)), directories)
+        }
     })
 }
 
@@ -189,21 +201,34 @@ async fn listen(
     server.map(Some).map_err(|reason| AgentError::Listen { address, reason })
 }
 
-fn prepare_state(settings: &Settings) -> Result<(), AgentError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let parent = settings.state_dir.parent().map_or(Ok(()), fs::create_dir_all); // it may hold the sockets of handlers, too
-    let create = |()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&settings.state_dir);
-    let created = parent.and_then(create);
-    created.map_err(|reason| AgentError::State { path: settings.state_dir.clone(), reason })
+fn shared_by_component(handlers: watch::Receiver<Arc<Handlers>>) -> SharedByComponent {
+    Arc::new(move |name| handlers.borrow().ready.get(name).map(|handler| handler.shared))
 }
 
 fn start_host(settings: &Settings) -> Result<Host, AgentError> {
     let config = HostConfig {
         cache_dir: Some(settings.state_dir.join("compiled")),
+        compiler: settings.compiler.clone(),
         sysfs: settings.sysfs.clone(),
         udev_data: settings.udev_data.clone(),
     };
     Host::new(config).map_err(|error| AgentError::Sandbox(error.to_string()))
+}
+
+/// The slots that the kubelet's checkpoint has in use, by name: the answers in it carry our annotations (rule 45).
+async fn checkpointed(settings: &Settings) -> BTreeMap<String, Usage> {
+    let (kubelet_dir, node) = (settings.kubelet_dir.clone(), settings.node.clone());
+    let read = tokio::task::spawn_blocking(move || checkpoint::read(&kubelet_dir, RESOURCE_PREFIX)).await;
+    let allocated =
+        match read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|error| error.to_string())) {
+            Ok(allocated) => allocated,
+            Err(error) => {
+                info!("claims that the journal lost are not restored: {error}");
+                return BTreeMap::new();
+            }
+        };
+    let annotations = allocated.into_iter().flat_map(|container| container.annotations);
+    annotations.filter_map(|(name, value)| parse_slot_annotation(&name, &value, &node)).collect()
 }
 
 fn last_generation(entries: &BTreeMap<Key, Entry>) -> u64 {
@@ -211,15 +236,29 @@ fn last_generation(entries: &BTreeMap<Key, Entry>) -> u64 {
     claims.map(|claim| claim.generation).max().unwrap_or_default()
 }
 
+/// Which Configuration has each name.
+fn holders(manifests: &Manifests) -> BTreeMap<&str, &Arc<Configuration>> {
+    let mut holders: BTreeMap<&str, &Arc<Configuration>> = BTreeMap::new();
+    for configuration in manifests.configurations.values() {
+        let holder = holders.entry(&configuration.key.name).or_insert(configuration);
+        if configuration.rank() < holder.rank() {
+            *holder = configuration;
+        }
+    }
+    holders
+}
+
 /// Keeps an owner for each Configuration.
 struct Supervisor {
     context: Arc<Context>,
     owners: BTreeMap<Key, Owner>,
-    /// What the journal remembers of Configurations that have no owner yet.
+    /// Journal entries of Configurations that have no owner yet.
     entries: BTreeMap<Key, Entry>,
+    /// Claims of containers whose Configuration is gone.
+    orphans: Orphans,
     /// Configurations that are not served, and which one is instead.
     refused: BTreeMap<Key, Key>,
-    /// Set once everything that is to be served has an owner.
+    /// Set once every Configuration to be served has an owner.
     ready: watch::Sender<bool>,
 }
 
@@ -231,24 +270,54 @@ impl Supervisor {
         stop: impl Future<Output = ()>,
     ) -> Self {
         tokio::pin!(stop);
+        let mut snapshots = self.context.snapshots.clone();
         loop {
             let now = manifests.borrow_and_update().clone();
             self.reconcile(&now, &providers).await;
             if now.complete {
                 self.ready.send_replace(true);
             }
-            tokio::select! {
-                () = &mut stop => return self,
-                changed = manifests.changed() => if changed.is_err() { return self },
+            loop {
+                tokio::select! {
+                    () = &mut stop => return self,
+                    changed = manifests.changed() => if changed.is_err() { return self } else { break },
+                    Ok(()) = snapshots.changed() => {
+                        let snapshot = snapshots.borrow_and_update().clone();
+                        self.release_orphans(&snapshot).await;
+                    }
+                }
             }
         }
+    }
+
+    /// Ends claims of Configurations that are gone, when no container uses them any more (rule 43).
+    async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
+        let before = self.orphans.len();
+        for (key, entry) in self.orphans.judge(snapshot) {
+            let written = match entry {
+                Some(entry) => self.context.journal.put(entry).await,
+                None => self.context.journal.remove(key.clone()).await,
+            };
+            if let Err(error) = written {
+                warn!(instance = %key, "{error}");
+            }
+        }
+        self.context.claims.count(before, self.orphans.len());
+    }
+
+    fn keep_orphans(&mut self, entries: Vec<Entry>) {
+        let before = self.orphans.len();
+        for entry in entries {
+            self.orphans.keep(entry, &self.context.node, &self.context.claims);
+        }
+        self.context.claims.count(before, self.orphans.len());
     }
 
     async fn reconcile(&mut self, manifests: &Manifests, providers: &Providers) {
         if manifests.complete {
             self.remove_gone(manifests).await;
         }
-        let holders: BTreeMap<&str, &Arc<Configuration>> = self.holders(manifests);
+        let holders: BTreeMap<&str, &Arc<Configuration>> = holders(manifests);
         for configuration in manifests.configurations.values() {
             match holders.get(&*configuration.key.name) {
                 Some(holder) if holder.key != configuration.key => self.refuse(configuration, &holder.key).await,
@@ -257,26 +326,14 @@ impl Supervisor {
         }
     }
 
-    /// Which Configuration has each name.
-    fn holders<'a>(&self, manifests: &'a Manifests) -> BTreeMap<&'a str, &'a Arc<Configuration>> {
-        let rank = |configuration: &'a Configuration| configuration.rank(self.owners.contains_key(&configuration.key));
-        let mut holders: BTreeMap<&str, &Arc<Configuration>> = BTreeMap::new();
-        for configuration in manifests.configurations.values() {
-            let holder = holders.entry(&configuration.key.name).or_insert(configuration);
-            if rank(configuration) < rank(holder) {
-                *holder = configuration;
-            }
-        }
-        holders
-    }
-
     /// A Configuration that was deleted and made again is another one: the Instances of the old one go with it (rule 26).
     async fn serve(&mut self, configuration: &Arc<Configuration>, providers: &Providers) {
         let key = &configuration.key;
         self.refused.remove(key);
         if let Some(old) = self.owners.extract_if(.., |of, owner| of == key && owner.uid() != configuration.uid).next()
         {
-            old.1.delete().await;
+            let kept = old.1.delete().await;
+            self.keep_orphans(kept);
         }
         if let Some(owner) = self.owners.get(key) {
             return owner.update(Arc::clone(configuration));
@@ -286,20 +343,22 @@ impl Supervisor {
         self.owners.insert(key.clone(), owner);
     }
 
-    /// Of two Configurations with one name only one can be served (rule 29); the other one's status says so.
+    /// Refuses a Configuration whose name is held by another one (rule 29); its status says so.
     async fn refuse(&mut self, configuration: &Configuration, holder: &Key) {
         if let Some(owner) = self.owners.remove(&configuration.key) {
-            owner.delete().await;
+            let kept = owner.delete().await;
+            self.keep_orphans(kept);
         }
         if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
             return;
         }
         let resource = resource_name(&holder.name);
-        let message = format!("{resource} is the resource of Configuration {holder}, which had it first; rename one");
-        error!(configuration = %configuration.key, "not used: {message}");
+        let message =
+            format!("{resource} is the resource of Configuration {holder}, which was first; rename one of them");
+        error!(configuration = %configuration.key, "Configuration not served: {message}");
         let ready =
             ReportedCondition { kind: "Ready", holds: Some(false), reason: "ResourceNameTaken".to_owned(), message };
-        self.context.publisher.report(Report {
+        self.context.publisher.report(ConfigurationReport {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
@@ -312,7 +371,11 @@ impl Supervisor {
         let of = |key: &Key, entry: &Entry| {
             key.namespace == configuration.namespace && entry.configuration == configuration.name
         };
-        self.entries.extract_if(.., |key, entry| of(key, entry)).map(|(_, entry)| entry).collect()
+        let before = self.orphans.len();
+        let mut entries = self.orphans.take_of(configuration);
+        self.context.claims.count(before, self.orphans.len());
+        entries.extend(self.entries.extract_if(.., |key, entry| of(key, entry)).map(|(_, entry)| entry));
+        entries
     }
 
     async fn remove_gone(&mut self, manifests: &Manifests) {
@@ -320,18 +383,25 @@ impl Supervisor {
         let gone = self.owners.extract_if(.., |key, _| !manifests.configurations.contains_key(key));
         for (key, owner) in gone.collect::<Vec<_>>() {
             info!(configuration = %key, "Configuration is gone, its Instances go too");
-            owner.delete().await;
+            let kept = owner.delete().await;
+            self.keep_orphans(kept);
         }
         let exists = |key: &Key, entry: &Entry| {
-            manifests.configurations.contains_key(&Key::new(key.namespace.clone(), entry.configuration.clone()))
+            let of = Key::new(key.namespace.clone(), entry.configuration.clone());
+            manifests.configurations.contains_key(&of) || manifests.invalid.contains(&of)
         };
         for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
-            info!(instance = %key, "its Configuration went while the agent was away");
+            info!(instance = %key, "its Configuration was deleted while the agent was stopped; deleting it");
             if let (Some(cdi), Some(hash)) = (&self.context.cdi, hash_of_instance(&entry.configuration, &key.name)) {
                 cdi.remove(&entry.configuration, hash).await;
             }
-            self.context.publisher.delete(key.clone(), entry.uid);
-            if let Err(error) = self.context.journal.remove(key).await {
+            self.context.publisher.delete(key.clone(), entry.uid.clone());
+            let before = self.orphans.len();
+            let kept = self.orphans.keep(entry, &self.context.node, &self.context.claims);
+            self.context.claims.count(before, self.orphans.len());
+            if kept {
+                warn!(instance = %key, "containers still use it: its claims are kept");
+            } else if let Err(error) = self.context.journal.remove(key).await {
                 warn!("{error}");
             }
         }

@@ -1,6 +1,6 @@
-//! CDI specification files, for Podman, Docker, containerd and CRI-O: one file for each Instance, so that each is made,
-//! changed and removed on its own (Container Device Interface 0.5.0: the first version whose device nodes have a host path
-//! and whose device names may begin with a digit).
+//! CDI specification files, for Podman, Docker, containerd and CRI-O. Each Instance has a file of its own, which is
+//! created, changed and removed independently. The files follow Container Device Interface 0.5.0, the first version
+//! that allows host paths of device nodes and device names beginning with a digit.
 
 use std::fs;
 use std::io;
@@ -8,23 +8,22 @@ use std::path::{Path, PathBuf};
 
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{RESOURCE_PREFIX, cdi_class};
+use akri_node::replace::replace;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::replace::replace;
-
-/// Where specification files go.
+/// The destination of specification files.
 #[derive(Debug, Clone)]
 pub struct Cdi {
     /// A directory that container engines read, such as `/var/run/cdi`.
     pub directory: PathBuf,
-    /// Whether the kubelet is told CDI names instead of device nodes and mounts (rule 8).
+    /// Whether the kubelet gets CDI names instead of device nodes and mounts (rule 8).
     pub kubelet: bool,
 }
 
 impl Cdi {
-    /// Writes the file of an Instance; says whether it is there now. It is on disk if the kubelet is told its name, since a
-    /// name that can't be resolved stops the container.
+    /// Writes the file of an Instance; returns whether it exists now. It is synced to disk if the kubelet gets its
+    /// name, since an unresolvable name keeps the container from starting.
     pub async fn put(&self, configuration: &str, hash: &str, edits: &ContainerEdits) -> bool {
         let path = self.path(configuration, hash);
         let text = format!("{:#}\n", spec(configuration, hash, edits));
@@ -32,7 +31,7 @@ impl Cdi {
         self.run(path, move |path| replace(path, text.as_bytes(), sync)).await
     }
 
-    /// Removes the file of an Instance; one that is not there is fine.
+    /// Removes the file of an Instance, if it exists.
     pub async fn remove(&self, configuration: &str, hash: &str) {
         self.run(self.path(configuration, hash), |path| match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_what_the_specification_says() {
+    async fn file_follows_the_cdi_specification() {
         let directory = tempfile::tempdir().unwrap();
         let cdi = Cdi { directory: directory.path().join("cdi"), kubelet: true };
         assert!(cdi.put("my.cam", "8120fe", &edits()).await);
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_cannot_be_made_is_a_warning() {
+    async fn uncreatable_directory_is_a_warning() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();

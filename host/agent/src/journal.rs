@@ -44,6 +44,29 @@ pub enum JournalError {
 enum Record {
     Put(Box<Entry>),
     Remove(Key),
+    /// The first record of a file. Journals of version 0.1 have none.
+    Header(Header),
+}
+
+/// What wrote a journal, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    format: u32,
+    /// The kernel's `boot_id`: no container outlives it.
+    boot: String,
+}
+
+/// The format of a journal that this agent writes.
+const FORMAT: u32 = 2;
+
+/// What a journal's text amounts to.
+#[derive(Debug, Default)]
+struct Replayed {
+    entries: BTreeMap<Key, Entry>,
+    header: Option<Header>,
+    /// Lines that cannot be read.
+    damaged: usize,
 }
 
 /// A handle to the journal's writer; cheap to clone.
@@ -51,24 +74,33 @@ enum Record {
 pub struct Journal {
     writes: mpsc::Sender<(Record, oneshot::Sender<Result<(), String>>)>,
     damaged: bool,
+    /// There was none.
+    new: bool,
 }
 
 impl Journal {
     /// Opens the journal of a state directory and returns what it remembers.
     pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), JournalError> {
         let path = state.join("journal.jsonl");
-        let (entries, damaged) = read(&path)?;
+        let new = !path.exists();
+        let boot = boot_id();
+        let (entries, damaged) = read(&path, &boot)?;
         let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
-        let mut file = LogFile { path, file: None, size: 0, live };
+        let mut file = LogFile { path, file: None, size: 0, live, boot };
         file.rewrite()?;
         let (writes, requests) = mpsc::channel(QUEUE);
         tokio::spawn(write_all(file, requests));
-        Ok((Self { writes, damaged }, entries))
+        Ok((Self { writes, damaged, new }, entries))
     }
 
     /// Whether lines could not be read when it was opened, so that what it remembers may be too old.
     pub fn was_damaged(&self) -> bool {
         self.damaged
+    }
+
+    /// Whether claims of containers that run may be missing.
+    pub fn lost_something(&self) -> bool {
+        self.damaged || self.new
     }
 
     /// Remembers an Instance as it is now. It is on disk when this returns. A write that failed may still take effect
@@ -117,6 +149,7 @@ struct LogFile {
     size: u64,
     /// The last line of each Instance.
     live: BTreeMap<Key, String>,
+    boot: String,
 }
 
 impl LogFile {
@@ -149,12 +182,15 @@ impl LogFile {
                 self.live.remove(&key);
                 line_of(&Record::Remove(key))
             }
+            header @ Record::Header(_) => line_of(&header),
         }
     }
 
     /// Writes what is live to a new file and puts it in the old one's place.
     fn rewrite(&mut self) -> Result<(), JournalError> {
-        let text: String = self.live.values().map(String::as_str).collect();
+        let header = Header { format: FORMAT, boot: self.boot.clone() };
+        let header = line_of(&Record::Header(header));
+        let text: String = [header.as_str()].into_iter().chain(self.live.values().map(String::as_str)).collect();
         let beside = self.path.with_extension("jsonl.new");
         let replaced = File::create(&beside).and_then(|mut file| {
             write_synced(&mut file, text.as_bytes())?;
@@ -197,23 +233,36 @@ fn parse_line(line: &str) -> Option<Record> {
     (sum == checksum(json)).then(|| serde_json::from_str(json).ok()).flatten()
 }
 
-fn read(path: &Path) -> Result<(BTreeMap<Key, Entry>, bool), JournalError> {
+/// The kernel's identifier of this boot; empty where there is none.
+fn boot_id() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), JournalError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
         Err(source) => return Err(JournalError::Io { action: "read", path: path.to_owned(), source }),
     };
-    let (entries, damaged) = replay(&String::from_utf8_lossy(&bytes));
+    let Replayed { mut entries, header, mut damaged } = replay(&String::from_utf8_lossy(&bytes));
+    if let Some(header) = header.as_ref().filter(|header| header.format > FORMAT) {
+        warn!("journal '{}' was written by a newer agent (format {})", path.display(), header.format);
+        damaged = damaged.max(1); // it may say more than this agent understands
+    }
     if damaged > 0 {
         set_aside(path, damaged)?;
+    }
+    if header.is_some_and(|header| header.boot != boot) {
+        let claims = entries.values_mut().flat_map(|entry| entry.claims.values_mut());
+        claims.for_each(|claim| claim.seen = true); // no container of before runs: those that come back are listed (rule 47)
     }
     Ok((entries, damaged > 0))
 }
 
-/// The entries a journal's text amounts to, and how many of its lines can't be read.
-fn replay(text: &str) -> (BTreeMap<Key, Entry>, usize) {
-    let mut entries = BTreeMap::new();
-    let mut damaged = 0;
+fn replay(text: &str) -> Replayed {
+    let mut replayed = Replayed::default();
+    let Replayed { entries, header, damaged } = &mut replayed;
     let complete = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or_default());
     for line in complete.split('\n').filter(|line| !line.is_empty()) {
         match parse_line(line) {
@@ -223,10 +272,11 @@ fn replay(text: &str) -> (BTreeMap<Key, Entry>, usize) {
             Some(Record::Remove(key)) => {
                 entries.remove(&key);
             }
-            None => damaged += 1,
+            Some(Record::Header(found)) => *header = Some(found),
+            None => *damaged += 1,
         }
     }
-    (entries, damaged)
+    replayed
 }
 
 fn set_aside(path: &Path, damaged: usize) -> Result<(), JournalError> {
@@ -237,14 +287,16 @@ fn set_aside(path: &Path, damaged: usize) -> Result<(), JournalError> {
 
 #[cfg(test)]
 mod tests {
-    use akri_model::claim::Claim;
+    use akri_model::claim::{ClaimState, JournaledClaim};
     use akri_model::instance::Online;
-    use akri_model::names::Identity;
+    use akri_model::names::{Identity, Usage};
 
     use super::*;
 
     fn entry(name: &str) -> Entry {
-        let claim = Claim { usage: "node".into(), edits: Default::default(), generation: 3, doubtful: false };
+        let usage = Usage::Instance { node: "node".into() };
+        let claim =
+            JournaledClaim { usage, edits: Default::default(), generation: 3, seen: false, state: ClaimState::Held };
         Entry {
             key: Key::new("default", name),
             uid: "u".into(),
@@ -261,7 +313,7 @@ mod tests {
     }
 
     fn reopened(state: &Path) -> Vec<String> {
-        read(&state.join("journal.jsonl")).unwrap().0.into_keys().map(|key| key.name).collect()
+        read(&state.join("journal.jsonl"), "b").unwrap().0.into_keys().map(|key| key.name).collect()
     }
 
     #[tokio::test]
@@ -327,12 +379,58 @@ mod tests {
         let inner = state.path().join("state");
         fs::create_dir(&inner).unwrap();
         let (journal, _) = Journal::open(&inner).unwrap();
-        let mut file = LogFile { path: inner.join("gone/journal.jsonl"), file: None, size: 0, live: BTreeMap::new() };
+        let mut file = LogFile {
+            path: inner.join("gone/journal.jsonl"),
+            file: None,
+            size: 0,
+            live: BTreeMap::new(),
+            boot: "b".into(),
+        };
         let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();
         assert!(error.to_string().contains("cannot write journal"), "{error}");
         fs::create_dir(inner.join("gone")).unwrap();
         file.append(vec![Record::Put(Box::new(entry("b")))]).unwrap();
         assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
         journal.put(entry("c")).await.unwrap();
+    }
+
+    /// A journal as version 0.1 wrote it.
+    const OLD: &str = r#"{"put":{"key":{"namespace":"default","name":"cam-1"},"uid":"u","identity":"i","configuration":"cam","configurationUid":"c","shared":true,"capacity":2,"device":{"id":"d"},"online":"true","withheld":false,"claims":{"0":{"usage":"node","edits":{},"generation":3,"doubtful":false},"1":{"usage":"C:0:node","edits":{},"generation":4,"doubtful":true}}}}"#;
+
+    #[test]
+    fn journal_of_version_0_1_is_upgraded() {
+        let state = tempfile::tempdir().unwrap();
+        let path = state.path().join("journal.jsonl");
+        fs::write(&path, format!("{} {OLD}\n", checksum(OLD))).unwrap();
+        let (entries, damaged) = read(&path, "b").unwrap();
+        assert!(!damaged);
+        let claims = &entries[&Key::new("default", "cam-1")].claims;
+        assert_eq!(
+            claims.values().map(|claim| claim.state).collect::<Vec<_>>(),
+            [ClaimState::Held, ClaimState::Releasing]
+        );
+        assert!(claims.values().all(|claim| !claim.seen));
+    }
+
+    #[test]
+    fn journal_of_a_newer_agent_is_set_aside_and_read() {
+        let state = tempfile::tempdir().unwrap();
+        let path = state.path().join("journal.jsonl");
+        let header = line_of(&Record::Header(Header { format: FORMAT + 1, boot: "b".into() }));
+        fs::write(&path, format!("{header}{}", put_line(&entry("a")))).unwrap();
+        let (entries, damaged) = read(&path, "b").unwrap();
+        assert_eq!((entries.len(), damaged), (1, true));
+        assert!(path.with_extension("jsonl.damaged").exists());
+    }
+
+    #[test]
+    fn claims_of_before_a_reboot_count_as_seen() {
+        let state = tempfile::tempdir().unwrap();
+        let path = state.path().join("journal.jsonl");
+        let header = line_of(&Record::Header(Header { format: FORMAT, boot: "b".into() }));
+        fs::write(&path, format!("{header}{}", put_line(&entry("a")))).unwrap();
+        let seen = |boot| read(&path, boot).unwrap().0.into_values().all(|entry| entry.claims[&0].seen);
+        assert!(!seen("b"), "the same boot");
+        assert!(seen("c"));
     }
 }

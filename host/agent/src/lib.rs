@@ -1,19 +1,16 @@
-//! The agent of one node: it runs discovery handlers, keeps an Instance for each device they find, and lets the kubelet
-//! hand the devices to containers. The rules that comments name by number are in `docs/rules.md`.
+//! The agent of one node. It runs discovery handlers, maintains an Instance for each discovered device, and serves the
+//! devices to the kubelet. The numbered rules in comments are described in `docs/rules.md`.
 
 pub mod agent;
 pub mod cdi;
-pub mod cluster;
+mod container_response;
 pub mod discovery;
+pub mod http_server;
 pub mod journal;
-pub mod listen;
 pub mod lock;
 pub mod metrics;
 pub mod owner;
-pub mod plugin;
+pub mod pod_resources_poller;
 pub mod publisher;
-pub mod reclaim;
-pub mod remote;
-mod replace;
-pub mod uevent;
-mod watch_dir;
+pub mod resource_names;
+pub mod state_dir;

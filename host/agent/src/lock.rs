@@ -1,4 +1,4 @@
-//! One agent for one state directory: a second one waits until the first is gone, as in a rolling update (rule 6).
+//! The lock of a state directory: a second agent waits for the first to end, as in a rolling update (rule 6).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -9,18 +9,18 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::time::sleep;
 use tracing::warn;
 
-/// Pause between tries.
+/// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// The lock could not be tried.
+/// The lock file can't be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot lock '{}': {reason}; name another state directory with --state-dir", path.display())]
+#[error("cannot lock '{}': {reason}; set another state directory with --state-dir", path.display())]
 pub struct LockError {
     path: PathBuf,
     reason: io::Error,
 }
 
-/// Held until it is dropped, or the process ends in whatever way.
+/// A held lock. It is released on drop, and when the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
@@ -32,15 +32,15 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     let failed = |reason| LockError { path: path.clone(), reason };
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-    let mut told = false;
+    let mut warned = false;
     while !try_lock(&file).map_err(failed)? {
-        if !told {
+        if !warned {
             let holder = holder(&mut file);
             warn!(
-                "state directory '{}' is in use by the agent with pid {holder}: waiting for it to end",
+                "state directory '{}' is locked by the agent with pid {holder}; waiting for it to end",
                 state.display()
             );
-            told = true;
+            warned = true;
         }
         sleep(RETRY).await;
     }
@@ -48,10 +48,10 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
     Ok(Lock { _file: file })
 }
 
-/// Whether nobody holds the lock of a state directory; false if that can't be told.
+/// Returns whether the lock of a state directory is free; false if that can't be determined.
 pub fn is_free(state: &Path) -> bool {
     match File::open(state.join("lock")) {
-        // Beside others who look, and let go at once: an agent that starts just then tries again.
+        // A shared lock for a moment: an agent that starts just then retries.
         Ok(file) => flock_now(&file, FlockOperation::NonBlockingLockShared).unwrap_or(false),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
@@ -61,7 +61,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
     flock_now(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Whether it could be had at once.
+/// Tries to lock; returns whether it succeeded.
 fn flock_now(file: &File, operation: FlockOperation) -> io::Result<bool> {
     match flock(file, operation) {
         Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! What the agent counts, in the OpenMetrics format: names begin with `akri_`, units are base units.
+//! The metrics of the agent in the OpenMetrics format: names begin with `akri_`, units are base units.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,13 +12,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// Everything that is counted. Clones count together.
+/// All metrics. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
     rounds: Family<Round, Counter>,
     round_durations: Family<Handler, Histogram, fn() -> Histogram>,
     instances: Family<Configuration, Gauge>,
+    unconfirmed: Family<Configuration, Gauge>,
+    orphaned: Family<Configuration, Gauge>,
+    sync_failures: Counter,
     claims: Family<Claim, Counter>,
     allocate_duration: Histogram,
     reclaimed: Counter,
@@ -56,6 +59,9 @@ impl Default for Metrics {
             rounds: Family::default(),
             round_durations: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 4.0, 10))),
             instances: Family::default(),
+            unconfirmed: Family::default(),
+            orphaned: Family::default(),
+            sync_failures: Counter::default(),
             claims: Family::default(),
             allocate_duration: Histogram::new(exponential_buckets(0.0005, 2.0, 13)),
             reclaimed: Counter::default(),
@@ -75,6 +81,11 @@ impl Metrics {
         let durations = self.round_durations.clone();
         akri.register_with_unit("discovery_round_duration", "Time a round takes", Unit::Seconds, durations);
         akri.register("instances", "Instances of this node by Configuration", self.instances.clone());
+        let help = "Slots whose claim or release the API server has not confirmed";
+        akri.register("slots_unconfirmed", help, self.unconfirmed.clone());
+        akri.register("claims_orphaned", "Claims of containers whose device has no Instance", self.orphaned.clone());
+        let help = "Attempts to agree with the API server about slots that failed and are repeated";
+        akri.register("slot_sync_failures", help, self.sync_failures.clone());
         akri.register(
             "claims",
             "Containers that asked for devices, by kind of resource and result",
@@ -87,26 +98,40 @@ impl Metrics {
         akri.register("plugin_registrations", "Resources registered with the kubelet", self.registrations.clone());
     }
 
-    /// A round has ended; `None` is success.
+    /// Counts a round; `None` is success.
     pub fn round(&self, handler: &str, error: Option<&RoundError>, took: Duration) {
         let result = error.map_or("Discovered", RoundError::reason);
         self.rounds.get_or_create(&Round { handler: handler.to_owned(), result }).inc();
         self.round_durations.get_or_create(&Handler { handler: handler.to_owned() }).observe(took.as_secs_f64());
     }
 
-    /// A Configuration has so many Instances on this node.
+    /// Sets the number of Instances of a Configuration on this node.
     pub fn instances(&self, namespace: &str, configuration: &str, count: usize) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
         self.instances.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Of a Configuration's slots on this node so many are unconfirmed, and so many claims have no Instance.
+    pub fn slots(&self, namespace: &str, configuration: &str, unconfirmed: usize, orphaned: usize) {
+        let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
+        self.unconfirmed.get_or_create(&labels).set(i64::try_from(unconfirmed).unwrap_or(i64::MAX));
+        self.orphaned.get_or_create(&labels).set(i64::try_from(orphaned).unwrap_or(i64::MAX));
+    }
+
+    /// An attempt to agree with the API server failed.
+    pub fn sync_failed(&self) {
+        self.sync_failures.inc();
     }
 
     /// A Configuration is gone.
     pub fn forget(&self, namespace: &str, configuration: &str) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
         self.instances.remove(&labels);
+        self.unconfirmed.remove(&labels);
+        self.orphaned.remove(&labels);
     }
 
-    /// A container asked for devices, of an Instance or of a Configuration.
+    /// Counts a container's request for devices of an Instance or of a Configuration.
     pub fn claim(&self, of_instance: bool, granted: bool, took: Duration) {
         let resource = if of_instance { "instance" } else { "configuration" };
         let result = if granted { "Granted" } else { "Refused" };
@@ -114,22 +139,22 @@ impl Metrics {
         self.allocate_duration.observe(took.as_secs_f64());
     }
 
-    /// A slot was given back since no container uses it.
+    /// Counts a slot released because no container uses it.
     pub fn reclaimed(&self) {
         self.reclaimed.inc();
     }
 
-    /// Two pods have one id at once.
+    /// Counts a device ID allocated to two pods at once.
     pub fn used_twice(&self) {
         self.used_twice.inc();
     }
 
-    /// A resource was registered with the kubelet.
-    pub fn registered(&self) {
-        self.registrations.inc();
+    /// Returns the counter of registrations with the kubelet.
+    pub fn registrations(&self) -> Counter {
+        self.registrations.clone()
     }
 
-    /// All of it as text (OpenMetrics 1.0).
+    /// Encodes all metrics as text (OpenMetrics 1.0).
     pub fn encode(&self) -> String {
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_is_counted_under_its_name() {
+    fn metrics_are_exported_by_name() {
         let metrics = Metrics::default();
         metrics.round("udev", None, Duration::from_millis(2));
         metrics.round("udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use akri_cluster::{Cluster, ClusterError, ConfigurationReport, HandlerReport};
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::warn;
-
-use crate::cluster::{Cluster, ClusterError, HandlerReport, Report};
 
 /// First pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
@@ -41,7 +40,7 @@ type Wishes = BTreeMap<Object, Wish>;
 enum Wish {
     Publish(Box<Instance>),
     Delete { uid: String },
-    Report(Box<Report>),
+    Report(Box<ConfigurationReport>),
     Forget,
     ReportHandler(Box<HandlerReport>),
     ForgetHandler,
@@ -74,7 +73,7 @@ impl Publisher {
     }
 
     /// The Configuration's status shall say this.
-    pub fn report(&self, report: Report) {
+    pub fn report(&self, report: ConfigurationReport) {
         self.wish(Kind::Configuration, report.key.clone(), Wish::Report(Box::new(report)));
     }
 

@@ -1,13 +1,13 @@
-//! `akri agent`: flags to settings, and signals to an orderly end.
+//! `akri agent`: conversion of flags to settings, and shutdown on signals.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use akri_agent::agent::{self, Settings, Source};
+use akri_agent::agent::{self, ClusterKind, Settings};
 use akri_agent::cdi::Cdi;
-use akri_agent::remote;
+use akri_agent::pod_resources_poller::Polling;
 use anyhow::{Context as _, ensure};
 use kube::{Client, Config};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -19,8 +19,11 @@ use crate::cli::{AgentArgs, CdiFor, RemoteArgs, node_name};
 use crate::get::instances_of;
 use crate::output::{whole, write};
 
-/// How often `--show` looks for changes.
+/// Interval of checks of `--show`.
 const SHOW: Duration = Duration::from_millis(250);
+
+/// This program, also when its file was replaced by an upgrade.
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Runs the agent until SIGTERM or SIGINT.
 pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
@@ -37,10 +40,14 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         components: args.components,
         kubelet_dir: args.kubelet_dir,
         state_dir: std::path::absolute(&args.state_dir).context("--state-dir")?, // compiled code is only run from a fixed place
+        compiler: Some(OWN_PROGRAM.into()),
         sysfs: args.host.sysfs,
         udev_data: args.host.udev_data,
-        settle: Duration::from_secs(args.settle_seconds),
-        own_pod: args.pod,
+        polling: Polling {
+            interval: Duration::from_millis(args.poll_milliseconds),
+            settle: Duration::from_secs(args.reclaim_delay_seconds),
+            own_pod: args.pod,
+        },
     };
     agent::run(settings, stop_signal()?).await.map_err(whole)?;
     if let Some(shown) = shown {
@@ -49,26 +56,26 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn remote(args: RemoteArgs) -> anyhow::Result<remote::Settings> {
-    Ok(remote::Settings {
+fn remote(args: RemoteArgs) -> anyhow::Result<akri_remote::Settings> {
+    Ok(akri_remote::Settings {
         directory: std::path::absolute(&args.handlers_dir).context("--handlers-dir")?,
         users: args.allow_handler_uid,
         networks: args.allow_network_handlers,
         trust_paths: args.trust_remote_paths,
-        patience: Duration::from_secs(args.handler_patience_seconds),
+        offline_timeout: Duration::from_secs(args.handler_offline_seconds),
     })
 }
 
-/// The directory of local mode, or the API server that KUBECONFIG or the pod's service account leads to.
-async fn source(local: Option<PathBuf>) -> anyhow::Result<Source> {
+/// Returns the directory of local mode, or a client for the API server from KUBECONFIG or the pod's service account.
+async fn source(local: Option<PathBuf>) -> anyhow::Result<ClusterKind> {
     if let Some(directory) = local {
         ensure!(directory.is_dir(), "--local '{}' is not a directory", directory.display());
-        return Ok(Source::Local(directory));
+        return Ok(ClusterKind::Local(directory));
     }
-    Ok(Source::Kubernetes(client().await.context("without --local DIR the agent needs an API server")?))
+    Ok(ClusterKind::Kubernetes(client().await.context("without --local DIR the agent needs an API server")?))
 }
 
-/// A client for the API server that KUBECONFIG or the pod's service account leads to.
+/// Returns a client for the API server from KUBECONFIG or the pod's service account.
 pub(crate) async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await.map_err(whole);
     let config =
@@ -76,7 +83,8 @@ pub(crate) async fn client() -> anyhow::Result<Client> {
     Client::try_from(config).context("cannot set up a client for the API server")
 }
 
-/// Each resource takes two descriptors, and the usual limit of 1,024 is for programs that still use `select`.
+/// Raises the limit of open files. Each resource takes two descriptors, and the usual limit of 1,024 is for programs
+/// that use `select`.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -84,7 +92,7 @@ fn raise_file_limit() {
     }
 }
 
-/// Ends at SIGINT or SIGTERM.
+/// Completes on SIGINT or SIGTERM.
 pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
@@ -96,7 +104,7 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Prints the table of Instances whenever it is another one, as long as that can be done: the agent runs on in any case.
+/// Prints the table of Instances whenever it changes. If the output fails, printing ends and the agent continues.
 async fn show(state: PathBuf) {
     let mut shown = None;
     loop {
@@ -104,7 +112,7 @@ async fn show(state: PathBuf) {
         if now != shown {
             match write(&format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"))) {
                 Ok(()) => shown = now,
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return, // whoever read has seen enough
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return, // the reader has closed the pipe
                 Err(error) => return warn!("--show ends: cannot write to standard output: {error}"),
             }
         }

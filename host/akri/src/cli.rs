@@ -1,4 +1,4 @@
-//! The command line. Each flag of the agent has an environment variable, for manifests.
+//! The command line. Each flag of the agent has an environment variable, for use in manifests.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,10 @@ use akri_model::names::Key;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
+use crate::crds::CrdsArgs;
 use crate::handler::HandlerCommand;
+use crate::upgrade::UpgradeCommand;
+use crate::webhook::WebhookArgs;
 
 /// Leaf devices as Kubernetes resources, discovered by sandboxed WASM components.
 #[derive(Debug, Parser)]
@@ -21,10 +24,10 @@ Try it without a cluster:
     --kubelet-dir /tmp/akri/kubelet --handlers-dir /tmp/akri/handlers --show"
 )]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(long, global = true, value_enum, default_value = "text", env = "AKRI_LOG_FORMAT")]
     pub(crate) log_format: LogFormat,
     /// Log more; twice for everything. AKRI_LOG sets a filter by module instead.
@@ -32,27 +35,28 @@ pub(crate) struct Cli {
     pub(crate) verbose: u8,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Readable text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the agent of this node: discover devices and serve them to the kubelet.
     Agent(AgentArgs),
-    /// Run the controller: one for a cluster. It says in the status of Configurations and Instances how they are.
-    Controller,
-    /// Print the CustomResourceDefinitions of Akri's kinds, for `kubectl apply -f -`.
-    Crds,
-    /// Run discovery on this machine and show what it finds. No cluster, no kubelet, nothing is kept.
+    /// Run the controller of a cluster: it runs brokers for devices and writes the status of Configurations and Instances.
+    /// Of several, one works; another takes over when that one ends.
+    Controller(ControllerArgs),
+    /// Print the CustomResourceDefinitions of Akri's kinds, for `kubectl apply -f -`, or apply them.
+    Crds(CrdsArgs),
+    /// Run discovery on this machine and print the devices. Needs no cluster and no kubelet, and keeps nothing.
     Discover(DiscoverArgs),
-    /// Inspect, check and try a component that is a discovery handler, or begin a new one. No cluster is needed.
+    /// Inspect, check and try a component, or create a new one. Needs no cluster.
     #[command(after_help = "\
 From nothing to a handler that a node may run:
   akri handler new my-handler                              # a small one, in Rust, to be built with make
@@ -61,12 +65,32 @@ From nothing to a handler that a node may run:
   akri handler inspect my_handler.wasm --handler-object my-handler.yaml  # what does it ask for, and may it have that?
 The DiscoveryHandler and the component then go into the directory that the agent knows as --components.")]
     Handler {
-        /// What to do with it.
+        /// The subcommand.
         #[command(subcommand)]
         command: HandlerCommand,
     },
-    /// Show what a local agent keeps.
+    /// Show the state of a local agent.
     Get(GetArgs),
+    /// Prepare the change from upstream Akri.
+    Upgrade {
+        /// What to do.
+        #[command(subcommand)]
+        command: UpgradeCommand,
+    },
+    /// Run the admission webhook: it checks Configurations and DiscoveryHandlers before the API server stores them.
+    Webhook(WebhookArgs),
+}
+
+/// Flags of `akri controller`.
+#[derive(Debug, Args)]
+pub(crate) struct ControllerArgs {
+    /// Serve the Configurations of this namespace alone [default: all namespaces].
+    #[arg(long, value_name = "NAMESPACE", env = "AKRI_CONTROLLER_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// Namespace of the Leases: the one of leader election, and those by which agents show that they run. It has to be the
+    /// agents' namespace [default: that of the pod, or of the kubeconfig's context].
+    #[arg(long, value_name = "NAMESPACE", env = "AKRI_LEASE_NAMESPACE")]
+    pub(crate) lease_namespace: Option<String>,
 }
 
 /// Flags of `akri agent`.
@@ -85,14 +109,15 @@ pub(crate) struct AgentArgs {
     /// The kubelet's root directory, with device-plugins/ and pod-resources/.
     #[arg(long, value_name = "DIR", env = "AKRI_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet_dir: PathBuf,
-    /// Where the agent keeps its journal, its Instances and its compiled components.
-    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri/state")]
+    /// Directory of the journal, Instances and compiled components. Nobody else may write to it, so that it can't be inside
+    /// of --handlers-dir.
+    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
     pub(crate) state_dir: PathBuf,
     /// Write a CDI specification for each Instance into this directory, for Podman, Docker, containerd and CRI-O; they
     /// read /etc/cdi and /var/run/cdi.
     #[arg(long, value_name = "DIR", env = "AKRI_CDI_DIR")]
     pub(crate) cdi_dir: Option<PathBuf>,
-    /// Whom to tell the CDI names: the kubelet can pass them to the container runtime instead of device nodes and mounts
+    /// Where to use CDI names: the kubelet can pass them to the container runtime instead of device nodes and mounts
     /// (Kubernetes 1.29 and later, with CDI enabled in the runtime).
     #[arg(long, value_enum, default_value = "none", env = "AKRI_CDI", requires = "cdi_dir")]
     pub(crate) cdi: CdiFor,
@@ -102,10 +127,15 @@ pub(crate) struct AgentArgs {
     pub(crate) remote: RemoteArgs,
     /// Seconds after a restart of the kubelet or the agent in which no slot is given back: the kubelet's list of pods is
     /// not complete right away.
-    #[arg(long, value_name = "SECONDS", env = "AKRI_SETTLE_SECONDS", default_value_t = 60)]
-    pub(crate) settle_seconds: u64,
-    /// The pod this agent runs in: no slot is given back while the kubelet's list of pods lacks it.
-    #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_POD", value_parser = pod)]
+    #[arg(long, value_name = "SECONDS", env = "AKRI_RECLAIM_DELAY_SECONDS", default_value_t = 60)]
+    pub(crate) reclaim_delay_seconds: u64,
+    /// Milliseconds between polls of what containers use, while devices are claimed. A slot is free again two polls after
+    /// its container has gone.
+    #[arg(long, value_name = "MILLISECONDS", env = "AKRI_POLL_MILLISECONDS", default_value_t = 2000,
+        value_parser = clap::value_parser!(u64).range(50..))]
+    pub(crate) poll_milliseconds: u64,
+    /// The pod this agent runs in: no slot is released while the kubelet's list of pods lacks it.
+    #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_POD", value_parser = namespaced_name)]
     pub(crate) pod: Option<Key>,
     /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:8080 [default: nowhere].
     #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
@@ -115,24 +145,24 @@ pub(crate) struct AgentArgs {
     pub(crate) show: bool,
 }
 
-/// Who is told CDI names.
+/// Where CDI names are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CdiFor {
-    /// Nobody: the files are for engines that are asked by a person.
+    /// Nowhere: the files are for container engines that are called directly.
     None,
-    /// The kubelet, in its Allocate answers.
+    /// In Allocate responses to the kubelet.
     Kubelet,
 }
 
-/// Who may serve remote discovery handlers.
+/// Settings of remote discovery handlers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RemoteArgs {
-    /// Directory of remote discovery handlers: they register on the socket agent-registration.sock in it, and their own
-    /// sockets have to be in it.
+    /// Directory of remote discovery handlers: it contains the registration socket agent-registration.sock and the
+    /// sockets of handlers.
     #[arg(long, value_name = "DIR", env = "DISCOVERY_HANDLERS_DIRECTORY", default_value = "/var/lib/akri")]
     pub(crate) handlers_dir: PathBuf,
-    /// Let processes of this user register and serve handlers, beside those of root and of the agent's own user. May be
-    /// given more than once.
+    /// Allow processes of this user to register and serve handlers, in addition to root and the agent's own user. May
+    /// be given more than once.
     #[arg(long, value_name = "UID", env = "AKRI_ALLOW_HANDLER_UIDS", value_delimiter = ',')]
     pub(crate) allow_handler_uid: Vec<u32>,
     /// Let handlers register addresses in this network, such as 10.1.0.0/16. What they are asked, values of Secrets
@@ -143,13 +173,13 @@ pub(crate) struct RemoteArgs {
     /// below /dev.
     #[arg(long, env = "AKRI_TRUST_REMOTE_PATHS")]
     pub(crate) trust_remote_paths: bool,
-    /// Seconds that a remote handler may be offline before it is forgotten, or silent after it is back: from then on its
-    /// devices are not handed out until a handler of its name reports again.
-    #[arg(long, value_name = "SECONDS", env = "AKRI_HANDLER_PATIENCE_SECONDS", default_value_t = 300)]
-    pub(crate) handler_patience_seconds: u64,
+    /// Seconds that a remote handler may be offline, or silent after a reconnect. After that its devices are not
+    /// allocated until a handler of its name reports them again.
+    #[arg(long, value_name = "SECONDS", env = "AKRI_HANDLER_OFFLINE_SECONDS", default_value_t = 300)]
+    pub(crate) handler_offline_seconds: u64,
 }
 
-/// Where the node's devices are described.
+/// Location of the node's devices.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostArgs {
     /// Where sysfs is mounted.
@@ -163,11 +193,11 @@ pub(crate) struct HostArgs {
 /// Flags of `akri discover`.
 #[derive(Debug, Args)]
 pub(crate) struct DiscoverArgs {
-    /// YAML file with one or more Configurations, and if you like DiscoveryHandlers, and the Secrets and ConfigMaps that
-    /// properties come from.
+    /// YAML file with one or more Configurations; it may also hold DiscoveryHandlers, and Secrets and ConfigMaps for
+    /// properties.
     pub(crate) file: PathBuf,
-    /// Use this component for all Configurations, whatever handler they name. A DiscoveryHandler in FILE that names the
-    /// component's file gives its grants; without one it is granted nothing but device nodes below /dev.
+    /// Use this component for all Configurations, regardless of the handler they name. A DiscoveryHandler in FILE that
+    /// names the component's file defines its grants; without one, only device nodes below /dev are granted.
     #[arg(long, value_name = "WASM")]
     pub(crate) handler: Option<PathBuf>,
     /// Directory of component handlers (*.wasm) and their DiscoveryHandler manifests.
@@ -178,15 +208,15 @@ pub(crate) struct DiscoverArgs {
     pub(crate) node_name: Option<String>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// Go on after the first round, and print each change as it happens: `+` a device that came, `-` one that went, `~`
-    /// one that looks different. With -o json one object a line. Ends on SIGINT or SIGTERM.
+    /// Continue after the first round, and print each change: `+` for an added device, `-` for a removed one, `~` for a
+    /// changed one. With -o json one object per line. Ends on SIGINT or SIGTERM.
     #[arg(short, long)]
     pub(crate) watch: bool,
-    /// Say for each rule which of its matches hold for this device, and which fail. A device node (/dev/video0), a path of
-    /// sysfs (/sys/class/tty/ttyS0, /devices/...) or a kernel name (ttyS0).
+    /// Show for each rule which of its matches hold for this device, and which fail. A device node (/dev/video0), a
+    /// path in sysfs (/sys/class/tty/ttyS0, /devices/...) or a kernel name (ttyS0).
     #[arg(long, value_name = "DEVICE", conflicts_with = "watch")]
     pub(crate) explain: Option<String>,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
 }
@@ -194,40 +224,40 @@ pub(crate) struct DiscoverArgs {
 /// Flags of `akri get`.
 #[derive(Debug, Args)]
 pub(crate) struct GetArgs {
-    /// What to show.
+    /// The kind of objects to show.
     #[arg(value_enum)]
     pub(crate) kind: Kind,
     /// The agent's --state-dir.
-    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri/state")]
+    #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
     pub(crate) state_dir: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
 }
 
-/// What can be shown.
+/// The kinds of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Devices, and who uses them.
+    /// Devices and their use.
     Instances,
-    /// Configurations, and how they are doing.
+    /// Configurations and their status.
     Configurations,
-    /// Discovery handlers, components and remote ones, and how they are doing.
+    /// Component and remote discovery handlers and their status.
     Handlers,
 }
 
-/// How an answer looks.
+/// Output formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// For people.
+    /// A table.
     Table,
-    /// For programs.
+    /// JSON.
     Json,
-    /// For programs and people.
+    /// YAML.
     Yaml,
 }
 
-/// The given node name, else the host name.
+/// Returns the given node name, or the host name.
 pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
     let name = given.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().to_lowercase());
     let valid = !name.is_empty() && name.len() <= 253 && !name.contains([':', '/', ' ']);
@@ -235,11 +265,11 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
     Ok(name)
 }
 
-fn listen(text: &str) -> Result<SocketAddr, &'static str> {
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "this is not ADDRESS:PORT, such as 127.0.0.1:9464")
 }
 
-fn pod(text: &str) -> Result<Key, &'static str> {
+pub(crate) fn namespaced_name(text: &str) -> Result<Key, &'static str> {
     let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
     parts.map(|(namespace, name)| Key::new(namespace, name)).ok_or("this is not NAMESPACE/NAME")
 }

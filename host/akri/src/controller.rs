@@ -2,10 +2,20 @@
 
 use std::process::ExitCode;
 
+use akri_controller::Settings;
+
 use crate::agent::{client, stop_signal};
+use crate::cli::{ControllerArgs, node_name};
 
 /// Runs the controller until SIGTERM or SIGINT.
-pub(crate) async fn run() -> anyhow::Result<ExitCode> {
-    akri_controller::run(client().await?, stop_signal()?).await;
+pub(crate) async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
+    let client = client().await?;
+    let settings = Settings {
+        namespace: args.namespace,
+        lease_namespace: args.lease_namespace.unwrap_or_else(|| client.default_namespace().to_owned()),
+        // The host name is that of the pod; two processes of one machine differ by their number.
+        identity: format!("{}-{}", node_name(None)?, std::process::id()),
+    };
+    akri_controller::run(client, settings, stop_signal()?).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,36 +1,74 @@
-//! `akri crds`: the definitions of Akri's kinds, for `kubectl apply`.
+//! `akri crds`: the CustomResourceDefinitions, for `kubectl apply`, or applied.
 
 use std::process::ExitCode;
 
 use akri_api::{Configuration, DiscoveryHandler, Instance};
 use anyhow::Context as _;
+use clap::Args;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt as _;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, CustomResourceExt as _, ResourceExt as _};
 use serde_json::Value;
 
-use crate::output::print_text;
+use crate::agent::client;
+use crate::output::{print_text, whole};
 
-/// Prints them.
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    print_text(&documents()?)?;
+/// Who applies them.
+const MANAGER: &str = "akri-crds";
+
+/// Flags of `akri crds`.
+#[derive(Debug, Args)]
+pub(crate) struct CrdsArgs {
+    /// Apply them to the cluster that KUBECONFIG or the pod's service account leads to, instead of printing them. Fields that
+    /// somebody else has set are taken over.
+    #[arg(long)]
+    apply: bool,
+}
+
+/// Prints or applies them.
+pub(crate) async fn run(args: CrdsArgs) -> anyhow::Result<ExitCode> {
+    if args.apply {
+        apply(client().await?).await?;
+    } else {
+        print_text(&documents()?)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One YAML document for each kind.
+async fn apply(client: Client) -> anyhow::Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(client);
+    for definition in definitions() {
+        let name = definition.name_any();
+        let params = PatchParams::apply(MANAGER).force();
+        let applied = api.patch(&name, &params, &Patch::Apply(value(&definition)?)).await;
+        applied.map_err(whole).with_context(|| format!("cannot apply '{name}'"))?;
+        print_text(&format!("{name} applied\n"))?;
+    }
+    Ok(())
+}
+
+fn definitions() -> [CustomResourceDefinition; 3] {
+    [Configuration::crd(), Instance::crd(), DiscoveryHandler::crd()]
+}
+
+/// Returns one YAML document for each kind.
 fn documents() -> anyhow::Result<String> {
-    let definitions = [Configuration::crd(), Instance::crd(), DiscoveryHandler::crd()];
-    let documents = definitions.iter().map(document).collect::<anyhow::Result<Vec<_>>>();
+    let documents = definitions().iter().map(document).collect::<anyhow::Result<Vec<_>>>();
     Ok(documents.context("cannot write a definition")?.join("---\n"))
 }
 
 fn document(definition: &CustomResourceDefinition) -> anyhow::Result<String> {
-    let mut definition = serde_json::to_value(definition)?;
-    drop_empty_defaults(&mut definition);
-    Ok(serde_saphyr::to_string(&definition)?)
+    Ok(serde_saphyr::to_string(&value(definition)?)?)
 }
 
-/// A default that says nothing would still be written into every object, in the name of whoever creates it: the nodes of an
-/// Instance would be the creator's, and none of them could leave (rule 23).
+fn value(definition: &CustomResourceDefinition) -> anyhow::Result<Value> {
+    let mut definition = serde_json::to_value(definition)?;
+    drop_empty_defaults(&mut definition);
+    Ok(definition)
+}
+
+/// Removes empty defaults. The API server would write them into every object in the name of its creator: the nodes of
+/// an Instance would belong to the creator, and none could leave (rule 23).
 fn drop_empty_defaults(value: &mut Value) {
     let is_empty = |default: &Value| match default {
         Value::Null | Value::Bool(false) => true,
@@ -56,14 +94,14 @@ fn drop_empty_defaults(value: &mut Value) {
 mod tests {
     use super::*;
 
-    /// As `deploy/` has them: whoever changes a kind runs `make manifests`.
+    /// The definitions in `deploy/`; after changing a kind run `make manifests`.
     const DEPLOYED: &str = include_str!("../../../deploy/crds.yaml");
 
-    /// What Kubernetes 1.20 refuses, drops or warns of, or 1.36 does.
+    /// Keywords that Kubernetes 1.20 or 1.36 refuses, drops or warns about.
     const NOT_EVERYWHERE: [&str; 8] =
         ["$ref", "$defs", "anyOf", "const", "oneOf", "selectableFields", "x-kubernetes-validations", "examples"];
 
-    /// Calls `visit` with each object and where it is.
+    /// Calls `visit` with each object and its path.
     fn walk(value: &Value, path: &str, visit: &mut impl FnMut(&str, &serde_json::Map<String, Value>)) {
         match value {
             Value::Object(object) => {
@@ -83,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn the_deployed_definitions_are_those_of_this_program() {
+    fn deployed_crds_are_those_of_this_program() {
         assert_eq!(documents().unwrap(), DEPLOYED, "run 'make manifests'");
     }
 
     #[test]
-    fn old_and_new_api_servers_understand_every_word() {
+    fn old_and_new_api_servers_accept_the_crds() {
         for schema in schemas() {
             walk(&schema, "", &mut |path, object| {
                 for word in NOT_EVERYWHERE {
@@ -115,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_and_sets_are_merged_by_their_keys() {
+    fn conditions_and_sets_are_merged_by_key() {
         let documents = documents().unwrap();
         assert_eq!(documents.matches("x-kubernetes-list-type: map").count(), 3, "the conditions of each kind");
         assert_eq!(documents.matches("x-kubernetes-list-type: set").count(), 1, "the nodes of an Instance");

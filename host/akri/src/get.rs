@@ -1,15 +1,15 @@
-//! `akri get`: what a local agent keeps in its state directory.
+//! `akri get`: the state of a local agent, from its state directory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use akri_agent::cluster::local::{read_configurations, read_handlers, read_instances};
 use akri_agent::lock;
-use akri_agent::remote::read_remote_handlers;
 use akri_api::condition;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
+use akri_cluster::local::{read_configurations, read_handlers, read_instances};
 use akri_model::names::resource_name;
+use akri_remote::read_remote_handlers;
 use anyhow::ensure;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -17,10 +17,10 @@ use serde::Serialize;
 use crate::cli::{GetArgs, Kind};
 use crate::output::{plain, print, table, whole};
 
-/// Characters of a result in a table.
+/// Maximum length of a result in a table, in characters.
 const RESULT: usize = 60;
 
-/// Prints what was asked for.
+/// Prints the requested objects.
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The Instances of a state directory as a table; none while there is no state yet.
+/// Returns the Instances of a state directory as a table; `None` if there is no state.
 pub(crate) fn instances_of(state: &Path) -> Option<String> {
     let instances = read_instances(state).ok()?;
     (!instances.is_empty()).then(|| instance_table(&instances))
@@ -74,7 +74,7 @@ fn instance_row(instance: &Instance) -> Vec<String> {
     ]
 }
 
-/// The property that tells a person most about a device: its node, its address, or the first there is.
+/// Returns the most informative property of a device: its node, its address, or the first one.
 pub(crate) fn telling(properties: &BTreeMap<String, String>) -> String {
     let known = ["UDEV_DEVNODE", "UDEV_DEVNODE_0", "ONVIF_DEVICE_SERVICE_URL", "OPCUA_DISCOVERY_URL", "UDEV_DEVPATH"];
     let value = known.iter().find_map(|name| properties.get(*name)).or_else(|| properties.values().next());
@@ -103,17 +103,17 @@ fn configuration_row(configuration: &Configuration) -> Vec<String> {
     ]
 }
 
-/// A discovery handler.
+/// A discovery handler as shown.
 #[derive(Debug, Serialize)]
 struct Handler {
-    /// Its DiscoveryHandler object; remote handlers have none.
+    /// The DiscoveryHandler object; remote handlers have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<String>,
     #[serde(flatten)]
     status: DiscoveryHandlerStatus,
 }
 
-/// Components by object, then remote handlers by name.
+/// Returns components by object, then remote handlers by name.
 fn handlers(state: &Path) -> anyhow::Result<Vec<Handler>> {
     let component = |object: akri_api::DiscoveryHandler| Handler {
         object: Some(object.name_any()),
@@ -153,13 +153,13 @@ fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
     ]
 }
 
-/// Why the object is not what runs, if it is not; the handler may be running as it was before.
+/// Returns why the object was refused, if it was; the previous version of the handler may be running.
 fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
     let accepted = condition::find(&status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
     Some(format!("{}: {}", accepted.reason, accepted.message))
 }
 
-/// A table is for an overview; `-o yaml` has all of a long error.
+/// Shortens a text for a table; `-o yaml` shows all of it.
 fn short(text: &str) -> String {
     match text.char_indices().nth(RESULT) {
         None => text.to_owned(),

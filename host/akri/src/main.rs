@@ -9,6 +9,8 @@ mod get;
 mod handler;
 mod output;
 mod subject;
+mod upgrade;
+mod webhook;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -19,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // The only one that is built in; fails only if there is one already.
+    // The only built-in provider; fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     start_log(&cli);
     match run(cli.command) {
@@ -32,36 +34,41 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
+    if let Command::Handler { command } = &command
+        && let Some(done) = handler::run_alone(command)
+    {
+        return done;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match command {
             Command::Agent(args) => agent::run(args).await,
-            Command::Controller => controller::run().await,
-            Command::Crds => crds::run(),
+            Command::Controller(args) => controller::run(args).await,
+            Command::Crds(args) => crds::run(args).await,
             Command::Discover(args) => discover::run(args).await,
             Command::Get(args) => get::run(&args),
             Command::Handler { command } => handler::run(command).await,
+            Command::Upgrade { command } => upgrade::run(command).await,
+            Command::Webhook(args) => webhook::run(args).await,
         }
     });
     runtime.shutdown_background(); // nothing that still reads a slow file may delay the end
     result
 }
 
-/// The log goes to standard error; what was asked for goes to standard output.
+/// Starts logging to standard error; results go to standard output.
 fn start_log(cli: &Cli) {
     let default = match (&cli.command, cli.verbose) {
-        (Command::Agent(_) | Command::Controller, 0) => "info",
+        (Command::Agent(_) | Command::Controller(_) | Command::Webhook(_), 0) => "info",
         (_, 0) => "warn",
         (_, 1) => "debug",
         _ => "trace",
     };
     let others = "warn,cranelift=warn,wasmtime=warn,h2=warn";
-    // What became of its rounds, `discover` says itself.
+    // `discover` prints the results of rounds itself.
     let rounds = if default == "warn" { "error" } else { default };
-    let ours = format!(
-        "akri={default},akri_agent={default},akri_agent::discovery={rounds},akri_controller={default},akri_sandbox={default}"
-    );
-    // Whoever tries a component wants to see what it writes.
+    let ours = format!("akri={default},akri_agent::discovery={rounds}"); // a target stands for all that begin with it
+    // While trying a component, its own log lines matter.
     let guests = if matches!(cli.command, Command::Handler { .. }) { ",akri::handler=trace" } else { "" };
     let wanted = format!("{others},{ours}{guests}");
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));

@@ -1,14 +1,15 @@
-//! Tables for people, JSON and YAML for programs.
+//! Output as tables, JSON and YAML.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
 
+use akri_model::text::is_hidden;
 use anyhow::{Context as _, anyhow};
 use serde::Serialize;
 
 use crate::cli::Output;
 
-/// Prints values in one of the forms for programs, or what `table` makes for people.
+/// Prints values as JSON or YAML, or as the text of `table`.
 pub(crate) fn print<T: Serialize>(values: &[T], output: Output, table: impl FnOnce() -> String) -> anyhow::Result<()> {
     let text = match output {
         Output::Table => table(),
@@ -18,7 +19,7 @@ pub(crate) fn print<T: Serialize>(values: &[T], output: Output, table: impl FnOn
     print_text(&text)
 }
 
-/// Prints a text. A reader that has gone has seen enough: that is no failure.
+/// Prints a text. A closed pipe is not an error.
 pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     match write(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -26,14 +27,14 @@ pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes to standard output, where `print!` would panic if that can't be done.
+/// Writes to standard output without the panic of `print!` on errors.
 pub(crate) fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Lines in aligned columns, as kubectl prints them.
+/// Returns lines in aligned columns, as kubectl prints them.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();
     let lines = std::iter::once(&header).chain(rows);
@@ -50,12 +51,12 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     lines.map(print).collect()
 }
 
-/// Text from outside as it can be printed to a terminal: control characters are escaped.
+/// Escapes control characters and other invisible ones, for output to a terminal.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars().map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// An error whose text names its causes already: with its chain they would be told again.
+/// Wraps an error whose text already includes its causes.
 pub(crate) fn whole(error: impl Display) -> anyhow::Error {
     anyhow!("{error}")
 }
@@ -71,7 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn a_device_can_not_speak_to_the_terminal() {
+    fn terminal_escapes_of_devices_are_removed() {
         assert_eq!(plain("cam\u{1b}[2J\n"), "cam\\u{1b}[2J\\n");
+        assert_eq!(plain("cam\u{202e}\u{200b}"), "cam\\u{202e}\\u{200b}");
     }
 }

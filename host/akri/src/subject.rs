@@ -1,4 +1,4 @@
-//! What the commands without a cluster work on: the objects of a file.
+//! The objects of a file, on which commands without a cluster work.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use anyhow::{Context as _, bail};
 
 use crate::output::plain;
 
-/// A Configuration of a file, and where it stands.
+/// A Configuration with its location in the file.
 pub(crate) struct Subject {
     pub(crate) configuration: Arc<Configuration>,
     pub(crate) manifest: Manifest,
 }
 
-/// A round that failed.
+/// A failed round.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
-    /// A CamelCase word for programs.
+    /// A CamelCase word.
     pub(crate) reason: &'static str,
-    /// For people; more than one line if more is wrong.
+    /// A message, possibly of several lines.
     pub(crate) message: String,
-    /// The next round will fail likewise unless someone does something.
+    /// Whether the next round fails likewise unless something is changed.
     pub(crate) is_lasting: bool,
 }
 
-/// The objects of a file. Fails with everything that is wrong in it.
+/// Reads the objects of a file. Fails with all errors in it.
 pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read '{}'", file.display()))?;
     let (manifests, errors) = manifest::parse(file, &text);
@@ -42,13 +42,13 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
 }
 
 impl Subject {
-    /// The Configuration of a manifest, if it is one.
+    /// Returns the Configuration of a manifest, if it is one.
     pub(crate) fn of(manifest: &Manifest) -> Option<Self> {
         let Object::Configuration(object) = &manifest.object else { return None };
         Some(Self { configuration: Arc::new(configuration_to_model(object)), manifest: manifest.clone() })
     }
 
-    /// What a round's error means to a person; a handler's problems each with file, line and field.
+    /// Converts a round's error to a failure; problems of details are located by file, line and field.
     pub(crate) fn failure(&self, error: &RoundError) -> Failure {
         let message = match error {
             RoundError::InvalidDetails(problems) => {
@@ -62,7 +62,7 @@ impl Subject {
     }
 }
 
-/// Shows the warnings of a round.
+/// Prints the warnings of a round.
 pub(crate) fn warn(set: &DeviceSet, configuration: &Configuration) {
     for note in &set.notes {
         let of = if note.origin.is_empty() { String::new() } else { format!("{}: ", plain(&note.origin)) };

@@ -1,20 +1,37 @@
 //! Conditions of objects (Kubernetes API conventions, "Typical status properties").
 
+use std::time::SystemTime;
+
+use akri_model::summary;
+pub use akri_model::summary::Truth;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What one node has to say of an object that does not work there.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// What is wrong with an object on one node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Trouble {
+pub struct NodeProblem {
     /// A CamelCase word for programs.
     pub reason: String,
     /// A sentence for people, at most 256 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Since when the node reports this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+}
+
+impl From<&NodeProblem> for summary::NodeProblem {
+    fn from(problem: &NodeProblem) -> Self {
+        Self {
+            reason: problem.reason.clone(),
+            message: problem.message.clone(),
+            since: problem.since.as_ref().map(|Time(at)| at.as_second()),
+        }
+    }
 }
 
 /// Reads null as nothing: it is what server-side apply of Kubernetes 1.20 leaves of a list or map when its last owner goes.
@@ -22,26 +39,10 @@ pub(crate) fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Def
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
 
-/// Whether a condition holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Truth {
-    /// It does.
-    True,
-    /// It does not.
-    False,
-    /// Nobody can tell.
-    Unknown,
-}
-
-impl Truth {
-    /// As Kubernetes writes it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
+/// A time in whole seconds, as objects have it; `None` if it is out of range.
+pub fn time(at: SystemTime) -> Option<Time> {
+    let at = Timestamp::try_from(at).ok()?;
+    Timestamp::from_second(at.as_second()).ok().map(Time)
 }
 
 /// Sets a condition: its transition time changes only if its status does. Says whether anything changed.

@@ -9,9 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::condition::{Trouble, null_is_empty};
+use crate::condition::{NodeProblem, null_is_empty};
+use crate::instance::BrokerCounts;
 
-/// The wish of a user.
+/// Desired discovery of devices and their use.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "akri.sh",
@@ -28,17 +29,19 @@ use crate::condition::{Trouble, null_is_empty};
     printcolumn = r#"{"name":"Handler","type":"string","jsonPath":".spec.discoveryHandler.name"}"#,
     printcolumn = r#"{"name":"Capacity","type":"integer","jsonPath":".spec.capacity"}"#,
     printcolumn = r#"{"name":"Instances","type":"integer","jsonPath":".status.instances"}"#,
+    printcolumn = r#"{"name":"Brokers","type":"integer","jsonPath":".status.brokers.desired"}"#,
+    printcolumn = r#"{"name":"Running","type":"integer","jsonPath":".status.brokers.running"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationSpec {
-    /// Which handler looks for what.
+    /// The discovery handler and its input.
     pub discovery_handler: DiscoveryHandlerInfo,
-    /// How many containers may use a device at once, over all nodes. Default 1.
+    /// Number of containers that may use a device at once, on all nodes together. Default 1.
     #[serde(default = "default_capacity")]
     pub capacity: i64,
-    /// What is run for each device.
+    /// The broker to run for each device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_spec: Option<BrokerSpec>,
     /// A Service for the brokers of each device.
@@ -53,10 +56,10 @@ pub struct ConfigurationSpec {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,
-    /// Which resources are advertised to the kubelet. Default both.
+    /// The resources registered with the kubelet. Default both.
     #[serde(default)]
     pub resources: Resources,
-    /// How long a missing device keeps its Instance, such as `5m`. Default 0s for local devices, 5m for shared ones.
+    /// Time that a missing device keeps its Instance, such as `5m`. Default 0s for local devices, 5m for shared ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offline_grace_period: Option<String>,
 }
@@ -65,36 +68,37 @@ fn default_capacity() -> i64 {
     1
 }
 
-/// Which handler looks for what.
+/// The discovery handler and its input.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerInfo {
     /// Name of the discovery handler, such as `udev`.
     pub name: String,
-    /// What to look for, in the handler's own words; usually YAML in a block scalar.
+    /// Input of the handler, in the handler's format; usually YAML in a block scalar. At most 256 KiB.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 262_144))]
     pub discovery_details: String,
-    /// Named values the handler gets beside the details.
+    /// Named values passed to the handler in addition to the details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_properties: Option<Vec<DiscoveryProperty>>,
 }
 
-/// A named value for the handler.
+/// A named value passed to the handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryProperty {
     /// A C identifier.
     #[schemars(regex(pattern = "^[_A-Za-z][_A-Za-z0-9]*$"))]
     pub name: String,
-    /// The value itself.
+    /// The inline value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Where the value is.
+    /// The source of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<ValueFrom>,
 }
 
-/// Where a value is. Exactly one of the two.
+/// The source of a value. Exactly one of the two fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ValueFrom {
@@ -123,7 +127,7 @@ pub struct KeyRef {
     pub optional: Option<bool>,
 }
 
-/// What is run for each device: at most one of the two. Opaque here, so that fields of any Kubernetes version pass.
+/// The broker to run for each device: at most one of the two. Opaque, so that fields of any Kubernetes version are accepted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BrokerSpec {
@@ -150,21 +154,24 @@ pub enum Resources {
     Both,
 }
 
-/// How it is going.
+/// Observed state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationStatus {
-    /// The generation the rest is about.
+    /// The generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How many Instances there are.
+    /// Number of Instances.
     #[serde(default)]
     pub instances: i64,
     /// What is wrong on single nodes. Each node writes its own, only while something is, and at most 20 do (rule 34).
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
-    pub nodes: BTreeMap<String, Trouble>,
-    /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`.
+    pub nodes: BTreeMap<String, NodeProblem>,
+    /// Brokers of all devices, if there are any. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brokers: Option<BrokerCounts>,
+    /// `Ready`, `HandlerAvailable`, `DetailsValid`, `PropertiesResolved`, `DiscoveryComplete`, `BrokersReady`.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -77,7 +77,7 @@ pub struct HandlerRules {
     pub interval: Option<Duration>,
     /// What the component may reach.
     pub grants: grant::Grants,
-    /// How much it may use.
+    /// Limits on the component's resources.
     pub limits: grant::Limits,
 }
 
@@ -102,6 +102,7 @@ pub fn instance_to_model(object: &Instance) -> instance::Instance {
     instance::Instance {
         key: Key::new(object.namespace().unwrap_or_default(), object.name_any()),
         uid: object.uid().unwrap_or_default(),
+        version: instance::Version(object.resource_version().unwrap_or_default()),
         identity: object.annotations().get(IDENTITY_ANNOTATION).map(Identity::from_text),
         configuration: spec.configuration_name.clone(),
         configuration_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
@@ -122,11 +123,13 @@ pub fn instance_to_model(object: &Instance) -> instance::Instance {
 /// The object of an Instance. What the object was before keeps its creation time and its condition's transition time.
 pub fn instance_from_model(instance: &instance::Instance, before: Option<&Instance>, now: Timestamp) -> Instance {
     let created = before.and_then(|object| object.metadata.creation_timestamp.clone()).unwrap_or(Time(now));
+    let version = Some(instance.version.0.clone()).filter(|version| !version.is_empty());
     let annotation = instance.identity.as_ref().map(|id| (IDENTITY_ANNOTATION.to_owned(), id.as_str().to_owned()));
     let metadata = ObjectMeta {
         namespace: Some(instance.key.namespace.clone()),
         name: Some(instance.key.name.clone()),
         uid: (!instance.uid.is_empty()).then(|| instance.uid.clone()),
+        resource_version: before.map_or(version, |object| object.metadata.resource_version.clone()),
         creation_timestamp: Some(created),
         annotations: annotation.map(|annotation| BTreeMap::from([annotation])),
         owner_references: Some(vec![owner_reference(instance)]),
@@ -185,12 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_granted_nothing_but_device_nodes() {
+    fn handler_is_granted_nothing_by_default() {
         let object = json!({"metadata": {"name": "h"}, "spec": {"component": {"file": "h.wasm"}}});
         let object: DiscoveryHandler = serde_json::from_value(object).unwrap();
         let rules = HandlerRules::from(&object);
-        assert!(rules.grants.udev_subsystems.is_empty());
-        assert_eq!(rules.grants.device_paths, ["/dev/**"]);
+        assert_eq!(rules.grants, grant::Grants::default());
         assert_eq!(rules.limits, grant::Limits::default());
     }
 
@@ -198,6 +200,7 @@ mod tests {
     fn instances_survive_the_way_there_and_back() {
         let before = instance::Instance {
             key: Key::new("ns", "cam-8120fe"),
+            version: instance::Version("7".into()),
             uid: "u1".into(),
             identity: Some(Identity::from_text("i1")),
             configuration: "cam".into(),

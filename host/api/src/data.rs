@@ -1,4 +1,4 @@
-//! ConfigMaps and Secrets of local manifests, as `kubectl apply` takes them (rule 40). What a Secret holds is in none of the
+//! ConfigMaps and Secrets of local manifests, as `kubectl apply` takes them (rule 90). What a Secret holds is in none of the
 //! errors, and the document it was read from is overwritten.
 
 use std::collections::BTreeMap;

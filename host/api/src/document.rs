@@ -3,9 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Options, Spanned, budget, options};
+
+/// Bytes of the details of a Configuration.
+pub const MAX_DETAILS: usize = 256 << 10;
+
+/// Bytes of a key.
+const MAX_KEY: usize = 1 << 10;
 
 /// Why a text is not YAML.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,35 +28,100 @@ pub struct SyntaxError {
 pub struct Document {
     /// The content.
     pub value: Value,
-    lines: BTreeMap<String, u64>,
+    lines: Lines,
+}
+
+/// The line of a node and the lines below it. The tree is about as large as the text, however long its keys are.
+#[derive(Debug, Clone, PartialEq)]
+struct Lines {
+    line: u32,
+    below: Below,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Below {
+    Nothing,
+    Items(Vec<Lines>),
+    Fields(BTreeMap<String, Lines>),
 }
 
 impl Document {
     /// Reads all documents of a text. Empty ones are left out. Size and nesting are bounded by the YAML library.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, SyntaxError> {
-        let nodes: Vec<Spanned<Node>> = serde_saphyr::from_multiple(text).map_err(|error| SyntaxError {
-            line: error.location().map(|location| location.line()).filter(|line| *line > 0),
-            message: message(error.without_snippet()),
-        })?;
+        Self::parse(text, Options::default())
+    }
+
+    /// Reads the details of a Configuration, which anybody may write and every node reads: at most 256 KiB that may become
+    /// twice that by aliases, in at most 32,768 nodes.
+    pub fn parse_details(text: &str) -> Result<Vec<Self>, SyntaxError> {
+        if text.len() > MAX_DETAILS {
+            let message = format!("has {} bytes, more than {MAX_DETAILS}", text.len());
+            return Err(SyntaxError { line: None, message });
+        }
+        Self::parse(
+            text,
+            options! { budget: budget! {
+                max_aliases: 256,
+                max_anchors: 256,
+                max_depth: 64,
+                max_nodes: 32_768,
+                max_events: 131_072,
+                max_recorded_anchor_bytes: 2 * MAX_DETAILS,
+                max_recorded_anchor_events: 32_768,
+                max_total_scalar_bytes: 2 * MAX_DETAILS,
+            } },
+        )
+    }
+
+    fn parse(text: &str, options: Options) -> Result<Vec<Self>, SyntaxError> {
+        let nodes: Vec<Spanned<Node>> =
+            serde_saphyr::from_multiple_with_options(text, options).map_err(|error| SyntaxError {
+                line: error.location().map(|location| location.line()).filter(|line| *line > 0),
+                message: message(error.without_snippet()),
+            })?;
         Ok(nodes.into_iter().map(Self::of).collect())
     }
 
+    /// A text of at most one YAML document as JSON, an empty one as an empty object: handlers need no YAML parser.
+    pub fn json(text: &str) -> Option<String> {
+        match Self::parse_details(text).ok()?.as_slice() {
+            [] => Some("{}".to_owned()),
+            [document] => Some(document.value.to_string()),
+            _ => None,
+        }
+    }
+
     fn of(node: Spanned<Node>) -> Self {
-        let mut lines = BTreeMap::from([(String::new(), node.referenced.line())]);
-        let value = flatten(node.value, "", &mut lines);
-        Self { value, lines }
+        let (value, below) = split(node.value);
+        Self { value, lines: Lines { line: line(&node.referenced), below } }
     }
 
     /// The line of a field (from 1), or of the nearest field around it.
     pub fn line(&self, pointer: &str) -> Option<u64> {
-        let mut pointer = pointer;
-        loop {
-            if let Some(line) = self.lines.get(pointer) {
-                return Some(*line);
+        let mut lines = &self.lines;
+        for token in pointer.split('/').skip(1) {
+            match lines.below(token) {
+                Some(below) => lines = below,
+                None => break,
             }
-            pointer = pointer.rsplit_once('/')?.0;
+        }
+        Some(u64::from(lines.line))
+    }
+}
+
+impl Lines {
+    /// Returns the lines below a token of a JSON pointer.
+    fn below(&self, token: &str) -> Option<&Self> {
+        match &self.below {
+            Below::Nothing => None,
+            Below::Items(items) => items.get(token.parse::<usize>().ok()?),
+            Below::Fields(fields) => fields.get(&token.replace("~1", "/").replace("~0", "~")),
         }
     }
+}
+
+fn line(location: &Location) -> u32 {
+    u32::try_from(location.line()).unwrap_or(u32::MAX)
 }
 
 /// What is wrong, in words of whoever wrote the text, and without the line, which is told apart.
@@ -73,29 +144,31 @@ pub fn pointer_token(key: &str) -> String {
 
 enum Node {
     Scalar(Value),
-    Sequence(Vec<Spanned<Node>>),
-    Mapping(Vec<(Spanned<String>, Node)>),
+    Sequence(Vec<(u32, Node)>),
+    Mapping(Vec<(u32, String, Node)>),
 }
 
-fn flatten(node: Node, pointer: &str, lines: &mut BTreeMap<String, u64>) -> Value {
+/// The content of a node, and where what is below it stands.
+fn split(node: Node) -> (Value, Below) {
     match node {
-        Node::Scalar(value) => value,
+        Node::Scalar(value) => (value, Below::Nothing),
         Node::Sequence(items) => {
-            let flat = items.into_iter().enumerate().map(|(index, item)| {
-                let pointer = format!("{pointer}/{index}");
-                lines.insert(pointer.clone(), item.referenced.line());
-                flatten(item.value, &pointer, lines)
-            });
-            Value::Array(flat.collect())
+            let (mut values, mut lines) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+            for (line, item) in items {
+                let (value, below) = split(item);
+                values.push(value);
+                lines.push(Lines { line, below });
+            }
+            (Value::Array(values), Below::Items(lines))
         }
         Node::Mapping(entries) => {
-            let mut map = Map::new();
-            for (key, value) in entries {
-                let pointer = format!("{pointer}/{}", pointer_token(&key.value));
-                lines.insert(pointer.clone(), key.referenced.line());
-                map.insert(key.value, flatten(value, &pointer, lines));
+            let (mut values, mut lines) = (Map::new(), BTreeMap::new());
+            for (line, key, node) in entries {
+                let (value, below) = split(node);
+                values.insert(key.clone(), value);
+                lines.insert(key, Lines { line, below });
             }
-            Value::Object(map)
+            (Value::Object(values), Below::Fields(lines))
         }
     }
 }
@@ -141,16 +214,20 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
-            items.push(item);
+        while let Some(Spanned { value, referenced, .. }) = seq.next_element::<Spanned<Node>>()? {
+            items.push((line(&referenced), value));
         }
         Ok(Node::Sequence(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
-        while let Some(entry) = map.next_entry()? {
-            entries.push(entry);
+        while let Some((key, value)) = map.next_entry::<Spanned<String>, Node>()? {
+            if key.value.len() > MAX_KEY {
+                let length = key.value.len();
+                return Err(A::Error::custom(format!("a key of {length} bytes, more than {MAX_KEY}")));
+            }
+            entries.push((line(&key.referenced), key.value, value));
         }
         Ok(Node::Mapping(entries))
     }
@@ -188,6 +265,31 @@ mod tests {
         assert_eq!(twice, "'a' is there twice, or a '---' is missing between two objects");
         assert!(Document::parse_all("").unwrap().is_empty());
         assert!(Document::parse_all("# nothing\n---\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn details_that_expand_are_refused() {
+        let long = format!("- {}\n", "x".repeat(60_000));
+        let copies = format!("a: &a {}\nb: [{}]\n", "x".repeat(60_000), vec!["*a"; 100].join(","));
+        let many = format!("[{}]", vec!["a"; 100_000].join(","));
+        let key = format!("? {}\n: 1\n", "k".repeat(2000));
+        for text in [long.repeat(5), copies, many, key, "[".repeat(100)] {
+            assert!(Document::parse_details(&text).is_err(), "{}", text.get(..20).unwrap());
+        }
+        let rule = "- 'SUBSYSTEM==\"video4linux\", ATTR{name}==\"camera\"'\n";
+        let honest = format!("udevRules:\n{}", rule.repeat(4000));
+        assert_eq!(Document::parse_details(&honest).unwrap()[0].line("/udevRules/3999"), Some(4001));
+        let shared = "a: &a {b: 1}\nc: *a\n";
+        assert_eq!(Document::parse_details(shared).unwrap()[0].value, json!({"a": {"b": 1}, "c": {"b": 1}}));
+    }
+
+    #[test]
+    fn long_key_is_stored_once() {
+        let key = "k".repeat(1000);
+        let text = format!("{key}: [{}]\n", vec!["a"; 10_000].join(","));
+        let document = Document::parse_details(&text).unwrap().remove(0);
+        let Below::Fields(fields) = &document.lines.below else { panic!("{document:?}") };
+        assert!(matches!(&fields[&key].below, Below::Items(items) if items.len() == 10_000));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use akri_model::grant as model;
+use akri_model::{environment, grant as model};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,12 +18,24 @@ pub struct Grants {
     /// The node's devices as the kernel describes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udev: Option<UdevGrant>,
-    /// Node paths that device specs may name: a path, or a directory and `/**`. Default `/dev/**`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_paths: Option<Vec<String>>,
-    /// Node paths that mounts may name. Default `/dev/**`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mount_paths: Option<Vec<String>>,
+    /// Node paths that device specs may name: a path, a pattern such as `/dev/video*`, or a directory and `/**`. The node's
+    /// memory, log and disks are only covered by their own names. Default none.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub device_paths: Vec<String>,
+    /// Node paths that mounts may name, written likewise. Default none.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub mount_paths: Vec<String>,
+    /// Paths outside of `/dev` at which device nodes and mounts may appear in containers, written likewise. Default none.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub container_paths: Vec<String>,
+    /// Environment variables that properties may set although they choose what programs run or trust, such as `PATH`.
+    /// Default none.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub environment: Vec<String>,
     /// Multicast groups, such as that of WS-Discovery.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
@@ -129,8 +141,13 @@ pub struct UdevGrant {
 pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
     model::Grants {
         udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),
-        device_paths: paths(grants.device_paths.as_deref(), "devicePaths", errors),
-        mount_paths: paths(grants.mount_paths.as_deref(), "mountPaths", errors),
+        device_paths: each(&grants.device_paths, "devicePaths", errors, |text, at, errors| path(text, at, errors)),
+        mount_paths: each(&grants.mount_paths, "mountPaths", errors, |text, at, errors| path(text, at, errors)),
+        container_paths: each(&grants.container_paths, "containerPaths", errors, |text, at, errors| {
+            path(text, at, errors)
+        }),
+        any_path: false,
+        environment: each(&grants.environment, "environment", errors, |text, at, errors| variable(text, at, errors)),
         multicast: each(&grants.multicast, "multicast", errors, group),
         tcp: each(&grants.tcp, "tcp", errors, |grant, path, errors| {
             Some(destinations(&grant.networks, &grant.ports, path, errors))
@@ -155,31 +172,34 @@ fn each<T, M>(
     items.filter_map(|(index, item)| read(item, &format!("/spec/grants/{field}/{index}"), errors)).collect()
 }
 
-/// Without a list it is all of `/dev`; an empty list is nothing.
-fn paths(list: Option<&[String]>, field: &str, errors: &mut Vec<FieldError>) -> Vec<String> {
-    list.map_or_else(
-        || vec!["/dev/**".to_owned()],
-        |list| each(list, field, errors, |text, at, errors| path(text, at, errors)),
-    )
-}
-
 fn path(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
     if is_grantable(text) {
         return Some(text.to_owned());
     }
     let message = format!(
-        "'{text}' is not a path that can be granted; write a path, such as /dev/video0, or a directory and /**, such as \
-         /dev/**, for everything below it"
+        "'{text}' is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, such as \
+         /dev/video*, or a directory and /**, such as /dev/snd/**, for everything below it"
     );
     errors.push(FieldError::new(at, message));
     None
 }
 
-/// Whether the policy finds anything covered by it: only plain absolute paths are handed out, and globs are not looked at.
+/// Whether the policy finds anything covered by it: only plain absolute paths are handed out, and of globs only `*` is known.
 fn is_grantable(text: &str) -> bool {
-    let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['*', '?', '[', '\0']);
+    let plain =
+        |part: &str| !matches!(part, "" | "." | "..") && !part.contains("**") && !part.contains(['?', '[', '\0']);
     let directory = text.strip_suffix("/**");
     directory == Some("") || directory.unwrap_or(text).strip_prefix('/').is_some_and(|path| path.split('/').all(plain))
+}
+
+fn variable(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
+    if environment::is_name(text) {
+        return Some(text.to_owned());
+    }
+    let message =
+        format!("'{text}' is not the name of an environment variable: letters, digits and '_', no digit first");
+    errors.push(FieldError::new(at, message));
+    None
 }
 
 fn name(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {

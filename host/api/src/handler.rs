@@ -26,23 +26,23 @@ use crate::limits::Limits;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerSpec {
-    /// Where the component is.
+    /// The location of the component.
     pub component: ComponentRef,
-    /// Whether many nodes see one device; overrides what the component says of itself.
+    /// Whether devices are visible to several nodes; overrides the component's own value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
-    /// Pause between rounds, such as `30s`; overrides what the component says of itself.
+    /// Interval of rounds, such as `30s`; overrides the component's own value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
-    /// What the component may reach. Nothing but device nodes below `/dev` if absent.
+    /// Access granted to the component. None if absent.
     #[serde(default)]
     pub grants: Grants,
-    /// How much it may use.
+    /// Limits on the component's resources.
     #[serde(default)]
     pub limits: Limits,
 }
 
-/// Where a component is.
+/// The location of a component.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ComponentRef {
@@ -58,61 +58,63 @@ pub struct ComponentRef {
     pub digest: Option<String>,
 }
 
-/// How a discovery handler is doing on this node, be it a component or a remote one.
+/// Observed state of a discovery handler on this node, component or remote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
-    /// The name Configurations use, once it is known.
+    /// The handler name that Configurations use, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
-    /// What it is.
+    /// The type of the handler.
     #[serde(default)]
     pub kind: HandlerKind,
-    /// Of a component: SHA-256 of the one that runs, in lower hex.
+    /// For a component: SHA-256 of the running one, in lower-case hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Of a remote handler: where it is reached.
+    /// For a remote handler: its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// What it is doing.
+    /// The current state.
     #[serde(default)]
     pub state: HandlerState,
-    /// Since when that is so.
+    /// The time of the last change of the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// `Discovered`, or what the first Configuration that fails suffers from, and which one that is.
+    /// `Discovered`, or the first failure with the name of its Configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_result: Option<String>,
-    /// Devices that it saw last, of all Configurations together.
+    /// Number of devices last reported, for all Configurations.
     #[serde(default)]
     pub devices: i64,
-    /// `Ready`: it can be used. `Accepted`: what runs is what the object says.
+    /// `Ready`: the handler is usable. `Accepted`: the running component is the one of this object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// What a discovery handler is.
+/// The type of a discovery handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum HandlerKind {
     /// A WebAssembly component that the agent runs.
     #[default]
     Component,
-    /// A process of its own that has registered.
+    /// A separate process that has registered.
     Remote,
 }
 
-/// What a discovery handler is doing.
+/// The state of a discovery handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HandlerState {
-    /// Nothing: no Configuration names it.
+    /// No Configuration names it.
     #[default]
     Waiting,
-    /// It serves Configurations.
+    /// Configurations use it.
     Active,
-    /// It is remote and can't be reached.
+    /// It is remote and unreachable.
     Offline,
-    /// It is a component that can't be used.
+    /// It is a component that is being compiled.
+    Loading,
+    /// It is a component that was refused.
     Refused,
 }

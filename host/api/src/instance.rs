@@ -7,9 +7,9 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::condition::{Trouble, null_is_empty};
+use crate::condition::{NodeProblem, null_is_empty};
 
-/// A device.
+/// A discovered device.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "akri.sh",
@@ -27,24 +27,27 @@ use crate::condition::{Trouble, null_is_empty};
     printcolumn = r#"{"name":"Shared","type":"boolean","jsonPath":".spec.shared"}"#,
     printcolumn = r#"{"name":"Nodes","type":"string","jsonPath":".spec.nodes"}"#,
     printcolumn = r#"{"name":"Online","type":"string","jsonPath":".status.conditions[?(@.type=='Online')].status"}"#,
+    printcolumn = r#"{"name":"Brokers","type":"integer","jsonPath":".status.brokers.desired"}"#,
+    printcolumn = r#"{"name":"Running","type":"integer","jsonPath":".status.brokers.running"}"#,
+    printcolumn = r#"{"name":"Why","type":"string","jsonPath":".status.conditions[?(@.type=='BrokersReady')].reason"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceSpec {
-    /// The Configuration it was found for.
+    /// The Configuration that discovered it.
     pub configuration_name: String,
     /// Fully qualified CDI device name.
     pub cdi_name: String,
-    /// How many containers may use the device at once.
+    /// Number of containers that may use the device at once.
     pub capacity: i64,
-    /// What brokers get as environment variables.
+    /// Environment variables of brokers.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,
-    /// Whether many nodes see the device.
+    /// Whether the device is visible to several nodes.
     #[serde(default)]
     pub shared: bool,
-    /// The nodes that see it.
+    /// The nodes that see the device.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set", "nullable" = true))]
     pub nodes: Vec<String>,
@@ -54,15 +57,30 @@ pub struct InstanceSpec {
     pub device_usage: BTreeMap<String, String>,
 }
 
-/// How the device is.
+/// The brokers of an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BrokerCounts {
+    /// Brokers that should run.
+    #[serde(default)]
+    pub desired: i64,
+    /// Brokers that are ready, and Jobs that are under way.
+    #[serde(default)]
+    pub running: i64,
+}
+
+/// Observed state of the device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
     /// What is wrong with the device as single nodes see it. Each node writes its own, and only while something is.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
-    pub nodes: BTreeMap<String, Trouble>,
-    /// `Online`.
+    pub nodes: BTreeMap<String, NodeProblem>,
+    /// Brokers of the device, if its Configuration has any. Written by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brokers: Option<BrokerCounts>,
+    /// `Online`, `BrokersReady`.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

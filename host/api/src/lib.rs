@@ -17,4 +17,4 @@ pub mod validate;
 pub use configuration::{Configuration, ConfigurationSpec, ConfigurationStatus};
 pub use convert::{HandlerRules, IDENTITY_ANNOTATION, configuration_to_model, instance_from_model, instance_to_model};
 pub use handler::{DiscoveryHandler, DiscoveryHandlerSpec, DiscoveryHandlerStatus, HandlerKind, HandlerState};
-pub use instance::{Instance, InstanceSpec, InstanceStatus};
+pub use instance::{BrokerCounts, Instance, InstanceSpec, InstanceStatus};

@@ -41,6 +41,21 @@ pub struct Limits {
     /// Open sockets and HTTP requests under way; default 64, at most 1,024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<i64>,
+    /// Limits on compiling the component.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compile: Option<CompileLimits>,
+}
+
+/// Limits on compiling a component. Languages with a runtime of their own, such as Python, need more than the default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CompileLimits {
+    /// Memory, such as `512Mi`; default `256Mi`, at most `4Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Processor time, such as `2m`; default `30s`, at most `10m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
 }
 
 /// The limits in the model. What makes no sense leaves the default and is an error below `/spec/limits`.
@@ -57,6 +72,7 @@ pub(crate) fn read(limits: &Limits, errors: &mut Vec<FieldError>) -> model::Limi
         notes: reader.count("notes", limits.notes, 0..=100).unwrap_or(default.notes),
         cache_bytes: reader.bytes("cache", limits.cache.as_deref(), ("0", "16Mi")).unwrap_or(default.cache_bytes),
         connections: reader.count("connections", limits.connections, 1..=1024).unwrap_or(default.connections),
+        compile: reader.compile(limits.compile.as_ref()),
     }
 }
 
@@ -76,6 +92,27 @@ impl Reader<'_> {
                 self.refuse("round", "is not between 1ms and 5m".to_owned());
             }
             Ok(round) => return Some(round),
+        }
+        None
+    }
+
+    fn compile(&mut self, limits: Option<&CompileLimits>) -> model::CompileLimits {
+        let (default, none) = (model::CompileLimits::default(), CompileLimits::default());
+        let CompileLimits { memory, time } = limits.unwrap_or(&none);
+        let bytes = self.bytes("compile/memory", memory.as_deref(), ("32Mi", "4Gi"));
+        model::CompileLimits {
+            memory_bytes: bytes.unwrap_or(default.memory_bytes),
+            time: self.compile_time(time.as_deref()).unwrap_or(default.time),
+        }
+    }
+
+    fn compile_time(&mut self, text: Option<&str>) -> Option<Duration> {
+        match parse_duration(text?) {
+            Err(error) => self.refuse("compile/time", error.to_string()),
+            Ok(time) if !(1..=600).contains(&time.as_secs()) => {
+                self.refuse("compile/time", "is not between 1s and 10m".to_owned());
+            }
+            Ok(time) => return Some(time),
         }
         None
     }
@@ -122,6 +159,16 @@ mod tests {
         assert_eq!(errors, Vec::<String>::new());
         assert_eq!((limits.round.as_secs(), limits.cache_bytes, limits.connections), (60, 1 << 20, 8));
         assert_eq!((limits.string_bytes, limits.devices), (1024, 4096));
+    }
+
+    #[test]
+    fn compile_limits_are_bounded() {
+        let (limits, errors) = read_json(json!({"compile": {"memory": "512Mi", "time": "2m"}}));
+        assert_eq!((limits.compile.memory_bytes, limits.compile.time.as_secs()), (512 << 20, 120));
+        assert_eq!(errors, Vec::<String>::new());
+        let (limits, errors) = read_json(json!({"compile": {"memory": "8Gi", "time": "1h"}}));
+        assert_eq!(limits, model::Limits::default());
+        assert_eq!(errors, ["/spec/limits/compile/memory", "/spec/limits/compile/time"]);
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Manifest {
     /// document.
     pub fn locate_problems(&self, details: &str, problems: &[Problem]) -> Vec<ManifestError> {
         let field = "/spec/discoveryHandler/discoveryDetails";
-        let inner = Document::parse_all(details).ok().and_then(|documents| documents.into_iter().next());
+        let inner = Document::parse_details(details).ok().and_then(|documents| documents.into_iter().next());
         let is_block = details.contains('\n');
         let locate = |problem: &Problem| {
             let start = self.document.line(field);
@@ -216,7 +216,10 @@ fn checked(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
 }
 
 /// Reads a typed object; fields that the type does not have are errors, each one named (rule 33).
-pub(crate) fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
+///
+/// # Errors
+/// Each unknown field, and the first field of the wrong form.
+pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
     let mut unknown = Vec::new();
     let mut on_unknown = |path: serde_ignored::Path<'_>| unknown.push(pointer_of_ignored(&path));
     let deserializer = serde_ignored::Deserializer::new(value, &mut on_unknown);
@@ -266,7 +269,7 @@ fn pointer_of_error(path: &serde_path_to_error::Path) -> String {
 }
 
 /// A JSON pointer as people write fields: `spec.list[0].name`.
-fn dotted(pointer: &str) -> String {
+pub fn dotted(pointer: &str) -> String {
     let mut text = String::new();
     for token in pointer.split('/').skip(1) {
         let token = token.replace("~1", "/").replace("~0", "~");

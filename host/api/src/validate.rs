@@ -2,12 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use akri_model::broker::needs_instance;
 use akri_model::configuration::MAX_CAPACITY;
+use akri_model::environment;
 use akri_model::names::MAX_CONFIGURATION_NAME;
 use akri_model::resolve::{MAX_PROPERTIES, MAX_VALUE};
 use kube::ResourceExt;
 
-use crate::configuration::{BrokerSpec, Configuration, DiscoveryProperty, KeyRef, ValueFrom};
+use crate::configuration::{
+    BrokerSpec, Configuration, ConfigurationSpec, DiscoveryProperty, KeyRef, Resources, ValueFrom,
+};
+use crate::document::MAX_DETAILS;
 use crate::duration::parse_duration;
 use crate::handler::{ComponentRef, DiscoveryHandler};
 use crate::{grants, limits};
@@ -37,6 +42,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     if spec.discovery_handler.name.trim().is_empty() {
         errors.push(FieldError::new("/spec/discoveryHandler/name", "names no discovery handler"));
     }
+    check_details(&spec.discovery_handler.discovery_details, &mut errors);
     check_properties(spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default(), &mut errors);
     if !(1..=i64::from(MAX_CAPACITY)).contains(&spec.capacity) {
         let message = format!("{} is not between 1 and {MAX_CAPACITY}", spec.capacity);
@@ -46,6 +52,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
         let message = "brokerPodSpec and brokerJobSpec exclude each other; keep one";
         errors.push(FieldError::new("/spec/brokerSpec", message));
     }
+    check_broker_resource(spec, &mut errors);
     check_broker_properties(spec.broker_properties.keys(), &mut errors);
     check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
     errors
@@ -105,6 +112,13 @@ pub(crate) fn check_namespace(path: &str, namespace: &str, errors: &mut Vec<Fiel
     }
 }
 
+fn check_details(details: &str, errors: &mut Vec<FieldError>) {
+    if details.len() > MAX_DETAILS {
+        let message = format!("has {} bytes, more than {MAX_DETAILS}", details.len());
+        errors.push(FieldError::new("/spec/discoveryHandler/discoveryDetails", message));
+    }
+}
+
 fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldError>) {
     let list = "/spec/discoveryHandler/discoveryProperties";
     if properties.len() > MAX_PROPERTIES {
@@ -114,7 +128,7 @@ fn check_properties(properties: &[DiscoveryProperty], errors: &mut Vec<FieldErro
     let mut names = BTreeSet::new();
     for (index, property) in properties.iter().enumerate() {
         let path = format!("{list}/{index}");
-        if !is_c_identifier(&property.name) {
+        if !environment::is_name(&property.name) {
             let message = format!("'{}' is not a C identifier", property.name);
             errors.push(FieldError::new(format!("{path}/name"), message));
         }
@@ -162,10 +176,29 @@ fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>)
     }
 }
 
+/// A broker of which no resource is named asks for its Instance's (rule 38), which has to be advertised.
+fn check_broker_resource(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
+    let Some(broker) = spec.broker_spec.as_ref().filter(|_| spec.resources == Resources::Configuration) else { return };
+    let job = broker.broker_job_spec.as_ref().and_then(|job| job.get("template")?.get("spec")?.as_object());
+    let specs = [("brokerPodSpec", broker.broker_pod_spec.as_ref()), ("brokerJobSpec", job)];
+    for (field, _) in specs.into_iter().filter(|(_, spec)| spec.is_some_and(needs_instance)) {
+        let message = "the broker asks for the resource of its Instance, which 'resources: configuration' does not \
+                       advertise; set 'resources: both', or let the broker ask for akri.sh/<configuration>";
+        errors.push(FieldError::new(format!("/spec/brokerSpec/{field}"), message));
+    }
+}
+
 fn check_broker_properties<'a>(names: impl Iterator<Item = &'a String>, errors: &mut Vec<FieldError>) {
-    for name in names.filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
-        let message = format!("'{name}' can't be an environment variable");
-        errors.push(FieldError::new("/spec/brokerProperties", message));
+    for name in names {
+        if !environment::is_name(name) {
+            let message = format!("'{name}' can't be an environment variable: letters, digits and '_', no digit first");
+            errors.push(FieldError::new("/spec/brokerProperties", message));
+        } else if environment::is_reserved(name) {
+            let message = format!(
+                "'{name}' chooses what programs in the container run or trust; set it in the broker's own specification"
+            );
+            errors.push(FieldError::new("/spec/brokerProperties", message));
+        }
     }
 }
 
@@ -177,12 +210,6 @@ fn check_duration(path: &str, text: Option<&str>, errors: &mut Vec<FieldError>) 
 
 fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
-fn is_c_identifier(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b == b'_' || b.is_ascii_alphabetic())
-        && bytes.all(|b| b == b'_' || b.is_ascii_alphanumeric())
 }
 
 /// RFC 1123, as Kubernetes checks object names.
@@ -237,12 +264,35 @@ mod tests {
         }
         named(with("brokerSpec", json!({"brokerPodSpec": {}, "brokerJobSpec": {}})), "/spec/brokerSpec: ");
         named(with("brokerProperties", json!({"A=B": "c"})), "/spec/brokerProperties: ");
+        named(with("brokerProperties", json!({"LD_PRELOAD": "c"})), "/spec/brokerProperties: 'LD_PRELOAD' chooses");
         named(with("offlineGracePeriod", json!("soon")), "/spec/offlineGracePeriod: ");
+        let details = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "x".repeat(MAX_DETAILS + 1)}});
+        named(details, "/spec/discoveryHandler/discoveryDetails: has 262145 bytes");
         let properties = |list: Value| json!({"discoveryHandler": {"name": "udev", "discoveryProperties": list}});
         let first = "/spec/discoveryHandler/discoveryProperties/0/";
         named(properties(json!([{"name": "9x", "value": ""}])), &format!("{first}name: "));
         let twice = json!([{"name": "x", "value": ""}, {"name": "x", "value": ""}]);
         named(properties(twice), "/spec/discoveryHandler/discoveryProperties/1/name: 'x' is there twice");
+    }
+
+    #[test]
+    fn broker_can_not_need_a_resource_that_is_not_advertised() {
+        let errors = |resources: &str, broker: Value| {
+            errors_of(json!({"discoveryHandler": {"name": "udev"}, "resources": resources, "brokerSpec": broker}))
+        };
+        let pod = |limits: Value| json!({"containers": [{"name": "c", "resources": {"limits": limits}}]});
+        let job = |limits: Value| json!({"brokerJobSpec": {"template": {"spec": pod(limits)}}});
+        let placeholder = json!({"{{PLACEHOLDER}}": "1"});
+        for (resources, broker, path) in [
+            ("configuration", json!({"brokerPodSpec": pod(placeholder.clone())}), "/spec/brokerSpec/brokerPodSpec: "),
+            ("configuration", json!({"brokerPodSpec": pod(json!({}))}), "/spec/brokerSpec/brokerPodSpec: "),
+            ("configuration", job(placeholder.clone()), "/spec/brokerSpec/brokerJobSpec: "),
+        ] {
+            let found = errors(resources, broker);
+            assert!(found.len() == 1 && found[0].starts_with(path), "{path}: {found:?}");
+        }
+        assert!(errors("configuration", json!({"brokerPodSpec": pod(json!({"akri.sh/cam": "1"}))})).is_empty());
+        assert!(errors("instance", json!({"brokerPodSpec": pod(placeholder)})).is_empty());
     }
 
     #[test]

@@ -1,102 +1,208 @@
-//! The controller: one for a cluster. It says in the status of Configurations and Instances what the troubles of single nodes
-//! come to (rule 34), and removes what nodes that are gone have left (rule 36).
+//! The controller of a cluster: it runs the brokers that Configurations want for their Instances, with Services in front of
+//! them, aggregates the problems of nodes into conditions, and removes what nodes that do not exist any more have left.
+//!
+//! Watches keep a [`world::World`] of small views up to date and put the keys of what changed into a queue. Workers take keys
+//! and reconcile them one by one; decisions are pure functions of `akri_model::broker`.
 
-mod gone;
+mod agents;
+mod leader;
+mod node_cleanup;
+mod queue;
+mod reconcile;
+mod requests;
 mod status;
+mod store;
+mod upstream;
+mod views;
+mod watch;
+mod world;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::{Configuration, Instance};
-use futures::future::{BoxFuture, Shared};
-use futures::{FutureExt as _, StreamExt as _};
+use akri_model::broker::SELECTOR;
+use akri_model::retry::jitter;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
-use kube::runtime::controller::{self, Action};
-use kube::runtime::reflector::{self, Store};
-use kube::runtime::{Controller, WatchStreamExt as _, watcher};
-use kube::{Client, ResourceExt as _};
-use tracing::warn;
+use kube::core::{ApiResource, PartialObjectMeta};
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch as channel;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{debug, warn};
 
-use gone::{GoneError, Nodes, clean};
-use status::{StatusError, write_configuration, write_instance};
+use leader::Election;
+use node_cleanup::Nodes;
+use queue::{Queue, Work};
+use reconcile::{Context, reconcile};
+use requests::{RequestError, Requests};
+use upstream::UpstreamFinalizers;
+use views::{ConfigurationView, InstanceView, JobView, PodView, ServiceView};
+use watch::{Source, follow};
 
-/// How long after a failure to try again.
-const RETRY: Duration = Duration::from_secs(5);
+/// Objects that are reconciled at a time.
+const WORKERS: usize = 16;
 
-/// How long after a success to look again: a watch that was cut may miss that an Instance went.
-const AGAIN: Duration = Duration::from_mins(5);
+/// How long one reconcile may take.
+const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a reconciliation needs.
-struct Context {
-    client: Client,
-    /// All Instances of the cluster.
-    instances: Store<DynamicObject>,
-    /// That they have been listed; false if they never will be. Only one may wait for the store itself: it wakes only one.
-    listed: Shared<BoxFuture<'static, bool>>,
-    nodes: Nodes,
-}
+/// The label of agents' Leases.
+const AGENT_LEASES: &str = "akri.sh/lease=agent";
 
-/// Why an object is not as it should be.
-#[derive(Debug, thiserror::Error)]
-enum ReconcileError {
-    /// See there.
-    #[error(transparent)]
-    Status(#[from] StatusError),
-    /// See there.
-    #[error(transparent)]
-    Gone(#[from] GoneError),
+/// What the controller is told to do.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The only namespace whose Configurations it serves; all without one.
+    pub namespace: Option<String>,
+    /// The namespace of the Leases: its own, and those of the agents.
+    pub lease_namespace: String,
+    /// The name under which it takes part in leader election; different for each process.
+    pub identity: String,
 }
 
 /// Runs until `stop` ends.
-pub async fn run(client: Client, stop: impl Future<Output = ()> + Send + Sync + 'static) {
-    let (configurations, instances) = (ApiResource::erase::<Configuration>(&()), ApiResource::erase::<Instance>(&()));
-    let api = |resource: &ApiResource| Api::<DynamicObject>::all_with(client.clone(), resource);
-    let writer = reflector::store::Writer::new(instances.clone());
-    let known = writer.as_reader();
-    let listed = async move { known.wait_until_ready().await.is_ok() }.boxed().shared();
-    let (nodes, node_went) = Nodes::watch(&client);
-    let context = Arc::new(Context { client: client.clone(), instances: writer.as_reader(), listed, nodes });
-    // One watch for both: with one of its own, a reconciliation could come before what it is about is known.
-    let changed = watcher(api(&instances), watcher::Config::default())
-        .default_backoff()
-        .modify(|object| object.metadata.managed_fields = None)
-        .reflect(writer)
-        .touched_objects();
-    Controller::new_with(api(&configurations), watcher::Config::default(), configurations)
-        .owns_stream_with(changed, instances)
-        .reconcile_all_on(node_went)
-        .graceful_shutdown_on(stop)
-        .run(reconcile, |_, error, _| retry(error), context)
-        .for_each(async |done| tell_lost_watch(done))
-        .await;
+pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) {
+    let context = Arc::new(Context {
+        world: world::World::default(),
+        requests: Requests::new(client.clone()),
+        nodes: Nodes::new(client.clone()),
+        upstream: UpstreamFinalizers::default(),
+    });
+    let mut tasks = JoinSet::new();
+    let listed = start_watches(&client, &settings, &context, &mut tasks);
+    let (leads, leading) = channel::channel(false);
+    tasks.spawn(Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone()).run(leads));
+    for _ in 0..WORKERS {
+        tasks.spawn(work(Arc::clone(&context), leading.clone(), listed.clone()));
+    }
+    stop.await;
+    tasks.shutdown().await;
+    leader::release(client, &settings.lease_namespace, &settings.identity).await;
 }
 
-/// A reconciliation that failed has told so itself.
-fn tell_lost_watch<T>(done: Result<T, controller::Error<ReconcileError, watcher::Error>>) {
-    if let Err(controller::Error::QueueError(error)) = done {
-        warn!("cannot watch Configurations or Instances: {error}");
+/// Starts to follow all kinds. Returns whether each has been listed.
+fn start_watches(
+    client: &Client,
+    settings: &Settings,
+    context: &Arc<Context>,
+    tasks: &mut JoinSet<()>,
+) -> Vec<channel::Receiver<bool>> {
+    let mut watches = Watches { client, settings, context, tasks, listed: Vec::new() };
+    let labels = "controller=akri.sh";
+    debug_assert_eq!(labels, format!("{}={}", SELECTOR.0, SELECTOR.1));
+    let nodes = Source::<PartialObjectMeta<Node>, _> {
+        api: Api::all(client.clone()),
+        what: "Nodes",
+        labels: "",
+        read: |n| Some(n.name_any()),
+    };
+    watches.start(nodes, |context, change| context.world.take_nodes(change));
+    let leases = Source::<Lease, _> {
+        api: Api::namespaced(client.clone(), &settings.lease_namespace),
+        what: "Leases",
+        labels: AGENT_LEASES,
+        read: Some,
+    };
+    watches.start(leases, |context, change| context.world.take_leases(change));
+    let configurations = Source {
+        api: watches.erased::<Configuration>(),
+        what: "Configurations",
+        labels: "",
+        read: |o| Some(ConfigurationView::read(o)),
+    };
+    watches.start(configurations, |context, change| context.world.take_configurations(change));
+    let pods = Source { api: watches.api::<Pod>(), what: "Pods", labels, read: |pod| Some(PodView::of(pod)) };
+    watches.start(pods, |context, change| context.world.take_pods(change));
+    let jobs = Source { api: watches.api::<Job>(), what: "Jobs", labels, read: |job| Some(JobView::of(job)) };
+    watches.start(jobs, |context, change| context.world.take_jobs(change));
+    let services = Source {
+        api: watches.api::<Service>(),
+        what: "Services",
+        labels,
+        read: |service| Some(ServiceView::of(service)),
+    };
+    watches.start(services, |context, change| context.world.take_services(change));
+    let instances =
+        Source { api: watches.erased::<Instance>(), what: "Instances", labels: "", read: InstanceView::read };
+    watches.start(instances, |context, change| context.world.take_instances(change));
+    watches.listed
+}
+
+struct Watches<'a> {
+    client: &'a Client,
+    settings: &'a Settings,
+    context: &'a Arc<Context>,
+    tasks: &'a mut JoinSet<()>,
+    listed: Vec<channel::Receiver<bool>>,
+}
+
+impl Watches<'_> {
+    fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        match &self.settings.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// Objects of a kind as they are, whether they fit its type or not.
+    fn erased<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
+        let resource = ApiResource::erase::<K>(&());
+        match &self.settings.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    fn start<K, V>(&mut self, source: Source<K, V>, take: fn(&Context, watch::Change<V>))
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        V: Send + 'static,
+    {
+        let (listed, receiver) = channel::channel(false);
+        let context = Arc::clone(self.context);
+        self.tasks.spawn(async move { follow(source, listed, move |change| take(&context, change)).await });
+        self.listed.push(receiver);
     }
 }
 
-/// Brings the status of a Configuration and of its Instances up to date.
-async fn reconcile(object: Arc<DynamicObject>, context: Arc<Context>) -> Result<Action, ReconcileError> {
-    if !context.listed.clone().await {
-        return Ok(Action::await_change()); // the controller ends
+/// Takes keys while this controller leads, once everything has been listed: what is not known yet is not missing.
+async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut listed: Vec<channel::Receiver<bool>>) {
+    for listed in &mut listed {
+        if listed.wait_for(|listed| *listed).await.is_err() {
+            return;
+        }
     }
-    let uid = object.metadata.uid.clone().unwrap_or_default();
-    let owned = |instance: &DynamicObject| instance.owner_references().iter().any(|owner| owner.uid == uid);
-    let instances = context.instances.state_filter(owned);
-    for instance in &instances {
-        clean(&context.client, &context.nodes, instance, &ApiResource::erase::<Instance>(&())).await?;
-        write_instance(&context.client, instance).await?;
+    while leading.wait_for(|leads| *leads).await.is_ok() {
+        let work = context.world.queue.next().await;
+        if !*leading.borrow() {
+            context.world.queue.done(work, Some(Duration::ZERO));
+            continue;
+        }
+        let result = timeout(LIMIT, reconcile(&context, &work)).await;
+        let late = |_| RequestError::Unavailable(format!("it took longer than {LIMIT:?}"));
+        give_back(&context.world.queue, work, result.unwrap_or_else(|elapsed| Err(late(elapsed))));
     }
-    clean(&context.client, &context.nodes, &object, &ApiResource::erase::<Configuration>(&())).await?;
-    write_configuration(&context.client, &object, instances.len()).await?;
-    Ok(Action::requeue(AGAIN))
 }
 
-fn retry(error: &ReconcileError) -> Action {
-    warn!("{error}");
-    Action::requeue(RETRY)
+fn give_back(queue: &Queue, work: Work, result: Result<reconcile::Again, RequestError>) {
+    match result {
+        Ok(again) => queue.done(work, again),
+        Err(error) => {
+            let object = match &work {
+                Work::Configuration(key) => format!("Configuration {key}"),
+                Work::Instance(key) => format!("Instance {key}"),
+            };
+            let pause = queue.failed(work, jitter());
+            match error {
+                RequestError::Conflict(_) => debug!(object, %error, ?pause, "reconciling again"),
+                _ => warn!(object, %error, ?pause, "reconciling failed; retrying"),
+            }
+        }
+    }
 }

@@ -1,5 +1,7 @@
-//! The gRPC contracts of `proto/` as generated Rust code, and nothing else. Only the `convert` files of other crates
-//! and the edges next to them touch these types.
+//! The gRPC contracts of `proto/` as generated Rust code, and gRPC over Unix sockets. Only `akri-kubelet` and `akri-remote`
+//! convert these types; no other crate of the product sees them.
+
+pub mod unix;
 
 macro_rules! generated {
     ($(#[$doc:meta])* $name:ident, $package:literal) => {
@@ -32,7 +34,7 @@ generated!(
     "v1beta1"
 );
 generated!(
-    /// Which pod uses which device: package `v1` of `proto/podresources.proto`.
+    /// The kubelet's list of pods and their devices: package `v1` of `proto/podresources.proto`.
     podresources,
     "v1"
 );
@@ -43,9 +45,9 @@ mod tests {
 
     use super::{deviceplugin, discovery, podresources};
 
-    /// Each byte string was put together by hand from the field numbers of the contract: tag, length, text.
+    /// Compares messages with byte strings written by hand from the field numbers of the contract: tag, length, text.
     #[test]
-    fn messages_are_on_the_wire_as_their_contracts_say() {
+    fn messages_match_their_wire_contracts() {
         let text = str::to_owned;
         let register = deviceplugin::RegisterRequest {
             version: text("v"),

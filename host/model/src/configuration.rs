@@ -1,4 +1,4 @@
-//! What the agent needs to know of a Configuration.
+//! Configurations as the agent uses them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::names::Key;
 use crate::property::Source;
 
-/// A user's wish: which devices to look for, and how they are handed out.
+/// A Configuration: which devices to discover, and how to offer them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// Namespace and name.
     pub key: Key,
-    /// The object's UID: a Configuration deleted and made again is another one.
+    /// The object's UID; a Configuration that was deleted and recreated has another one.
     pub uid: String,
     /// When it was created, in Unix seconds; 0 for a manifest of local mode.
     pub created: i64,
@@ -19,9 +19,9 @@ pub struct Configuration {
     pub generation: i64,
     /// Name of the discovery handler.
     pub handler: String,
-    /// `discoveryDetails`, for the handler alone to understand.
+    /// `discoveryDetails`, interpreted by the handler only.
     pub details: String,
-    /// `discoveryProperties`: where the value of each is.
+    /// `discoveryProperties` with the source of each value.
     pub properties: BTreeMap<String, Source>,
     /// Slots of each Instance.
     pub capacity: u32,
@@ -34,20 +34,20 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// How long a device may be missing before its Instance leaves this node: nothing for a local device, which its node
-    /// really lost, five minutes for a shared one, which may only have missed a probe.
+    /// Returns how long a device may be missing before its Instance leaves this node: not at all for a local device,
+    /// which was unplugged, five minutes for a shared one, which may have missed a probe.
     pub fn grace(&self, shared: bool) -> Duration {
         let default = if shared { Duration::from_secs(300) } else { Duration::ZERO };
         self.offline_grace.unwrap_or(default)
     }
 
     /// Names of resources know no namespaces: of Configurations with one name that of the lowest rank has it. It is the
-    /// oldest, then the one that is served already, then that of the lowest UID (rule 29).
-    pub fn rank(&self, is_served: bool) -> (i64, bool, &str) {
-        (self.created, !is_served, &self.uid)
+    /// oldest, then that of the lowest UID, which all nodes see alike (rule 29).
+    pub fn rank(&self) -> (i64, &str, &Key) {
+        (self.created, &self.uid, &self.key)
     }
 
-    /// A device's properties as brokers see them: the device's own, overlaid by the Configuration's.
+    /// Returns a device's properties as brokers see them, with the Configuration's overlaid.
     pub fn broker_view(&self, properties: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut view = properties.clone();
         view.extend(self.broker_properties.clone());
@@ -55,7 +55,7 @@ impl Configuration {
     }
 }
 
-/// Which resources of a Configuration the kubelet is offered.
+/// The resources of a Configuration that are registered with the kubelet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Resources {
     /// Only `akri.sh/<instance>`.

@@ -8,12 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::names::Usage;
-use crate::slots::SlotTable;
+use crate::slots::{SlotState, SlotTable};
 
 /// The Instances of a Configuration as this node sees them, by name.
 #[derive(Debug, Clone)]
 pub struct Pool<'a> {
-    node: &'a str,
     instances: BTreeMap<&'a str, Member>,
     /// Slots this node holds through the Configuration's resource, by virtual device.
     held: BTreeMap<String, Place>,
@@ -21,7 +20,7 @@ pub struct Pool<'a> {
 
 #[derive(Debug, Clone)]
 struct Member {
-    slots: SlotTable,
+    free: BTreeSet<u32>,
     online: bool,
 }
 
@@ -62,20 +61,28 @@ pub enum Denied {
 }
 
 impl<'a> Pool<'a> {
-    /// Of the Instances that this node sees.
-    pub fn new(node: &'a str, instances: impl Iterator<Item = (&'a str, SlotTable, bool)>) -> Self {
-        let mut pool = Self { node, instances: BTreeMap::new(), held: BTreeMap::new() };
+    /// Returns the pool of the Instances that this node sees: name, slots, and whether the device can be handed out.
+    pub fn new<'s>(instances: impl Iterator<Item = (&'a str, &'s SlotTable, bool)>) -> Self {
+        let mut pool = Self { instances: BTreeMap::new(), held: BTreeMap::new() };
         for (name, slots, online) in instances {
-            for (slot, usage) in slots.used() {
-                if let Usage::Configuration { vdev, node: holder } = usage
-                    && holder == node
-                {
-                    pool.held.insert(vdev.clone(), Place { instance: name.to_owned(), slot });
+            for (slot, claim) in slots.claims() {
+                if let Usage::Configuration { vdev, .. } = &claim.usage {
+                    pool.hold(vdev, name, slot, matches!(slots.state(slot), SlotState::Held(_)));
                 }
             }
-            pool.instances.insert(name, Member { slots, online });
+            pool.instances.insert(name, Member { free: slots.free().collect(), online });
         }
         pool
+    }
+
+    /// While a virtual device moves it has a slot that it leaves and one that is not confirmed: the confirmed one counts.
+    fn hold(&mut self, vdev: &str, instance: &str, slot: u32, confirmed: bool) {
+        let place = Place { instance: instance.to_owned(), slot };
+        if confirmed {
+            self.held.insert(vdev.to_owned(), place);
+        } else {
+            self.held.entry(vdev.to_owned()).or_insert(place);
+        }
     }
 
     /// The virtual devices the kubelet is offered, in ascending order: those held here, and the smallest other numbers, one
@@ -109,7 +116,7 @@ impl<'a> Pool<'a> {
             }
         }
         for vdev in homeless.into_iter().chain(ascending(new)?) {
-            let Some(assignment) = after.settle(vdev, &mut taken) else {
+            let Some(assignment) = after.place_anew(vdev, &mut taken) else {
                 return Err(Denied::TooFew { wanted: vdevs.len(), possible: assignments.len() });
             };
             assignments.push(assignment);
@@ -127,21 +134,14 @@ impl<'a> Pool<'a> {
     }
 
     /// A slot of the Instance with most free slots, of those not in the container yet; ties go by name.
-    fn settle(&mut self, vdev: &str, taken: &mut BTreeSet<String>) -> Option<Assignment> {
+    fn place_anew(&mut self, vdev: &str, taken: &mut BTreeSet<String>) -> Option<Assignment> {
         let free = |(name, member): (&&'a str, &Member)| {
-            (member.has_room() && !taken.contains(*name)).then(|| (member.slots.free().count(), *name))
+            (member.has_room() && !taken.contains(*name)).then_some((member.free.len(), *name))
         };
         let most = self.instances.iter().filter_map(free).max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(a.1)));
         let (_, instance) = most?;
-        let slot = self.instances.get(instance)?.slots.free().next()?;
-        let usage = Usage::Configuration { vdev: vdev.to_owned(), node: self.node.to_owned() };
-        let moved_from = self.held.remove(vdev);
-        if let Some(place) = &moved_from
-            && let Some(member) = self.instances.get_mut(place.instance.as_str())
-        {
-            member.slots.release(place.slot, &usage);
-        }
-        self.instances.get_mut(instance)?.slots.claim(slot, usage).ok()?;
+        let slot = self.instances.get_mut(instance)?.free.pop_first()?;
+        let moved_from = self.held.remove(vdev); // what it leaves is free once it has been released
         taken.insert(instance.to_owned());
         let place = Place { instance: instance.to_owned(), slot };
         self.held.insert(vdev.to_owned(), place.clone());
@@ -166,7 +166,7 @@ impl<'a> Pool<'a> {
 
 impl Member {
     fn has_room(&self) -> bool {
-        self.online && self.slots.free().next().is_some()
+        self.online && !self.free.is_empty()
     }
 }
 
@@ -184,9 +184,13 @@ fn ascending(vdevs: Vec<&String>) -> Result<impl Iterator<Item = &String>, Denie
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::reclaim::ClaimObservation;
+    use crate::slots::{ApiView, Authority, Claim, PublishedSlots};
 
     const HERE: &str = "node-a";
 
@@ -194,14 +198,19 @@ mod tests {
         Usage::Configuration { vdev: vdev.into(), node: node.into() }
     }
 
+    fn table(capacity: u32, used: &[(u32, Usage)]) -> SlotTable {
+        let mut slots = SlotTable::new(HERE, Authority::Api, capacity);
+        let published = PublishedSlots { slots: used.iter().cloned().collect(), ..PublishedSlots::default() };
+        let observation = ClaimObservation::new(0, Duration::ZERO);
+        slots.observe(ApiView::Present(published), |usage| Claim { usage, generation: 0, observation });
+        slots
+    }
+
     /// Cameras with their slots in use, as `camera` → `(slot, usage)`.
     fn pool(capacity: u32, cameras: &[(&'static str, &[(u32, Usage)])]) -> Pool<'static> {
-        let table = |used: &[(u32, Usage)]| {
-            let mut slots = SlotTable::new(capacity);
-            used.iter().for_each(|(slot, usage)| slots.claim(*slot, usage.clone()).unwrap());
-            slots
-        };
-        Pool::new(HERE, cameras.iter().map(|(name, used)| (*name, table(used), true)))
+        let tables: Vec<(&str, SlotTable)> =
+            cameras.iter().map(|(name, used)| (*name, table(capacity, used))).collect();
+        Pool::new(tables.iter().map(|(name, slots)| (*name, slots, true)))
     }
 
     fn ask(pool: &mut Pool<'_>, ids: &[&str]) -> Result<Vec<(String, String)>, Denied> {
@@ -269,18 +278,13 @@ mod tests {
         let place = |instance: &str, slot| Place { instance: instance.into(), slot };
         assert_eq!(moved.place, place("cam2", 0));
         assert_eq!(moved.moved_from, Some(place("cam1", 1)));
-        assert_eq!(both.ids(), ["0", "1", "2", "3"], "both cameras have room again");
+        assert_eq!(both.ids(), ["0", "1", "2"], "the slot it left is free once it has been released");
     }
 
     #[test]
     fn an_offline_camera_is_neither_counted_nor_given() {
-        let slots = |usage: Option<Usage>| {
-            let mut slots = SlotTable::new(2);
-            usage.into_iter().for_each(|usage| slots.claim(0, usage).unwrap());
-            slots
-        };
-        let members = [("cam1", slots(Some(vdev("0", HERE))), false), ("cam2", slots(None), true)];
-        let mut pool = Pool::new(HERE, members.into_iter());
+        let (cam1, cam2) = (table(2, &[(0, vdev("0", HERE))]), table(2, &[]));
+        let mut pool = Pool::new([("cam1", &cam1, false), ("cam2", &cam2, true)].into_iter());
         assert_eq!(pool.ids(), ["0", "1"], "what is held stays, for the pod that may run");
         assert_eq!(ask(&mut pool, &["0"]), Ok(pairs(&[("0", "cam2")])), "a new user gets one that works");
     }
@@ -326,15 +330,17 @@ mod tests {
             wanted in prop::collection::btree_set(0u32..6, 1..4),
         ) {
             let names = ["cam1", "cam2", "cam3"];
-            let mut tables = vec![SlotTable::new(2); 3];
+            let mut used_slots = vec![BTreeMap::new(); 3];
             let mut held = BTreeSet::new();
             for (camera, slot, id, here) in used {
-                if here && !held.insert(id) { continue; }
+                if used_slots[camera].contains_key(&slot) || (here && !held.insert(id)) { continue; }
                 let node = if here { HERE } else { "node-b" };
-                if tables[camera].claim(slot, vdev(&id.to_string(), node)).is_err() && here { held.remove(&id); }
+                used_slots[camera].insert(slot, vdev(&id.to_string(), node));
             }
-            let members = names.iter().zip(&tables).zip(&online).map(|((name, table), online)| (*name, table.clone(), *online));
-            let mut pool = Pool::new(HERE, members);
+            let tables: Vec<SlotTable> =
+                used_slots.into_iter().map(|used| table(2, &used.into_iter().collect::<Vec<_>>())).collect();
+            let members = names.iter().zip(&tables).zip(&online).map(|((name, table), online)| (*name, table, *online));
+            let mut pool = Pool::new(members);
             let before = pool.clone();
             let ids: Vec<String> = wanted.iter().map(ToString::to_string).collect();
             // A camera is possible if it is online and has room, or is held by one of the ids.

@@ -24,6 +24,16 @@ pub struct Device {
     pub device_specs: Vec<DeviceSpec>,
 }
 
+impl Device {
+    /// Bytes of its texts.
+    pub fn bytes(&self) -> usize {
+        let properties = self.properties.iter().map(|(name, value)| name.len() + value.len());
+        let mounts = self.mounts.iter().map(|mount| mount.container_path.len() + mount.host_path.len());
+        let specs = self.device_specs.iter().map(|spec| spec.container_path.len() + spec.host_path.len());
+        self.id.len() + self.origin.len() + properties.chain(mounts).chain(specs).sum::<usize>()
+    }
+}
+
 /// A bind mount.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,7 +69,7 @@ pub struct DeviceSet {
     /// and if they were before, they stay as they are (rule 35).
     pub withheld: BTreeSet<String>,
     /// What it means for a known device not to be listed.
-    pub unlisted: Unlisted,
+    pub absence: AbsenceMeaning,
     /// Warnings, in order, bounded by the producer.
     pub notes: Vec<Note>,
     /// Warnings beyond that bound.
@@ -70,7 +80,7 @@ pub struct DeviceSet {
 
 /// What it says about a known device that a set does not list it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Unlisted {
+pub enum AbsenceMeaning {
     /// It is missing.
     #[default]
     Missing,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::datagram::DatagramFilter;
 use crate::resolve::Unresolved;
 
 /// Who a component handler is (`handler.describe`).
@@ -27,8 +28,8 @@ pub enum Trigger {
     Multicast {
         /// The group and its port.
         group: SocketAddr,
-        /// What it has to contain to count; "" is any.
-        containing: String,
+        /// The filter of its datagrams.
+        filter: DatagramFilter,
     },
     /// A pause that fits the details better than the handler's default.
     Interval(Duration),
@@ -47,11 +48,11 @@ impl Trigger {
     }
 }
 
-/// `ADDRESS:PORT`, or that, a space, and what a datagram has to contain.
+/// `ADDRESS:PORT`, or that, a space, and what a datagram has to hold.
 fn multicast(value: &str) -> Option<Trigger> {
-    let (group, containing) = value.split_once(' ').unwrap_or((value, ""));
+    let (group, filter) = value.split_once(' ').unwrap_or((value, ""));
     let group = group.parse().ok().filter(|group: &SocketAddr| group.ip().is_multicast())?;
-    Some(Trigger::Multicast { group, containing: containing.to_owned() })
+    Some(Trigger::Multicast { group, filter: DatagramFilter::parse(filter)? })
 }
 
 /// Something wrong in a Configuration's `discoveryDetails`.
@@ -135,8 +136,9 @@ mod tests {
 
     #[test]
     fn a_multicast_trigger_names_a_group_and_perhaps_a_text() {
-        let trigger = |group: &str, containing: &str| {
-            Some(Trigger::Multicast { group: group.parse().unwrap(), containing: containing.to_owned() })
+        let trigger = |group: &str, filter: &str| {
+            let filter = DatagramFilter::parse(filter).unwrap();
+            Some(Trigger::Multicast { group: group.parse().unwrap(), filter })
         };
         let group = "239.255.255.250:3702";
         assert_eq!(Trigger::parse("multicast", group), trigger(group, ""));
@@ -145,7 +147,7 @@ mod tests {
             trigger(group, "discovery/Hello")
         );
         assert_eq!(Trigger::parse("multicast", "[ff02::fb]:5353"), trigger("[ff02::fb]:5353", ""));
-        for value in ["", "239.255.255.250", "10.0.0.1:80", "example:80"] {
+        for value in ["", "239.255.255.250", "10.0.0.1:80", "example:80", "239.255.255.250:3702 @x"] {
             assert_eq!(Trigger::parse("multicast", value), None, "{value}");
         }
     }

@@ -1,4 +1,4 @@
-//! What using devices changes about a container.
+//! The changes made to a container for its devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,17 +31,17 @@ pub struct ContainerEdits {
 /// A slot of an Instance, as a container's edits name it.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotRef<'a> {
-    /// The Instance's name.
+    /// The name of the Instance.
     pub instance: &'a str,
-    /// The hash its name ends in.
+    /// The hash at the end of that name.
     pub hash: &'a str,
     /// The slot's number.
     pub slot: u32,
 }
 
 impl ContainerEdits {
-    /// What any container gets for a device: each property as `KEY` and as `KEY_<HASH>`, so that devices of one container
-    /// can be told apart, the mounts and the device nodes.
+    /// Returns the edits for a device: each property as `KEY` and as `KEY_<HASH>`, so that several devices of one
+    /// container can be distinguished, the mounts and the device nodes.
     pub fn of_device(device: &Device, properties: &BTreeMap<String, String>, hash: &str) -> Self {
         let suffix = hash.to_uppercase();
         let env = properties
@@ -55,8 +55,8 @@ impl ContainerEdits {
         }
     }
 
-    /// What a container gets for one slot: what it gets for the device, and the annotation of the published Akri design,
-    /// whose value is the slot, or `C:<virtual device>:<slot>` for a claim at the configuration level.
+    /// Returns the edits for one slot: those of the device, and the annotation of the published Akri design, whose
+    /// value is the slot, or `C:<virtual device>:<slot>` for a claim at the configuration level.
     pub fn of_slot(
         device: &Device,
         properties: &BTreeMap<String, String>,
@@ -69,22 +69,22 @@ impl ContainerEdits {
         Self { annotations, ..Self::of_device(device, properties, slot.hash) }
     }
 
-    /// The same by CDI name: mounts and device nodes are then in the CDI specification and nowhere else (rule 8).
+    /// Replaces mounts and device nodes by a CDI name (rule 8).
     #[must_use]
     pub fn by_cdi(self, name: String) -> Self {
         Self { mounts: Vec::new(), device_specs: Vec::new(), cdi_devices: vec![name], ..self }
     }
 }
 
-/// Two devices of one container want different things at one path inside it.
+/// Two devices of one container need different things at one path in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("container path '{container_path}' is wanted for both '{first}' and '{second}'")]
 pub struct Conflict {
     /// The path inside the container.
     pub container_path: String,
-    /// What the one device puts there.
+    /// The mount or device node of the first device.
     pub first: String,
-    /// What the other puts there.
+    /// That of the second.
     pub second: String,
 }
 

@@ -6,24 +6,30 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// What a handler may reach. The default is nothing.
+/// Resources that a handler may access. The default is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
     /// Kernel subsystems whose devices the `udev` interface shows, as shell globs; `*` is all.
     pub udev_subsystems: Vec<String>,
-    /// Node paths that device specs may name: a path, or a directory and `/**`.
+    /// Node paths that device specs may name: see [`covers`](crate::device_path::covers).
     pub device_paths: Vec<String>,
     /// Node paths that mounts may name, written likewise.
     pub mount_paths: Vec<String>,
+    /// Paths outside of `/dev` at which device nodes and mounts may appear in containers, written likewise.
+    pub container_paths: Vec<String>,
+    /// Every path of the node and of containers: what `--trust-remote-paths` gives to remote handlers.
+    pub any_path: bool,
+    /// Environment variables that may be set although they choose what programs run, such as `PATH`.
+    pub environment: Vec<String>,
     /// Groups the `multicast` interface opens.
     pub multicast: Vec<Group>,
-    /// Where TCP connections may go.
+    /// Permitted destinations of TCP connections.
     pub tcp: Vec<Destinations>,
-    /// Where UDP datagrams may go and come from.
+    /// Permitted peers of UDP datagrams.
     pub udp: Vec<Destinations>,
-    /// Where HTTP requests may go.
+    /// Permitted destinations of HTTP requests.
     pub http: Vec<HttpDestinations>,
-    /// DNS names that may be resolved, as globs: `cam-*.example`. What they resolve to has to be granted, too.
+    /// DNS names that may be resolved, as globs: `cam-*.example`. The resolved addresses must be granted as well.
     pub names: Vec<String>,
     /// Properties that come from a Secret and may be revealed, as globs over their names.
     pub secrets: Vec<String>,
@@ -50,8 +56,8 @@ pub struct Destinations {
 }
 
 impl Destinations {
-    /// Whether they hold an address. An IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2) is that IPv4 address. The
-    /// unspecified one is never granted: to connect to it is to connect to loopback.
+    /// Returns whether they contain an address. An IPv4 address mapped into IPv6 (RFC 4291, 2.5.5.2) is that IPv4
+    /// address. The unspecified address is never granted, since connecting to it reaches loopback.
     pub fn contain(&self, to: SocketAddr) -> bool {
         let address = to.ip().to_canonical();
         !address.is_unspecified()
@@ -60,16 +66,16 @@ impl Destinations {
     }
 }
 
-/// Where HTTP requests may go, and whom HTTPS trusts there.
+/// Permitted destinations of HTTP requests, with the trust in their certificates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpDestinations {
     /// Addresses and ports.
     pub to: Destinations,
-    /// How a server proves that it is itself.
+    /// The verification of servers.
     pub tls: Tls,
 }
 
-/// How an HTTPS server proves that it is itself.
+/// The verification of an HTTPS server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Tls {
     /// By a certificate of an authority that the node trusts.
@@ -79,11 +85,11 @@ pub enum Tls {
     CaBundle(String),
     /// By one of these certificates: SHA-256 of their DER.
     Fingerprints(Vec<[u8; 32]>),
-    /// Not at all.
+    /// No verification.
     Insecure,
 }
 
-/// Bounds on one round of one handler; the default is what holds where its DiscoveryHandler names none.
+/// Limits on one round of one handler; the default applies where its DiscoveryHandler has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Wall-clock time of a round.
@@ -104,6 +110,23 @@ pub struct Limits {
     pub cache_bytes: usize,
     /// Sockets open and HTTP requests under way at once.
     pub connections: usize,
+    /// Limits on compiling the component.
+    pub compile: CompileLimits,
+}
+
+/// Bounds on compiling a component.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CompileLimits {
+    /// Bytes of memory.
+    pub memory_bytes: usize,
+    /// Processor time.
+    pub time: Duration,
+}
+
+impl Default for CompileLimits {
+    fn default() -> Self {
+        Self { memory_bytes: 256 << 20, time: Duration::from_secs(30) }
+    }
 }
 
 impl Default for Limits {
@@ -118,6 +141,7 @@ impl Default for Limits {
             notes: 10,
             cache_bytes: 256 << 10,
             connections: 64,
+            compile: CompileLimits::default(),
         }
     }
 }

@@ -13,6 +13,8 @@ pub struct Instance {
     pub key: Key,
     /// Given by whoever stores it; empty before.
     pub uid: String,
+    /// Which version of it this is; [`Version::default`] before it is stored.
+    pub version: Version,
     /// Which device it stands for; `None` if it was made by upstream Akri.
     pub identity: Option<Identity>,
     /// The Configuration's name.
@@ -33,6 +35,17 @@ pub struct Instance {
     pub device_usage: BTreeMap<String, String>,
     /// Condition `Online`; with a reason if it is not.
     pub online: Online,
+}
+
+/// `metadata.resourceVersion`: opaque to be sent back, and a number that grows with each change (KEP-5504).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Version(pub String);
+
+impl Version {
+    /// Whether another version came after this one; false if either is not a number.
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        matches!((self.0.parse::<u64>(), other.0.parse::<u64>()), (Ok(own), Ok(other)) if own < other)
+    }
 }
 
 /// Whether a device answers.

@@ -4,23 +4,30 @@
 //! touches the outside world converts to these types at its border. The rules that comments name by number are in
 //! `docs/rules.md`.
 
+pub mod broker;
+pub mod budget;
 pub mod claim;
 pub mod configuration;
 pub mod configuration_level;
+pub mod datagram;
 pub mod device;
+pub mod device_path;
 pub mod discovery;
 pub mod edits;
+pub mod environment;
 pub mod grant;
 pub mod instance;
 pub mod names;
 pub mod plan;
 pub mod policy;
 pub mod property;
+pub mod publishing;
 pub mod reclaim;
 pub mod remote;
 pub mod resolve;
 pub mod retry;
-pub mod revealed;
+pub mod secret_scanner;
 pub mod slots;
 pub mod sources;
 pub mod summary;
+pub mod text;

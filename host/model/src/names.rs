@@ -1,13 +1,14 @@
 //! What things are called. This is the only place that formats or splits a name.
 
 use std::fmt;
-use std::fmt::Write as _;
 use std::str::FromStr;
 
 use blake2::Blake2b;
 use blake2::digest::Digest;
 use blake2::digest::consts::{U3, U6, U9, U16};
 use serde::{Deserialize, Serialize};
+
+use crate::text;
 
 /// The vendor part of every extended resource and CDI kind.
 pub const RESOURCE_PREFIX: &str = "akri.sh/";
@@ -137,6 +138,18 @@ pub fn slot_annotation(slot_name: &str) -> String {
     format!("akri.agent.slot-{slot_name}")
 }
 
+/// Reads an annotation of [`slot_annotation`], whose value is the slot or `C:<virtual device>:<slot>`: the slot's name, and how
+/// this node uses it.
+pub fn parse_slot_annotation(name: &str, value: &str, node: &str) -> Option<(String, Usage)> {
+    let slot = name.strip_prefix(&slot_annotation(""))?;
+    let node = node.to_owned();
+    let usage = match value.strip_prefix("C:") {
+        None => Usage::Instance { node },
+        Some(rest) => Usage::Configuration { vdev: rest.strip_suffix(slot)?.strip_suffix(':')?.to_owned(), node },
+    };
+    (usage.vdev().is_some() || value == slot).then(|| (slot.to_owned(), usage))
+}
+
 /// `spec.cdiName` of an Instance: a fully qualified CDI device name. The class is the Configuration's name where CDI
 /// allows it, else a name derived from it (rule 8).
 pub fn cdi_name(configuration: &str, hash: &str) -> String {
@@ -157,8 +170,9 @@ pub fn node_hash(node: &str) -> String {
     hex::<Blake2b<U6>>(node)
 }
 
-/// What `deviceUsage` says of a slot.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What `deviceUsage` says about a slot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Usage {
     /// Nobody uses it: "".
     #[default]
@@ -175,13 +189,20 @@ pub enum Usage {
         /// The node whose container uses it.
         node: String,
     },
+    /// Text that is no usage. Somebody wrote it, so the slot is not free; who it belongs to is unknown (rule 40).
+    Unreadable(String),
 }
 
 impl Usage {
+    /// Reads a value of `deviceUsage`. Text that does not parse is [`Usage::Unreadable`], never free.
+    pub fn read(text: &str) -> Self {
+        text.parse().unwrap_or_else(|InvalidUsage(text)| Self::Unreadable(text))
+    }
+
     /// The node whose container uses the slot.
     pub fn node(&self) -> Option<&str> {
         match self {
-            Self::Free => None,
+            Self::Free | Self::Unreadable(_) => None,
             Self::Instance { node } | Self::Configuration { node, .. } => Some(node),
         }
     }
@@ -206,7 +227,22 @@ impl fmt::Display for Usage {
             Self::Free => Ok(()),
             Self::Instance { node } => f.write_str(node),
             Self::Configuration { vdev, node } => write!(f, "C:{vdev}:{node}"),
+            Self::Unreadable(text) => f.write_str(text),
         }
+    }
+}
+
+impl From<Usage> for String {
+    fn from(usage: Usage) -> Self {
+        usage.to_string()
+    }
+}
+
+impl TryFrom<String> for Usage {
+    type Error = InvalidUsage;
+
+    fn try_from(text: String) -> Result<Self, InvalidUsage> {
+        text.parse()
     }
 }
 
@@ -233,12 +269,8 @@ impl FromStr for Usage {
 }
 
 /// The digest in lower-case hex.
-fn hex<D: Digest>(input: &str) -> String {
-    let digest = D::digest(input.as_bytes());
-    digest.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String can't fail
-        text
-    })
+pub(crate) fn hex<D: Digest>(input: &str) -> String {
+    text::hex(&D::digest(input.as_bytes()))
 }
 
 #[cfg(test)]
@@ -310,6 +342,19 @@ mod tests {
         for wrong in ["C:0", "C:0:a:b", "C::node", "C:0:", "D:0:node", "::"] {
             assert!(wrong.parse::<Usage>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn slot_annotations_are_read() {
+        let read = |value| parse_slot_annotation("akri.agent.slot-cam-1-0", value, "n");
+        let node = || "n".to_owned();
+        assert_eq!(read("cam-1-0"), Some(("cam-1-0".into(), Usage::Instance { node: node() })));
+        let configuration = Usage::Configuration { vdev: "4".into(), node: node() };
+        assert_eq!(read("C:4:cam-1-0"), Some(("cam-1-0".into(), configuration)));
+        for value in ["", "cam-1-1", "C:cam-1-0", "C:4:cam-1-1"] {
+            assert_eq!(read(value), None, "{value}");
+        }
+        assert_eq!(parse_slot_annotation("other", "cam-1-0", "n"), None);
     }
 
     #[test]

@@ -1,37 +1,37 @@
-//! What a round of discovery changes about the devices already known.
+//! The changes that a round of discovery makes to the known devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::device::{Device, DeviceSet, Unlisted};
+use crate::device::{AbsenceMeaning, Device, DeviceSet};
 use crate::instance::Online;
 use crate::names::{HashInput, Identity};
 
 /// A device with an Instance on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known<'a> {
-    /// As last seen.
+    /// The device as last seen.
     pub device: &'a Device,
-    /// Whether the last round that could tell saw it.
+    /// Whether the last conclusive round saw it.
     pub online: Online,
 }
 
-/// What to do after a successful round. A round that failed has no plan: it changes nothing (invariant 8).
+/// The actions after a successful round. A failed round changes nothing (invariant 8).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Devices without an Instance, in the handler's order.
     pub publish: Vec<(Identity, Device)>,
-    /// Known devices that look different now.
+    /// Known devices that changed.
     pub change: Vec<(Identity, Device)>,
-    /// Known devices that are back.
+    /// Known devices that returned.
     pub online: Vec<Identity>,
     /// Known devices that this round did not see.
     pub offline: Vec<Identity>,
-    /// Known devices that nobody can tell about any more.
+    /// Known devices whose state became unknown.
     pub unknown: Vec<Identity>,
 }
 
-/// Compares a snapshot with what is known. A device is missing only if the round neither saw it nor kept its origin nor
-/// withheld it.
+/// Compares a round's result with the known devices. A device is missing only if the round neither saw it nor kept its
+/// origin nor withheld it.
 pub fn plan(set: &DeviceSet, known: &BTreeMap<Identity, Known<'_>>, shared: bool, node: &str) -> Plan {
     let mut plan = Plan::default();
     let mut seen = BTreeSet::new();
@@ -53,7 +53,7 @@ pub fn plan(set: &DeviceSet, known: &BTreeMap<Identity, Known<'_>>, shared: bool
         }
     }
     for (identity, was) in known.iter().filter(|(identity, _)| !seen.contains(*identity)) {
-        match unlisted(set, was) {
+        match online_when_absent(set, was) {
             Online::False if was.online != Online::False => plan.offline.push(identity.clone()),
             Online::Unknown if was.online == Online::True => plan.unknown.push(identity.clone()),
             _ => {}
@@ -62,16 +62,16 @@ pub fn plan(set: &DeviceSet, known: &BTreeMap<Identity, Known<'_>>, shared: bool
     plan
 }
 
-/// What the set says of a device that it does not list. One that was missing before stays missing, whoever goes.
-fn unlisted(set: &DeviceSet, was: &Known<'_>) -> Online {
+/// Returns the state of a device that the set does not list. A device that was missing stays missing.
+fn online_when_absent(set: &DeviceSet, was: &Known<'_>) -> Online {
     if set.kept.contains(&was.device.origin) || set.withheld.contains(&was.device.id) {
         return was.online;
     }
-    match &set.unlisted {
-        Unlisted::Missing => Online::False,
-        Unlisted::Kept(missing) if missing.contains(&was.device.id) => Online::False,
-        Unlisted::Kept(_) => was.online,
-        Unlisted::Unknown => Online::Unknown,
+    match &set.absence {
+        AbsenceMeaning::Missing => Online::False,
+        AbsenceMeaning::Kept(missing) if missing.contains(&was.device.id) => Online::False,
+        AbsenceMeaning::Kept(_) => was.online,
+        AbsenceMeaning::Unknown => Online::Unknown,
     }
 }
 
@@ -154,32 +154,32 @@ mod tests {
     #[test]
     fn what_it_means_not_to_be_listed_is_for_the_set_to_say() {
         let a = device("a", "");
-        let kept = |missing: &[&str]| Unlisted::Kept(missing.iter().map(|id| (*id).to_owned()).collect());
+        let kept = |missing: &[&str]| AbsenceMeaning::Kept(missing.iter().map(|id| (*id).to_owned()).collect());
         let (none, offline, unknown) = (Plan::default(), [identity("a")], [identity("a")]);
         let offline = Plan { offline: offline.into(), ..Plan::default() };
         let unknown = Plan { unknown: unknown.into(), ..Plan::default() };
         use Online::{False, True, Unknown};
-        for (unlisted, was, expected) in [
-            (Unlisted::Missing, True, &offline),
-            (Unlisted::Missing, Unknown, &offline),
-            (Unlisted::Missing, False, &none),
+        for (absence, was, expected) in [
+            (AbsenceMeaning::Missing, True, &offline),
+            (AbsenceMeaning::Missing, Unknown, &offline),
+            (AbsenceMeaning::Missing, False, &none),
             (kept(&[]), True, &none),
             (kept(&[]), Unknown, &none),
             (kept(&["a"]), True, &offline),
             (kept(&["a"]), Unknown, &offline),
             (kept(&["b"]), True, &none),
-            (Unlisted::Unknown, True, &unknown),
-            (Unlisted::Unknown, Unknown, &none),
-            (Unlisted::Unknown, False, &none),
+            (AbsenceMeaning::Unknown, True, &unknown),
+            (AbsenceMeaning::Unknown, Unknown, &none),
+            (AbsenceMeaning::Unknown, False, &none),
         ] {
-            let set = DeviceSet { unlisted: unlisted.clone(), ..DeviceSet::default() };
+            let set = DeviceSet { absence: absence.clone(), ..DeviceSet::default() };
             let known = [(identity("a"), Known { device: &a, online: was })].into();
-            assert_eq!(&plan(&set, &known, false, "node"), expected, "{unlisted:?} {was:?}");
+            assert_eq!(&plan(&set, &known, false, "node"), expected, "{absence:?} {was:?}");
         }
     }
 
     #[test]
-    fn a_device_that_nobody_could_tell_about_is_back_when_it_is_seen() {
+    fn unknown_device_is_online_when_it_is_seen() {
         let a = device("a", "");
         let known = [(identity("a"), Known { device: &a, online: Online::Unknown })].into();
         assert_eq!(plan(&set(&["a"]), &known, false, "node").online, [identity("a")]);

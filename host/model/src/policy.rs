@@ -1,13 +1,22 @@
-//! Which devices of a handler may be handed to containers. A handler, component or remote, is not trusted with the
-//! node's file system: what it names has to be covered by its grant.
+//! Checks of devices against grants. Handlers are not trusted with the node's file system: every path they report must
+//! be covered by a grant.
 
 use crate::device::Device;
+use crate::device_path::{covers, is_granted, is_own, is_plain};
+use crate::environment;
 use crate::grant::Grants;
+use crate::text::{cut, visible};
 
-/// Why a device is not published.
+/// The directory of device nodes in containers.
+const DEVICES: &str = "/dev/";
+
+/// Bytes shown of what a handler wrote.
+const SHOWN: usize = 256;
+
+/// The reason for refusing a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The path is relative, goes up, or is the root.
+    /// The path is relative, contains `..`, or is the root.
     #[error("path '{0}' is not an absolute path without '.' and '..'")]
     MalformedPath(String),
     /// No grant covers the path.
@@ -15,40 +24,64 @@ pub enum Refusal {
     PathNotGranted {
         /// The path on the node.
         path: String,
+        /// The grant that has to cover it.
+        grant: &'static str,
+    },
+    /// It gives away the node itself.
+    #[error(
+        "path '{path}' leads to the node's own memory, log or disks; grants.{grant} of the DiscoveryHandler has to name it"
+    )]
+    PathNotNamed {
+        /// The path on the node.
+        path: String,
         /// The field of the grant that would have to name it.
         grant: &'static str,
     },
+    /// A link to what the process that opens it has open.
+    #[error("path '{0}' is another file for every process")]
+    OwnPath(String),
+    /// It would appear where a container's own files are.
+    #[error("path '{0}' in the container is not covered by grants.containerPaths of the DiscoveryHandler")]
+    ContainerPathNotGranted(String),
     /// Not a subset of `rwm`.
     #[error("permissions '{0}' are not a combination of 'r', 'w' and 'm'")]
     InvalidPermissions(String),
     /// The name can't be an environment variable.
-    #[error("property name '{0}' can't be an environment variable")]
+    #[error("property name '{0}' can't be an environment variable: letters, digits and '_', no digit first")]
     InvalidPropertyName(String),
+    /// The name decides what programs run.
+    #[error(
+        "property '{0}' would choose what programs in the container run or trust; grants.environment of the DiscoveryHandler has to name it"
+    )]
+    ReservedPropertyName(String),
     /// The value can't be in an environment.
     #[error("the value of property '{0}' holds a NUL character")]
     InvalidPropertyValue(String),
 }
 
-/// Checks everything about a device that can be checked without looking at the node.
+/// Checks everything about a device that does not require access to the node.
 pub fn check(device: &Device, grants: &Grants) -> Result<(), Refusal> {
     for (name, value) in &device.properties {
-        check_property(name, value)?;
+        check_property(name, value, grants)?;
     }
     for spec in &device.device_specs {
-        check_container_path(&spec.container_path)?;
-        check_granted(&spec.host_path, &grants.device_paths, "devicePaths")?;
+        check_container_path(&spec.container_path, grants)?;
+        check_granted(&spec.host_path, &grants.device_paths, grants.any_path, "devicePaths")?;
         check_permissions(&spec.permissions)?;
     }
     for mount in &device.mounts {
-        check_container_path(&mount.container_path)?;
-        check_granted(&mount.host_path, &grants.mount_paths, "mountPaths")?;
+        check_container_path(&mount.container_path, grants)?;
+        check_granted(&mount.host_path, &grants.mount_paths, grants.any_path, "mountPaths")?;
     }
     Ok(())
 }
 
-fn check_property(name: &str, value: &str) -> Result<(), Refusal> {
-    if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Refusal::InvalidPropertyName(name.to_owned()));
+fn check_property(name: &str, value: &str, grants: &Grants) -> Result<(), Refusal> {
+    if !environment::is_name(name) {
+        return Err(Refusal::InvalidPropertyName(shown(name)));
+    }
+    if environment::is_reserved(name) && !grants.environment.iter().any(|granted| granted == name) {
+        return Err(Refusal::ReservedPropertyName(name.to_owned()));
     }
     if value.contains('\0') {
         return Err(Refusal::InvalidPropertyValue(name.to_owned()));
@@ -56,40 +89,40 @@ fn check_property(name: &str, value: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Returns a handler's text, cut and cleaned for a message.
+fn shown(text: &str) -> String {
+    visible(cut(text, SHOWN))
+}
+
 fn check_permissions(permissions: &str) -> Result<(), Refusal> {
     let known = !permissions.is_empty() && permissions.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
-    if known { Ok(()) } else { Err(Refusal::InvalidPermissions(permissions.to_owned())) }
+    if known { Ok(()) } else { Err(Refusal::InvalidPermissions(shown(permissions))) }
 }
 
-fn check_container_path(path: &str) -> Result<(), Refusal> {
-    if is_plain(path) { Ok(()) } else { Err(Refusal::MalformedPath(path.to_owned())) }
+fn check_plain(path: &str) -> Result<(), Refusal> {
+    if is_plain(path) { Ok(()) } else { Err(Refusal::MalformedPath(shown(path))) }
 }
 
-fn check_granted(path: &str, granted: &[String], grant: &'static str) -> Result<(), Refusal> {
-    check_container_path(path)?;
-    if is_granted(path, granted) {
+fn check_container_path(path: &str, grants: &Grants) -> Result<(), Refusal> {
+    check_plain(path)?;
+    let granted = grants.any_path || path.starts_with(DEVICES) || is_granted(path, &grants.container_paths);
+    if granted { Ok(()) } else { Err(Refusal::ContainerPathNotGranted(shown(path))) }
+}
+
+fn check_granted(path: &str, granted: &[String], any: bool, grant: &'static str) -> Result<(), Refusal> {
+    check_plain(path)?;
+    if is_own(path) {
+        return Err(Refusal::OwnPath(shown(path)));
+    }
+    if any || is_granted(path, granted) {
         return Ok(());
     }
-    Err(Refusal::PathNotGranted { path: path.to_owned(), grant })
-}
-
-/// Whether one of the granted patterns covers a path.
-pub fn is_granted(path: &str, granted: &[String]) -> bool {
-    granted.iter().any(|pattern| covers(pattern, path))
-}
-
-/// Whether a granted path covers a path: the path itself, or with `/**` at its end everything below it.
-fn covers(pattern: &str, path: &str) -> bool {
-    match pattern.strip_suffix("/**") {
-        Some(directory) => path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/')),
-        None => pattern == path,
-    }
-}
-
-/// Absolute, not the root, and every component a plain name.
-fn is_plain(path: &str) -> bool {
-    path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
-        && !path.contains('\0')
+    let is_covered = granted.iter().any(|pattern| covers(pattern, path));
+    Err(if is_covered {
+        Refusal::PathNotNamed { path: shown(path), grant }
+    } else {
+        Refusal::PathNotGranted { path: shown(path), grant }
+    })
 }
 
 #[cfg(test)]
@@ -101,6 +134,7 @@ mod tests {
         Grants {
             device_paths: vec!["/dev/**".into()],
             mount_paths: vec!["/run/cam/**".into(), "/etc/cam.conf".into()],
+            container_paths: vec!["/cam".into()],
             ..Grants::default()
         }
     }
@@ -155,9 +189,36 @@ mod tests {
             let refusal = check(&with_node("/dev/video0", permissions), &grants());
             assert_eq!(refusal, Err(Refusal::InvalidPermissions(permissions.into())));
         }
-        for (name, value) in [("", "v"), ("A=B", "v"), ("A\0", "v"), ("A", "\0")] {
+        for (name, value) in [("", "v"), ("A=B", "v"), ("A\0", "v"), ("A\nB", "v"), ("1", "v"), ("A", "\0")] {
             let device = Device { properties: [(name.into(), value.into())].into(), ..Device::default() };
             assert!(check(&device, &grants()).is_err(), "{name:?}={value:?}");
         }
+    }
+    #[test]
+    fn reserved_names_have_to_be_granted() {
+        let device = Device { properties: [("LD_PRELOAD".into(), "/x.so".into())].into(), ..Device::default() };
+        assert_eq!(check(&device, &grants()), Err(Refusal::ReservedPropertyName("LD_PRELOAD".into())));
+        let grants = Grants { environment: vec!["LD_PRELOAD".into()], ..grants() };
+        assert_eq!(check(&device, &grants), Ok(()));
+    }
+
+    #[test]
+    fn container_paths_outside_dev_need_a_grant() {
+        let mut device = with_node("/dev/video0", "rw");
+        device.device_specs[0].container_path = "/etc/ld.so.preload".into();
+        assert_eq!(check(&device, &grants()), Err(Refusal::ContainerPathNotGranted("/etc/ld.so.preload".into())));
+        let granted = Grants { container_paths: vec!["/etc/ld.so.preload".into()], ..grants() };
+        assert_eq!(check(&device, &granted), Ok(()));
+        let trusted = Grants { any_path: true, ..Grants::default() };
+        assert_eq!(check(&device, &trusted), Ok(()));
+    }
+
+    #[test]
+    fn disks_are_not_covered_by_patterns() {
+        let refusal = check(&with_node("/dev/vda", "rw"), &grants()).unwrap_err();
+        assert_eq!(refusal, Refusal::PathNotNamed { path: "/dev/vda".into(), grant: "devicePaths" });
+        let named = Grants { device_paths: vec!["/dev/vda".into()], ..Grants::default() };
+        assert_eq!(check(&with_node("/dev/vda", "rw"), &named), Ok(()));
+        assert_eq!(check(&with_node("/dev/stdin", "rw"), &grants()), Err(Refusal::OwnPath("/dev/stdin".into())));
     }
 }

@@ -1,4 +1,4 @@
-//! `discoveryProperties`: where their values come from, and what a handler gets.
+//! `discoveryProperties`: sources of values, and resolved values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use secrecy::{ExposeSecret as _, SecretSlice};
 
 use crate::names::Key;
 
-/// Where the value of a property is.
+/// The source of a property's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Here.
+    /// An inline value.
     Value(Vec<u8>),
     /// In a ConfigMap.
     ConfigMap(KeyRef),
@@ -21,7 +21,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether the value is in another object.
+    /// Returns whether the value is in another object.
     pub fn is_reference(&self) -> bool {
         !matches!(self, Self::Value(_))
     }
@@ -43,15 +43,15 @@ pub struct KeyRef {
 pub struct Secret(Arc<SecretSlice<u8>>);
 
 impl Secret {
-    /// Takes the bytes over, and overwrites them where they were.
+    /// Takes the bytes and overwrites the original buffer.
     pub fn new(mut bytes: Vec<u8>) -> Self {
-        // Made smaller in place, a vector might leave its bytes behind.
+        // Shrinking in place might leave a copy of the bytes.
         let secret = SecretSlice::from(Box::<[u8]>::from(bytes.as_slice()));
         bytes.zeroize();
         Self(Arc::new(secret))
     }
 
-    /// The bytes. Who copies them answers for the copy.
+    /// Returns the bytes. The caller is responsible for copies.
     pub fn reveal(&self) -> &[u8] {
         self.0.expose_secret()
     }
@@ -63,7 +63,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Says whether a secret has changed. Both sides are the host's own, so that nobody can learn anything from the time.
+/// Compares secrets to detect changes. Both are known to the host only, so timing reveals nothing.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         self.reveal() == other.reveal()
@@ -72,12 +72,12 @@ impl PartialEq for Secret {
 
 impl Eq for Secret {}
 
-/// The properties of a Configuration with their values. A name is in one of the two.
+/// Resolved properties. A name is in one of the two maps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
     /// Plain values and those from ConfigMaps.
     pub properties: BTreeMap<String, Vec<u8>>,
-    /// Those from Secrets.
+    /// Values from Secrets.
     pub secrets: BTreeMap<String, Secret>,
 }
 

@@ -1,70 +1,123 @@
-//! When a claim ends: the kubelet never says that a device is free again, so the agent looks at what pods use
-//! (rules 19-21).
+//! When a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use: by the
+//! kubelet's PodResources API, and by the kubelet's checkpoint, which also knows init containers (rules 19-21, 45, 47).
 
 use std::time::Duration;
 
-/// A claim that no look ever saw in use is kept this long: the kubelet's list leaves out ordinary init containers, and a
-/// pod takes its time between admission and start.
+/// How long a claim that was never observed in use is kept if the kubelet's checkpoint cannot be read: PodResources leaves
+/// out ordinary init containers.
 pub const UNSEEN: Duration = Duration::from_secs(300);
 
-/// So many looks in a row have to find a claim gone that was seen before.
-const LOOKS: u8 = 2;
+/// Consecutive snapshots that must lack a claim before it ends.
+const ABSENT: u8 = 2;
 
-/// What the looks so far say of one claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sightings {
-    /// The claim's generation.
-    generation: u64,
-    /// The kubelet's epoch the rest is about.
+/// What the snapshots so far say about one claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClaimObservation {
+    /// The kubelet epoch that `since` and `absent` are about.
     epoch: u64,
     /// When the claim was made, or this epoch began.
     since: Duration,
     seen: bool,
-    missed: u8,
+    absent: u8,
 }
 
-/// One look. Times are from any fixed moment.
+/// When and how a snapshot was taken. Times count from any fixed moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
-    /// The last generation given to a claim before the look began; later claims are not judged by it.
+pub struct SnapshotInfo {
+    /// The last generation that was given to a claim before the snapshot began; later claims are not judged by it.
     pub generation: u64,
-    /// Grows when the kubelet or the agent starts anew: what was seen before then no longer counts.
+    /// Grows when the kubelet or the agent restarts.
     pub epoch: u64,
-    /// When the look was made.
+    /// When the snapshot was taken.
     pub at: Duration,
     /// Whether absence means anything yet: right after a restart the kubelet knows few of its pods.
     pub settled: bool,
 }
 
-impl Sightings {
-    /// Of a claim just made; a claim made again starts anew.
-    pub fn new(generation: u64, epoch: u64, now: Duration) -> Self {
-        Self { generation, epoch, since: now, seen: false, missed: 0 }
+/// Where a snapshot shows the device plugin ID of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// PodResources lists it: an app container uses it.
+    Listed,
+    /// PodResources does not list it and the checkpoint holds it, as for an init container.
+    Checkpoint,
+    /// Neither has it.
+    Absent,
+    /// PodResources does not list it, and there is no checkpoint that can be read.
+    Unlisted,
+}
+
+impl Evidence {
+    /// Combines the two witnesses; `checkpoint` is `None` if it cannot be read.
+    pub fn new(listed: bool, checkpoint: Option<bool>) -> Self {
+        match (listed, checkpoint) {
+            (true, _) => Self::Listed,
+            (false, Some(true)) => Self::Checkpoint,
+            (false, Some(false)) => Self::Absent,
+            (false, None) => Self::Unlisted,
+        }
+    }
+}
+
+/// What a snapshot means for a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judgement {
+    /// It stays.
+    Keep,
+    /// It was observed in use for the first time since the kubelet or the agent started: worth a line in the journal.
+    Seen,
+    /// It stays, but the checkpoint must be refreshed before it can be judged: the kubelet writes it when it receives a
+    /// list.
+    Refresh,
+    /// No container uses it any more.
+    Ended,
+}
+
+impl ClaimObservation {
+    /// Returns the observation of a claim that was just made; a claim that is made again starts anew (rule 20).
+    pub fn new(epoch: u64, now: Duration) -> Self {
+        Self { epoch, since: now, seen: false, absent: 0 }
     }
 
-    /// Whether a container was seen to use it, since the kubelet or the agent last started anew.
+    /// Returns the observation of a claim from the journal. `seen` outlives restarts (rule 47).
+    pub fn restored(seen: bool, epoch: u64, now: Duration) -> Self {
+        Self { seen, ..Self::new(epoch, now) }
+    }
+
+    /// Returns whether a container was observed to use it.
     pub fn is_seen(&self) -> bool {
         self.seen
     }
 
-    /// Takes a look into account; says whether the claim has ended.
-    pub fn judge(&mut self, in_use: bool, look: &Look) -> bool {
-        if self.generation > look.generation {
-            return false;
+    /// Takes a snapshot into account. The caller has checked that the claim is older than the snapshot.
+    pub fn observe(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> Judgement {
+        let is_new_epoch = self.epoch != snapshot.epoch;
+        if is_new_epoch {
+            *self = Self::restored(self.seen, snapshot.epoch, snapshot.at);
         }
-        if self.epoch != look.epoch {
-            *self = Self::new(self.generation, look.epoch, look.at);
+        match evidence {
+            Evidence::Listed => {
+                self.absent = 0;
+                let is_first = !std::mem::replace(&mut self.seen, true) || is_new_epoch;
+                if is_first { Judgement::Seen } else { Judgement::Keep }
+            }
+            _ if !snapshot.settled => Judgement::Keep,
+            Evidence::Checkpoint => {
+                self.absent = 1; // what the refreshed checkpoint says next time decides
+                Judgement::Refresh
+            }
+            Evidence::Absent | Evidence::Unlisted => self.is_absent(evidence, snapshot),
         }
-        if in_use {
-            self.seen = true;
-            self.missed = 0;
-            return false;
+    }
+
+    fn is_absent(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> Judgement {
+        self.absent = self.absent.saturating_add(1);
+        let waited = snapshot.at.saturating_sub(self.since) >= UNSEEN;
+        match () {
+            () if self.absent < ABSENT => Judgement::Refresh,
+            () if self.seen || evidence == Evidence::Absent || waited => Judgement::Ended,
+            () => Judgement::Keep,
         }
-        if !look.settled {
-            return false;
-        }
-        self.missed = self.missed.saturating_add(1);
-        if self.seen { self.missed >= LOOKS } else { look.at.saturating_sub(self.since) >= UNSEEN }
     }
 }
 
@@ -73,54 +126,74 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use Evidence::{Absent, Checkpoint, Listed, Unlisted};
 
-    fn at(seconds: u64) -> Look {
-        Look { generation: 1, epoch: 1, at: Duration::from_secs(seconds), settled: true }
+    fn at(seconds: u64) -> SnapshotInfo {
+        SnapshotInfo { generation: 1, epoch: 1, at: Duration::from_secs(seconds), settled: true }
     }
 
-    fn claim() -> Sightings {
-        Sightings::new(1, 1, Duration::ZERO)
+    fn claim() -> ClaimObservation {
+        ClaimObservation::new(1, Duration::ZERO)
     }
 
-    #[test]
-    fn seen_and_then_gone_in_two_looks_is_released() {
+    /// Which of these snapshots, one a second, ends the claim.
+    fn ends_at(evidence: &[Evidence]) -> Option<usize> {
         let mut claim = claim();
-        let ended: Vec<bool> =
-            [true, false, true, false, false].iter().zip(0..).map(|(used, t)| claim.judge(*used, &at(t))).collect();
-        assert_eq!(ended, [false, false, false, false, true]);
+        let judged: Vec<Judgement> = evidence.iter().zip(0..).map(|(e, t)| claim.observe(*e, &at(t))).collect();
+        judged.iter().position(|judgement| *judgement == Judgement::Ended)
     }
 
     #[test]
-    fn a_claim_never_seen_is_kept_for_five_minutes() {
+    fn claim_ends_when_two_snapshots_in_a_row_lack_it() {
+        for (evidence, end) in [
+            (&[Listed, Absent, Listed, Absent, Absent][..], Some(4)),
+            (&[Listed, Unlisted, Listed, Unlisted, Unlisted], Some(4)),
+            (&[Absent, Absent], Some(1)),
+            (&[Unlisted, Unlisted, Unlisted, Unlisted], None),
+            (&[Checkpoint, Checkpoint, Checkpoint], None),
+            (&[Listed, Checkpoint, Checkpoint, Absent], Some(3)),
+            (&[Absent, Checkpoint, Listed, Absent, Absent], Some(4)),
+        ] {
+            assert_eq!(ends_at(evidence), end, "{evidence:?}");
+        }
+    }
+
+    #[test]
+    fn unseen_claim_without_checkpoint_ends_after_5_minutes() {
         let mut claim = claim();
-        assert!(!claim.judge(false, &at(299)));
-        assert!(claim.judge(false, &at(300)));
+        claim.observe(Unlisted, &at(298));
+        assert_eq!(claim.observe(Unlisted, &at(299)), Judgement::Keep);
+        assert_eq!(claim.observe(Unlisted, &at(300)), Judgement::Ended);
     }
 
     #[test]
-    fn a_look_does_not_judge_what_was_claimed_after_it_began() {
-        let mut claim = Sightings::new(2, 1, Duration::ZERO);
-        assert!(!claim.judge(false, &at(1000)));
-    }
-
-    #[test]
-    fn after_a_restart_a_claim_has_to_be_seen_again() {
+    fn seen_claim_stays_seen_over_a_restart() {
         let mut claim = claim();
-        claim.judge(true, &at(0));
-        let later = |seconds| Look { epoch: 2, ..at(seconds) };
-        assert!(!claim.judge(false, &later(10)));
-        assert!(!claim.judge(false, &later(12)));
-        assert!(!claim.judge(false, &later(309)), "its five minutes began with the epoch");
-        assert!(claim.judge(false, &later(310)));
+        assert_eq!(claim.observe(Listed, &at(0)), Judgement::Seen);
+        let later = |seconds, settled| SnapshotInfo { epoch: 2, settled, ..at(seconds) };
+        assert_eq!(claim.observe(Unlisted, &later(10, false)), Judgement::Keep, "the kubelet has just started");
+        assert_eq!(claim.observe(Unlisted, &later(70, true)), Judgement::Refresh);
+        assert_eq!(claim.observe(Unlisted, &later(72, true)), Judgement::Ended);
+    }
+
+    #[test]
+    fn unseen_claim_waits_anew_after_a_restart() {
+        let mut claim = claim();
+        let later = |seconds| SnapshotInfo { epoch: 2, ..at(seconds) };
+        claim.observe(Unlisted, &at(250));
+        claim.observe(Unlisted, &later(260));
+        assert_eq!(claim.observe(Unlisted, &later(559)), Judgement::Keep);
+        assert_eq!(claim.observe(Unlisted, &later(560)), Judgement::Ended);
     }
 
     proptest! {
         #[test]
-        fn an_unsettled_look_never_ends_a_claim(looks in prop::collection::vec((any::<bool>(), 0u64..10_000, 0u64..3), 0..20)) {
+        fn unsettled_snapshot_never_ends_a_claim(snapshots in prop::collection::vec((0..4usize, 0u64..10_000, 0u64..3), 0..20)) {
             let mut claim = claim();
-            for (used, seconds, epoch) in looks {
-                let look = Look { settled: false, epoch, ..at(seconds) };
-                prop_assert!(!claim.judge(used, &look));
+            for (evidence, seconds, epoch) in snapshots {
+                let evidence = [Listed, Checkpoint, Absent, Unlisted][evidence];
+                let snapshot = SnapshotInfo { settled: false, epoch, ..at(seconds) };
+                prop_assert_ne!(claim.observe(evidence, &snapshot), Judgement::Ended);
             }
         }
     }

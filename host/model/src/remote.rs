@@ -1,5 +1,4 @@
-//! Remote handlers: processes that serve `proto/discovery.proto` themselves. Which endpoints there are, and how each is
-//! doing (rule 31).
+//! Remote handlers, processes that serve `proto/discovery.proto`: the known endpoints and their states (rule 31).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +7,21 @@ use std::time::Duration;
 
 use crate::names::Key;
 
-/// Most endpoints of all handlers together.
+/// Maximum number of endpoints of all handlers together.
 pub const MAX_ENDPOINTS: usize = 64;
 
-/// Most endpoints of one handler.
+/// Maximum number of endpoints of one handler.
 pub const MAX_OF_ONE_HANDLER: usize = 8;
 
-/// Most bytes of a handler's name.
+/// Maximum length of a handler's name, in bytes.
 pub const MAX_NAME: usize = 253;
 
-/// Whether a handler may be called this: a word without control characters.
+/// Returns whether a handler name is valid: a word without control characters.
 pub fn is_handler_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
-/// Where a handler serves.
+/// The address of a handler.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Address {
     /// A Unix socket, by its absolute path.
@@ -40,19 +39,19 @@ impl fmt::Display for Address {
     }
 }
 
-/// A handler at an address. In order of names, then of addresses.
+/// A handler at an address, ordered by name, then by address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// The name Configurations use.
+    /// The handler name that Configurations use.
     pub handler: String,
-    /// Where it serves.
+    /// The address.
     pub address: Address,
 }
 
-/// How an endpoint is doing.
+/// The connection state of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It has registered, and no Configuration has reached it yet or wants it.
+pub enum EndpointState {
+    /// Registered, and no Configuration has tried to connect.
     Waiting,
     /// A Configuration is connected to it.
     Active,
@@ -60,51 +59,51 @@ pub enum State {
     Offline,
 }
 
-/// What is known of an endpoint. Times are from any fixed moment.
+/// The state of an endpoint. Times count from a fixed origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Whether many nodes see its devices; `None` if it was found by its socket and has not said so.
+pub struct EndpointRecord {
+    /// Whether its devices are shared; `None` if the endpoint was found by its socket and has not registered.
     pub shared: Option<bool>,
-    /// Grows with each registration: whoever failed to reach it may try again at once.
+    /// Number of registrations; an increase causes an immediate retry.
     pub registrations: u64,
-    /// How it is doing.
-    pub state: State,
-    /// Since when.
+    /// The connection state.
+    pub state: EndpointState,
+    /// The time of the last state change.
     pub since: Duration,
-    /// What came of its last message or failure; an error is for people.
+    /// The last result, with the text of an error.
     pub last_result: Option<Result<(), String>>,
-    users: BTreeMap<Key, User>,
+    users: BTreeMap<Key, EndpointUser>,
 }
 
-/// A Configuration that asks an endpoint for devices.
+/// A Configuration that uses an endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct User {
+struct EndpointUser {
     connected: Option<bool>,
     devices: usize,
 }
 
-impl Record {
+impl EndpointRecord {
     fn new(shared: Option<bool>, now: Duration) -> Self {
-        let (state, users) = (State::Waiting, BTreeMap::new());
+        let (state, users) = (EndpointState::Waiting, BTreeMap::new());
         Self { shared, registrations: 0, state, since: now, last_result: None, users }
     }
 
-    /// Devices in its last messages, of all Configurations together.
+    /// Returns the number of devices in its last messages, for all Configurations.
     pub fn devices(&self) -> usize {
         self.users.values().map(|user| user.devices).sum()
     }
 
-    /// Whether a Configuration asks it.
+    /// Returns whether a Configuration uses it.
     pub fn has_user(&self, user: &Key) -> bool {
         self.users.contains_key(user)
     }
 
-    fn settle(&mut self, now: Duration) {
+    fn update_state(&mut self, now: Duration) {
         let any = |connected| self.users.values().any(|user| user.connected == Some(connected));
         let state = match () {
-            () if any(true) => State::Active,
-            () if any(false) => State::Offline,
-            () => State::Waiting,
+            () if any(true) => EndpointState::Active,
+            () if any(false) => EndpointState::Offline,
+            () => EndpointState::Waiting,
         };
         if std::mem::replace(&mut self.state, state) != state {
             self.since = now;
@@ -112,52 +111,52 @@ impl Record {
     }
 }
 
-/// Why an endpoint was not registered.
+/// The reason for a refused registration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The name is none.
+    /// The name is invalid.
     #[error("the name is not a word of at most {MAX_NAME} bytes without control characters")]
     Name,
-    /// The handler has enough endpoints.
+    /// The handler has the maximum number of endpoints.
     #[error("handler '{0}' has {MAX_OF_ONE_HANDLER} endpoints already")]
     TooManyOfOneHandler(String),
-    /// There are enough endpoints.
+    /// The maximum number of endpoints is reached.
     #[error("there are {MAX_ENDPOINTS} endpoints already")]
     TooMany,
-    /// Instances are named after whether a device is shared, so that all who serve a handler have to agree.
+    /// Another source of the handler differs in `shared`, on which the names of Instances depend.
     #[error("'{handler}' is registered as shared={shared}, but {other} serves it as shared={}", !shared)]
     SharedDiffers {
         /// The handler.
         handler: String,
-        /// What was registered.
+        /// The registered value.
         shared: bool,
-        /// Who says otherwise.
+        /// The other source.
         other: String,
     },
 }
 
 /// All endpoints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Endpoints(BTreeMap<Endpoint, Record>);
+pub struct Endpoints(BTreeMap<Endpoint, EndpointRecord>);
 
 impl Endpoints {
-    /// All of them, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Endpoint, &Record)> {
+    /// Returns all endpoints, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Endpoint, &EndpointRecord)> {
         self.0.iter()
     }
 
-    /// Those of a handler, in order.
-    pub fn of<'a>(&'a self, handler: &'a str) -> impl Iterator<Item = (&'a Endpoint, &'a Record)> {
+    /// Returns the endpoints of a handler, in order.
+    pub fn of<'a>(&'a self, handler: &'a str) -> impl Iterator<Item = (&'a Endpoint, &'a EndpointRecord)> {
         self.0.iter().filter(move |(endpoint, _)| endpoint.handler == handler)
     }
 
-    /// One of them.
-    pub fn get(&self, endpoint: &Endpoint) -> Option<&Record> {
+    /// Returns one endpoint.
+    pub fn get(&self, endpoint: &Endpoint) -> Option<&EndpointRecord> {
         self.0.get(endpoint)
     }
 
-    /// Takes an endpoint in, or takes note that it is there again: that replaces what was known of it. Where there is no
-    /// room, those make it that are offline, or wait at an address that `is_dead`.
+    /// Registers an endpoint, replacing an earlier registration. If the limit is reached, an endpoint is evicted that
+    /// is offline, or that waits at an address for which `is_dead` holds.
     pub fn register(
         &mut self,
         endpoint: Endpoint,
@@ -169,22 +168,22 @@ impl Endpoints {
         if !self.0.contains_key(&endpoint) {
             self.make_room(&endpoint.handler, is_dead)?;
         }
-        let record = self.0.entry(endpoint).or_insert_with(|| Record::new(None, now));
+        let record = self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(None, now));
         record.shared = Some(shared);
         record.registrations += 1;
         for user in record.users.values_mut().filter(|user| user.connected == Some(false)) {
             user.connected = None;
         }
-        record.settle(now);
+        record.update_state(now);
         Ok(())
     }
 
-    /// Takes in an endpoint that is remembered or was found. What has registered counts more, and so do the bounds.
-    pub fn recall(&mut self, endpoint: Endpoint, shared: Option<bool>, now: Duration) {
+    /// Adds a known endpoint. Registered endpoints and the limits take precedence.
+    pub fn restore(&mut self, endpoint: Endpoint, shared: Option<bool>, now: Duration) {
         let agrees = shared.is_none_or(|shared| self.check(&endpoint, shared).is_ok());
         let room = self.of(&endpoint.handler).count() < MAX_OF_ONE_HANDLER && self.0.len() < MAX_ENDPOINTS;
         if agrees && room && is_handler_name(&endpoint.handler) {
-            self.0.entry(endpoint).or_insert_with(|| Record::new(shared, now));
+            self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
         }
     }
 
@@ -193,7 +192,8 @@ impl Endpoints {
         if !is_handler_name(handler) {
             return Err(Refusal::Name);
         }
-        let differs = |(other, record): &(&Endpoint, &Record)| *other != endpoint && record.shared == Some(!shared);
+        let differs =
+            |(other, record): &(&Endpoint, &EndpointRecord)| *other != endpoint && record.shared == Some(!shared);
         match self.of(handler).find(differs) {
             None => Ok(()),
             Some((Endpoint { address, .. }, _)) => {
@@ -212,12 +212,12 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Forgets the endpoint that has been of no use for longest.
+    /// Removes the unusable endpoint that has been unused for longest.
     fn evict(&mut self, handler: Option<&str>, is_dead: impl Fn(&Address) -> bool) -> bool {
-        let useless = |endpoint: &Endpoint, record: &Record| match record.state {
-            State::Active => false,
-            State::Offline => true,
-            State::Waiting => is_dead(&endpoint.address),
+        let useless = |endpoint: &Endpoint, record: &EndpointRecord| match record.state {
+            EndpointState::Active => false,
+            EndpointState::Offline => true,
+            EndpointState::Waiting => is_dead(&endpoint.address),
         };
         let of_handler = |endpoint: &Endpoint| handler.is_none_or(|handler| endpoint.handler == handler);
         let useless = self.0.iter().filter(|(endpoint, record)| of_handler(endpoint) && useless(endpoint, record));
@@ -225,27 +225,27 @@ impl Endpoints {
         longest.is_some_and(|endpoint| self.0.remove(&endpoint).is_some())
     }
 
-    /// A Configuration begins to ask the endpoint.
-    pub fn used(&mut self, endpoint: &Endpoint, user: &Key) {
+    /// Records that a Configuration uses the endpoint.
+    pub fn add_user(&mut self, endpoint: &Endpoint, user: &Key) {
         if let Some(record) = self.0.get_mut(endpoint) {
             record.users.entry(user.clone()).or_default();
         }
     }
 
-    /// A Configuration is connected to the endpoint, or could not reach it or lost the connection, or does not try. Who has
-    /// released it has nothing more to say.
-    pub fn connected(&mut self, endpoint: &Endpoint, user: &Key, connected: Option<bool>, now: Duration) {
+    /// Sets the connection state for a Configuration: connected, failed, or not tried. Ignored if the Configuration no
+    /// longer uses the endpoint.
+    pub fn set_connected(&mut self, endpoint: &Endpoint, user: &Key, connected: Option<bool>, now: Duration) {
         let Some(record) = self.0.get_mut(endpoint) else { return };
         let Some(user) = record.users.get_mut(user) else { return };
         user.connected = connected;
         if connected == Some(true) {
             record.last_result.take_if(|result| result.is_err());
         }
-        record.settle(now);
+        record.update_state(now);
     }
 
-    /// What the endpoint last told a Configuration: so many devices, or what went wrong.
-    pub fn told(&mut self, endpoint: &Endpoint, user: &Key, result: Result<usize, String>) {
+    /// Records the last result for a Configuration: a number of devices, or an error.
+    pub fn record_result(&mut self, endpoint: &Endpoint, user: &Key, result: Result<usize, String>) {
         let Some(record) = self.0.get_mut(endpoint) else { return };
         let Some(user) = record.users.get_mut(user) else { return };
         if let Ok(devices) = result {
@@ -254,21 +254,21 @@ impl Endpoints {
         record.last_result = Some(result.map(drop));
     }
 
-    /// A Configuration no longer asks the endpoint.
-    pub fn released(&mut self, endpoint: &Endpoint, user: &Key, now: Duration) {
+    /// Records that a Configuration no longer uses the endpoint.
+    pub fn remove_user(&mut self, endpoint: &Endpoint, user: &Key, now: Duration) {
         let Some(record) = self.0.get_mut(endpoint) else { return };
         record.users.remove(user);
-        record.settle(now);
+        record.update_state(now);
     }
 
-    /// Since when the endpoint that has been offline for longest is.
+    /// Returns the time since which the longest offline endpoint is offline.
     pub fn offline_since(&self) -> Option<Duration> {
-        self.0.values().filter(|record| record.state == State::Offline).map(|record| record.since).min()
+        self.0.values().filter(|record| record.state == EndpointState::Offline).map(|record| record.since).min()
     }
 
-    /// Forgets the endpoints that have been offline since that moment or longer, and says which.
+    /// Removes and returns the endpoints that have been offline since that time or longer.
     pub fn forget(&mut self, since: Duration) -> Vec<Endpoint> {
-        let expired = |record: &Record| record.state == State::Offline && record.since <= since;
+        let expired = |record: &EndpointRecord| record.state == EndpointState::Offline && record.since <= since;
         self.0.extract_if(.., |_, record| expired(record)).map(|(endpoint, _)| endpoint).collect()
     }
 }

@@ -1,21 +1,22 @@
-//! From sources to values: what a Configuration's properties are, given what ConfigMaps and Secrets hold.
+//! Resolution of a Configuration's properties from ConfigMaps and Secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::names::Key;
 use crate::property::{KeyRef, Resolved, Secret, Source};
 
-/// Most properties of a Configuration.
+/// Maximum number of properties of a Configuration.
 pub const MAX_PROPERTIES: usize = 256;
 
-/// Most bytes of one value: a ConfigMap or a Secret holds no more.
+/// Maximum size of one value, in bytes: a ConfigMap or a Secret holds no more.
 pub const MAX_VALUE: usize = 1 << 20;
 
-/// Most bytes of all values together, so that they fit into the 4 MiB that every gRPC stack takes as one message.
+/// Maximum size of all values, in bytes, so that they fit into the 4 MiB that every gRPC stack accepts as one message.
 pub const MAX_VALUES: usize = 3 << 20;
 
-/// What ConfigMaps and Secrets hold at one moment. One that is not here does not exist.
+/// The content of ConfigMaps and Secrets. An object that is not listed does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Values {
     /// ConfigMaps: `data` and `binaryData` together, which never have a key in common.
@@ -24,12 +25,12 @@ pub struct Values {
     pub secrets: BTreeMap<Key, Stored<Secret>>,
 }
 
-/// A ConfigMap or a Secret as far as it is known.
+/// The known state of a ConfigMap or a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stored<V> {
     /// Its values by key.
     Data(BTreeMap<String, V>),
-    /// It could not be read: nobody knows whether it is there. The reason must not hold a value.
+    /// The object could not be read, so its existence is unknown. The reason must not contain a value.
     Unreadable(String),
 }
 
@@ -51,7 +52,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Why a Configuration's properties have no values: every one that is in the way.
+/// The resolved properties of a Configuration, or the reasons why they are not.
+pub type Resolution = Result<Arc<Resolved>, Unresolved>;
+
+/// The properties that can't be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", join(.0))]
 pub struct Unresolved(pub Vec<Fault>);
@@ -59,16 +63,16 @@ pub struct Unresolved(pub Vec<Fault>);
 /// A property without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Its name.
+    /// The name of the property.
     pub property: String,
-    /// What is wrong.
+    /// The reason.
     pub why: Why,
 }
 
-/// What is wrong with a property.
+/// The reason why a property has no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// The object is not there.
+    /// The object does not exist.
     #[error("{0} {1} does not exist")]
     NoObject(Kind, Key),
     /// The object has no such key.
@@ -95,7 +99,7 @@ fn join(faults: &[Fault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// The values of properties. One that may be missing, and is, is left out; one that can't be read is no missing one.
+/// Resolves properties. Missing optional values are omitted; unreadable objects are errors.
 pub fn resolve(properties: &BTreeMap<String, Source>, values: &Values) -> Result<Resolved, Unresolved> {
     let mut resolver = Resolver::default();
     for (name, source) in properties {
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_has_its_value_and_a_secret_is_only_with_the_secrets() {
+    fn each_source_resolves_and_secrets_are_kept_apart() {
         let plain = |value: &[u8]| {
             Ok(Resolved { properties: [("P".to_owned(), value.to_vec())].into(), ..Resolved::default() })
         };
@@ -212,17 +216,20 @@ mod tests {
         let config_map = |name, key, optional| resolved(Source::ConfigMap(reference(name, key, optional)));
         let secret = |name, key, optional| resolved(Source::Secret(reference(name, key, optional)));
         let nothing = Ok(Resolved::default());
-        let told = |text: &str| Err(format!("property 'P': {text}"));
+        let expected_text = |text: &str| Err(format!("property 'P': {text}"));
         for (found, expected) in [
-            (config_map("other", "host", false), told("ConfigMap ns/other does not exist")),
-            (config_map("plain", "port", false), told("ConfigMap ns/plain has no key 'port'")),
+            (config_map("other", "host", false), expected_text("ConfigMap ns/other does not exist")),
+            (config_map("plain", "port", false), expected_text("ConfigMap ns/plain has no key 'port'")),
             (config_map("plain", "port", true), nothing.clone()),
-            (secret("plain", "host", false), told("Secret ns/plain does not exist")),
-            (secret("cam", "user", false), told("Secret ns/cam has no key 'user'")),
+            (secret("plain", "host", false), expected_text("Secret ns/plain does not exist")),
+            (secret("cam", "user", false), expected_text("Secret ns/cam has no key 'user'")),
             (secret("other", "x", true), nothing),
-            (secret("dark", "x", true), told("Secret ns/dark can't be read: the API server does not answer")),
-            (config_map("dark", "x", false), told("ConfigMap ns/dark can't be read: the API server does not answer")),
-            (config_map("big", "all", true), told("the value has 1048577 bytes, more than 1048576")),
+            (secret("dark", "x", true), expected_text("Secret ns/dark can't be read: the API server does not answer")),
+            (
+                config_map("dark", "x", false),
+                expected_text("ConfigMap ns/dark can't be read: the API server does not answer"),
+            ),
+            (config_map("big", "all", true), expected_text("the value has 1048577 bytes, more than 1048576")),
         ] {
             assert_eq!(found, expected);
         }
@@ -233,8 +240,8 @@ mod tests {
         let missing = |name: &str| (name.to_owned(), Source::Secret(reference(name, "k", false)));
         let sources = [missing("a"), missing("b"), ("c".to_owned(), Source::Value(Vec::new()))].into();
         let unresolved = resolve(&sources, &Values::default()).unwrap_err();
-        let told = "property 'a': Secret ns/a does not exist; property 'b': Secret ns/b does not exist";
-        assert_eq!(unresolved.to_string(), told);
+        let expected_text = "property 'a': Secret ns/a does not exist; property 'b': Secret ns/b does not exist";
+        assert_eq!(unresolved.to_string(), expected_text);
     }
 
     #[test]

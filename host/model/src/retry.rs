@@ -1,5 +1,6 @@
-//! When a round or a connection that failed is tried again, and when a handler that only does harm is left alone (rule 42).
+//! When a round or a connection that failed is tried again, and when a handler that only does harm is left alone (rule 92).
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::discovery::RoundError;
@@ -10,35 +11,53 @@ const FIRST: Duration = Duration::from_secs(1);
 /// Longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Rounds in a row that end by the component's own fault before it is quarantined.
+/// Failures in a row by the component's own fault that lead to quarantine.
 const FAULTS: u32 = 5;
 
 /// Pause between rounds of a quarantined component.
 const QUARANTINE: Duration = Duration::from_secs(600);
 
-/// Pauses that grow with each failure in a row, from 1 s to 60 s.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Returns a random number for [`Backoff::failed`] and [`Retry::failed`], which are pure. Nothing else here is random.
+pub fn jitter() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+/// Pauses that double with each failure in a row, by default from 1 s to 60 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
+    first: Duration,
+    longest: Duration,
     failures: u32,
 }
 
-impl Backoff {
-    /// The pause after one more failure. `dice` is any number, another one each time: it takes up to a quarter off, so
-    /// that what failed together does not come back together.
-    pub fn failed(&mut self, dice: u64) -> Duration {
-        let whole = FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST);
-        self.failures = self.failures.saturating_add(1);
-        let off = u32::try_from(dice % 256).unwrap_or_default();
-        whole - whole / 1024 * off
-    }
-
-    /// It worked, or something has changed.
-    pub fn reset(&mut self) {
-        *self = Self::default();
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new(FIRST, LONGEST)
     }
 }
 
-/// The course of a Configuration's rounds with one handler.
+impl Backoff {
+    /// Returns pauses of another length.
+    pub const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, failures: 0 }
+    }
+
+    /// Returns the pause after one more failure. `jitter` takes up to a quarter off, so that what failed together does
+    /// not come back together.
+    pub fn failed(&mut self, jitter: u64) -> Duration {
+        let whole = self.first.saturating_mul(1 << self.failures.min(10)).min(self.longest);
+        self.failures = self.failures.saturating_add(1);
+        let off = u32::try_from(jitter % 256).unwrap_or_default();
+        whole - whole / 1024 * off
+    }
+
+    /// Resets the backoff after a success or a change.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// The retry state of a Configuration with one handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retry {
     backoff: Backoff,
@@ -46,31 +65,31 @@ pub struct Retry {
     faults: u32,
 }
 
-/// What follows a failed round.
+/// The action after a failed round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Only a change can help.
+    /// Wait for a change.
     Wait,
-    /// Another round after a pause.
+    /// Retry after a pause.
     After(Duration),
-    /// The component has failed so often in a row that it gets one round after a long pause, to show whether it has
-    /// recovered.
+    /// The component has failed repeatedly: run one round after a long pause, to detect recovery.
     Quarantine {
-        /// Rounds in a row that it failed.
+        /// Number of failures in a row.
         faults: u32,
-        /// Until that round.
+        /// The pause before that round.
         pause: Duration,
     },
 }
 
 impl Retry {
-    /// A round succeeded, or something has changed: the Configuration, the component, its DiscoveryHandler, a property.
+    /// Resets the state after a success, or after a change of the Configuration, the component, its DiscoveryHandler or
+    /// a property.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// A round failed. `dice` as for [`Backoff::failed`].
-    pub fn failed(&mut self, error: &RoundError, dice: u64) -> Next {
+    /// Records a failure and returns the next action. `jitter` as for [`Backoff::failed`].
+    pub fn failed(&mut self, error: &RoundError, jitter: u64) -> Next {
         self.faults = if is_components_fault(error) { self.faults.saturating_add(1) } else { 0 };
         if matches!(error, RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_)) {
             return Next::Wait;
@@ -78,11 +97,11 @@ impl Retry {
         if self.faults >= FAULTS {
             return Next::Quarantine { faults: self.faults, pause: QUARANTINE };
         }
-        Next::After(self.backoff.failed(dice))
+        Next::After(self.backoff.failed(jitter))
     }
 }
 
-/// Whether a round ended by what the component did, and not by what it met.
+/// Returns whether the failure is the component's fault, and not that of its environment.
 fn is_components_fault(error: &RoundError) -> bool {
     match error {
         RoundError::Trapped(_) | RoundError::DeadlineExceeded(_) | RoundError::LimitExceeded(_) => true,
@@ -98,8 +117,8 @@ fn is_components_fault(error: &RoundError) -> bool {
 mod tests {
     use super::*;
 
-    /// What follows each of these rounds, in letters: `t`rap, `d`eadline, `l`imit, `u`navailable, `i`nvalid details,
-    /// `n`ot granted; `r` is a reset.
+    /// Returns the actions after a sequence of rounds, in letters: `t`rap, `d`eadline, `l`imit, `u`navailable,
+    /// `i`nvalid details, `n`ot granted; `r` is a reset.
     fn course(rounds: &str) -> Vec<String> {
         let mut retry = Retry::default();
         let mut course = Vec::new();
@@ -133,7 +152,7 @@ mod tests {
             ("ui", "1 wait"),
             ("tdltd", "1 2 4 8 q5"),
             ("ttttttt", "1 2 4 8 q5 q6 q7"),
-            // A round that fails otherwise shows that the component runs.
+            // A failure of another kind shows that the component runs.
             ("ttttuttttt", "1 2 4 8 16 32 60 60 60 q5"),
             ("tttttut", "1 2 4 8 q5 16 32"),
             ("tttttrt", "1 2 4 8 q5 1"),
@@ -145,9 +164,9 @@ mod tests {
     #[test]
     fn pauses_differ_and_are_never_longer_than_a_minute() {
         let mut seen = std::collections::BTreeSet::new();
-        for dice in [0, 1, 100, 255, 256, u64::MAX] {
+        for jitter in [0, 1, 100, 255, 256, u64::MAX] {
             let mut backoff = Backoff::default();
-            let pauses: Vec<Duration> = (0..40).map(|_| backoff.failed(dice)).collect();
+            let pauses: Vec<Duration> = (0..40).map(|_| backoff.failed(jitter)).collect();
             assert!(pauses.iter().all(|pause| (Duration::from_millis(750)..=LONGEST).contains(pause)), "{pauses:?}");
             assert!(pauses[39] >= LONGEST * 3 / 4);
             seen.insert(pauses[39]);

@@ -1,15 +1,106 @@
-//! Who holds which slot of an Instance (rules 9-12).
+//! Who holds which slot of an Instance, as one node knows it: one state per slot, and pure transitions between them
+//! (rules 9-12, 40-43). Device plugin lists, the answer to an Allocate and what is written to the API server all follow from
+//! it.
+//!
+//! For a shared Instance the API server decides. A node states what it wants, sends at most one patch at a time, and goes by
+//! what the API server then shows, not by what a request was answered with: a request may be lost, its answer may be lost,
+//! and it may take effect late. Two things make that safe. A claim expects the slot to be free. A release names the version
+//! of the Instance that it is based on, so that one that takes effect late can't take a later claim away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::instance::Version;
 use crate::names::{Usage, parse_slot_name, slot_name};
+use crate::reclaim::ClaimObservation;
 
-/// The slots of one Instance over all nodes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SlotTable {
-    capacity: u32,
-    /// Only slots in use. A slot at or above the capacity is one that was in use when the capacity was lowered.
-    used: BTreeMap<u32, Usage>,
+/// The state of one slot on one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub enum SlotState {
+    /// Nobody has it.
+    #[default]
+    Free,
+    /// An Allocate of this node wants it and has not been answered.
+    Claiming(Claim),
+    /// A container of this node has it, or may have it.
+    Held(Claim),
+    /// This node gives it back, and the API server does not show that yet.
+    Releasing(Usage),
+    /// Another node has it, or nobody can tell who.
+    Elsewhere(Usage),
+}
+
+/// A claim of this node on a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// How the slot is used.
+    pub usage: Usage,
+    /// Grows with each Allocate on this node: a snapshot of what pods use judges only claims older than itself (rule 20).
+    pub generation: u64,
+    /// What snapshots say about it.
+    pub observation: ClaimObservation,
+}
+
+/// Who decides who has a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Authority {
+    /// The API server: the Instance is shared by nodes.
+    Api,
+    /// This node's journal: the Instance is local, and the API server has a copy.
+    Journal,
+    /// The journal, which was damaged: what the API server has is taken over once.
+    DamagedJournal,
+}
+
+/// What the API server shows of an Instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub enum ApiView {
+    /// Nothing was read since the agent started.
+    #[default]
+    Unknown,
+    /// There is no such Instance.
+    Absent,
+    /// It exists.
+    Present(PublishedSlots),
+}
+
+/// `deviceUsage` of an Instance, as of one of its versions.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PublishedSlots {
+    /// The Instance's UID.
+    pub uid: String,
+    /// Its version.
+    pub version: Version,
+    /// Every slot that has a key.
+    pub slots: BTreeMap<u32, Usage>,
+}
+
+/// A change of slots of a shared Instance: a compare-and-swap of all of them or none (rule 10).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SlotPatch {
+    /// The UID of the Instance it is for.
+    pub uid: String,
+    /// The version that it is based on, if it must not take effect on a later one.
+    pub version: Option<Version>,
+    /// What each slot is expected to be and becomes; `None` expects that there is no key.
+    pub changes: BTreeMap<u32, (Option<Usage>, Usage)>,
+}
+
+/// What brings a shared Instance closer to what this node wants.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SyncStep {
+    /// Change slots.
+    Patch(SlotPatch),
+    /// Read the Instance: what is known of it may be older than a change that got no answer.
+    Read,
+}
+
+/// Something that a new view of the API server means for a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotEvent {
+    /// The API server shows a claim of this node that this node does not know: it may be in use.
+    Adopted(u32),
+    /// A container here uses the slot, and the API server shows that it belongs to somebody else.
+    Overcommitted(u32, Usage),
 }
 
 /// Why a slot could not be claimed.
@@ -18,91 +109,79 @@ pub enum ClaimError {
     /// No slot of that number.
     #[error("slot {slot} does not exist: the capacity is {capacity}")]
     NoSuchSlot {
-        /// The slot asked for.
+        /// The requested slot.
         slot: u32,
-        /// How many slots there are.
+        /// The number of slots.
         capacity: u32,
     },
     /// Somebody else has it.
     #[error("slot {slot} is in use by '{usage}'")]
     InUse {
-        /// The slot asked for.
+        /// The requested slot.
         slot: u32,
-        /// Its usage string.
+        /// How it is used.
         usage: Usage,
+    },
+    /// An earlier claim on it is not settled.
+    #[error("slot {slot} waits for the API server to confirm an earlier change")]
+    Unconfirmed {
+        /// The requested slot.
+        slot: u32,
+    },
+    /// Nobody knows who has the slots of the shared device.
+    #[error("the API server has not told who uses slot {slot}")]
+    Unknown {
+        /// The requested slot.
+        slot: u32,
     },
 }
 
+/// What claiming a slot came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// It has to be confirmed: by the journal, and for a shared Instance by the API server.
+    Pending,
+    /// This node holds it already: the kubelet offers an ID again after its pod is gone (rule 7).
+    Held,
+}
+
+/// The slots of one Instance over all nodes, as one node knows them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SlotTable {
+    node: String,
+    authority: Authority,
+    capacity: u32,
+    /// Slots that are not free. One at or above the capacity was in use when the capacity was lowered.
+    slots: BTreeMap<u32, SlotState>,
+    api: ApiView,
+}
+
 impl SlotTable {
-    /// A table of free slots.
-    pub fn new(capacity: u32) -> Self {
-        Self { capacity, used: BTreeMap::new() }
+    /// Returns a table of free slots. Unless the journal decides, they can't be claimed before [`SlotTable::observe`].
+    pub fn new(node: &str, authority: Authority, capacity: u32) -> Self {
+        Self { node: node.to_owned(), authority, capacity, slots: BTreeMap::new(), api: ApiView::Unknown }
     }
 
-    /// Reads `deviceUsage`. Entries that are no slot of this Instance or no usage come back too, to be warned of: they
-    /// can't be honoured, and they must not stop the rest.
-    pub fn parse(instance: &str, capacity: u32, usage: &BTreeMap<String, String>) -> (Self, Vec<String>) {
-        let mut table = Self::new(capacity);
-        let mut unreadable = Vec::new();
-        for (name, text) in usage {
-            match (parse_slot_name(instance, name), text.parse::<Usage>()) {
-                (Some(_), Ok(Usage::Free)) => {}
-                (Some(slot), Ok(usage)) => {
-                    table.used.insert(slot, usage);
-                }
-                _ => unreadable.push(format!("{name}: {text}")),
-            }
-        }
-        (table, unreadable)
+    /// Whether nodes share the Instance.
+    fn shared(&self) -> bool {
+        self.authority == Authority::Api
     }
 
-    /// `deviceUsage`: every slot below the capacity, and those in use above it (rule 9).
-    pub fn to_usage(&self, instance: &str) -> BTreeMap<String, String> {
-        let free = (0..self.capacity).map(|slot| (slot_name(instance, slot), String::new()));
-        let used = self.used.iter().map(|(slot, usage)| (slot_name(instance, *slot), usage.to_string()));
-        free.chain(used).collect()
-    }
-
-    /// Slots for new claims.
+    /// The number of slots for new claims.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Who has the slot.
-    pub fn usage(&self, slot: u32) -> &Usage {
-        self.used.get(&slot).unwrap_or(&Usage::Free)
-    }
-
-    /// Slots in use and by whom.
-    pub fn used(&self) -> impl Iterator<Item = (u32, &Usage)> {
-        self.used.iter().map(|(slot, usage)| (*slot, usage))
-    }
-
-    /// Free slots below the capacity, lowest first.
-    pub fn free(&self) -> impl Iterator<Item = u32> {
-        (0..self.capacity).filter(|slot| !self.used.contains_key(slot))
-    }
-
-    /// Takes a slot. Claiming what one already has is fine: the kubelet offers a slot again after restarts.
-    pub fn claim(&mut self, slot: u32, usage: Usage) -> Result<(), ClaimError> {
-        match self.used.get(&slot) {
-            Some(holder) if *holder == usage => Ok(()),
-            Some(holder) => Err(ClaimError::InUse { slot, usage: holder.clone() }),
-            None if slot >= self.capacity => Err(ClaimError::NoSuchSlot { slot, capacity: self.capacity }),
-            None => {
-                self.used.insert(slot, usage);
-                Ok(())
+    /// Takes claims that the journal has lost and another witness knows, on slots that are free. Returns those slots.
+    pub fn add_lost(&mut self, claims: impl IntoIterator<Item = (u32, Claim)>) -> Vec<u32> {
+        let mut added = Vec::new();
+        for (slot, claim) in claims {
+            if *self.state(slot) == SlotState::Free {
+                self.slots.insert(slot, SlotState::Held(claim));
+                added.push(slot);
             }
         }
-    }
-
-    /// Gives a slot back if it is used like that; says whether it was.
-    pub fn release(&mut self, slot: u32, usage: &Usage) -> bool {
-        let held = self.used.get(&slot) == Some(usage);
-        if held {
-            self.used.remove(&slot);
-        }
-        held
+        added
     }
 
     /// Changes the capacity. A slot in use above a lowered capacity stays until it is released.
@@ -110,123 +189,316 @@ impl SlotTable {
         self.capacity = capacity;
     }
 
-    /// What the kubelet of `node` is told of the Instance's own resource: each slot and whether it is healthy
-    /// (rule 12). A slot held here stays healthy even when the device is offline, or its pod could not be admitted
-    /// again after a kubelet restart.
-    pub fn instance_level(&self, node: &str, online: bool) -> Vec<(u32, bool)> {
-        let free = self.free().map(|slot| (slot, online));
-        let used = self.used().map(|(slot, usage)| (slot, is_instance_claim(usage, node)));
-        let mut list: Vec<(u32, bool)> = free.chain(used).collect();
+    /// The state of a slot.
+    pub fn state(&self, slot: u32) -> &SlotState {
+        self.slots.get(&slot).unwrap_or(&SlotState::Free)
+    }
+
+    /// The slots that are not free, with their states, in ascending order.
+    pub fn taken(&self) -> impl Iterator<Item = (u32, &SlotState)> {
+        self.slots.iter().map(|(slot, state)| (*slot, state))
+    }
+
+    /// The claims of this node, confirmed or not.
+    pub fn claims(&self) -> impl Iterator<Item = (u32, &Claim)> {
+        self.taken().filter_map(|(slot, state)| match state {
+            SlotState::Claiming(claim) | SlotState::Held(claim) => Some((slot, claim)),
+            _ => None,
+        })
+    }
+
+    /// The slots that can be claimed, lowest first.
+    pub fn free(&self) -> impl Iterator<Item = u32> {
+        let known = if self.is_known() { self.capacity } else { 0 };
+        (0..known).filter(|slot| !self.slots.contains_key(slot))
+    }
+
+    /// Whether this node has no part in any slot.
+    pub fn is_idle(&self) -> bool {
+        self.slots.values().all(|state| matches!(state, SlotState::Free | SlotState::Elsewhere(_)))
+    }
+
+    /// The number of slots whose change the API server has not confirmed.
+    pub fn unconfirmed(&self) -> usize {
+        self.slots.values().filter(|state| matches!(state, SlotState::Claiming(_) | SlotState::Releasing(_))).count()
+    }
+
+    /// What the API server showed last.
+    pub fn api(&self) -> &ApiView {
+        &self.api
+    }
+
+    /// Whether it is known who has the slots: always for a local Instance.
+    fn is_known(&self) -> bool {
+        self.authority == Authority::Journal || matches!(self.api, ApiView::Present(_))
+    }
+
+    /// Claims a slot for an Allocate. A claim that is pending is decided by [`SlotTable::observe`] or
+    /// [`SlotTable::confirm_local`], or given up by [`SlotTable::abandon`].
+    ///
+    /// # Errors
+    /// If the slot can't be claimed now. Nothing changes then.
+    pub fn claim(&mut self, slot: u32, claim: Claim) -> Result<Claimed, ClaimError> {
+        match self.state(slot) {
+            SlotState::Held(held) if held.usage == claim.usage => {
+                self.slots.insert(slot, SlotState::Held(claim));
+                Ok(Claimed::Held)
+            }
+            SlotState::Held(Claim { usage, .. }) | SlotState::Elsewhere(usage) => {
+                Err(ClaimError::InUse { slot, usage: usage.clone() })
+            }
+            SlotState::Claiming(_) | SlotState::Releasing(_) => Err(ClaimError::Unconfirmed { slot }),
+            SlotState::Free if slot >= self.capacity => Err(ClaimError::NoSuchSlot { slot, capacity: self.capacity }),
+            SlotState::Free if !self.is_known() => Err(ClaimError::Unknown { slot }),
+            SlotState::Free => {
+                self.slots.insert(slot, SlotState::Claiming(claim));
+                Ok(Claimed::Pending)
+            }
+        }
+    }
+
+    /// Confirms pending claims on a local Instance: they are in the journal, which decides.
+    pub fn confirm_local(&mut self, slot: u32) {
+        if let SlotState::Claiming(claim) = self.state(slot)
+            && !self.shared()
+        {
+            self.slots.insert(slot, SlotState::Held(claim.clone()));
+        }
+    }
+
+    /// Takes back a pending claim that was not sent to anybody.
+    pub fn withdraw(&mut self, slot: u32) {
+        if matches!(self.state(slot), SlotState::Claiming(_)) {
+            self.slots.remove(&slot);
+        }
+    }
+
+    /// Gives up a pending claim: the kubelet was told that it failed. Whether the API server has it is unknown, so that the
+    /// slot stays closed until it shows that it does not (rule 11).
+    pub fn abandon(&mut self, slot: u32) {
+        if let SlotState::Claiming(claim) = self.state(slot) {
+            self.end(slot, claim.usage.clone());
+        }
+    }
+
+    /// Gives back a slot that no container uses any more.
+    pub fn release(&mut self, slot: u32) {
+        if let SlotState::Held(claim) = self.state(slot) {
+            self.end(slot, claim.usage.clone());
+        }
+    }
+
+    fn end(&mut self, slot: u32, usage: Usage) {
+        if self.shared() {
+            self.slots.insert(slot, SlotState::Releasing(usage));
+        } else {
+            self.slots.remove(&slot);
+        }
+    }
+
+    /// Takes a state from the journal back. A container may use the slot, whatever the capacity is now. Of a local Instance
+    /// the journal has decided.
+    pub fn restore(&mut self, slot: u32, state: SlotState) {
+        match state {
+            SlotState::Claiming(claim) if !self.shared() => drop(self.slots.insert(slot, SlotState::Held(claim))),
+            SlotState::Free | SlotState::Releasing(_) if !self.shared() => drop(self.slots.remove(&slot)),
+            state => drop(self.slots.insert(slot, state)),
+        }
+    }
+
+    /// Changes what snapshots say about the claim on a slot.
+    pub fn observation_mut(&mut self, slot: u32) -> Option<&mut ClaimObservation> {
+        match self.slots.get_mut(&slot)? {
+            SlotState::Held(claim) => Some(&mut claim.observation),
+            _ => None,
+        }
+    }
+
+    /// Takes what the API server shows. A view that is older than the last one is ignored. `claim` makes the claim for a
+    /// slot that the API server shows as this node's although this node does not know it.
+    pub fn observe(&mut self, view: ApiView, mut claim: impl FnMut(Usage) -> Claim) -> Vec<SlotEvent> {
+        if self.is_outdated(&view) {
+            return Vec::new();
+        }
+        let before = std::mem::replace(&mut self.api, view);
+        match self.api {
+            ApiView::Unknown => return Vec::new(),
+            _ if self.authority == Authority::Journal => return Vec::new(),
+            ApiView::Absent => {
+                // Nothing is left to give back. What others have stays known, for the Instance that takes its place.
+                self.slots.retain(|_, state| !matches!(state, SlotState::Releasing(_)));
+                return Vec::new();
+            }
+            ApiView::Present(_) => {}
+        }
+        let mut events = Vec::new();
+        for slot in self.all_slots() {
+            let shown = shown_in(&self.api, slot);
+            let was = self.slots.remove(&slot).unwrap_or_default();
+            let is_new = matches!(before, ApiView::Unknown) || shown != shown_in(&before, slot);
+            let next = self.next(was, shown.clone(), &mut claim, slot, &mut events);
+            if let SlotState::Held(held) = &next
+                && shown != held.usage
+                && !self.is_own(&shown)
+                && !shown.is_free()
+                && is_new
+            {
+                events.push(SlotEvent::Overcommitted(slot, shown));
+            }
+            if next != SlotState::Free {
+                self.slots.insert(slot, next);
+            }
+        }
+        if self.authority == Authority::DamagedJournal {
+            self.authority = Authority::Journal;
+            self.slots.retain(|_, state| !matches!(state, SlotState::Elsewhere(_)));
+        }
+        events
+    }
+
+    fn is_outdated(&self, view: &ApiView) -> bool {
+        match (&self.api, view) {
+            (ApiView::Present(known), ApiView::Present(new)) => {
+                known.uid == new.uid && new.version.is_older_than(&known.version)
+            }
+            _ => false,
+        }
+    }
+
+    fn all_slots(&self) -> BTreeSet<u32> {
+        let shown = match &self.api {
+            ApiView::Present(published) => published.slots.keys().copied().collect(),
+            _ => BTreeSet::new(),
+        };
+        shown.into_iter().chain(self.slots.keys().copied()).collect()
+    }
+
+    /// The state of a slot that the API server shows like this.
+    fn next(
+        &self,
+        was: SlotState,
+        shown: Usage,
+        claim: &mut impl FnMut(Usage) -> Claim,
+        slot: u32,
+        events: &mut Vec<SlotEvent>,
+    ) -> SlotState {
+        let is_own = self.is_own(&shown);
+        match was {
+            SlotState::Held(claim) => SlotState::Held(claim),
+            SlotState::Claiming(claim) if shown == claim.usage => SlotState::Held(claim),
+            SlotState::Claiming(claim) if shown.is_free() || is_own => SlotState::Claiming(claim),
+            SlotState::Releasing(_) if is_own => SlotState::Releasing(shown),
+            SlotState::Free | SlotState::Elsewhere(_) if is_own => {
+                events.push(SlotEvent::Adopted(slot));
+                SlotState::Held(claim(shown))
+            }
+            _ if shown.is_free() => SlotState::Free,
+            _ => SlotState::Elsewhere(shown),
+        }
+    }
+
+    fn is_own(&self, usage: &Usage) -> bool {
+        usage.node() == Some(&*self.node)
+    }
+
+    /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
+    /// each view, and repeated until there is none.
+    pub fn next_step(&self) -> Option<SyncStep> {
+        match &self.api {
+            _ if self.authority == Authority::Journal => None,
+            ApiView::Unknown => Some(SyncStep::Read),
+            ApiView::Absent => None, // it has to be made first
+            ApiView::Present(published) => {
+                let read = (self.unconfirmed() > 0).then_some(SyncStep::Read);
+                self.next_patch(published).map(SyncStep::Patch).or(read)
+            }
+        }
+    }
+
+    /// Claims go before releases, since an Allocate waits for them.
+    fn next_patch(&self, published: &PublishedSlots) -> Option<SlotPatch> {
+        let claims = self.claims().map(|(slot, claim)| (slot, claim.usage.clone()));
+        let releases = self.taken().filter_map(|(slot, state)| match state {
+            SlotState::Releasing(_) => Some((slot, Usage::Free)),
+            _ => None,
+        });
+        self.patch(published, claims).or_else(|| self.patch(published, releases))
+    }
+
+    /// Changes the slots that are free or this node's, and not as wanted.
+    fn patch(&self, published: &PublishedSlots, wanted: impl Iterator<Item = (u32, Usage)>) -> Option<SlotPatch> {
+        let changes: BTreeMap<u32, (Option<Usage>, Usage)> = wanted
+            .filter_map(|(slot, wanted)| {
+                let shown = published.slots.get(&slot);
+                let changeable = shown.is_none_or(|shown| shown.is_free() || self.is_own(shown));
+                let differs = *shown.unwrap_or(&Usage::Free) != wanted;
+                (changeable && differs).then(|| (slot, (shown.cloned(), wanted)))
+            })
+            .collect();
+        let from_free = changes.values().all(|(from, _)| from.as_ref().is_some_and(Usage::is_free));
+        let version = (!from_free).then(|| published.version.clone());
+        (!changes.is_empty()).then(|| SlotPatch { uid: published.uid.clone(), version, changes })
+    }
+
+    /// `deviceUsage` as this node would write it: every slot below the capacity, and those in use above it (rule 9).
+    pub fn to_usage(&self, instance: &str) -> BTreeMap<String, String> {
+        let free = (0..self.capacity).map(|slot| (slot_name(instance, slot), String::new()));
+        let taken = self.taken().map(|(slot, state)| (slot_name(instance, slot), usage_of(state).to_string()));
+        free.chain(taken).collect()
+    }
+
+    /// What the kubelet is told about the Instance's own resource: each slot and whether it is healthy (rule 12). A slot that
+    /// is held here stays healthy when the device is offline: its pod could not be admitted again after a kubelet restart.
+    pub fn instance_level(&self, online: bool) -> Vec<(u32, bool)> {
+        let known = self.is_known();
+        let free = (0..self.capacity).filter(|slot| !self.slots.contains_key(slot));
+        let free = free.map(|slot| (slot, online && known));
+        let taken = self.taken().map(|(slot, state)| (slot, is_instance_claim(state)));
+        let mut list: Vec<(u32, bool)> = free.chain(taken).collect();
         list.sort_unstable();
         list
     }
 }
 
-fn is_instance_claim(usage: &Usage, of: &str) -> bool {
-    matches!(usage, Usage::Instance { node } if node == of)
+/// What the API server shows of a slot. A key that is missing means that it is free.
+fn shown_in(api: &ApiView, slot: u32) -> Usage {
+    match api {
+        ApiView::Present(published) => published.slots.get(&slot).cloned().unwrap_or_default(),
+        ApiView::Unknown | ApiView::Absent => Usage::Free,
+    }
+}
+
+fn usage_of(state: &SlotState) -> &Usage {
+    match state {
+        SlotState::Free => &Usage::Free,
+        SlotState::Claiming(claim) | SlotState::Held(claim) => &claim.usage,
+        SlotState::Releasing(usage) | SlotState::Elsewhere(usage) => usage,
+    }
+}
+
+/// Claims that are not confirmed yet count: the kubelet is asking for them this moment.
+fn is_instance_claim(state: &SlotState) -> bool {
+    let (SlotState::Claiming(claim) | SlotState::Held(claim)) = state else { return false };
+    matches!(claim.usage, Usage::Instance { .. })
+}
+
+/// Reads `deviceUsage`. A key that is no slot of the Instance is left out and returned, to be warned about.
+pub fn read_usage(instance: &str, usage: &BTreeMap<String, String>) -> (BTreeMap<u32, Usage>, Vec<String>) {
+    let mut slots = BTreeMap::new();
+    let mut unknown = Vec::new();
+    for (name, text) in usage {
+        match parse_slot_name(instance, name) {
+            Some(slot) => drop(slots.insert(slot, Usage::read(text))),
+            None => unknown.push(name.clone()),
+        }
+    }
+    (slots, unknown)
+}
+
+/// `deviceUsage` of an Instance that nobody uses.
+pub fn free_usage(instance: &str, capacity: u32) -> BTreeMap<String, String> {
+    (0..capacity).map(|slot| (slot_name(instance, slot), String::new())).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn by(node: &str) -> Usage {
-        Usage::Instance { node: node.into() }
-    }
-
-    fn by_configuration(node: &str) -> Usage {
-        Usage::Configuration { vdev: "0".into(), node: node.into() }
-    }
-
-    #[test]
-    fn every_key_below_the_capacity_always_exists() {
-        let mut table = SlotTable::new(3);
-        table.claim(1, by("a")).unwrap();
-        let usage = table.to_usage("cam-1");
-        let expected = [("cam-1-0", ""), ("cam-1-1", "a"), ("cam-1-2", "")];
-        assert_eq!(usage, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-    }
-
-    #[test]
-    fn unreadable_usage_is_reported_and_the_rest_kept() {
-        let usage = [("cam-1-0", "a"), ("cam-2-0", "a"), ("cam-1-1", "C:0"), ("cam-1-2", "")];
-        let (table, unreadable) =
-            SlotTable::parse("cam-1", 4, &usage.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-        assert_eq!(table.used().collect::<Vec<_>>(), [(0, &by("a"))]);
-        assert_eq!(unreadable, ["cam-1-1: C:0", "cam-2-0: a"]);
-    }
-
-    #[test]
-    fn a_taken_slot_is_refused_and_ones_own_is_not() {
-        let mut table = SlotTable::new(1);
-        table.claim(0, by("a")).unwrap();
-        assert_eq!(table.claim(0, by("a")), Ok(()));
-        assert_eq!(table.claim(0, by("b")), Err(ClaimError::InUse { slot: 0, usage: by("a") }));
-        assert_eq!(table.claim(0, by_configuration("a")), Err(ClaimError::InUse { slot: 0, usage: by("a") }));
-        assert_eq!(table.claim(1, by("a")), Err(ClaimError::NoSuchSlot { slot: 1, capacity: 1 }));
-    }
-
-    #[test]
-    fn health_of_instance_level_slots() {
-        let mut table = SlotTable::new(5);
-        table.claim(0, by("here")).unwrap();
-        table.claim(1, by("there")).unwrap();
-        table.claim(2, by_configuration("here")).unwrap();
-        table.claim(4, by("here")).unwrap();
-        table.resize(4);
-        for (online, expected) in [
-            (true, [(0, true), (1, false), (2, false), (3, true), (4, true)]),
-            (false, [(0, true), (1, false), (2, false), (3, false), (4, true)]),
-        ] {
-            assert_eq!(table.instance_level("here", online), expected, "online: {online}");
-        }
-    }
-
-    #[test]
-    fn a_slot_above_a_lowered_capacity_stays_until_released() {
-        let mut table = SlotTable::new(2);
-        table.claim(1, by("a")).unwrap();
-        table.resize(1);
-        assert_eq!(table.to_usage("i").len(), 2);
-        assert!(table.release(1, &by("a")));
-        assert_eq!(table.instance_level("a", true), [(0, true)]);
-        assert!(table.claim(1, by("a")).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn claim_then_release_is_identity(capacity in 1u32..8, before in prop::collection::vec(0u32..8, 0..6), slot in 0u32..8) {
-            let mut table = SlotTable::new(capacity);
-            for taken in before { let _ = table.claim(taken, by("other")); }
-            let start = table.clone();
-            if table.claim(slot, by("me")).is_ok() {
-                prop_assert!(table.release(slot, &by("me")));
-            }
-            prop_assert_eq!(table, start);
-        }
-
-        #[test]
-        fn a_slot_never_has_two_owners(claims in prop::collection::vec((0u32..4, "[ab]"), 0..20)) {
-            let mut table = SlotTable::new(4);
-            let mut owner: BTreeMap<u32, String> = BTreeMap::new();
-            for (slot, node) in claims {
-                if table.claim(slot, by(&node)).is_ok() {
-                    prop_assert_eq!(owner.entry(slot).or_insert_with(|| node.clone()), &node);
-                }
-            }
-        }
-
-        #[test]
-        fn usage_survives_writing_and_reading(capacity in 0u32..6, claims in prop::collection::vec((0u32..6, any::<bool>()), 0..6)) {
-            let mut table = SlotTable::new(capacity);
-            for (slot, direct) in claims {
-                let _ = table.claim(slot, if direct { by("a") } else { by_configuration("a") });
-            }
-            let (read, unreadable) = SlotTable::parse("i", capacity, &table.to_usage("i"));
-            prop_assert_eq!(read, table);
-            prop_assert!(unreadable.is_empty());
-        }
-    }
-}
+mod tests;

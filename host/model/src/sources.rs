@@ -1,23 +1,23 @@
-//! Who reports the devices of one Configuration, and what they say together: a component, and the endpoints of remote
-//! handlers of the same name (rule 31).
+//! The discovery sources of one Configuration, a component and the endpoints of remote handlers of the same name, and
+//! their combined result (rule 31).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::device::{DeviceSet, Note, Unlisted};
+use crate::device::{AbsenceMeaning, DeviceSet, Note};
 use crate::discovery::RoundError;
 use crate::remote::Address;
 
-/// One who reports devices. Of two who report the same device, the first in this order counts.
+/// A source of devices. If two sources report the same device, the first in this order wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
-    /// The component of that name.
+pub enum DiscoverySource {
+    /// The component handler.
     Component,
     /// A remote handler.
     Remote(Address),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for DiscoverySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Component => f.write_str("the component"),
@@ -26,158 +26,159 @@ impl fmt::Display for Source {
     }
 }
 
-/// What one source has said.
+/// The state of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Word {
-    /// Whether many nodes see its devices, if it has said so.
+struct SourceState {
+    /// Whether its devices are shared, if declared.
     shared: Option<bool>,
-    /// Its last devices: they stay whatever goes wrong.
+    /// Its last devices, which are kept when it fails.
     set: Option<DeviceSet>,
-    /// What has gone wrong since.
+    /// The error since the last success.
     error: Option<RoundError>,
-    /// It may know devices from before that it has not had the time to report.
+    /// Whether it may know devices from before a restart that it has not reported yet.
     expected: bool,
 }
 
-/// All sources of a Configuration and their last words.
+/// The sources of a Configuration with their states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sources {
-    words: BTreeMap<Source, Word>,
-    /// Ids in the last union.
+    states: BTreeMap<DiscoverySource, SourceState>,
+    /// Ids in the last merged set.
     listed: BTreeSet<String>,
-    /// A source has gone and nobody has spoken since: nobody knows about its devices.
+    /// Whether a source was removed and none has reported since, so that the state of its devices is unknown.
     lost: bool,
-    /// There is something about devices that was not told yet.
-    news: bool,
+    /// Whether devices were reported since the last merge.
+    unreported: bool,
 }
 
-/// What they say together.
+/// The combined result of all sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum MergedResult {
     /// There is no source.
-    Nobody,
-    /// None has said anything yet.
-    Nothing,
-    /// None is well. This is why, and what the last of them said before, if that was not told yet.
-    Failed(RoundError, Option<Found>),
-    /// All devices.
-    Found(Found),
+    NoSource,
+    /// No source has reported yet.
+    NoReport,
+    /// All sources fail. Contains the error, and the devices reported before if they were not returned yet.
+    Failed(RoundError, Option<MergedDevices>),
+    /// The devices of all sources.
+    Found(MergedDevices),
 }
 
-/// All devices.
+/// The devices of all sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The union of all last sets; it says what it means not to be in it.
+pub struct MergedDevices {
+    /// The union of the last sets, with the meaning of absence from it.
     pub set: DeviceSet,
-    /// Whether many nodes see them; `None` if no source knows.
+    /// Whether the devices are shared; `None` if no source has declared it.
     pub shared: Option<bool>,
 }
 
 impl Sources {
-    /// There is a source. Who is expected may know devices that are known from before: until it has spoken, they are not
-    /// missing. Others only add.
-    pub fn appear(&mut self, source: Source, shared: Option<bool>, expected: bool) {
-        let word = self.words.entry(source).or_insert_with(|| Word { expected, ..Word::default() });
-        word.shared = shared.or(word.shared);
+    /// Adds a source. An expected one may know devices from before a restart: until it reports, they are not missing.
+    pub fn add(&mut self, source: DiscoverySource, shared: Option<bool>, expected: bool) {
+        let state = self.states.entry(source).or_insert_with(|| SourceState { expected, ..SourceState::default() });
+        state.shared = shared.or(state.shared);
     }
 
-    /// A source is not there, and never was.
-    pub fn absent(&mut self, source: &Source) {
-        if self.words.get(source).is_some_and(|word| word.set.is_none()) {
-            self.words.remove(source);
+    /// Removes a source that never reported, or one that no longer exists.
+    pub fn remove_absent(&mut self, source: &DiscoverySource) {
+        if self.states.get(source).is_some_and(|state| state.set.is_none()) {
+            self.states.remove(source);
         } else {
-            self.vanish(source);
+            self.remove(source);
         }
     }
 
-    /// A source has gone, and nobody knows about its devices.
-    pub fn vanish(&mut self, source: &Source) {
-        self.lost |= self.words.remove(source).is_some();
+    /// Removes a source; its devices become unknown.
+    pub fn remove(&mut self, source: &DiscoverySource) {
+        self.lost |= self.states.remove(source).is_some();
     }
 
-    /// A source has been listened to for long and has not said a word: what it said before no longer counts.
-    pub fn silent(&mut self, source: &Source) {
-        let Some(word) = self.words.get_mut(source) else { return };
-        self.lost |= word.expected || word.set.is_some();
-        *word = Word { shared: word.shared, ..Word::default() };
+    /// Discards the devices of a source that was silent for too long.
+    pub fn expire(&mut self, source: &DiscoverySource) {
+        let Some(state) = self.states.get_mut(source) else { return };
+        self.lost |= state.expected || state.set.is_some();
+        *state = SourceState { shared: state.shared, ..SourceState::default() };
     }
 
-    /// A source can be heard again, and has not said anything yet.
-    pub fn recovered(&mut self, source: &Source) {
-        if let Some(word) = self.words.get_mut(source) {
-            word.error = None;
+    /// Clears the error of a source that is connected again.
+    pub fn clear_error(&mut self, source: &DiscoverySource) {
+        if let Some(state) = self.states.get_mut(source) {
+            state.error = None;
         }
     }
 
-    /// A source has failed. Its devices stay as they are.
-    pub fn failed(&mut self, source: &Source, error: RoundError) {
-        if let Some(word) = self.words.get_mut(source) {
-            word.error = Some(error);
+    /// Records a failure of a source. Its devices are kept.
+    pub fn record_failure(&mut self, source: &DiscoverySource, error: RoundError) {
+        if let Some(state) = self.states.get_mut(source) {
+            state.error = Some(error);
         }
     }
 
-    /// A source has reported its devices.
-    pub fn found(&mut self, source: &Source, set: DeviceSet) {
-        let Some(word) = self.words.get_mut(source) else { return };
-        *word = Word { shared: word.shared, set: Some(set), ..Word::default() };
-        (self.lost, self.news) = (false, true);
+    /// Records the devices reported by a source.
+    pub fn record_devices(&mut self, source: &DiscoverySource, set: DeviceSet) {
+        let Some(state) = self.states.get_mut(source) else { return };
+        *state = SourceState { shared: state.shared, set: Some(set), ..SourceState::default() };
+        (self.lost, self.unreported) = (false, true);
     }
 
-    /// Whether a source has gone whose devices nobody knows about.
+    /// Returns whether a source was removed whose devices are unknown.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// What all say together, with at most so many notes. What is no longer listed counts as told.
-    pub fn said(&mut self, notes: usize) -> Said {
-        self.settle_disagreement();
-        let is_well = |word: &Word| word.set.is_some() && word.error.is_none();
-        if self.words.values().any(is_well) {
-            return Said::Found(self.union(notes));
+    /// Returns the combined result, with at most that many notes.
+    pub fn merge(&mut self, notes: usize) -> MergedResult {
+        self.reject_component_that_differs();
+        let is_well = |state: &SourceState| state.set.is_some() && state.error.is_none();
+        if self.states.values().any(is_well) {
+            return MergedResult::Found(self.union(notes));
         }
-        match self.words.values().find_map(|word| word.error.clone()) {
+        match self.states.values().find_map(|state| state.error.clone()) {
             Some(error) => {
-                let untold = self.news && self.words.values().any(|word| word.set.is_some());
-                Said::Failed(error, untold.then(|| self.union(notes)))
+                let unsent = self.unreported && self.states.values().any(|state| state.set.is_some());
+                MergedResult::Failed(error, unsent.then(|| self.union(notes)))
             }
-            None if self.words.is_empty() => Said::Nobody,
-            None => Said::Nothing,
+            None if self.states.is_empty() => MergedResult::NoSource,
+            None => MergedResult::NoReport,
         }
     }
 
-    /// Remote handlers that disagree with a component can't register. So if there is one, the component came later.
-    fn settle_disagreement(&mut self) {
-        let remote = self.words.iter().find(|(source, word)| **source != Source::Component && word.shared.is_some());
-        let Some((remote, shared)) = remote.map(|(source, word)| (source.to_string(), word.shared)) else { return };
-        let Some(component) = self.words.get_mut(&Source::Component) else { return };
+    /// Disables a component that disagrees with a remote handler on `shared`. The component came later, since a
+    /// disagreeing remote handler can't register.
+    fn reject_component_that_differs(&mut self) {
+        let remote =
+            self.states.iter().find(|(source, state)| **source != DiscoverySource::Component && state.shared.is_some());
+        let Some((remote, shared)) = remote.map(|(source, state)| (source.to_string(), state.shared)) else { return };
+        let Some(component) = self.states.get_mut(&DiscoverySource::Component) else { return };
         if component.shared.is_some_and(|of_component| Some(of_component) != shared) {
-            let says = |shared: Option<bool>| shared.unwrap_or_default();
+            let mentions = |shared: Option<bool>| shared.unwrap_or_default();
             let message = format!(
                 "the component says shared={}, but {remote} serves the handler as shared={}; it is not used",
-                says(component.shared),
-                says(shared)
+                mentions(component.shared),
+                mentions(shared)
             );
-            *component = Word { error: Some(RoundError::Unavailable(message)), ..Word::default() };
+            *component = SourceState { error: Some(RoundError::Unavailable(message)), ..SourceState::default() };
         }
     }
 
-    fn union(&mut self, notes: usize) -> Found {
+    fn union(&mut self, notes: usize) -> MergedDevices {
         let mut union = Union { notes, ..Union::default() };
-        for word in self.words.values() {
-            union.add_failure(word);
-            union.add(word.set.as_ref());
+        for state in self.states.values() {
+            union.add_failure(state);
+            union.add(state.set.as_ref());
         }
         let Union { mut set, listed, .. } = union;
-        set.unlisted = match () {
-            () if self.lost => Unlisted::Unknown,
-            () if self.words.values().any(|word| word.expected) => {
-                Unlisted::Kept(self.listed.difference(&listed).cloned().collect())
+        set.absence = match () {
+            () if self.lost => AbsenceMeaning::Unknown,
+            () if self.states.values().any(|state| state.expected) => {
+                AbsenceMeaning::Kept(self.listed.difference(&listed).cloned().collect())
             }
-            () => Unlisted::Missing,
+            () => AbsenceMeaning::Missing,
         };
         self.listed = listed;
-        self.news = false;
-        Found { set, shared: self.words.values().find_map(|word| word.shared) }
+        self.unreported = false;
+        MergedDevices { set, shared: self.states.values().find_map(|state| state.shared) }
     }
 }
 
@@ -206,8 +207,8 @@ impl Union {
         set.notes.iter().for_each(|note| self.note(note.clone()));
     }
 
-    fn add_failure(&mut self, word: &Word) {
-        if let Some(error) = &word.error {
+    fn add_failure(&mut self, state: &SourceState) {
+        if let Some(error) = &state.error {
             let message = format!("{error}; its devices stay as they are");
             self.note(Note { origin: String::new(), reason: error.reason().to_owned(), message });
         }

@@ -1,113 +1,165 @@
-//! What the troubles of single nodes come to for an object as a whole (rule 34).
+//! Aggregates the problems of single nodes into the conditions of an object (rules 34, 59 and 61).
 
 use std::collections::BTreeMap;
 
 use crate::instance::Online;
+use crate::text::cut;
 
 /// Longest message of a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Reasons that speak of one condition besides `Ready`.
-const REASONS: [(&str, &[&str]); 3] = [
+/// The reason of a node whose last round succeeded with warnings: its devices are served.
+pub const INCOMPLETE: &str = "DiscoveryIncomplete";
+
+/// The reason of a node that has devices of which no handler can tell whether they are there.
+pub const HANDLER_GONE: &str = "HandlerGone";
+
+/// The reason of a Configuration that no agent serves.
+pub const NO_AGENT: &str = "AgentNotRunning";
+
+/// Conditions besides `Ready`, and the reasons of nodes that concern them.
+const REASONS: [(&str, &[&str]); 4] = [
     ("HandlerAvailable", &["NoHandler", "Quarantined"]),
     ("DetailsValid", &["InvalidDetails", "InvalidConfiguration"]),
     ("PropertiesResolved", &["PropertiesUnresolved"]),
+    ("DiscoveryComplete", &[INCOMPLETE]),
 ];
 
-/// What one node says is wrong.
+/// What is wrong with an object on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct NodeProblem {
     /// A CamelCase word.
     pub reason: String,
     /// A sentence.
     pub message: String,
+    /// Since when, in Unix seconds, if the node says so.
+    pub since: Option<i64>,
 }
 
-/// Whether a condition holds, and why.
+/// The status of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truth {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// It is not known.
+    Unknown,
+}
+
+impl Truth {
+    /// Returns the word that Kubernetes uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// A condition without its times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// The condition's type.
     pub kind: &'static str,
-    /// Whether it holds.
-    pub holds: bool,
+    /// Its status.
+    pub truth: Truth,
     /// A CamelCase word.
     pub reason: String,
     /// A sentence, at most 1 KiB.
     pub message: String,
 }
 
-/// The conditions of a Configuration: what is wrong with the object itself, which every node would say, or what is wrong on
-/// some nodes.
-pub fn configuration(invalid: Option<&str>, nodes: &BTreeMap<String, Trouble>, instances: usize) -> Vec<Verdict> {
-    if let Some(why) = invalid {
-        return vec![
-            verdict("Ready", false, "InvalidConfiguration", why),
-            verdict("DetailsValid", false, "InvalidConfiguration", why),
-        ];
+impl Verdict {
+    /// Creates a verdict and cuts its message to length.
+    pub fn new(kind: &'static str, truth: Truth, reason: &str, message: &str) -> Self {
+        Self { kind, truth, reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned() }
     }
-    let ready = match nodes.values().next() {
-        None => verdict("Ready", true, "Discovered", &format!("{instances} devices have an Instance")),
-        Some(first) => verdict("Ready", false, &first.reason, &told(nodes.iter())),
-    };
+}
+
+/// Returns the conditions of a Configuration. `invalid` is what is wrong with the object itself, on every node; `has_agent`
+/// is false if no agent renews its Lease.
+pub fn configuration(
+    invalid: Option<&str>,
+    nodes: &BTreeMap<String, NodeProblem>,
+    instances: usize,
+    has_agent: bool,
+) -> Vec<Verdict> {
+    if let Some(why) = invalid {
+        let kinds = ["Ready", "DetailsValid"];
+        return kinds.map(|kind| Verdict::new(kind, Truth::False, "InvalidConfiguration", why)).into();
+    }
+    if !has_agent {
+        let message = "no agent runs, so nobody looks for devices; check the DaemonSet of the agents";
+        let kinds = std::iter::once("Ready").chain(REASONS.iter().map(|(kind, _)| *kind));
+        return kinds.map(|kind| Verdict::new(kind, Truth::Unknown, NO_AGENT, message)).collect();
+    }
+    let failing = |problem: &NodeProblem| problem.reason != INCOMPLETE;
+    let ready = verdict("Ready", nodes, failing, ("Discovered", &format!("{instances} devices have an Instance")));
     let others = REASONS.iter().map(|(kind, reasons)| {
-        let speaks = |trouble: &Trouble| reasons.contains(&trouble.reason.as_str());
-        match nodes.values().find(|trouble| speaks(trouble)) {
-            None => verdict(kind, true, "Accepted", ""),
-            Some(first) => {
-                verdict(kind, false, &first.reason, &told(nodes.iter().filter(|(_, trouble)| speaks(trouble))))
-            }
-        }
+        let concerns = |problem: &NodeProblem| reasons.contains(&problem.reason.as_str());
+        verdict(kind, nodes, concerns, ("Accepted", ""))
     });
     std::iter::once(ready).chain(others).collect()
 }
 
-/// Whether a device answers: it does if one of its nodes sees it.
-pub fn online(nodes: &[String], troubles: &BTreeMap<String, Trouble>) -> Online {
+/// Returns whether a device answers: it does if one of its nodes sees it.
+pub fn online(nodes: &[String], problems: &BTreeMap<String, NodeProblem>) -> Online {
     if nodes.is_empty() {
         return Online::False;
     }
-    let seen = |node: &&String| !troubles.contains_key(*node);
+    let seen = |node: &&String| !problems.contains_key(*node);
     if nodes.iter().any(|node| seen(&node)) {
         return Online::True;
     }
-    let unknown = nodes.iter().filter_map(|node| troubles.get(node)).any(|trouble| trouble.reason == "HandlerGone");
+    let unknown = nodes.iter().filter_map(|node| problems.get(node)).any(|problem| problem.reason == HANDLER_GONE);
     if unknown { Online::Unknown } else { Online::False }
 }
 
-fn told<'a>(nodes: impl Iterator<Item = (&'a String, &'a Trouble)>) -> String {
-    let lines: Vec<String> = nodes.map(|(node, trouble)| format!("{node}: {}", trouble.message)).collect();
-    lines.join("; ")
+fn verdict(
+    kind: &'static str,
+    nodes: &BTreeMap<String, NodeProblem>,
+    concerns: impl Fn(&NodeProblem) -> bool,
+    (good, message): (&str, &str),
+) -> Verdict {
+    let mut problems = nodes.iter().filter(|(_, problem)| concerns(problem)).peekable();
+    match problems.peek().map(|(_, first)| first.reason.clone()) {
+        None => Verdict::new(kind, Truth::True, good, message),
+        Some(reason) => Verdict::new(kind, Truth::False, &reason, &joined(problems)),
+    }
 }
 
-fn verdict(kind: &'static str, holds: bool, reason: &str, message: &str) -> Verdict {
-    let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end)).unwrap_or_default();
-    Verdict { kind, holds, reason: reason.to_owned(), message: message.get(..end).unwrap_or_default().to_owned() }
+fn joined<'a>(nodes: impl Iterator<Item = (&'a String, &'a NodeProblem)>) -> String {
+    let lines: Vec<String> = nodes.map(|(node, problem)| format!("{node}: {}", problem.message)).collect();
+    lines.join("; ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn troubles(nodes: &[(&str, &str)]) -> BTreeMap<String, Trouble> {
-        let trouble = |reason: &str| Trouble { reason: reason.to_owned(), message: format!("no {reason}") };
-        nodes.iter().map(|(node, reason)| ((*node).to_owned(), trouble(reason))).collect()
+    fn problems(nodes: &[(&str, &str)]) -> BTreeMap<String, NodeProblem> {
+        let problem =
+            |reason: &str| NodeProblem { reason: reason.to_owned(), message: format!("no {reason}"), since: None };
+        nodes.iter().map(|(node, reason)| ((*node).to_owned(), problem(reason))).collect()
     }
 
     fn false_ones(verdicts: &[Verdict]) -> Vec<(&str, &str, &str)> {
-        let of = |verdict: &&Verdict| !verdict.holds;
+        let of = |verdict: &&Verdict| verdict.truth == Truth::False;
         verdicts.iter().filter(of).map(|v| (v.kind, v.reason.as_str(), v.message.as_str())).collect()
     }
 
     #[test]
-    fn without_trouble_all_holds() {
-        let verdicts = configuration(None, &troubles(&[]), 3);
+    fn all_conditions_hold_without_problems() {
+        let verdicts = configuration(None, &problems(&[]), 3, true);
         assert_eq!(false_ones(&verdicts), []);
         assert_eq!(verdicts[0].message, "3 devices have an Instance");
     }
 
     #[test]
-    fn the_trouble_of_a_node_is_named_with_the_node() {
-        let verdicts = configuration(None, &troubles(&[("a", "Unavailable"), ("b", "NoHandler")]), 1);
+    fn problem_of_a_node_is_named_with_the_node() {
+        let verdicts = configuration(None, &problems(&[("a", "Unavailable"), ("b", "NoHandler")]), 1, true);
         assert_eq!(
             false_ones(&verdicts),
             [
@@ -118,13 +170,29 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_makes_no_sense_is_wrong_everywhere() {
-        let verdicts = configuration(Some("/spec/capacity: 0"), &troubles(&[]), 0);
-        assert!(verdicts.iter().all(|verdict| !verdict.holds && verdict.message == "/spec/capacity: 0"));
+    fn warnings_make_discovery_incomplete_but_ready() {
+        let verdicts = configuration(None, &problems(&[("a", INCOMPLETE)]), 1, true);
+        assert_eq!(false_ones(&verdicts), [("DiscoveryComplete", INCOMPLETE, "a: no DiscoveryIncomplete")]);
     }
 
     #[test]
-    fn a_device_is_online_if_one_node_sees_it() {
+    fn nothing_is_known_without_an_agent() {
+        let verdicts = configuration(None, &problems(&[]), 3, false);
+        assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, NO_AGENT)));
+        assert_eq!(verdicts.len(), 5);
+    }
+
+    #[test]
+    fn invalid_object_is_wrong_on_every_node() {
+        for has_agent in [true, false] {
+            let verdicts = configuration(Some("/spec/capacity: 0"), &problems(&[]), 0, has_agent);
+            assert_eq!(false_ones(&verdicts).len(), 2);
+            assert!(verdicts.iter().all(|verdict| verdict.message == "/spec/capacity: 0"));
+        }
+    }
+
+    #[test]
+    fn device_is_online_if_one_node_sees_it() {
         let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         for (names, missing, expected) in [
             (&["a", "b"][..], &[][..], Online::True),
@@ -134,7 +202,7 @@ mod tests {
             (&["a"], &[("gone", "NotFound")], Online::True),
             (&[], &[], Online::False),
         ] {
-            assert_eq!(online(&nodes(names), &troubles(missing)), expected, "{names:?} {missing:?}");
+            assert_eq!(online(&nodes(names), &problems(missing)), expected, "{names:?} {missing:?}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use akri_model::revealed::Revealed;
+use akri_model::secret_scanner::SecretScanner;
 
 /// Entries, beside the bound on their bytes.
 const ENTRIES: usize = 4096;
@@ -20,7 +20,7 @@ pub struct Cache(Arc<Mutex<Kept>>);
 struct Kept {
     entries: Arc<Entries>,
     /// What may be in there: a secret that is remembered must not be told in a later round either.
-    revealed: Revealed,
+    revealed: SecretScanner,
 }
 
 impl fmt::Debug for Cache {
@@ -39,7 +39,7 @@ impl Cache {
     }
 
     /// What a round that reads it may know without having looked.
-    pub(crate) fn revealed(&self) -> Revealed {
+    pub(crate) fn revealed(&self) -> SecretScanner {
         self.kept().revealed.clone()
     }
 
@@ -88,7 +88,7 @@ impl Draft {
     }
 
     /// Makes it what the next round finds; this one knew these secrets.
-    pub(crate) fn commit(self, revealed: Revealed) {
+    pub(crate) fn commit(self, revealed: SecretScanner) {
         *self.cache.kept() = Kept { entries: self.entries, revealed: revealed.of_earlier_rounds() };
     }
 }
@@ -111,7 +111,7 @@ mod tests {
         draft.delete("absent");
         assert_eq!((draft.get("mac"), draft.get("session")), (Some(b"02:00".as_slice()), None));
         assert_eq!(cache.draft(100).get("mac"), None);
-        draft.commit(Revealed::default());
+        draft.commit(SecretScanner::default());
         assert_eq!(cache.clone().draft(100).get("mac"), Some(b"02:00".as_slice()));
         let mut dropped = cache.draft(100);
         dropped.delete("mac");
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(draft.get("key"), Some(b"7654321".as_slice()), "what did not fit changed nothing");
         draft.delete("key");
         draft.set("0123456789".to_owned(), Vec::new()).unwrap();
-        draft.commit(Revealed::default());
+        draft.commit(SecretScanner::default());
         // Less is allowed now: it stays until something is deleted.
         let mut smaller = cache.draft(5);
         assert!(smaller.set("a".to_owned(), Vec::new()).is_err());

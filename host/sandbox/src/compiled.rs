@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use akri_model::text::{clean, hex};
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Linker;
 
 use crate::bindings::DiscoveryHandlerPre;
 use crate::component::LoadError;
+use crate::instance_cost::InstanceCost;
+use crate::limiter::INSTANCES;
 use crate::round::Round;
-use crate::text::clean;
+
+/// Bytes of the contexts of a component's instances. Python's, with a hundred of them, take two megabytes.
+const CONTEXTS: usize = 32 << 20;
 
 /// What the interface that makes a handler is called, whatever its version.
 const HANDLER: &str = "akri:discovery/handler@";
@@ -21,6 +26,8 @@ pub(crate) struct Compiled {
     /// SHA-256 of the component's bytes, in lower hex.
     pub(crate) digest: String,
     pub(crate) size: usize,
+    /// Bytes of the contexts of all instances.
+    pub(crate) contexts: usize,
     pub(crate) exported: String,
     pub(crate) imports: Vec<String>,
 }
@@ -31,34 +38,35 @@ pub(crate) struct Compiled {
 pub(crate) struct Library(Mutex<HashMap<String, Weak<Compiled>>>);
 
 impl Library {
-    /// The code of a component, compiled unless it is in use already. It blocks, and has to be called by one at a time.
-    pub(crate) fn compile(
+    /// The code of a component, loaded unless it is in use already. It blocks, and has to be called by one at a time.
+    pub(crate) fn load(
         &self,
         engine: &Engine,
         linker: &Linker<Round>,
-        bytes: &[u8],
+        source: &Source,
     ) -> Result<Arc<Compiled>, LoadError> {
-        let digest = hex(&Sha256::digest(bytes));
-        if let Some(known) = self.known(&digest) {
+        if let Some(known) = self.known(&source.judged.digest) {
             return Ok(known);
         }
-        let compiled = Arc::new(Compiled::new(engine, linker, bytes, digest)?);
+        let compiled = Arc::new(Compiled::new(engine, linker, source)?);
         let mut library = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         library.retain(|_, compiled| compiled.strong_count() > 0);
         library.insert(compiled.digest.clone(), Arc::downgrade(&compiled));
         Ok(compiled)
     }
 
-    fn known(&self, digest: &str) -> Option<Arc<Compiled>> {
+    /// Returns the code in use for a digest.
+    pub(crate) fn known(&self, digest: &str) -> Option<Arc<Compiled>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(digest)?.upgrade()
     }
 }
 
 impl Compiled {
-    fn new(engine: &Engine, linker: &Linker<Round>, bytes: &[u8], digest: String) -> Result<Self, LoadError> {
+    fn new(engine: &Engine, linker: &Linker<Round>, source: &Source) -> Result<Self, LoadError> {
+        let Source { bytes, judged: Judged { digest, contexts } } = source;
         // The text names what the component chose to name.
         let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
-        let component = wasmtime::component::Component::from_binary(engine, bytes)
+        let component = wasmtime::component::Component::from_binary(engine, bytes.as_slice())
             .map_err(|error| LoadError::Invalid(why(error)))?;
         let types = component.component_type();
         let imports = types.imports(engine).map(|(name, _)| name.to_owned()).collect();
@@ -67,12 +75,43 @@ impl Compiled {
         let not_a_handler = |error| LoadError::NotAHandler(why(error));
         let pre = linker.instantiate_pre(&component).map_err(not_a_handler)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
-        Ok(Self { pre, digest, size: bytes.len(), exported, imports })
+        Ok(Self { pre, digest: digest.clone(), size: bytes.len(), contexts: *contexts, exported, imports })
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// A component's bytes, and what was found out about them.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) bytes: Arc<Vec<u8>>,
+    pub(crate) judged: Judged,
+}
+
+/// Facts about a component that are known before it is compiled.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// SHA-256 of its bytes, in lower hex.
+    pub(crate) digest: String,
+    /// Bytes of the contexts of all instances.
+    contexts: usize,
+}
+
+/// Looks at a component before it is compiled. Blocks for as long as reading it takes.
+pub(crate) fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
+    Ok(Judged { digest: hex(&Sha256::digest(bytes)), contexts: contexts(bytes)? })
+}
+
+/// Returns the size of the instance contexts of a component, or an error if no round could have that much.
+fn contexts(bytes: &[u8]) -> Result<usize, LoadError> {
+    let cost = InstanceCost::of(bytes).map_err(|why| LoadError::Invalid(clean(&why, 1024)))?;
+    if cost.instances > INSTANCES as u64 {
+        return Err(LoadError::Instances(format!("{} core instances (at most {INSTANCES})", cost.instances)));
+    }
+    usize::try_from(cost.bytes).ok().filter(|bytes| *bytes <= CONTEXTS).ok_or_else(|| {
+        LoadError::Instances(format!(
+            "instances whose globals and functions take {} bytes (at most {CONTEXTS})",
+            cost.bytes
+        ))
+    })
 }
 
 #[cfg(test)]

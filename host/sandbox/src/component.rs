@@ -6,24 +6,27 @@ use std::time::{Duration, Instant};
 
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
-use akri_model::grant::{Grants, Limits};
+use akri_model::grant::{CompileLimits, Grants, Limits};
 use akri_model::property::Resolved;
+use akri_model::secret_scanner::SecretScanner;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
-use crate::compiled::Compiled;
+use crate::compile::{CompileError, CompileJob};
+use crate::compiled::{Compiled, Source, judge};
 use crate::convert;
 use crate::coverage::Import;
 use crate::host::Shared;
 use crate::log::LogLine;
 use crate::network::resolver::Resolver;
+use crate::rates::Rates;
 use crate::round::{Round, Surroundings};
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
-const COMPONENT: usize = 64 << 20;
+pub(crate) const COMPONENT: usize = 64 << 20;
 /// A round of more than a day is a mistake, and beyond some point no clock could say when it ends.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Rounds of one component at once: half of all, so that the others have theirs.
@@ -51,6 +54,8 @@ pub struct Call {
     pub limits: Limits,
     /// What the handler remembers between rounds of this Configuration.
     pub cache: Cache,
+    /// Budgets shared by all calls for this Configuration.
+    pub rates: Rates,
     /// Who gets a copy of what the guest writes by the `logging` interface, besides the log. All of it is there when the
     /// call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
@@ -65,6 +70,12 @@ pub enum LoadError {
     /// Not a component, or one that does not compile.
     #[error("not a WebAssembly component: {0}")]
     Invalid(String),
+    /// It does not compile within its bounds.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// It would take too much to run it at all.
+    #[error("the component has {0}")]
+    Instances(String),
     /// It asks for an import that does not exist, or exports no handler.
     #[error("not a discovery handler for this host: {0}")]
     NotAHandler(String),
@@ -86,8 +97,8 @@ pub struct Component {
 }
 
 impl Component {
-    pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>) -> Result<Self, LoadError> {
-        let compiled = compile(&shared, bytes).await?;
+    pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Self, LoadError> {
+        let compiled = compile(&shared, bytes, limits).await?;
         // Until it has described itself, its log lines go by its digest.
         let name = compiled.digest.chars().take(12).collect();
         let description = Description { name, version: String::new(), shared: false, interval: None };
@@ -97,6 +108,7 @@ impl Component {
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
             resolver: Arc::new(Resolver::new(shared.lookup.clone(), LOOKUPS)),
             trust: shared.trust.clone(),
+            own_senders: shared.own_senders.clone(),
         };
         let unnamed = Self { compiled, description: description.into(), surroundings: surroundings.into(), shared };
         let description = unnamed.describe().await?;
@@ -157,6 +169,17 @@ impl Component {
     /// # Errors
     /// Why there is no answer. None of them means that a device has gone.
     pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
+        let notes = call.limits.notes;
+        let (set, revealed) = self.find(call).await?;
+        // Seconds, for a large set with large secrets: no guest's thread waits for it.
+        let withheld = tokio::task::spawn_blocking(move || {
+            let withheld = revealed.withhold(set, notes);
+            withheld.map_err(|error| revealed.hide_in_error(error))
+        });
+        withheld.await.map_err(|error| RoundError::Unavailable(error.to_string()))?
+    }
+
+    async fn find(&self, call: Call) -> Result<(DeviceSet, SecretScanner), RoundError> {
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
         self.run(call, ask, |answer, mut round| {
             let limits = &round.call.limits;
@@ -168,9 +191,9 @@ impl Component {
                     return Err(error);
                 }
             };
-            let set = round.withhold(devices)?;
+            let found = round.found(devices);
             round.commit();
-            Ok(set)
+            Ok(found)
         })
         .await
     }
@@ -194,7 +217,8 @@ impl Component {
         let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let limit = call.limits.round.min(LONGEST);
         let deadline = Instant::now() + limit;
-        let round = Round::new(call, &self.description.name, deadline, self.surroundings.clone());
+        let contexts = self.compiled.contexts;
+        let round = Round::new(call, &self.description.name, deadline, contexts, self.surroundings.clone());
         let served = serve(self.compiled.pre.clone(), round, ask, take);
         let guests = self.shared.runtime.handle().ok_or_else(stopped)?;
         let task = guests.spawn(async move {
@@ -225,20 +249,31 @@ impl Component {
     }
 }
 
-/// Compiles on a thread that may block, one component at a time.
-async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>) -> Result<Arc<Compiled>, LoadError> {
+/// The code of a component: that of another handler of the same bytes, or what the compiler makes or has made.
+async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Arc<Compiled>, LoadError> {
     if bytes.len() > COMPONENT {
         return Err(LoadError::TooLarge(bytes.len()));
     }
     let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
-    let turn = shared.compiles.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
+    let bytes = Arc::new(bytes);
+    let judged = {
+        let bytes = bytes.clone();
+        tokio::task::spawn_blocking(move || judge(&bytes)).await.map_err(|error| stopped(&error))?
+    };
+    let source = Source { bytes, judged: judged? };
+    if let Some(known) = shared.library.known(&source.judged.digest) {
+        return Ok(known);
+    }
+    let job = CompileJob { digest: source.judged.digest.clone(), bytes: source.bytes.clone(), limits: limits.clone() };
+    shared.compiler.prepare(job).await?;
+    // One at a time: of two objects with one component, the second finds what the first has loaded.
+    let turn = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
     let shared = shared.clone();
-    let compile = tokio::task::spawn_blocking(move || {
+    let load = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        let Shared { library, engine, linker, .. } = &*shared;
-        library.compile(engine, linker, &bytes)
+        shared.load(&source)
     });
-    compile.await.map_err(|error| stopped(&error))?
+    load.await.map_err(|error| stopped(&error))?
 }
 
 /// How to call an export with the details.
@@ -254,6 +289,9 @@ async fn serve<T, R>(
     take: Take<T, R>,
 ) -> Result<R, RoundError> {
     let details = round.call.details.clone();
+    if let Some(over) = round.over_memory() {
+        return Err(RoundError::LimitExceeded(over));
+    }
     let mut store = round.into_store(pre.engine());
     let answer = match pre.instantiate_async(&mut store).await {
         Ok(handler) => ask(handler.akri_discovery_handler(), &mut store, &details).await,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use akri_model::device::{Device, DeviceSpec, Mount};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
+use akri_model::text::{clean, clean_lines};
 
 use crate::bindings::{handler, types};
-use crate::text::{clean, clean_lines};
 
 /// Problems shown of one answer; whoever has more has enough to do.
 const PROBLEMS: usize = 32;

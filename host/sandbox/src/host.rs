@@ -8,15 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akri_model::grant::Grants;
+use akri_model::datagram::DatagramFilter;
+use akri_model::grant::{CompileLimits, Grants};
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
-use wasmtime::{Cache, CacheConfig, Config, Engine};
+use wasmtime::{Cache, Config, Engine};
 
 use crate::capabilities;
-use crate::compiled::Library;
+use crate::compile::{self, Artifacts, Compiler, CompilerProgram};
+use crate::compiled::{Compiled, Library, Source};
 use crate::component::{Component, LoadError};
-use crate::multicast::Listener;
+use crate::multicast::{Listener, OwnSenders};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
 use crate::round::Round;
@@ -36,6 +38,9 @@ pub struct HostConfig {
     /// Where compiled components are kept; an absolute path. It is created with mode 0700 and has to be ours alone, since
     /// what lies there is run. None: every load compiles.
     pub cache_dir: Option<PathBuf>,
+    /// The program that compiles, which is `akri` (see [`compile_here`](crate::compile_here)); it needs a `cache_dir`. None:
+    /// components are compiled in this process, with whatever that takes.
+    pub compiler: Option<PathBuf>,
     /// Where sysfs is mounted, usually `/sys`.
     pub sysfs: PathBuf,
     /// udev's database, usually `/run/udev/data`. It need not exist.
@@ -98,10 +103,27 @@ pub(crate) struct Shared {
     pub(crate) library: Library,
     pub(crate) runtime: GuestRuntime,
     pub(crate) rounds: Arc<Semaphore>,
-    pub(crate) compiles: Arc<Semaphore>,
+    pub(crate) compiler: Arc<Compiler>,
+    /// Components loaded at once.
+    pub(crate) loads: Arc<Semaphore>,
+    cache: Option<Cache>,
     pub(crate) sysfs: Sysfs,
     pub(crate) lookup: Lookup,
     pub(crate) trust: Arc<Trust>,
+    pub(crate) own_senders: OwnSenders,
+}
+
+impl Shared {
+    /// Loads a component, which the compiler has prepared. Blocks.
+    pub(crate) fn load(&self, source: &Source) -> Result<Arc<Compiled>, LoadError> {
+        let misses = || self.cache.as_ref().map(Cache::cache_misses);
+        let before = misses();
+        let loaded = self.library.load(&self.engine, &self.linker, source);
+        if self.compiler.is_elsewhere() && misses() != before {
+            tracing::warn!(digest = source.judged.digest, "machine code was not found and had to be made here");
+        }
+        loaded
+    }
 }
 
 impl Host {
@@ -112,9 +134,10 @@ impl Host {
 
     /// Resolves DNS names by `lookup`.
     pub(crate) fn resolving(config: HostConfig, lookup: Lookup) -> Result<Self, SandboxError> {
-        let cache = config.cache_dir.as_deref().map(cache).transpose()?;
+        let cache = config.cache_dir.as_deref().map(open_cache).transpose()?;
         let failed = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
-        let engine = Engine::new(&engine_config(cache)).map_err(failed)?;
+        let engine = Engine::new(&engine_config(cache.clone())).map_err(failed)?;
+        let compiler = compiler(&config, &engine)?;
         let linker = capabilities::linker(&engine).map_err(failed)?;
         let runtime = GuestRuntime::start(engine.clone()).map_err(SandboxError::Threads)?;
         Ok(Self {
@@ -124,30 +147,42 @@ impl Host {
                 library: Library::default(),
                 runtime,
                 rounds: Arc::new(Semaphore::new(ROUNDS)),
-                compiles: Arc::new(Semaphore::new(1)),
+                compiler: Arc::new(Compiler::new(compiler)),
+                loads: Arc::new(Semaphore::new(1)),
+                cache,
                 sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
                 lookup,
                 trust: Arc::default(),
+                own_senders: OwnSenders::default(),
             }),
         })
     }
 
-    /// Makes a component of its bytes: compiles them (one at a time; seconds for a large one, milliseconds from the
-    /// cache), checks imports and exports, and asks it who it is.
+    /// Makes a component of its bytes: has them compiled (seconds for a large one, milliseconds from the cache), checks
+    /// imports and exports, and asks it who it is.
     ///
     /// # Errors
     /// If they are no component (at most 64 MiB), if it is no discovery handler, or if `describe` fails.
     pub async fn load(&self, bytes: Vec<u8>) -> Result<Component, LoadError> {
-        Component::load(self.shared.clone(), bytes).await
+        self.load_within(bytes, &CompileLimits::default()).await
     }
 
-    /// Hears what is said to a multicast group, also while no round runs: datagrams that contain one of the texts ("" is in
-    /// each), on the interfaces of this network namespace that the globs cover (loopback has to be named). Has to be called
+    /// The same with other bounds on compiling, which hold where a program of its own compiles. What went over them is not
+    /// compiled again.
+    ///
+    /// # Errors
+    /// Likewise, or if it went over them.
+    pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Component, LoadError> {
+        Component::load(self.shared.clone(), bytes, limits).await
+    }
+
+    /// Receives what is sent to a multicast group, also while no round runs: datagrams that one of the filters lets through
+    /// and that no round of this host sent, on the interfaces of this network namespace that the globs cover (loopback has to be named). Has to be called
     /// within a tokio runtime.
     ///
     /// It can't fail: where the group can't be joined, it is tried again from time to time.
-    pub fn listen(&self, group: SocketAddr, interfaces: &[String], containing: Vec<String>) -> Listener {
-        Listener::new(group, interfaces, containing)
+    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
+        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
     }
 
     /// The devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a
@@ -165,7 +200,8 @@ impl Host {
     }
 }
 
-fn engine_config(cache: Option<Cache>) -> Config {
+/// The settings of every engine: machine code of one can be run by the others.
+pub(crate) fn engine_config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     // Handlers are synchronous; what only concurrent ones need stays off, should a feature ever bring it in.
     config.concurrency_support(false).epoch_interruption(true).cache(cache);
@@ -174,12 +210,18 @@ fn engine_config(cache: Option<Cache>) -> Config {
     config
 }
 
-fn cache(path: &Path) -> Result<Cache, SandboxError> {
+fn open_cache(path: &Path) -> Result<Cache, SandboxError> {
     let refused = |why: String| SandboxError::CacheDir { path: path.to_owned(), why };
     own_directory(path).map_err(refused)?;
-    let mut config = CacheConfig::new();
-    config.with_directory(path);
-    Cache::new(config).map_err(|error| refused(format!("{error:#}")))
+    compile::cache(path.to_owned()).map_err(|error| refused(format!("{error:#}")))
+}
+
+/// The program that compiles, if another one does.
+fn compiler(config: &HostConfig, engine: &Engine) -> Result<Option<CompilerProgram>, SandboxError> {
+    let (Some(path), Some(directory)) = (&config.compiler, &config.cache_dir) else { return Ok(None) };
+    let refused = |error: io::Error| SandboxError::CacheDir { path: directory.clone(), why: error.to_string() };
+    let artifacts = Artifacts::open(directory, engine).map_err(refused)?;
+    Ok(Some(CompilerProgram { path: path.clone(), artifacts }))
 }
 
 /// Makes the directory, or makes sure that nobody else can write to it.

@@ -16,27 +16,31 @@
 mod bindings;
 mod cache;
 mod capabilities;
+mod compile;
 mod compiled;
 mod component;
 mod convert;
 mod coverage;
 mod glob;
 mod host;
+mod instance_cost;
 mod limiter;
 mod log;
 mod multicast;
 mod network;
+mod rates;
 mod round;
 mod runtime;
 mod sysfs;
-mod text;
 
 #[cfg(test)]
 mod hostile;
 
 pub use self::cache::Cache;
+pub use self::compile::{CompileError, compile_here};
 pub use self::component::{Call, Component, LoadError};
 pub use self::coverage::{Covered, Import, Kind, cautions, covers_subsystem};
 pub use self::host::{FindError, Found, Host, HostConfig, SandboxError};
 pub use self::log::LogLine;
 pub use self::multicast::Listener;
+pub use self::rates::Rates;

@@ -3,10 +3,12 @@
 use wasmtime::ResourceLimiter;
 
 /// Core instances of a store. A Rust component has about ten, a Python one with native modules about a hundred.
-const INSTANCES: usize = 256;
+pub(crate) const INSTANCES: usize = 256;
 /// Tables of a store.
 const TABLES: usize = 256;
-/// Elements of all tables, eight bytes each.
+/// Bytes of an element of a table.
+const ELEMENT: usize = 8;
+/// Elements of all tables.
 const TABLE_ELEMENTS: usize = 1 << 18;
 /// Linear memories of a store.
 const MEMORIES: usize = 32;
@@ -45,9 +47,11 @@ impl Sum {
 }
 
 impl Limiter {
-    /// Allows that many bytes of linear memory.
-    pub(crate) fn new(memory_bytes: usize) -> Self {
-        Self { memory: Sum::new(memory_bytes), tables: Sum::new(TABLE_ELEMENTS) }
+    /// Allows that many bytes of memories, tables, and the contexts of instances, which take so many of them.
+    pub(crate) fn new(memory_bytes: usize, contexts: usize) -> Self {
+        let mut limiter = Self { memory: Sum::new(memory_bytes), tables: Sum::new(TABLE_ELEMENTS) };
+        limiter.memory.grow(0, contexts, None);
+        limiter
     }
 
     /// What was refused, if anything was: a guest that traps afterwards did so for want of it.
@@ -63,7 +67,8 @@ impl ResourceLimiter for Limiter {
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(self.tables.grow(current, desired, maximum))
+        let bytes = desired.saturating_sub(current).saturating_mul(ELEMENT);
+        Ok(self.tables.grow(current, desired, maximum) && self.memory.grow(0, bytes, None))
     }
 
     fn instances(&self) -> usize {
@@ -85,7 +90,7 @@ mod tests {
 
     #[test]
     fn memories_are_summed_over_the_store() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = Limiter::new(100, 0);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert!(limiter.memory_growing(0, 40, None).unwrap());
         assert_eq!(limiter.exceeded(), None);
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn growth_beyond_a_memory_s_own_maximum_is_not_counted() {
-        let mut limiter = Limiter::new(100);
+        let mut limiter = Limiter::new(100, 0);
         assert!(!limiter.memory_growing(0, 80, Some(60)).unwrap());
         assert_eq!(limiter.exceeded(), None);
         assert!(limiter.memory_growing(0, 100, Some(100)).unwrap());
@@ -103,7 +108,7 @@ mod tests {
 
     #[test]
     fn tables_are_summed_over_the_store() {
-        let mut limiter = Limiter::new(0);
+        let mut limiter = Limiter::new(8 * TABLE_ELEMENTS, 0);
         assert!(limiter.table_growing(0, TABLE_ELEMENTS, None).unwrap());
         assert!(!limiter.table_growing(0, 1, None).unwrap());
         assert!(limiter.exceeded().unwrap().starts_with("tables"));
@@ -111,8 +116,16 @@ mod tests {
 
     #[test]
     fn sizes_that_overflow_are_refused() {
-        let mut limiter = Limiter::new(usize::MAX);
+        let mut limiter = Limiter::new(usize::MAX, 0);
         assert!(limiter.memory_growing(0, usize::MAX, None).unwrap());
         assert!(!limiter.memory_growing(0, 1, None).unwrap());
+    }
+
+    #[test]
+    fn contexts_and_tables_count_as_memory() {
+        let mut limiter = Limiter::new(100, 60);
+        assert!(limiter.table_growing(0, 4, None).unwrap());
+        assert!(!limiter.memory_growing(0, 9, None).unwrap());
+        assert!(Limiter::new(100, 101).exceeded().unwrap().contains("100 bytes"));
     }
 }

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use akri_model::property::Secret;
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 use tracing::Level;
@@ -11,11 +14,8 @@ use wasmtime_wasi::async_trait;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-use akri_model::property::Secret;
-use akri_model::revealed::Revealed;
-
 use crate::Call;
-use crate::text::clean;
+use crate::rates::Rates;
 
 /// Bytes of standard error kept for the message of a trap: a panic's text is its end.
 const TAIL: usize = 1024;
@@ -23,6 +23,9 @@ const TAIL: usize = 1024;
 const REFUSALS: usize = 8;
 /// Bytes a guest may write at once; it comes back for more.
 const CHUNK: usize = 4096;
+
+/// Bytes of a line beside what the guest wrote.
+const LINE: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +45,7 @@ pub(crate) struct RoundLog {
     configuration: String,
     text_bytes: usize,
     copy: Option<mpsc::Sender<LogLine>>,
+    rates: Rates,
     state: Mutex<State>,
 }
 
@@ -53,7 +57,8 @@ struct State {
     partial: [Vec<u8>; 2],
     tail: Vec<u8>,
     refusals: BTreeSet<String>,
-    revealed: Revealed,
+    absent: BTreeSet<&'static str>,
+    revealed: SecretScanner,
 }
 
 /// Where a guest writes to.
@@ -73,6 +78,7 @@ impl RoundLog {
             configuration: call.subject.clone(),
             text_bytes: call.limits.string_bytes,
             copy: call.log.clone(),
+            rates: call.rates.clone(),
             state: Mutex::new(state),
         })
     }
@@ -101,6 +107,17 @@ impl RoundLog {
         }
     }
 
+    /// Logs that a required grant is empty. Devices that the handler does not see without it are not missing.
+    pub(crate) fn not_granted(&self, grant: &'static str, what: &dyn Display) {
+        self.state().absent.insert(grant);
+        self.refused(&format_args!("{what}: grants.{grant} of the DiscoveryHandler is empty"));
+    }
+
+    /// The grants that were asked for and are empty.
+    pub(crate) fn absent_grants(&self) -> BTreeSet<&'static str> {
+        self.state().absent.clone()
+    }
+
     /// From here on, nothing is logged that contains the secret.
     pub(crate) fn reveal(&self, name: &str, secret: &Secret) {
         self.state().revealed.add(name, secret);
@@ -112,7 +129,7 @@ impl RoundLog {
     }
 
     /// What was revealed by now.
-    pub(crate) fn revealed(&self) -> Revealed {
+    pub(crate) fn revealed(&self) -> SecretScanner {
         self.state().revealed.clone()
     }
 
@@ -137,6 +154,13 @@ impl RoundLog {
     }
 
     fn emit(&self, level: Level, context: &str, message: &str) {
+        if !self.rates.log(context.len() + message.len() + LINE) {
+            return;
+        }
+        self.write_event(level, context, message);
+    }
+
+    fn write_event(&self, level: Level, context: &str, message: &str) {
         let (handler, configuration) = (self.handler.as_str(), self.configuration.as_str());
         macro_rules! event {
             ($level:expr) => {
@@ -166,9 +190,9 @@ impl Drop for RoundLog {
                 self.written(stream, &line);
             }
         }
-        let dropped = self.state().dropped;
+        let dropped = self.rates.log_dropped(self.state().dropped);
         if dropped > 0 {
-            self.emit(Level::WARN, "log", &format!("{dropped} more lines were dropped"));
+            self.write_event(Level::WARN, "log", &format!("{dropped} more lines were dropped"));
         }
     }
 }

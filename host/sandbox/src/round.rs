@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
 use tokio::sync::Semaphore;
 use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline};
 use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
@@ -17,6 +19,7 @@ use crate::cache::Draft;
 use crate::capabilities::multicast::SENDS;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
+use crate::multicast::OwnSenders;
 use crate::network::http::{Client, Http};
 use crate::network::names::Names;
 use crate::network::resolver::Resolver;
@@ -24,7 +27,6 @@ use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
 use crate::sysfs::Sysfs;
-use crate::text::clean;
 
 /// Bytes a guest may hand to the host in one call of an import.
 const ARGUMENTS: usize = 1 << 20;
@@ -52,6 +54,14 @@ pub(crate) struct Surroundings {
     pub(crate) udev_runs: Arc<Semaphore>,
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) trust: Arc<Trust>,
+    pub(crate) own_senders: OwnSenders,
+}
+
+/// Which kinds of sockets a round may make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sockets {
+    pub(crate) tcp: bool,
+    pub(crate) udp: bool,
 }
 
 /// The data of a store.
@@ -68,6 +78,10 @@ pub(crate) struct Round {
     pub(crate) snapshot_bytes: usize,
     pub(crate) sends_left: u32,
     pub(crate) deadline: Instant,
+    /// Waits in the host end here, so that the guest has time to return its result.
+    pub(crate) last_wait: Instant,
+    /// Kinds of sockets that are granted at all.
+    pub(crate) sockets: Sockets,
     pub(crate) names: Arc<Names>,
     pub(crate) http: Http,
     pub(crate) http_context: WasiHttpCtx,
@@ -81,22 +95,30 @@ pub(crate) struct Round {
 pub(crate) struct OverLimit(pub(crate) String);
 
 impl Round {
-    /// A round for `call` that has to end at `deadline`.
-    pub(crate) fn new(mut call: Call, handler: &str, deadline: Instant, surroundings: Arc<Surroundings>) -> Self {
+    /// A round for `call` that has to end at `deadline`; the contexts of its instances take so many bytes.
+    pub(crate) fn new(
+        mut call: Call,
+        handler: &str,
+        deadline: Instant,
+        contexts: usize,
+        surroundings: Arc<Surroundings>,
+    ) -> Self {
         let log = RoundLog::new(handler.to_owned(), &call);
         let mut table = ResourceTable::new();
         table.set_max_capacity(resources(&call.limits));
         // Grants of the network are moved to who keeps them.
         let granted = std::mem::take(&mut call.grants.names);
-        let names = Arc::new(Names::new(granted, surroundings.resolver.clone()));
+        let names = Arc::new(Names::new(granted, surroundings.resolver.clone(), call.rates.clone()));
+        let last_wait = last_wait(&call, deadline);
+        let sockets = Sockets { tcp: !call.grants.tcp.is_empty(), udp: !call.grants.udp.is_empty() };
         let mut http_context = WasiHttpCtx::new();
         http_context.set_field_size_limit(HEADERS);
         Self {
             wasi: wasi(&mut call, &log),
-            http: http(&mut call, &names, &surroundings, &log),
+            http: http(&mut call, &names, &surroundings, &log, last_wait),
             http_context,
             names,
-            limiter: Limiter::new(call.limits.memory_bytes),
+            limiter: Limiter::new(call.limits.memory_bytes, contexts),
             call,
             log,
             table,
@@ -109,12 +131,14 @@ impl Round {
             snapshot_bytes: SNAPSHOTS,
             sends_left: SENDS,
             deadline,
+            last_wait,
+            sockets,
         }
     }
 
     /// A store with every bound set.
     pub(crate) fn into_store(self, engine: &Engine) -> Store<Self> {
-        let deadline = self.deadline;
+        let (deadline, rates) = (self.deadline, self.call.rates.clone());
         let mut store = Store::new(engine, self);
         store.limiter(|round| &mut round.limiter);
         store.set_max_component_handles(HANDLES);
@@ -124,10 +148,16 @@ impl Round {
         // The caller ends the round by aborting its task, which takes effect when the guest yields. The interrupt is for
         // a caller that could not.
         store.epoch_deadline_callback(move |_| {
+            rates.tick();
             let over = Instant::now() >= deadline;
             Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
         store
+    }
+
+    /// Returns the longest time the guest may wait in the host.
+    pub(crate) fn patience(&self) -> Duration {
+        self.last_wait.saturating_duration_since(Instant::now())
     }
 
     /// Time left.
@@ -135,18 +165,46 @@ impl Round {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// What the round found, less what gives a secret away.
-    pub(crate) fn withhold(&mut self, devices: Vec<Device>) -> Result<DeviceSet, RoundError> {
+    /// Returns the devices of the round, and the scanner of its secrets.
+    pub(crate) fn found(&mut self, devices: Vec<Device>) -> (DeviceSet, SecretScanner) {
         let revealed = self.log.revealed();
+        self.note_absent_grants();
         let set = DeviceSet {
             devices,
             kept: std::mem::take(&mut self.kept),
             notes: std::mem::take(&mut self.notes),
             notes_dropped: self.notes_dropped,
             secrets_revealed: revealed.times,
+            absence: self.absence(),
             ..DeviceSet::default()
         };
-        revealed.withhold(set, self.call.limits.notes)
+        (set, revealed)
+    }
+
+    /// Returns the meaning of a device's absence. Without a grant that it asked for, the handler could not look: removing a
+    /// grant must not remove devices.
+    fn absence(&self) -> AbsenceMeaning {
+        if self.log.absent_grants().is_empty() {
+            AbsenceMeaning::Missing
+        } else {
+            AbsenceMeaning::Kept(BTreeSet::new())
+        }
+    }
+
+    /// A note about grants that are missing altogether, if the handler asked for what they would give.
+    fn note_absent_grants(&mut self) {
+        let absent = self.log.absent_grants();
+        if absent.is_empty() {
+            return;
+        }
+        let fields: Vec<String> = absent.iter().map(|grant| format!("grants.{grant}")).collect();
+        let message = format!(
+            "the handler asked for what {} of its DiscoveryHandler would allow; devices it does not see are kept",
+            fields.join(" and ")
+        );
+        let note = Note { origin: String::new(), reason: "NotGranted".to_owned(), message };
+        self.notes.truncate(self.call.limits.notes.saturating_sub(1));
+        self.notes.insert(0, note);
     }
 
     /// Keeps what the guest wrote to its cache: it returned.
@@ -180,6 +238,11 @@ impl Round {
         RoundError::Trapped(clean(&format!("{cause}{said}"), 2048))
     }
 
+    /// Returns the exceeded limit if the instances alone need more memory than the round may use.
+    pub(crate) fn over_memory(&self) -> Option<String> {
+        self.limiter.exceeded()
+    }
+
     fn over_limit(&self, error: &wasmtime::Error) -> Option<String> {
         if let Some(over) = error.downcast_ref::<OverLimit>() {
             return Some(over.to_string());
@@ -196,6 +259,12 @@ impl Round {
         }
         self.limiter.exceeded()
     }
+}
+
+/// A second before the end, or a tenth of a short round.
+fn last_wait(call: &Call, deadline: Instant) -> Instant {
+    let margin = (call.limits.round / 10).min(Duration::from_secs(1));
+    deadline.checked_sub(margin).unwrap_or(deadline)
 }
 
 fn resources(limits: &Limits) -> usize {
@@ -218,20 +287,27 @@ fn wasi(call: &mut Call, log: &Arc<RoundLog>) -> WasiCtx {
     let addresses = Addresses { tcp: std::mem::take(&mut call.grants.tcp), udp: std::mem::take(&mut call.grants.udp) };
     let mut wasi = WasiCtx::builder();
     wasi.stdout(console(Stream::Output)).stderr(console(Stream::Error)).max_random_size(RANDOM);
-    addresses.set(&mut wasi, log);
+    addresses.set(&mut wasi, log, call.rates.clone());
     wasi.build()
 }
 
-fn http(call: &mut Call, names: &Arc<Names>, surroundings: &Surroundings, log: &Arc<RoundLog>) -> Http {
+fn http(
+    call: &mut Call,
+    names: &Arc<Names>,
+    surroundings: &Surroundings,
+    log: &Arc<RoundLog>,
+    last_wait: Instant,
+) -> Http {
     let grants = std::mem::take(&mut call.grants.http);
-    let client = (!grants.is_empty()).then(|| Client {
+    Http::new(Client {
         grants,
         names: names.clone(),
         turns: Turns::new(call.limits.connections),
         trust: surroundings.trust.clone(),
         log: log.clone(),
-    });
-    Http::new(client)
+        rates: call.rates.clone(),
+        last_wait,
+    })
 }
 
 impl WasiView for Round {

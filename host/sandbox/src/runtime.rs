@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use wasmtime::Engine;
 
 /// Guests yield to each other this often.
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// How long the end waits for a thread that hangs in the kernel, reading sysfs.
 const PATIENCE: Duration = Duration::from_secs(1);
 

@@ -30,13 +30,13 @@ fn open(argument: &str) -> Result<Conversation, AccessError> {
 
 /// Asks, and tells the first answer.
 fn ask(argument: &str) -> Vec<(String, String)> {
-    let asked = open(argument).and_then(|group| {
+    let opened = open(argument).and_then(|group| {
         group.send(b"Probe")?;
         group.receive(HOUR, 1)
     });
-    match asked {
+    match opened {
         Err(error) => vec![hint("ERROR", &format!("{error:?}"))],
-        Ok(heard) => heard
+        Ok(received) => received
             .iter()
             .flat_map(|d| {
                 let text = String::from_utf8_lossy(&d.payload).into_owned();
@@ -62,13 +62,13 @@ fn hear_late(argument: &str) -> Vec<(String, String)> {
     while group.dropped() == 0 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let mut heard = 0;
+    let mut received = 0;
     loop {
         let page = group.receive(0, u32::MAX).unwrap();
         if page.is_empty() {
-            return vec![hint("HEARD", &heard.to_string()), hint("DROPPED", &group.dropped().to_string())];
+            return vec![hint("HEARD", &received.to_string()), hint("DROPPED", &group.dropped().to_string())];
         }
-        heard += page.len();
+        received += page.len();
     }
 }
 

@@ -34,6 +34,7 @@ impl Guest for Handler {
         match details.as_str() {
             "invalid-details" => Err(vec![problem()]),
             "loop" => hostile::spin(),
+            "panic" => panic!("the guest panics on purpose"),
             "no-triggers" => Ok(Vec::new()),
             "udev:mem" => good::discover(Good::Udev, "mem").map(|_| Vec::new()).map_err(|_| vec![problem()]),
             _ => Ok(vec![hint("uevent", "tty"), hint("multicast", "239.255.255.250:3702"), hint("moon", "full")]),

@@ -11,10 +11,10 @@ pub(crate) fn discover(behaviour: Net, argument: &str) -> Round {
     Ok(vec![device(
         "net",
         match behaviour {
-            Net::Tcp => vec![said("TCP", tcp(argument))],
+            Net::Tcp => vec![outcome("TCP", tcp(argument))],
             Net::Listen => vec![answer("LISTEN", TcpListener::bind(argument))],
-            Net::Udp => vec![said("UDP", udp(argument))],
-            Net::UdpBounce => vec![said("UDP", bounce(argument))],
+            Net::Udp => vec![outcome("UDP", udp(argument))],
+            Net::UdpBounce => vec![outcome("UDP", bounce(argument))],
             Net::SocketFlood => flood(number(argument, 1000)),
             Net::SocketReuse => reuse(number(argument, 1000)),
             Net::Resolve => vec![resolve(argument)],
@@ -23,7 +23,7 @@ pub(crate) fn discover(behaviour: Net, argument: &str) -> Round {
     )])
 }
 
-fn said(name: &str, result: std::io::Result<String>) -> (String, String) {
+fn outcome(name: &str, result: std::io::Result<String>) -> (String, String) {
     hint(name, &result.unwrap_or_else(|error| format!("{:?}", error.kind())))
 }
 
@@ -39,18 +39,18 @@ fn tcp(address: &str) -> std::io::Result<String> {
 fn udp(address: &str) -> std::io::Result<String> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.send_to(b"hello", address)?;
-    hear(&socket, Duration::from_secs(5))
+    receive(&socket, Duration::from_secs(5))
 }
 
 /// `GRANTED`: asks there that somebody else answer.
 fn bounce(address: &str) -> std::io::Result<String> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.send_to(b"bounce", address)?;
-    hear(&socket, Duration::from_millis(300))
+    receive(&socket, Duration::from_millis(300))
 }
 
 /// The standard library has no timeout here.
-fn hear(socket: &UdpSocket, wait: Duration) -> std::io::Result<String> {
+fn receive(socket: &UdpSocket, wait: Duration) -> std::io::Result<String> {
     socket.set_nonblocking(true)?;
     let (mut buffer, end) = ([0; 1500], Instant::now() + wait);
     loop {

@@ -14,11 +14,11 @@ pub(crate) fn discover(behaviour: Web, argument: &str) -> Round {
     Ok(vec![device(
         "web",
         match behaviour {
-            Web::Get => told(get(argument)),
-            Web::Follow => told(get(argument).and_then(|answer| get(&answer.location))),
-            Web::Post => told(post(argument)),
+            Web::Get => outcome(get(argument)),
+            Web::Follow => outcome(get(argument).and_then(|answer| get(&answer.location))),
+            Web::Post => outcome(post(argument)),
             Web::GetMany => get_many(argument),
-            Web::Connect => told(request(&Method::Connect, argument).and_then(answer)),
+            Web::Connect => outcome(request(&Method::Connect, argument).and_then(answer)),
             Web::NoPath => no_path(argument),
             Web::HeaderFlood => header_flood(),
             Web::LongMethod => long_method(),
@@ -34,7 +34,7 @@ struct Answer {
     body: Result<Vec<u8>, String>,
 }
 
-fn told(result: Result<Answer, ErrorCode>) -> Vec<(String, String)> {
+fn outcome(result: Result<Answer, ErrorCode>) -> Vec<(String, String)> {
     match result {
         Err(error) => vec![hint("ERROR", &format!("{error:?}"))],
         Ok(Answer { status, body, .. }) => match body {
@@ -132,7 +132,7 @@ fn no_path(argument: &str) -> Vec<(String, String)> {
     let (count, url) = argument.split_once(' ').unwrap_or(("1", argument));
     let mut last = Vec::new();
     for _ in 0..number(count, 1) {
-        last = told(get(url));
+        last = outcome(get(url));
     }
     last
 }

@@ -1,4 +1,4 @@
-//! Who is who in the cluster: an authority, certificates and the files by which clients find the API server.
+//! The cluster's certificate authority, certificates and kubeconfigs.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,16 +14,16 @@ use serde_json::json;
 use super::layout::Layout;
 use super::machine::{API_SERVICE, CONTROL, Machine};
 
-/// Of the administrator, who may do everything.
+/// The group of administrators.
 const MASTERS: &str = "system:masters";
 
-/// Who signs: the authority that all components trust.
+/// The authority trusted by all components.
 struct Authority<'a> {
     issuer: Issuer<'a, KeyPair>,
     directory: &'a Path,
 }
 
-/// Makes all certificates and kubeconfigs. `port` is where the API server is reached from outside the cluster's network.
+/// Creates all certificates and kubeconfigs. `port` is the API server's port outside of the cluster's network.
 pub(super) fn make(layout: &Layout, nodes: &[Machine], port: u16) -> anyhow::Result<()> {
     let directory = layout.certificates();
     fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -63,7 +63,7 @@ impl<'a> Authority<'a> {
         self.sign(file, params)
     }
 
-    /// With a kubeconfig.
+    /// Creates a certificate and a kubeconfig.
     fn client(&self, file: &str, name: &str, group: Option<&str>, server: &str) -> anyhow::Result<()> {
         let mut params = subject(name, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -92,7 +92,7 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// Kubernetes reads a user's name and group here.
+/// Returns the subject, from which Kubernetes takes user and group.
 fn subject(name: &str, group: Option<&str>) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);

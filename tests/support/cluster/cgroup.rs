@@ -1,5 +1,5 @@
-//! Control groups are the record of which processes are the cluster's. What a component starts is in its group, too, and a
-//! number can't come to mean another process, as with files of process ids.
+//! Control groups track the processes of the cluster. Children of a component are in its group as well, and unlike
+//! process ids a group can't come to mean other processes.
 
 use std::fs;
 use std::io;
@@ -13,33 +13,33 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// How long processes have to vanish after SIGKILL, and groups after their processes.
+/// Time for processes to end after SIGKILL, and for groups to become removable.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A group, in whatever hierarchies there are.
+/// A control group, in all hierarchies of the machine.
 #[derive(Debug, Clone)]
 pub struct Group {
     name: PathBuf,
 }
 
 impl Group {
-    /// The group of everything that belongs to the cluster of this folder.
+    /// Returns the group of everything that belongs to the cluster of this folder.
     pub fn of(folder: &Path) -> Self {
         let name = folder.to_string_lossy().trim_matches('/').replace('/', "-");
         Self { name: PathBuf::from(name) }
     }
 
-    /// A group in this one.
+    /// Returns a group within this one.
     pub fn child(&self, name: &str) -> Self {
         Self { name: self.name.join(name) }
     }
 
-    /// As a kubelet wants it.
+    /// Returns the name in the form the kubelet requires.
     pub fn kubelet_name(&self) -> String {
         format!("/{}", self.name.display())
     }
 
-    /// Makes the group in all hierarchies, with the processors and memory of what is above it.
+    /// Creates the group in all hierarchies, with the processors and memory of its parent.
     pub fn create(&self) -> anyhow::Result<()> {
         for hierarchy in hierarchies() {
             let mut above = hierarchy;
@@ -52,12 +52,12 @@ impl Group {
         Ok(())
     }
 
-    /// The file that a process writes its id into to be in the group.
+    /// Returns the file to which a process writes its id to join the group.
     pub fn door(&self) -> anyhow::Result<PathBuf> {
         Ok(tracking()?.join(&self.name).join("cgroup.procs"))
     }
 
-    /// All processes in it and in the groups below.
+    /// Returns all processes in the group and in its children.
     pub fn processes(&self) -> Vec<Pid> {
         let mut found = Vec::new();
         if let Ok(hierarchy) = tracking() {
@@ -66,14 +66,14 @@ impl Group {
         found
     }
 
-    /// Sends a signal to all of them.
+    /// Sends a signal to all processes.
     pub fn signal(&self, signal: Signal) {
         for process in self.processes() {
             let _ = kill_process(process, signal); // it may have ended meanwhile
         }
     }
 
-    /// Ends all processes at once.
+    /// Kills all processes at once.
     pub fn kill(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.processes().is_empty() {
@@ -84,7 +84,7 @@ impl Group {
         Ok(())
     }
 
-    /// Removes the group, and the groups below, from all hierarchies. It has no processes any more.
+    /// Removes the empty group and its children from all hierarchies.
     pub fn remove(&self) -> anyhow::Result<()> {
         for hierarchy in hierarchies() {
             let group = hierarchy.join(&self.name);
@@ -100,7 +100,7 @@ impl Group {
     }
 }
 
-/// The hierarchies of this machine: one with version 2, one for each controller with version 1.
+/// Returns the hierarchies of this machine: one with version 2, one per controller with version 1.
 fn hierarchies() -> Vec<PathBuf> {
     let root = PathBuf::from(MOUNT);
     if root.join("cgroup.procs").exists() {
@@ -110,18 +110,18 @@ fn hierarchies() -> Vec<PathBuf> {
     entries.filter(|path| !path.is_symlink() && path.join("cgroup.procs").exists()).collect()
 }
 
-/// One in which everything is: components, and containers, which are in all of them.
+/// Returns a hierarchy that contains every process.
 fn tracking() -> anyhow::Result<PathBuf> {
     let all = hierarchies();
     let found = all.iter().find(|path| path.ends_with("cgroup") || path.ends_with("pids"));
     found.cloned().with_context(|| format!("no control groups below {MOUNT}"))
 }
 
-/// Whether groups can be made here, and if not, why.
+/// Returns whether groups can be created here, or why not.
 pub(super) fn check() -> anyhow::Result<()> {
     let hierarchy = tracking()?;
     access(&hierarchy, Access::WRITE_OK)
-        .with_context(|| format!("no control group can be made in {}", hierarchy.display()))
+        .with_context(|| format!("no control group can be created in {}", hierarchy.display()))
 }
 
 fn make(group: &Path, above: &Path) -> io::Result<()> {
@@ -134,7 +134,7 @@ fn make(group: &Path, above: &Path) -> io::Result<()> {
             let _ = fs::write(&file, fs::read(above.join(file.file_name().unwrap_or_default()))?); // version 2 inherits them
         }
     }
-    // All pods together would weigh as much as one process outside, and starve beside busy stories.
+    // By default all pods together would weigh as much as one process, and starve beside busy stories.
     for (file, weight) in [("cpu.shares", "65536"), ("cpu.weight", "10000")] {
         if group.join(file).exists() {
             fs::write(group.join(file), weight)?;

@@ -13,13 +13,13 @@ use super::cgroup::Group;
 use super::layout::Layout;
 use super::machine::Machine;
 
-/// How long a component has to end by itself.
+/// Time for a component to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Goes into a control group, given by its file of processes, and becomes a program there.
+/// Joins a control group, given by its file of processes, and executes a program there.
 const ENTER: &str = r#"echo $$ >"$0" && exec "$@""#;
 
-/// A program of the cluster. All that is known of it is in its control group: any process can handle it.
+/// A program of the cluster. Its state is in its control group, so that any process can control it.
 #[derive(Debug, Clone)]
 pub struct Component {
     name: String,
@@ -31,7 +31,7 @@ pub struct Component {
 }
 
 impl Component {
-    /// On this machine itself.
+    /// Creates a component on this machine.
     pub(super) fn new(layout: &Layout, name: &str, command: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -43,12 +43,12 @@ impl Component {
         }
     }
 
-    /// The same on one of the cluster's machines.
+    /// Moves the component to one of the cluster's machines.
     pub(super) fn on(self, machine: &Machine) -> Self {
         Self { machine: Some(machine.clone()), ..self }
     }
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -68,13 +68,13 @@ impl Component {
             ensure!(ended.is_none(), "{} has ended at once; see {}", self.name, self.log.display());
             sleep(Duration::from_millis(1)); // until it is in its group
         }
-        // Its end has to be taken note of, or a zombie stays for as long as this process does.
+        // Without waiting for the child it would remain a zombie.
         std::thread::spawn(move || child.wait());
         Ok(())
     }
 
-    /// A command in its control group and on its machine, without the program: nothing of this process's environment goes
-    /// there, such as a proxy for HTTP, and no Ctrl-C of its terminal.
+    /// Returns a command in the control group and on the machine. It inherits no environment, such as a proxy for HTTP,
+    /// and gets no Ctrl-C of this terminal.
     pub(super) fn prepare(&self) -> anyhow::Result<Command> {
         self.group.create()?;
         let mut command = Command::new("/bin/sh");
@@ -87,7 +87,7 @@ impl Component {
         Ok(command)
     }
 
-    /// SIGTERM, and SIGKILL if that is not enough.
+    /// Stops it with SIGTERM, or SIGKILL after a while.
     pub fn stop(&self) {
         self.group.signal(Signal::TERM);
         let deadline = Instant::now() + GRACE;
@@ -97,7 +97,7 @@ impl Component {
         self.kill();
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     ///
     /// # Panics
     /// If it survives.
@@ -105,22 +105,22 @@ impl Component {
         self.group.kill().unwrap();
     }
 
-    /// Whether any process of it runs.
+    /// Returns whether any process of it runs.
     pub fn is_running(&self) -> bool {
         !self.processes().is_empty()
     }
 
-    /// Its processes.
+    /// Returns its processes.
     pub fn processes(&self) -> Vec<Pid> {
         self.group.processes()
     }
 
-    /// What it has printed since the cluster was started.
+    /// Returns its output since the start of the cluster.
     pub fn log(&self) -> String {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// An error with its last words unless it runs.
+    /// Returns an error with its last output unless it runs.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(
             self.is_running(),

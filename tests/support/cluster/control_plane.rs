@@ -6,10 +6,10 @@ use super::component::Component;
 use super::layout::Layout;
 use super::machine::{CONTROL, Machine};
 
-/// Addresses of Services; the first one is that of the API server.
+/// The Service network; its first address is that of the API server.
 const SERVICES: &str = "10.96.0.0/16";
 
-/// The components that make the API.
+/// The components of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlPlane {
     pub(super) machine: Machine,
@@ -17,7 +17,7 @@ pub struct ControlPlane {
     pub api_server: Component,
     pub controller_manager: Component,
     pub scheduler: Component,
-    /// Makes the API server reachable from outside the cluster's network.
+    /// Forwards connections from outside of the cluster's network to the API server.
     pub(super) forward: Component,
 }
 
@@ -42,12 +42,12 @@ impl ControlPlane {
         }
     }
 
-    /// What makes the API, in the order in which it starts.
+    /// Returns the components of the API, in the order of their start.
     pub(super) fn api(&self) -> [&Component; 3] {
         [&self.etcd, &self.api_server, &self.forward]
     }
 
-    /// What needs the API.
+    /// Returns the components that need the API.
     pub(super) fn controllers(&self) -> [&Component; 2] {
         [&self.controller_manager, &self.scheduler]
     }
@@ -59,7 +59,7 @@ fn flags<const N: usize>(pairs: [(&str, &str); N]) -> Vec<String> {
 
 fn etcd(machine: &Machine) -> Vec<String> {
     let data = machine.directory().join("etcd").display().to_string();
-    // What is lost when the machine goes down with it would be gone anyhow.
+    // Data does not have to survive the machine.
     flags([("data-dir", &data), ("unsafe-no-fsync", "true"), ("logger", "zap"), ("log-level", "warn")])
 }
 
@@ -70,7 +70,7 @@ fn api_server(layout: &Layout) -> Vec<String> {
         ("secure-port", "443"),
         ("advertise-address", &CONTROL.to_string()),
         ("service-cluster-ip-range", SERVICES),
-        // Without a kube-proxy: what the API server calls, such as a webhook, it finds by the addresses of pods.
+        // There is no kube-proxy: the API server calls webhooks by the addresses of pods.
         ("enable-aggregator-routing", "true"),
         ("tls-cert-file", &file("api-server.crt")),
         ("tls-private-key-file", &file("api-server.key")),

@@ -1,4 +1,4 @@
-//! Makes the API server, which is in the cluster's own network, reachable at a loopback address of this machine.
+//! Makes the API server, which is in the cluster's network, reachable at a loopback address of this machine.
 
 use std::fs::File;
 use std::io;
@@ -11,11 +11,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::machine::CONTROL;
 
-/// Forwards connections until the process ends. A socket stays in the network it was made in: the listening one is made
-/// here, the others there.
+/// Forwards connections until the process ends. A socket stays in the network namespace it was created in: the
+/// listening one here, the others there.
 pub(super) fn run(port: u16, machine: i32) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).with_context(|| format!("port {port}"))?;
-    let network = File::open(format!("/proc/{machine}/ns/net")).context("the control plane's machine is gone")?;
+    let network =
+        File::open(format!("/proc/{machine}/ns/net")).context("the control plane's machine does not exist")?;
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
     for client in listener.incoming() {
         let client = client?;
@@ -24,7 +25,7 @@ pub(super) fn run(port: u16, machine: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without a server the client is hung up on.
+/// Forwards one connection; closes it if there is no server.
 fn pass(client: &TcpStream) -> io::Result<()> {
     let server = &TcpStream::connect((CONTROL, 443))?;
     for stream in [client, server] {
@@ -38,6 +39,6 @@ fn pass(client: &TcpStream) -> io::Result<()> {
 
 fn copy(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
     let copied = io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Write); // the other side may be gone already
+    let _ = to.shutdown(Shutdown::Write); // the other side may have closed it
     copied.map(drop)
 }

@@ -1,5 +1,5 @@
-//! Up and down. Everything that is known of a running cluster is in its folder and its control groups, so that any process
-//! can find, use and end it.
+//! Starting and stopping the cluster. Its state is in its folder and its control groups, so that any process can find,
+//! use and end it.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,15 +19,15 @@ use super::machine::Machine;
 use super::worker::Worker;
 use super::{certificates, forward, image, ready};
 
-/// How long a component has until it is ready.
+/// Time for a component to become ready.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How much of a cluster.
+/// The parts of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// The API alone.
+    /// The control plane.
     Control,
-    /// With two nodes.
+    /// The control plane and two nodes.
     Nodes,
 }
 
@@ -39,21 +39,21 @@ pub struct Cluster {
     pub nodes: [Worker; 2],
 }
 
-/// Says that the cluster is in use, for as long as it is there.
+/// Marks the cluster as used while it lives.
 #[derive(Debug)]
 pub struct Use {
     _lock: File,
 }
 
 impl Cluster {
-    /// A handle. Nothing is started.
+    /// Returns a handle; nothing is started.
     pub fn new() -> Self {
         let layout = Layout::new();
         let control = ControlPlane::new(&layout, &helper());
         Self { nodes: [0, 1].map(|number| Worker::new(&layout, number)), control, layout }
     }
 
-    /// Why there can't be a cluster on this machine.
+    /// Returns why there can't be a cluster on this machine.
     pub fn obstacle(&self) -> Option<String> {
         if !geteuid().is_root() {
             return Some("a cluster needs root".to_owned());
@@ -65,17 +65,17 @@ impl Cluster {
         cgroup::check().err().map(|error| format!("{error:#}"))
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.layout.kubeconfig("admin")
     }
 
-    /// What components have printed.
+    /// Returns the logs of all components.
     pub fn logs(&self) -> PathBuf {
         self.layout.logs()
     }
 
-    /// Starts what does not run, and waits until all is ready. Says whether nothing of it ran before.
+    /// Starts what does not run, and waits until all is ready. Returns whether nothing ran before.
     pub fn up(&self, extent: Extent) -> anyhow::Result<bool> {
         let _starting = self.lock("starting")?;
         let fresh = !self.control.machine.is_there();
@@ -86,7 +86,7 @@ impl Cluster {
         }
         let started = self.start(extent);
         if fresh && started.is_err() {
-            self.end()?; // half a cluster helps nobody; what it printed stays
+            self.end()?; // a partial cluster is useless; its logs are kept
         }
         started.map(|()| fresh)
     }
@@ -104,15 +104,15 @@ impl Cluster {
         self.finish_nodes()
     }
 
-    /// Ends the cluster once nobody uses it, and removes all of it but the logs.
+    /// Waits until nobody uses the cluster, ends it and removes everything but the logs.
     pub fn down(&self) -> anyhow::Result<()> {
         let _unused = self.lock("used")?;
         let _starting = self.lock("starting")?;
         self.end()
     }
 
-    /// Starts a cluster for stories, if there is none, and a process that ends it when nobody uses it any more. One that
-    /// ran already is left running: it is somebody's.
+    /// Starts a cluster for stories if there is none, and a process that ends it when it is no longer used. A cluster
+    /// started by hand is left running.
     pub fn join(&self, extent: Extent) -> anyhow::Result<Use> {
         let used = self.lock_shared("used")?;
         if self.up(extent)? {
@@ -124,14 +124,14 @@ impl Cluster {
         Ok(Use { _lock: used })
     }
 
-    /// Waits for a lock that only one process has.
+    /// Waits for an exclusive lock.
     pub(super) fn lock(&self, name: &str) -> anyhow::Result<File> {
         let file = self.lock_file(name)?;
         file.lock().with_context(|| format!("cannot lock {name}"))?;
         Ok(file)
     }
 
-    /// Waits for a lock that many processes have, but none while one has it alone.
+    /// Waits for a shared lock.
     pub(super) fn lock_shared(&self, name: &str) -> anyhow::Result<File> {
         let file = self.lock_file(name)?;
         file.lock_shared().with_context(|| format!("cannot lock {name}"))?;
@@ -145,7 +145,7 @@ impl Cluster {
         file.with_context(|| format!("cannot open {}", path.display()))
     }
 
-    /// Loads the project's own image on all nodes.
+    /// Loads the project's image on all nodes.
     pub fn load_akri(&self) -> anyhow::Result<()> {
         let archive = image::make_akri(&self.layout)?;
         self.nodes.iter().try_for_each(|node| node.load(&archive))
@@ -195,9 +195,14 @@ impl Cluster {
         })
     }
 
-    fn wait_for(&self, what: &str, needs: &[&Component], look: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    fn wait_for(
+        &self,
+        what: &str,
+        needs: &[&Component],
+        observe: impl Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while let Err(error) = look() {
+        while let Err(error) = observe() {
             needs.iter().try_for_each(|component| component.check())?;
             ensure!(Instant::now() < deadline, "{what} is not ready: {error:#}; see {}", self.layout.logs().display());
             sleep(Duration::from_millis(200));
@@ -205,7 +210,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A free port of this machine, remembered for the next start of what listens there.
+    /// Returns a free port of this machine, and stores it for the next start.
     fn choose_port(&self) -> anyhow::Result<u16> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         fs::write(self.layout.run().join("port"), port.to_string())?;
@@ -217,7 +222,7 @@ impl Cluster {
     }
 }
 
-/// The program that outlives stories, beside the one that asks.
+/// Returns the helper program, which outlives the stories.
 fn helper() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let is_it = own.file_name().is_some_and(|name| name == "test-cluster");

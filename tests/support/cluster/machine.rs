@@ -1,5 +1,5 @@
-//! A machine of the cluster: a network namespace and a mount namespace, so that each node has its own `/var/lib/kubelet`,
-//! `/run` and ports, nothing of them is seen outside, and all of it vanishes with its last process.
+//! A machine of the cluster: a network namespace and a mount namespace, so that each node has its own
+//! `/var/lib/kubelet`, `/run` and ports, isolated from this machine. The namespaces end with their last process.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,14 +12,14 @@ use anyhow::{Context as _, ensure};
 use super::component::Component;
 use super::layout::Layout;
 
-/// How long the namespaces have to be there.
+/// Time for the namespaces to be created.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The network that the machines share.
+/// The address of the control plane in the shared network.
 pub(super) const CONTROL: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 
-/// Where pods find the API server: the first address of the Services. It is an address of the control plane's machine, so
-/// that there has to be no kube-proxy.
+/// The first address of the Services, at which pods find the API server. It is assigned to the control plane's machine,
+/// so that no kube-proxy is needed.
 pub(super) const API_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 /// A pair of namespaces.
@@ -42,27 +42,27 @@ impl Machine {
         Self { name: name.to_owned(), address, directory, keeper: Box::new(keeper) }
     }
 
-    /// Its name, which is the node's.
+    /// Returns its name, which is the node's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address in the cluster's network.
+    /// Returns its address in the cluster's network.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The files of its own, seen from outside.
+    /// Returns the directory of its files, seen from outside.
     pub(super) fn directory(&self) -> &PathBuf {
         &self.directory
     }
 
-    /// Whether it has been made.
+    /// Returns whether it exists.
     pub(super) fn is_there(&self) -> bool {
         self.keeper.is_running()
     }
 
-    /// Makes the machine of the control plane, which is also the switch and the router of the others.
+    /// Creates the machine of the control plane, which is also switch and router of the others.
     pub(super) fn create_control(&self) -> anyhow::Result<()> {
         self.create(|| {
             self.ip("link add cluster type bridge")?;
@@ -72,7 +72,7 @@ impl Machine {
         })
     }
 
-    /// Makes the machine of a node and connects it.
+    /// Creates and connects the machine of a node.
     pub(super) fn create_node(&self, control: &Self, pods: &str) -> anyhow::Result<()> {
         let (name, address) = (&self.name, self.address);
         self.create(|| {
@@ -85,7 +85,7 @@ impl Machine {
         })
     }
 
-    /// Makes it and connects it, or neither. One that is there is left alone.
+    /// Creates and connects a machine, or neither. An existing one is unchanged.
     fn create(&self, connect: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
         if self.is_there() {
             return Ok(());
@@ -110,7 +110,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A command that runs another one there.
+    /// Returns a command that runs another one on the machine.
     pub(super) fn entrance(&self) -> anyhow::Result<Vec<String>> {
         let pid = self.pid()?.to_string();
         Ok(["nsenter", "--mount", "--net", "--target", &pid, "--"].map(str::to_owned).to_vec())
@@ -118,18 +118,18 @@ impl Machine {
 
     pub(super) fn pid(&self) -> anyhow::Result<i32> {
         let processes = self.keeper.processes();
-        let keeper = processes.first().with_context(|| format!("the machine {} is gone", self.name))?;
+        let keeper = processes.first().with_context(|| format!("the machine {} does not exist", self.name))?;
         Ok(keeper.as_raw_nonzero().get())
     }
 
-    /// Runs `ip` there.
+    /// Runs `ip` on the machine.
     fn ip(&self, arguments: &str) -> anyhow::Result<()> {
         let [program, entrance @ ..] = &*self.entrance()? else { return Ok(()) };
         let mut command = std::process::Command::new(program);
         let output = command.args(entrance).arg("ip").args(arguments.split(' ')).output();
         let output = output.context("cannot run nsenter, of util-linux")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "'ip {arguments}' on {}: {}", self.name, said.trim());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "'ip {arguments}' on {}: {}", self.name, printed.trim());
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the parts of a cluster are ready, as its API says.
+//! Readiness checks of the cluster's components.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
-/// A client with what a kubeconfig says. It belongs to the runtime it is made in.
+/// Returns a client for a kubeconfig. It belongs to the runtime it is created in.
 pub(super) async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
     let file = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
 }
 
-/// Whether the API server says that it is ready.
+/// Returns whether the API server is ready.
 pub(super) fn api_answers(kubeconfig: &Path) -> anyhow::Result<()> {
     ask(kubeconfig, async |client| {
         client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
@@ -22,7 +22,7 @@ pub(super) fn api_answers(kubeconfig: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Whether the controller manager has made what every pod needs.
+/// Returns whether the controller manager has created the default service account.
 pub(super) fn service_accounts_work(kubeconfig: &Path) -> anyhow::Result<()> {
     ask(kubeconfig, async |client| {
         let account = Api::<ServiceAccount>::namespaced(client, "default").get("default").await?;
@@ -31,7 +31,7 @@ pub(super) fn service_accounts_work(kubeconfig: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Whether a node takes pods.
+/// Returns whether a node is ready.
 pub(super) fn node_is_ready(kubeconfig: &Path, name: &str) -> anyhow::Result<()> {
     ask(kubeconfig, async |client| {
         let node = Api::<Node>::all(client).get(name).await?;
@@ -45,7 +45,7 @@ pub(super) fn node_is_ready(kubeconfig: &Path, name: &str) -> anyhow::Result<()>
     })
 }
 
-/// Asks in a runtime of its own, since it may be a story that waits, in another one.
+/// Runs a request in a separate runtime, since a story may wait in another one.
 pub(super) fn ask(
     kubeconfig: &Path,
     question: impl AsyncFn(Client) -> anyhow::Result<()> + Sync,

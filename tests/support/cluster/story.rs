@@ -1,4 +1,4 @@
-//! A story's place on the cluster: a client and a namespace of its own.
+//! A story on the cluster: a client and a namespace.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -20,74 +20,96 @@ use tokio::time::{Instant, sleep};
 
 use super::lifecycle::{Cluster, Extent, Use};
 use super::ready;
-use crate::skip::skip;
+use crate::skip::{is_left_to_make_test, leave_out, skip};
 
-/// How long a story waits for something. Long, because only a test that fails waits that long.
+/// Time limit of a wait; only failing tests reach it.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Who changes objects here.
+/// The field manager of stories.
 const FIELD_MANAGER: &str = "story";
 
-/// Many stories beside each other, or one that stops what the others need. Another run in the same folder is kept from
-/// that by a lock of a file.
-static TURN: RwLock<()> = RwLock::const_new(());
+/// Allows many concurrent stories, or one that stops components. A lock file protects against other runs in the same
+/// folder.
+static CLUSTER_LOCK: RwLock<()> = RwLock::const_new(());
 
-/// This run's use of the cluster in `target/`, or why there can't be one.
+/// This run's use of the cluster in `target/`, or the reason why there is none.
 static USED: OnceLock<Result<Use, String>> = OnceLock::new();
 
-enum Turn {
+enum ClusterLock {
     Beside { _guard: RwLockReadGuard<'static, ()>, _others: File },
     Alone { _guard: RwLockWriteGuard<'static, ()>, _others: File },
 }
 
-impl Turn {
+impl ClusterLock {
     async fn beside() -> Self {
-        let _guard = TURN.read().await;
-        let others = spawn_blocking(|| Cluster::new().lock_shared("turn"));
+        let _guard = CLUSTER_LOCK.read().await;
+        let others = spawn_blocking(|| Cluster::new().lock_shared("stories"));
         Self::Beside { _guard, _others: others.await.unwrap().unwrap() }
     }
 
     async fn alone() -> Self {
-        let _guard = TURN.write().await;
-        let others = spawn_blocking(|| Cluster::new().lock("turn"));
+        let _guard = CLUSTER_LOCK.write().await;
+        let others = spawn_blocking(|| Cluster::new().lock("stories"));
         Self::Alone { _guard, _others: others.await.unwrap().unwrap() }
     }
 }
 
-/// A story on a cluster. Its namespace is deleted when it ends well.
+/// A story on a cluster. Its namespace is deleted if it succeeds.
 pub struct Story {
     client: Client,
     namespace: String,
     cluster: Option<Cluster>,
-    _turn: Turn,
+    _lock: ClusterLock,
 }
 
 impl Story {
-    /// On the cluster that KUBECONFIG names, else on that of the tests. None, with the reason, if there is neither.
+    /// Begins a story on the cluster of KUBECONFIG, or on that of the tests. `None`, with the reason printed, if there
+    /// is neither.
     pub async fn begin(name: &str) -> Option<Self> {
-        let turn = Turn::beside().await;
+        let lock = ClusterLock::beside().await;
         if !is_elsewhere() {
-            return Self::on_own(name, turn).await;
+            return Self::on_own(name, lock, Extent::Nodes).await;
         }
+        if is_left_to_make_test() {
+            return None;
+        }
+        Self::on_elsewhere(name, lock).await
+    }
+
+    /// Like [`Story::begin`], where the API alone is needed, and pods need not run.
+    pub async fn begin_on_control(name: &str) -> Option<Self> {
+        let lock = ClusterLock::beside().await;
+        if !is_elsewhere() {
+            return Self::on_own(name, lock, Extent::Control).await;
+        }
+        if is_left_to_make_test() {
+            return None;
+        }
+        Self::on_elsewhere(name, lock).await
+    }
+
+    async fn on_elsewhere(name: &str, lock: ClusterLock) -> Option<Self> {
         let client = Client::try_default().await.unwrap_or_else(|error| panic!("the cluster of KUBECONFIG: {error}"));
-        Some(Self::new(client, name, None, turn).await)
+        Some(Self::new(client, name, None, lock).await)
     }
 
-    /// On the cluster of the tests, whose machines it can use: [`Story::cluster`].
+    /// Begins a story on the cluster of the tests, with access to its machines: [`Story::cluster`].
     pub async fn begin_on_machines(name: &str) -> Option<Self> {
-        Self::on_own(name, Turn::beside().await).await
+        Self::on_own(name, ClusterLock::beside().await, Extent::Nodes).await
     }
 
-    /// The same without other stories: it may stop components and has to start them again.
+    /// Like [`Story::begin_on_machines`], without concurrent stories: it may stop components and has to start them
+    /// again.
     pub async fn begin_alone(name: &str) -> Option<Self> {
-        Self::on_own(name, Turn::alone().await).await
+        Self::on_own(name, ClusterLock::alone().await, Extent::Nodes).await
     }
 
-    async fn on_own(name: &str, turn: Turn) -> Option<Self> {
+    async fn on_own(name: &str, lock: ClusterLock, extent: Extent) -> Option<Self> {
+        if is_left_to_make_test() {
+            return None;
+        }
         if is_elsewhere() {
-            eprintln!(
-                "skipped: this needs the machines of a cluster, and KUBECONFIG names one that is somebody else's"
-            );
+            leave_out("this needs the machines of a cluster, and KUBECONFIG names one that is somebody else's");
             return None;
         }
         let cluster = Cluster::new();
@@ -95,47 +117,47 @@ impl Story {
             skip(&obstacle);
             return None;
         }
-        let used = USED.get_or_init(|| cluster.join(Extent::Nodes).map_err(|error| format!("{error:#}")));
+        let used = USED.get_or_init(|| cluster.join(extent).map_err(|error| format!("{error:#}")));
         used.as_ref().unwrap_or_else(|error| panic!("no cluster: {error}"));
-        cluster.up(Extent::Nodes).unwrap(); // a story that failed may have left something stopped
+        cluster.up(extent).unwrap(); // a story that failed may have left something stopped
         let client = ready::client(&cluster.kubeconfig()).await.unwrap();
-        Some(Self::new(client, name, Some(cluster), turn).await)
+        Some(Self::new(client, name, Some(cluster), lock).await)
     }
 
-    async fn new(client: Client, name: &str, cluster: Option<Cluster>, turn: Turn) -> Self {
+    async fn new(client: Client, name: &str, cluster: Option<Cluster>, lock: ClusterLock) -> Self {
         let metadata = ObjectMeta { generate_name: Some(format!("{name}-")), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };
         let made = Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
-        let story = Self { client, namespace: made.name_any(), cluster, _turn: turn };
+        let story = Self { client, namespace: made.name_any(), cluster, _lock: lock };
         story.wait_for_object::<ServiceAccount>("default", "what pods need", |_| true).await;
         story
     }
 
-    /// A client of the administrator.
+    /// Returns a client of the administrator.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         let of_cluster = self.cluster.as_ref().map(Cluster::kubeconfig);
         of_cluster.unwrap_or_else(|| std::env::var_os("KUBECONFIG").map(PathBuf::from).unwrap_or_default())
     }
 
-    /// The story's namespace.
+    /// Returns the story's namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The cluster of the tests.
+    /// Returns the cluster of the tests.
     ///
     /// # Panics
-    /// If the story began on any cluster.
+    /// If the story runs on another cluster.
     pub fn cluster(&self) -> &Cluster {
         self.cluster.as_ref().expect("begin_on_machines or begin_alone")
     }
 
-    /// Objects of a kind in the story's namespace.
+    /// Returns an API for objects in the story's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -143,8 +165,8 @@ impl Story {
         Api::namespaced(self.client(), &self.namespace)
     }
 
-    /// Applies YAML documents, as `kubectl apply --server-side` does; what is namespaced and names no namespace goes to the
-    /// story's. Returns what the API server made of them.
+    /// Applies YAML documents like `kubectl apply --server-side`, by default in the story's namespace. Returns the
+    /// resulting objects.
     pub async fn apply(&self, yaml: &str) -> Vec<DynamicObject> {
         let mut applied = Vec::new();
         for document in serde_saphyr::from_multiple::<Value>(yaml).unwrap() {
@@ -153,12 +175,12 @@ impl Story {
         applied
     }
 
-    /// The same for one document, with the API server's word.
+    /// Applies one document; returns the API server's response.
     pub async fn apply_one(&self, document: Value) -> kube::Result<DynamicObject> {
         let object: DynamicObject = serde_json::from_value(document).unwrap();
         let types = object.types.clone().expect("apiVersion and kind");
         let kind = GroupVersionKind::try_from(&types).unwrap();
-        // A kind that was just defined takes a moment to be known.
+        // A new kind is not available at once.
         let known = async || discovery::pinned_kind(&self.client, &kind).await.map_err(|error| error.to_string());
         let (resource, capabilities) =
             wait_for(&format!("the kind {}", kind.kind), known, Result::is_ok).await.unwrap();
@@ -170,7 +192,7 @@ impl Story {
         api.patch(&object.name_any(), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await
     }
 
-    /// Waits until an object of the story's namespace is as wanted, and returns it.
+    /// Waits until an object satisfies a condition, and returns it.
     pub async fn wait_for_object<K>(&self, name: &str, what: &str, wanted: impl Fn(&K) -> bool) -> K
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -181,32 +203,32 @@ impl Story {
             .unwrap()
     }
 
-    /// Waits until a pod runs and is ready.
+    /// Waits until a pod is ready.
     pub async fn wait_for_running(&self, pod: &str) -> Pod {
         self.wait_for_object(pod, &format!("{pod} running"), is_ready).await
     }
 
-    /// Waits until a pod's container has printed something.
+    /// Waits until a pod's container has printed a text.
     pub async fn wait_for_log(&self, pod: &str, text: &str) -> String {
         let log = async || self.log(pod).await;
         wait_for(&format!("'{text}' in the log of {pod}"), log, |log| log.contains(text)).await
     }
 
-    /// Deletes a pod and waits until it is gone.
+    /// Deletes a pod and waits for its end.
     pub async fn delete_pod(&self, name: &str) {
         let pods = self.api::<Pod>();
         pods.delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
         wait_for(&format!("no {name}"), async || pods.get_opt(name).await.unwrap(), Option::is_none).await;
     }
 
-    /// Asks the API server where nothing can be awaited, such as at the end of something.
+    /// Runs a request where the caller can't await, such as in `drop`.
     pub fn ask(&self, what: &str, question: impl AsyncFn(Client) -> anyhow::Result<()> + Sync) {
         if let Err(error) = ready::ask(&self.kubeconfig(), question) {
             eprintln!("{what}: {error:#}");
         }
     }
 
-    /// Deletes a namespace, but does not wait for its end.
+    /// Deletes a namespace without waiting for its end.
     pub fn delete_namespace(&self, name: &str) {
         self.ask("the namespace stays", async |client| {
             Api::<Namespace>::all(client).delete(name, &DeleteParams::background()).await?;
@@ -214,19 +236,19 @@ impl Story {
         });
     }
 
-    /// What a pod's container has printed.
+    /// Returns the output of a pod's container.
     pub async fn log(&self, pod: &str) -> String {
         self.api::<Pod>().logs(pod, &LogParams::default()).await.unwrap_or_else(|error| error.to_string())
     }
 
-    /// How many of a resource a node can give, as its kubelet told the API server.
+    /// Returns the allocatable number of a resource on a node.
     pub async fn allocatable(&self, node: &str, resource: &str) -> Option<String> {
         let node = Api::<Node>::all(self.client()).get(node).await.unwrap();
         let quantities = node.status.and_then(|status| status.allocatable).unwrap_or_default();
         quantities.get(resource).map(|quantity| quantity.0.clone())
     }
 
-    /// Waits until a node can give that many of a resource.
+    /// Waits until a node can allocate that many of a resource.
     pub async fn wait_for_allocatable(&self, node: &str, resource: &str, count: u32) {
         let what = format!("{count} of {resource} on {node}");
         let allocatable = async || self.allocatable(node, resource).await;
@@ -237,35 +259,35 @@ impl Story {
 impl Drop for Story {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.delete_namespace(&self.namespace); // else somebody may want to look
+            self.delete_namespace(&self.namespace); // a failed story keeps it for inspection
         }
     }
 }
 
-/// Whether KUBECONFIG names a cluster that is not the one of the tests.
+/// Returns whether KUBECONFIG names a cluster that is not the one of the tests.
 pub fn is_elsewhere() -> bool {
     std::env::var_os("KUBECONFIG").is_some_and(|named| named != Cluster::new().kubeconfig())
 }
 
-/// The phase of a pod, empty before it has one.
+/// Returns the phase of a pod, empty before it has one.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether all containers of a pod run and are ready.
+/// Returns whether all containers of a pod run and are ready.
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Looks until what is seen is as wanted.
+/// Polls until a value satisfies a condition.
 ///
 /// # Panics
-/// With what was seen last, if that takes more than 90 s.
-pub async fn wait_for<T: Debug>(what: &str, look: impl AsyncFn() -> T, wanted: impl Fn(&T) -> bool) -> T {
+/// With the last value, after 90 s.
+pub async fn wait_for<T: Debug>(what: &str, observe: impl AsyncFn() -> T, wanted: impl Fn(&T) -> bool) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let seen = look().await;
+        let seen = observe().await;
         if wanted(&seen) {
             return seen;
         }

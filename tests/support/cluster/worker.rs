@@ -14,7 +14,7 @@ use super::component::Component;
 use super::layout::Layout;
 use super::machine::Machine;
 
-/// How long containerd has until it answers.
+/// Time for containerd to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
@@ -26,12 +26,12 @@ pub struct Worker {
     pub(super) machine: Machine,
     pub containerd: Component,
     pub kubelet: Component,
-    /// Where its pods have their addresses.
+    /// The network of its pods.
     pods: String,
 }
 
 impl Worker {
-    /// The node of that number; 0 is the first.
+    /// Creates the node of that number, from 0.
     pub(super) fn new(layout: &Layout, number: u8) -> Self {
         let name = format!("node-{}", char::from(b'a' + number));
         let machine = Machine::new(layout, &name, Ipv4Addr::new(10, 200, 0, 11 + number));
@@ -57,24 +57,25 @@ impl Worker {
         }
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn name(&self) -> &str {
         self.machine.name()
     }
 
-    /// A command that runs a program on the node, with this process's environment. It ends with the cluster at the latest.
+    /// Returns a command that runs a program on the node, with this process's environment. It ends with the cluster at
+    /// the latest.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = self.visitor().prepare().unwrap();
         command.envs(std::env::vars_os()).arg(program);
         command
     }
 
-    /// What is run here beside the node's own components.
+    /// Returns the component for programs run by stories.
     fn visitor(&self) -> Component {
         Component::new(&self.layout, &format!("{}/visitor", self.name()), Vec::new()).on(&self.machine)
     }
 
-    /// Starts what of the node does not run, but does not wait for it.
+    /// Starts what does not run of the node, without waiting for it.
     pub(super) fn start(&self, control: &Machine) -> anyhow::Result<()> {
         if self.containerd.is_running() && self.kubelet.is_running() {
             return Ok(());
@@ -109,7 +110,7 @@ impl Worker {
         Ok(fs::write(self.machine.directory().join(file), text)?)
     }
 
-    /// Loads an image that `tests/cluster/image.sh` made.
+    /// Loads an image archive.
     pub(super) fn load(&self, archive: &Path) -> anyhow::Result<()> {
         self.wait_for_containerd()?;
         let archive = archive.to_str().context("not UTF-8")?;

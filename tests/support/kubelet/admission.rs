@@ -1,4 +1,4 @@
-//! Admission: which devices a container gets (`devicesToAllocate`, `allocateContainerResources`).
+//! Admission: allocation of devices to containers (`devicesToAllocate`, `allocateContainerResources`).
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use tonic::{Code, Status};
 
 use super::state::{Endpoint, Inner, Reuse, State};
 
-/// What a container has got.
+/// The devices of a container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admitted {
     /// Its devices, in ascending order.
     pub ids: Vec<String>,
-    /// Whether it is an init container, which PodResources leaves out.
+    /// Whether it is an init container, which PodResources does not list.
     pub init: bool,
-    /// What the plugin answered, once: container restarts replay it.
+    /// The plugin's response, replayed when the container restarts.
     pub response: ContainerAllocateResponse,
 }
 
-/// Why a pod was not admitted; in the words of the kubelet.
+/// The reason why a pod was not admitted, worded as by the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     #[error("the pod has failed before")]
@@ -48,7 +48,7 @@ impl From<Status> for AdmissionError {
     }
 }
 
-/// Who asks for what.
+/// A request for devices.
 struct Ask<'a> {
     pod: &'a str,
     container: &'a str,
@@ -56,11 +56,11 @@ struct Ask<'a> {
     count: usize,
 }
 
-/// What the device manager decides before it calls the plugin.
+/// The device manager's decision before it calls the plugin.
 enum Choice {
-    /// The container has its devices already.
+    /// The container already has its devices.
     Kept(Admitted),
-    /// Take these and `needed` of the available ones.
+    /// Take these, and `needed` of the available ones.
     Take { reused: BTreeSet<String>, available: BTreeSet<String>, needed: usize, endpoint: Endpoint },
 }
 
@@ -139,7 +139,7 @@ async fn prefer(
 }
 
 impl Inner {
-    /// Begins or goes on with the admission of a pod.
+    /// Begins or continues the admission of a pod.
     fn admits(&mut self, pod: &str) -> Result<(), AdmissionError> {
         if self.failed.contains(pod) {
             return Err(AdmissionError::PodFailed);
@@ -179,7 +179,7 @@ impl Inner {
         Ok(Choice::Take { reused, available, needed, endpoint })
     }
 
-    /// Keeps what a container got. An init container's devices are offered again, an app container's are not.
+    /// Stores a container's devices. Those of an init container are offered again to later containers.
     fn admitted(&mut self, ask: &Ask<'_>, admitted: Admitted) {
         let offered = self.reuse.devices.entry(ask.resource.to_owned()).or_default();
         for id in &admitted.ids {

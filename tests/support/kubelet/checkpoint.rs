@@ -1,9 +1,13 @@
-//! What a kubelet remembers over its restarts: who holds what, and which resources there were.
+//! The checkpoint, which a kubelet keeps across restarts: allocated devices and known resources, in the form of Kubernetes 1.20
+//! and newer. The real one has no `Init`: it looks at its pods.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use akri_grpc::deviceplugin::ContainerAllocateResponse;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -12,21 +16,22 @@ use super::view::{ResourceView, View};
 
 pub(super) const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Of the view only what a checkpoint has: a resource comes back without devices until its plugin registers again.
+/// Reads a checkpoint. A resource has no devices until its plugin registers again.
 pub(super) fn read(path: &Path) -> View {
     let Ok(text) = fs::read(path) else { return View::default() };
     let data: Value = serde_json::from_slice(&text).unwrap();
     let strings = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
     let mut view = View::default();
-    for resource in strings(&data["registeredDevices"]) {
+    for resource in data["Data"]["RegisteredDevices"].as_object().unwrap().keys().cloned() {
         view.resources.insert(resource, ResourceView::default());
     }
-    for entry in data["podDeviceEntries"].as_array().unwrap() {
-        let [pod, container, resource] = strings(&entry["key"]).try_into().unwrap();
-        let bytes: Vec<u8> = serde_json::from_value(entry["allocResp"].clone()).unwrap();
+    for entry in data["Data"]["PodDeviceEntries"].as_array().unwrap() {
+        let text = |name: &str| entry[name].as_str().unwrap().to_owned();
+        let (pod, container, resource) = (text("PodUID"), text("ContainerName"), text("ResourceName"));
+        let bytes = BASE64_STANDARD.decode(text("AllocResp")).unwrap();
         let admitted = Admitted {
-            ids: strings(&entry["deviceIDs"]),
-            init: entry["init"].as_bool().unwrap(),
+            ids: strings(&entry["DeviceIDs"]["-1"]),
+            init: entry["Init"].as_bool().unwrap(),
             response: ContainerAllocateResponse::decode(bytes.as_slice()).unwrap(),
         };
         view.pods.insert((pod, container, resource), admitted);
@@ -37,15 +42,19 @@ pub(super) fn read(path: &Path) -> View {
 pub(super) fn write(path: &Path, view: &View) {
     let entry = |(key, admitted): (&(String, String, String), &Admitted)| {
         json!({
-            "key": [&key.0, &key.1, &key.2],
-            "deviceIDs": admitted.ids,
-            "init": admitted.init,
-            "allocResp": admitted.response.encode_to_vec(),
+            "PodUID": key.0,
+            "ContainerName": key.1,
+            "ResourceName": key.2,
+            "DeviceIDs": {"-1": admitted.ids},
+            "AllocResp": BASE64_STANDARD.encode(admitted.response.encode_to_vec()),
+            "Init": admitted.init,
         })
     };
     let entries: Vec<_> = view.pods.iter().map(entry).collect();
-    let resources: Vec<_> = view.resources.keys().collect();
-    let text = json!({ "podDeviceEntries": entries, "registeredDevices": resources }).to_string();
+    let resources: BTreeMap<&String, &BTreeSet<String>> =
+        view.resources.iter().map(|(name, resource)| (name, &resource.healthy)).collect();
+    let data = json!({"PodDeviceEntries": entries, "RegisteredDevices": resources});
+    let text = json!({"Data": data, "Checksum": 0}).to_string();
     let temporary = path.with_extension("tmp");
     fs::write(&temporary, text).unwrap();
     fs::rename(temporary, path).unwrap();

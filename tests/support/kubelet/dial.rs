@@ -1,4 +1,4 @@
-//! How a kubelet dials a plugin: with `localhost` as `:authority`, or as it was before 1.26.
+//! Connections from a kubelet to a plugin: with `localhost` as `:authority`, or the socket path as before 1.26.
 
 use std::io;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) async fn dial(socket: &Path, authority: Authority) -> Result<Channel,
         .map_err(|error| Status::unknown(format!("failed to dial device plugin: {error}")))
 }
 
-/// Puts another `:authority` into what is sent on a connection. No HTTP client of ours would send this one.
+/// Rewrites `:authority` on a connection, since no HTTP client sends the old form.
 fn rename(stream: UnixStream, authority: String) -> DuplexStream {
     let (near, far) = duplex(64 << 10);
     let (client, mut answers) = tokio::io::split(far);

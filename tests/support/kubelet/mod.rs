@@ -1,11 +1,11 @@
-//! A kubelet for tests: the part of it that device plugins meet, as faithful as `pkg/kubelet/cm/devicemanager`.
+//! A kubelet for tests: its device manager, as faithful as possible to `pkg/kubelet/cm/devicemanager`.
 //!
-//! What it does like the real one: at start it removes the sockets in its directory and keeps its checkpoint; it dials a
-//! plugin back within 10 s and keeps one ListAndWatch stream for each resource; it admits one pod at a time with one
-//! Allocate for a single container, and uses only the first answer; an Allocate that fails is final for the pod; what the
-//! checkpoint holds is never allocated again, but its devices have to be healthy when the pod is admitted anew.
+//! Like the real one, it removes the sockets in its directory at start and keeps its checkpoint; it dials a plugin back
+//! within 10 s and keeps one ListAndWatch stream per resource; it admits one pod at a time with one Allocate for a
+//! single container, and uses only the first response; a failed Allocate is final for the pod; devices in the
+//! checkpoint are never allocated again, but must be healthy when the pod is readmitted.
 //!
-//! What it leaves out: topology, and that a resource is forgotten 5 minutes after its plugin is gone.
+//! It lacks topology, and does not remove a resource 5 minutes after its plugin has ended.
 
 use std::fs;
 use std::io;
@@ -32,31 +32,31 @@ mod registration;
 mod state;
 mod view;
 
-/// How long [`Kubelet::wait_for`] waits. Long, because only a test that fails waits that long.
+/// Time limit of [`Kubelet::wait_for`]; only failing tests reach it.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Which kubelets to be like.
+/// The kubelet versions to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Authority {
-    /// 1.26 and later: `:authority` is "localhost"; dials before it answers Register and asks for the options.
+    /// 1.26 and later: `:authority` is "localhost"; dials before it answers Register and requests the options.
     #[default]
     Localhost,
-    /// Earlier ones: `:authority` is the path of the socket, percent-encoded; answers Register first, dials then, and reads
-    /// the options from the request.
+    /// Earlier ones: `:authority` is the percent-encoded path of the socket; answers Register before dialling, and
+    /// takes the options from the request.
     Path,
 }
 
-/// How a test kubelet differs from a good one of today.
+/// Deviations from a current kubelet.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// What it sends as `:authority`, and what goes with that.
+    /// The `:authority` and related behaviour.
     pub authority: Authority,
-    /// Notices the end of a connection late and then marks the resource unhealthy, although a new registration is there
-    /// already: kubelets before the fix of late 2025.
+    /// Notices the end of a connection late and then marks the resource unhealthy despite a new registration, as
+    /// kubelets before late 2025.
     pub late_disconnect: bool,
 }
 
-/// A kubelet. It lives in a runtime of its own, so that it can die like a process: all at once.
+/// A kubelet. It has its own runtime, so that it can be killed like a process.
 pub struct Kubelet {
     dir: PathBuf,
     options: Options,
@@ -70,7 +70,7 @@ impl Kubelet {
         Self::start_with(dir, Options::default())
     }
 
-    /// The same, with differences.
+    /// Starts a kubelet with options.
     pub fn start_with(dir: &Path, options: Options) -> Self {
         raise_file_limit();
         let mut kubelet = Self { dir: dir.to_owned(), options, state: State::new(dir, false), runtime: None };
@@ -78,14 +78,14 @@ impl Kubelet {
         kubelet
     }
 
-    /// Dies: every connection breaks, sockets and checkpoint stay where they are.
+    /// Kills it: all connections break, sockets and checkpoint remain.
     pub fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 
-    /// Starts after [`Kubelet::stop`], with what the checkpoint holds and nothing else.
+    /// Starts again after [`Kubelet::stop`], from the checkpoint alone.
     pub fn start_again(&mut self) {
         assert!(self.runtime.is_none(), "the kubelet runs already");
         let plugins = self.dir.join("device-plugins");
@@ -104,19 +104,19 @@ impl Kubelet {
         self.runtime = Some(runtime);
     }
 
-    /// Dies and starts again.
+    /// Kills and starts it.
     pub fn restart(&mut self) {
         self.stop();
         self.start_again();
     }
 
-    /// Answers every Register with an error, or no longer; over restarts, too.
+    /// Sets whether every Register is answered with an error, also across restarts.
     pub fn refuse_registrations(&self, refuse: bool) {
         self.state.change(|state| state.refuse = refuse);
     }
 
-    /// Admits a container that asks for `count` devices of a resource, as the pod is admitted. Containers of a pod are
-    /// to be admitted one after the other, before the next pod.
+    /// Admits a container with `count` devices of a resource as part of a pod. Admit the containers of a pod one after
+    /// the other, before the next pod.
     pub async fn admit(
         &self,
         pod: &str,
@@ -127,7 +127,7 @@ impl Kubelet {
         admission::admit(&self.state, pod, container, resource, count, false).await
     }
 
-    /// The same for an init container: what it gets is offered to the containers of the pod that come after it.
+    /// Like [`Kubelet::admit`] for an init container: its devices are offered to later containers of the pod.
     pub async fn admit_init(
         &self,
         pod: &str,
@@ -138,17 +138,17 @@ impl Kubelet {
         admission::admit(&self.state, pod, container, resource, count, true).await
     }
 
-    /// Admits a pod of the checkpoint anew, as a kubelet does once after its start. What fails is final for the pod.
+    /// Readmits a pod of the checkpoint, as a kubelet does once after its start. A failure is final for the pod.
     pub fn readmit(&self, pod: &str) -> Result<(), AdmissionError> {
         admission::readmit(&self.state, pod)
     }
 
-    /// The pod has ended and is deleted: its devices are free.
+    /// Removes a pod, which frees its devices.
     pub fn remove_pod(&self, pod: &str) {
         self.state.change(|state| state.remove_pod(pod));
     }
 
-    /// From now on another pod is listed with what a pod has, too, as by a kubelet that has lost its memory.
+    /// Lists another pod with the same devices, like a kubelet that has lost its state.
     pub fn list_twice(&self, pod: &str, other: &str) {
         self.state.change(|state| {
             let has = state.view.pods.iter().filter(|((name, ..), _)| name == pod);
@@ -160,20 +160,20 @@ impl Kubelet {
         });
     }
 
-    /// The connection to a resource's plugin, for calls a kubelet would not make.
+    /// Returns the connection to a resource's plugin, for calls a kubelet would not make.
     pub fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
         self.state.lock().endpoints[resource].client.clone()
     }
 
-    /// Looks at the state of now.
-    pub fn view<T>(&self, look: impl FnOnce(&View) -> T) -> T {
-        look(&self.state.lock().view)
+    /// Reads the current state.
+    pub fn view<T>(&self, observe: impl FnOnce(&View) -> T) -> T {
+        observe(&self.state.lock().view)
     }
 
-    /// Waits until the view is as wanted.
+    /// Waits until the view satisfies a condition.
     ///
     /// # Panics
-    /// With the view, if that takes more than 30 s.
+    /// With the view, after 30 s.
     pub async fn wait_for(&self, what: &str, condition: impl Fn(&View) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -196,20 +196,21 @@ impl Drop for Kubelet {
     }
 }
 
-/// As `CleanupPluginDirectory` does: sockets go, the checkpoint and everything else stays.
+/// Removes sockets as `CleanupPluginDirectory` does, and keeps all other files.
 fn wipe_sockets(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if is_socket && let Err(error) = fs::remove_file(entry.path()) {
-            // Its owner may have removed it in the same moment, which the real one does not mind either.
+            // Its owner may have removed it at the same time, which the real one ignores, too.
             assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
         }
     }
     Ok(())
 }
 
-/// A thousand resources take some four thousand descriptors when both ends are in one process.
+/// Raises the limit of open files: a thousand resources take about four thousand descriptors with both ends in one
+/// process.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

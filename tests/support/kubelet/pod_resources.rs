@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use super::state::State;
 use super::view::View;
 
-/// Where all pods of the test kubelet live.
+/// The namespace of all pods.
 const NAMESPACE: &str = "default";
 
 pub(super) fn serve(socket: &Path, state: Arc<State>) -> io::Result<()> {
@@ -45,7 +45,7 @@ impl PodResourcesLister for Lister {
     }
 }
 
-/// Init containers are left out, as the kubelet does it.
+/// Lists pods without init containers, as the kubelet does.
 fn list(view: &View) -> ListPodResourcesResponse {
     let mut pods: BTreeMap<&str, BTreeMap<&str, Vec<ContainerDevices>>> = BTreeMap::new();
     for ((pod, container, resource), admitted) in &view.pods {

@@ -17,7 +17,7 @@ use super::dial::dial;
 use super::state::State;
 use super::{Authority, Options};
 
-/// How long a kubelet before the fix of late 2025 takes, at worst for us, to notice the end of a connection.
+/// Time in which a kubelet before late 2025 notices the end of a connection, at worst.
 const LATE: Duration = Duration::from_millis(300);
 
 pub(super) fn serve(socket: &Path, options: Options, state: Arc<State>) -> io::Result<()> {
@@ -80,6 +80,7 @@ impl Service {
             let mut lists = lists.into_inner();
             while let Ok(Some(list)) = lists.message().await {
                 self.state.change(|state| state.listed(&resource, list));
+                self.state.save(); // as the real one does
             }
         }
         let late = self.options.late_disconnect;
@@ -90,8 +91,8 @@ impl Service {
     }
 }
 
-/// `IsExtendedResourceName`, as far as it can be wrong here: `domain/name`, a domain that is not Kubernetes' own, and a
-/// name of 63 characters at most.
+/// Checks resource names like `IsExtendedResourceName`, in part: `domain/name`, not a Kubernetes domain, and at most 63
+/// characters in the name.
 fn is_extended_resource(name: &str) -> bool {
     let part = |text: &str| {
         let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -12,16 +12,16 @@ use tonic::transport::Channel;
 use super::checkpoint;
 use super::view::{List, ResourceView, View};
 
-/// A plugin the kubelet is connected to.
+/// A connected plugin.
 #[derive(Clone)]
 pub(super) struct Endpoint {
     pub(super) client: DevicePluginClient<Channel>,
     pub(super) offers_preferred: bool,
-    /// Tells registrations of one resource apart.
+    /// Identifies the registration.
     socket: String,
 }
 
-/// Devices of the pod under admission that later containers of it are offered again, by resource.
+/// Devices of the pod under admission that later containers are offered again, by resource.
 #[derive(Default)]
 pub(super) struct Reuse {
     pub(super) pod: String,
@@ -41,13 +41,13 @@ pub(super) struct Inner {
 pub(super) struct State {
     inner: Mutex<Inner>,
     pub(super) changed: Notify,
-    /// One pod at a time.
+    /// Locked during the admission of a pod.
     pub(super) admission: tokio::sync::Mutex<()>,
     checkpoint: PathBuf,
 }
 
 impl State {
-    /// What the checkpoint in this root directory holds.
+    /// Loads the checkpoint of this root directory.
     pub(super) fn new(dir: &Path, refuse: bool) -> Arc<Self> {
         let checkpoint = dir.join("device-plugins").join(checkpoint::FILE);
         let inner = Inner { view: checkpoint::read(&checkpoint), refuse, ..Inner::default() };
@@ -66,15 +66,14 @@ impl State {
         changed
     }
 
-    /// Writes the checkpoint. A real kubelet does so after each admission and list; here the lists are left out, since
-    /// they are not read back.
+    /// Writes the checkpoint, as a real kubelet does after each admission.
     pub(super) fn save(&self) {
         checkpoint::write(&self.checkpoint, &self.lock().view);
     }
 }
 
 impl Inner {
-    /// Whether to refuse a registration; counts it if so.
+    /// Returns whether to refuse a registration, and counts refusals.
     pub(super) fn refuses(&mut self) -> bool {
         self.view.refused += usize::from(self.refuse);
         self.refuse
@@ -97,7 +96,7 @@ impl Inner {
         view.options = (offers_preferred, options.pre_start_required);
     }
 
-    /// Takes a list. Like the real one it goes by the resource's name and does not ask which registration it came from.
+    /// Applies a list, by resource name: like the real one it ignores from which registration it came.
     pub(super) fn listed(&mut self, resource: &str, list: ListAndWatchResponse) {
         let view = self.view.resources.entry(resource.to_owned()).or_default();
         let list: List = list.devices.into_iter().map(|device| (device.id, device.health == "Healthy")).collect();
@@ -107,7 +106,7 @@ impl Inner {
         view.lists.push(list);
     }
 
-    /// A connection has ended. `late`: marks the resource unhealthy even if it was registered anew meanwhile.
+    /// Handles the end of a connection. With `late` the resource becomes unhealthy even if it has registered again.
     pub(super) fn disconnected(&mut self, resource: &str, socket: &str, late: bool) {
         let current = self.endpoints.get(resource).is_some_and(|endpoint| endpoint.socket == socket);
         let view = self.view.resources.entry(resource.to_owned()).or_default();
@@ -120,7 +119,7 @@ impl Inner {
         }
     }
 
-    /// The resource as it is after a start: known, but without a plugin.
+    /// Adds a resource as after a start: known, without a plugin.
     pub(super) fn is_known(&self, resource: &str) -> bool {
         self.view.resources.contains_key(resource)
     }
@@ -129,7 +128,7 @@ impl Inner {
         self.view.resource(name)
     }
 
-    /// The pod is not tried again, and what its containers got is free.
+    /// Fails a pod for good and frees its devices.
     pub(super) fn pod_failed(&mut self, pod: &str) {
         self.failed.insert(pod.to_owned());
         self.remove_pod(pod);
@@ -142,7 +141,7 @@ impl Inner {
         }
     }
 
-    /// Ids of a resource that containers hold.
+    /// Returns the allocated IDs of a resource.
     pub(super) fn in_use(&self, resource: &str) -> BTreeSet<String> {
         let uses = self.view.pods.iter().filter(|((_, _, of), _)| of == resource);
         uses.flat_map(|(_, admitted)| admitted.ids.clone()).collect()

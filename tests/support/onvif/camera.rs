@@ -1,54 +1,54 @@
-//! One camera: who it is and how it behaves.
+//! The properties and behaviour of one simulated camera.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::{PORT, TLS_PORT};
 
-/// The user name of every camera that wants one.
+/// The user name of cameras with a password.
 pub const USER: &str = "admin";
 
-/// How a camera finds out who asks.
+/// The authentication of a camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lock {
-    /// Not at all.
+    /// None.
     Open,
-    /// By a WS-UsernameToken with this password's digest, made within five seconds by its own clock.
+    /// A WS-UsernameToken with this password's digest, created within five seconds by the camera's clock.
     Token(&'static str),
-    /// By HTTP digest authentication, and by nothing else.
+    /// HTTP digest authentication with this password.
     HttpDigest(&'static str),
 }
 
-/// How a camera answers.
+/// The way a camera responds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manner {
     Good,
-    /// Never.
+    /// It does not.
     Mute,
-    /// A byte every 50 ms.
+    /// With a byte every 50 ms.
     Trickle,
-    /// With this, whatever the question.
+    /// With these bytes, whatever the request.
     Bytes(Vec<u8>),
-    /// A match without the element around it that the specification has there; only for probes.
+    /// With a match without the wrapper the specification requires; only for probes.
     Bare,
 }
 
 /// A camera.
 #[derive(Debug, Clone)]
 pub struct Camera {
-    /// What everything about it is made of.
+    /// Its number, from which all its properties derive.
     pub number: u32,
     pub is_on: bool,
     pub lock: Lock,
-    /// How it answers probes.
+    /// The way it responds to probes.
     pub discovery: Manner,
-    /// How long it waits before it does.
+    /// The delay of these responses.
     pub hesitation: Duration,
-    /// How its services answer.
+    /// The way its services respond.
     pub service: Manner,
-    /// How far its clock is ahead, in seconds.
+    /// The difference of its clock from ours, in seconds.
     pub clock_ahead: i64,
-    /// Where it says that its device service is; `0.0.0.0` for itself.
+    /// The announced URLs of its device service; `0.0.0.0` stands for itself.
     pub urls: String,
     pub with_scopes: bool,
 }
@@ -68,7 +68,7 @@ impl Camera {
         }
     }
 
-    /// One that wants a password.
+    /// Creates a camera with authentication.
     pub fn with_lock(number: u32, lock: Lock) -> Self {
         Self { lock, ..Self::new(number) }
     }
@@ -78,7 +78,7 @@ impl Camera {
     }
 }
 
-/// The addresses are those of `127.0.1.1` and so on.
+/// Returns the address: `127.0.1.1` and so on.
 pub fn address(number: u32) -> IpAddr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 0, 1, 1)) + number).into()
 }
@@ -99,7 +99,7 @@ pub fn tls_url(number: u32) -> String {
     format!("https://{}:{TLS_PORT}/onvif/device_service", address(number))
 }
 
-/// The scope that says where it is.
+/// Returns its location scope.
 pub fn location(number: u32) -> String {
     format!("onvif://www.onvif.org/location/row{}", number % 10)
 }

@@ -1,4 +1,4 @@
-//! Whether a request comes from somebody who knows the password.
+//! Verification of passwords.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -8,10 +8,10 @@ use sha1::Sha1;
 
 use super::camera::USER;
 
-/// The challenge of a camera that wants HTTP digest.
+/// The HTTP digest challenge of cameras.
 pub(super) const CHALLENGE: &str = r#"Digest realm="farm", qop="auth", nonce="b2a1f0c4", opaque="5ccc", algorithm=MD5"#;
 
-/// A WS-UsernameToken with a digest, made within five seconds of `now`.
+/// Returns whether a message has a WS-UsernameToken with a digest created within five seconds of `now`.
 pub(super) fn has_token(message: &str, password: &str, now: Timestamp) -> Option<bool> {
     let (created, nonce) = (element(message, "Created")?, element(message, "Nonce")?);
     let age = now.duration_since(created.parse().ok()?);
@@ -21,7 +21,7 @@ pub(super) fn has_token(message: &str, password: &str, now: Timestamp) -> Option
     Some(is_right && element(message, "Username")? == USER && age.abs() < SignedDuration::from_secs(5))
 }
 
-/// An `Authorization` header that meets [`CHALLENGE`] for a POST (RFC 7616, 3.4.1).
+/// Returns whether an `Authorization` header answers [`CHALLENGE`] for a POST (RFC 7616, 3.4.1).
 pub(super) fn has_digest(authorization: &str, password: &str, path: &str) -> Option<bool> {
     let field = |name: &str| {
         let rest = authorization.split_once(&format!(" {name}="))?.1;
@@ -39,7 +39,7 @@ pub(super) fn has_digest(authorization: &str, password: &str, path: &str) -> Opt
     )
 }
 
-/// The text of the first element of that name.
+/// Returns the text of the first element of that name.
 pub(super) fn element<'a>(message: &'a str, name: &str) -> Option<&'a str> {
     let tags = message.split('<').filter_map(|tag| tag.split_once('>'));
     let mut named = tags.filter(|(tag, _)| tag.split(' ').next() == Some(name));

@@ -1,4 +1,4 @@
-//! The cameras' side of WS-Discovery.
+//! WS-Discovery of the simulated cameras.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::messages;
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
 const PORT: u16 = 3702;
-/// Answers are spread over this time (WS-Discovery, APP_MAX_DELAY).
+/// Responses are spread over this time (WS-Discovery, APP_MAX_DELAY).
 const SPREAD: Duration = Duration::from_millis(500);
-/// In so many steps.
+/// In this many steps.
 const STEPS: usize = 50;
 
-/// What a camera says unasked.
+/// An announcement of a camera.
 pub(super) enum Announcement {
     Hello(IpAddr),
     Bye(IpAddr),
@@ -51,7 +51,7 @@ async fn listen(group: UdpSocket, site: Arc<Site>) {
         let Some(id) = element(message, "a:MessageID").filter(|_| message.contains("discovery/Probe<")) else {
             continue;
         };
-        // A message that comes once more is answered once.
+        // A repeated message is answered once.
         if last != id {
             last = id.to_owned();
             site.probes.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +60,7 @@ async fn listen(group: UdpSocket, site: Arc<Site>) {
     }
 }
 
-/// Every camera answers from its own address, one after the other.
+/// Sends the responses of all cameras, each from its own address.
 async fn answer(site: Arc<Site>, id: String, to: SocketAddr) {
     let cameras: Vec<Camera> = site.lock().values().filter(|camera| camera.is_on).cloned().collect();
     for group in cameras.chunks(cameras.len().div_ceil(STEPS).max(1)) {
@@ -84,7 +84,7 @@ async fn answer(site: Arc<Site>, id: String, to: SocketAddr) {
 
 async fn hesitate(time: Duration, socket: UdpSocket, message: Vec<u8>, to: SocketAddr) {
     tokio::time::sleep(time).await;
-    let _ = socket.send_to(&message, to).await; // who asked may be gone
+    let _ = socket.send_to(&message, to).await; // the client may have ended
 }
 
 async fn announce(mut announced: mpsc::UnboundedReceiver<Announcement>, site: Arc<Site>) {

@@ -1,4 +1,4 @@
-//! The cameras' web server: one for all, which knows the camera by the address a connection comes to.
+//! The web server of all cameras, which identifies the camera by the local address of a connection.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use super::{PORT, Site, TLS_PORT, messages};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A certificate for all cameras, signed by itself.
+/// Creates a self-signed certificate for all cameras.
 pub(super) fn certificate(cameras: &BTreeMap<IpAddr, Camera>) -> (rcgen::Certificate, KeyPair) {
     let mut params = CertificateParams::default();
     params.subject_alt_names = cameras.keys().copied().map(SanType::IpAddress).collect();
@@ -85,7 +85,7 @@ async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, site: Arc<Site>
 
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, address: IpAddr, site: &Site) {
     let service = service_fn(async |request| Ok::<_, Infallible>(respond(request, address, site).await));
-    // Clients hang up whenever they like.
+    // Clients may close connections at any time.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -93,7 +93,7 @@ async fn respond(request: Request<Incoming>, address: IpAddr, site: &Site) -> Re
     let Some(camera) = site.camera(address) else { return response(StatusCode::NOT_FOUND, full("")) };
     let path = request.uri().path().to_owned();
     let authorization = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    // Cameras understand no chunks.
+    // Cameras do not support chunked requests.
     let is_chunked = !request.headers().contains_key("content-length");
     let body = Limited::new(request.into_body(), 65_536).collect().await;
     let message = body.ok().and_then(|body| String::from_utf8(body.to_bytes().into()).ok()).filter(|_| !is_chunked);
@@ -101,7 +101,7 @@ async fn respond(request: Request<Incoming>, address: IpAddr, site: &Site) -> Re
         return response(StatusCode::BAD_REQUEST, full(messages::fault("Sender", "WellFormed", "no SOAP message")));
     };
     site.requests.fetch_add(1, Ordering::Relaxed);
-    site.asked.lock().unwrap().entry(address).or_default().push(name.to_owned());
+    site.requests_by_camera.lock().unwrap().entry(address).or_default().push(name.to_owned());
     let answer = match refusal(&camera, name, message, authorization.as_deref(), &path) {
         Some(refusal) => return refusal,
         None => messages::answer(&camera, name, element(message, "ProfileToken").unwrap_or_default()),
@@ -120,7 +120,7 @@ async fn respond(request: Request<Incoming>, address: IpAddr, site: &Site) -> Re
     }
 }
 
-/// What somebody is told who does not know the password. Everybody may ask for the time.
+/// Returns the response to a client without the password. The time is available to everyone.
 fn refusal(
     camera: &Camera,
     name: &str,
@@ -149,7 +149,7 @@ fn refusal(
     Some(refusal)
 }
 
-/// The name of the element in the body.
+/// Returns the name of the element in the body.
 fn request_of(message: &str) -> Option<&str> {
     let body = message.split_once("Body>")?.1.trim_start().strip_prefix('<')?;
     body.split(|c: char| !c.is_alphanumeric()).next()

@@ -1,4 +1,4 @@
-//! What cameras say, as the ONVIF and WS-Discovery specifications have it.
+//! Messages of cameras, as in the ONVIF and WS-Discovery specifications.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use super::PORT;
 use super::camera::{Camera, address, location, mac, uuid};
 
-/// A SOAP message with all prefixes that bodies use.
+/// Returns a SOAP message with all prefixes that bodies use.
 pub(super) fn envelope(header: &str, body: &str) -> String {
     format!(
         r#"<?xml version="1.0" encoding="UTF-8"?>
@@ -34,7 +34,7 @@ pub(super) fn fault(code: &str, subcode: &str, reason: &str) -> String {
     )
 }
 
-/// What a camera says of itself in answers to probes and when it comes.
+/// Returns the part that announces a camera in probe matches and Hello.
 fn presentation(camera: &Camera) -> String {
     let scopes = if camera.with_scopes { scopes(camera.number).join(" ") } else { String::new() };
     let (uuid, urls) = (uuid(camera.number), &camera.urls);
@@ -72,14 +72,14 @@ fn scopes(number: u32) -> [String; 3] {
     ]
 }
 
-/// The camera's clock.
+/// Returns the camera's clock.
 pub(super) fn now(camera: &Camera) -> Timestamp {
     let ahead = Duration::from_secs(camera.clock_ahead.unsigned_abs());
     let now = SystemTime::now();
     Timestamp::try_from(if camera.clock_ahead < 0 { now - ahead } else { now + ahead }).unwrap()
 }
 
-/// The answer to a request, none if the camera does not know it.
+/// Returns the response to a request; `None` if the camera does not support it.
 pub(super) fn answer(camera: &Camera, request: &str, token: &str) -> Option<String> {
     let number = camera.number;
     let answer = match request {

@@ -1,5 +1,5 @@
-//! Cameras by the thousand, in one thread: each has an address of its own, answers WS-Discovery, has the parts of
-//! ONVIF's device and media services that a client needs to find its way, and really checks passwords. Some misbehave.
+//! Thousands of simulated cameras in one thread. Each has an address, responds to WS-Discovery, implements the required
+//! parts of ONVIF's device and media services, and verifies passwords. Some misbehave.
 
 pub mod camera;
 mod credentials;
@@ -21,12 +21,12 @@ use self::camera::Camera;
 use self::discovery::Announcement;
 use super::namespace::Namespace;
 
-/// The port of every camera's device service.
+/// The port of the device services.
 pub const PORT: u16 = 8080;
-/// Likewise with TLS.
+/// The port with TLS.
 pub const TLS_PORT: u16 = 8443;
 
-/// The cameras. They go when this is dropped.
+/// The cameras; they end on drop.
 pub struct Farm {
     site: Arc<Site>,
     announcements: mpsc::UnboundedSender<Announcement>,
@@ -35,11 +35,11 @@ pub struct Farm {
     certificate: String,
 }
 
-/// What all parts of the farm see.
+/// The shared state of all cameras.
 struct Site {
     cameras: Mutex<BTreeMap<IpAddr, Camera>>,
-    /// The names of the requests each camera got.
-    asked: Mutex<BTreeMap<IpAddr, Vec<String>>>,
+    /// The names of requests, by camera.
+    requests_by_camera: Mutex<BTreeMap<IpAddr, Vec<String>>>,
     requests: AtomicUsize,
     probes: AtomicUsize,
     connections: AtomicUsize,
@@ -47,11 +47,11 @@ struct Site {
 }
 
 impl Farm {
-    /// Cameras on the loopback interface of a namespace. They answer as soon as this returns.
+    /// Starts cameras on the loopback interface of a namespace; they respond when this returns.
     pub fn start(namespace: &Namespace, cameras: impl IntoIterator<Item = Camera>) -> Self {
         let site = Arc::new(Site {
             cameras: Mutex::new(cameras.into_iter().map(|camera| (camera.address(), camera)).collect()),
-            asked: Mutex::default(),
+            requests_by_camera: Mutex::default(),
             requests: AtomicUsize::default(),
             probes: AtomicUsize::default(),
             connections: AtomicUsize::default(),
@@ -69,49 +69,49 @@ impl Farm {
                 http::serve(Arc::clone(&shared), &certificate, &key).await;
                 discovery::serve(shared, announced).await;
                 ready.send(()).unwrap();
-                let _ = ended.await; // whoever had the other end is gone
+                let _ = ended.await; // the receiver may have ended
             });
         });
         is_ready.recv().unwrap();
         Self { site, announcements, end: Some(end), thread: Some(thread), certificate: pem }
     }
 
-    /// Changes what a camera is like.
+    /// Changes a camera.
     pub fn change(&self, number: u32, change: impl FnOnce(&mut Camera)) {
         change(self.site.lock().get_mut(&camera::address(number)).unwrap());
     }
 
-    /// A camera says that it has come, to everyone.
+    /// Sends a camera's Hello.
     pub fn hello(&self, number: u32) {
         self.announcements.send(Announcement::Hello(camera::address(number))).unwrap();
     }
 
-    /// A camera says that it goes.
+    /// Sends a camera's Bye.
     pub fn bye(&self, number: u32) {
         self.announcements.send(Announcement::Bye(camera::address(number))).unwrap();
     }
 
-    /// The names of the requests a camera got since the last time this was called.
-    pub fn asked(&self, number: u32) -> Vec<String> {
-        self.site.asked.lock().unwrap().remove(&camera::address(number)).unwrap_or_default()
+    /// Returns the names of a camera's requests since the last call.
+    pub fn take_requests(&self, number: u32) -> Vec<String> {
+        self.site.requests_by_camera.lock().unwrap().remove(&camera::address(number)).unwrap_or_default()
     }
 
-    /// How many requests all cameras got.
+    /// Returns the number of requests to all cameras.
     pub fn requests(&self) -> usize {
         self.site.requests.load(Ordering::Relaxed)
     }
 
-    /// How many different probes there were.
+    /// Returns the number of different probes.
     pub fn probes(&self) -> usize {
         self.site.probes.load(Ordering::Relaxed)
     }
 
-    /// How many connections there were at once, at most.
+    /// Returns the maximum number of concurrent connections.
     pub fn most_connections(&self) -> usize {
         self.site.most_connections.load(Ordering::Relaxed)
     }
 
-    /// The certificate of all cameras' TLS, in PEM.
+    /// Returns the TLS certificate of all cameras, in PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
@@ -122,7 +122,7 @@ impl Site {
         self.cameras.lock().unwrap()
     }
 
-    /// The camera that has this address and is on.
+    /// Returns the camera with this address, if it is on.
     fn camera(&self, address: IpAddr) -> Option<Camera> {
         self.lock().get(&address).filter(|camera| camera.is_on).cloned()
     }

@@ -1,9 +1,7 @@
-//! A node among cameras.
+//! A node with cameras on its network.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
@@ -14,12 +12,11 @@ use super::camera::Camera;
 use super::{Farm, PORT, TLS_PORT};
 use crate::namespace::Namespace;
 use crate::node::{Agent, Node, akri, built_components};
-use crate::skip::is_root;
 
-/// A property of the Configuration: its name, its value and whether that comes from a Secret.
+/// A property of the Configuration: name, value, and whether it is from a Secret.
 pub type Property<'a> = (&'a str, &'a str, bool);
 
-/// The node, and a network with nothing on it but the node and cameras.
+/// A node in an isolated network with cameras.
 pub struct Place {
     pub node: Node,
     pub farm: Farm,
@@ -27,9 +24,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// None, with the reason, where it can't be had.
+    /// Creates the place. `None`, with the reason printed, where that is not possible.
     pub fn new(cameras: impl IntoIterator<Item = Camera>) -> Option<Self> {
-        let namespace = is_root().then(Namespace::new)??;
+        let namespace = Namespace::new()?;
         let farm = Farm::start(&namespace, cameras);
         let place = Self { node: Node::new(), farm, namespace };
         fs::copy(built_components().join("onvif.wasm"), place.node.path("components/onvif.wasm")).unwrap();
@@ -39,23 +36,17 @@ impl Place {
         Some(place)
     }
 
-    /// All these nodes use what was compiled for the first of them, which takes seconds, or on a busy machine longer than a
-    /// story waits for anything.
+    /// Compiles the handler, which takes seconds, before a story waits for anything.
     fn compile_once(&self) {
-        static COMPILED: OnceLock<PathBuf> = OnceLock::new();
-        let compiled = COMPILED.get_or_init(|| {
-            let cache = built_components().join("../compiled-for-stories");
-            let mut inspect = Command::new(akri());
-            inspect.env("XDG_CACHE_HOME", &cache).args(["handler", "inspect"]);
-            let inspected = inspect.arg(built_components().join("onvif.wasm")).output().unwrap();
+        static COMPILED: OnceLock<()> = OnceLock::new();
+        COMPILED.get_or_init(|| {
+            let component = built_components().join("onvif.wasm");
+            let inspected = self.node.akri(&["handler", "inspect", component.to_str().unwrap()]);
             assert!(inspected.status.success(), "{inspected:?}");
-            cache.join("akri")
         });
-        fs::create_dir(self.node.path("state")).unwrap();
-        symlink(compiled, self.node.path("state/compiled")).unwrap();
     }
 
-    /// The handler, which may reach the loopback interface and nothing else; `tls` is lines of YAML of its HTTP grant.
+    /// Writes the handler with a grant for loopback only; `tls` is lines of YAML of its HTTP grant.
     pub fn write_handler(&self, interval: &str, tls: &str) {
         let spec = format!(
             r#"  interval: {interval}
@@ -72,7 +63,7 @@ impl Place {
         self.node.write_handler("onvif", "onvif.wasm", &spec);
     }
 
-    /// The Configuration `camera`, and the Secret that some of its properties come from; `details` is lines of YAML.
+    /// Writes the Configuration `camera`, and the Secret with some of its properties; `details` is lines of YAML.
     pub fn write_cameras(&self, details: &str, properties: &[Property<'_>]) {
         let secret = |name: &str| json!({"secretKeyRef": {"name": "cameras", "key": name}});
         let property = |(name, value, from_secret): &Property<'_>| match from_secret {
@@ -94,12 +85,12 @@ impl Place {
         );
     }
 
-    /// Starts the agent on this network.
+    /// Starts the agent in this network.
     pub fn start(&self) -> Agent {
         self.node.start_by(self.namespace.command(&akri()), &[])
     }
 
-    /// `akri discover` of the Configuration, on this network.
+    /// Runs `akri discover` with the Configuration in this network.
     pub fn discover(&self, flags: &[&str]) -> Output {
         let mut command: Command = self.namespace.command(&akri());
         command.arg("discover").arg(self.node.path("manifests/camera.yaml"));
@@ -107,7 +98,7 @@ impl Place {
     }
 }
 
-/// A property of an Instance.
+/// Returns a property of an Instance.
 pub fn property<'a>(instance: &'a Instance, name: &str) -> Option<&'a str> {
     instance.spec.broker_properties.get(&format!("ONVIF_DEVICE_{name}")).map(String::as_str)
 }

@@ -1,4 +1,4 @@
-//! OPC UA servers that break the rules, or the peace, each at one point of a conversation.
+//! OPC UA servers that violate the protocol, each at one point of a conversation.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,41 +7,41 @@ use std::thread;
 const CHANNEL: u32 = 7;
 const TOKEN: u32 = 9;
 
-/// What a server does, and what is said of it then.
+/// A server's behaviour, and the expected error.
 pub struct Behaviour {
     pub name: &'static str,
-    pub said: &'static str,
+    pub printed: &'static str,
     act: fn(TcpStream) -> io::Result<()>,
 }
 
-/// Lists servers until nothing more goes into a response, with names that take most memory when they are read.
-pub const CROWD: Behaviour = Behaviour { name: "lists a crowd", said: "", act: crowd };
+/// Lists as many servers as fit into a response, with names that take much memory when parsed.
+pub const CROWD: Behaviour = Behaviour { name: "lists a crowd", printed: "", act: crowd };
 
-/// Says at great length that it is somebody else, whoever is looked for.
-pub const BOASTER: Behaviour = Behaviour { name: "boasts", said: "", act: boast };
+/// Reports the identity of another server, in a long response.
+pub const BOASTER: Behaviour = Behaviour { name: "boasts", printed: "", act: boast };
 
-/// All others there are.
+/// All other behaviours.
 #[rustfmt::skip]
 pub const BEHAVIOURS: &[Behaviour] = &[
-    Behaviour { name: "hangs up", said: "the connection broke off", act: |mut stream| receive(&mut stream) },
-    Behaviour { name: "breaks off", said: "the connection broke off", act: |_| Ok(()) },
-    Behaviour { name: "is silent", said: "no answer within", act: wait },
-    Behaviour { name: "speaks HTTP", said: r#"what came is no OPC UA: it begins with "HTTP/1.1""#, act: speak_http },
-    Behaviour { name: "stalls after Hello", said: "no answer within", act: stall },
-    Behaviour { name: "drips", said: "no answer within", act: drip },
-    Behaviour { name: "refuses", said: "it answers BadTcpServerTooBusy: come back tomorrow", act: refuse },
-    Behaviour { name: "sends a huge chunk", said: "it sent a chunk of 4294967295 bytes (at most 65536)", act: send_huge },
-    Behaviour { name: "sends chunks without end", said: "its response has more than 256 chunks", act: send_many },
-    Behaviour { name: "sends bytes without end", said: "its response has more than", act: send_much },
-    Behaviour { name: "gives up", said: "it answers BadResponseTooLarge: too much", act: give_up },
-    Behaviour { name: "answers for another token", said: "it sent a chunk for another token", act: mistake_token },
-    Behaviour { name: "answers before it is asked", said: "it sent what it was not asked for", act: blurt },
-    Behaviour { name: "nests diagnostics", said: "its response can't be read", act: nest },
-    Behaviour { name: "claims 2 GiB of XML", said: "its response can't be read", act: claim_xml },
+    Behaviour { name: "hangs up", printed: "the connection broke off", act: |mut stream| receive(&mut stream) },
+    Behaviour { name: "breaks off", printed: "the connection broke off", act: |_| Ok(()) },
+    Behaviour { name: "is silent", printed: "no answer within", act: wait },
+    Behaviour { name: "speaks HTTP", printed: r#"what came is no OPC UA: it begins with "HTTP/1.1""#, act: speak_http },
+    Behaviour { name: "stalls after Hello", printed: "no answer within", act: stall },
+    Behaviour { name: "drips", printed: "no answer within", act: drip },
+    Behaviour { name: "refuses", printed: "it answers BadTcpServerTooBusy: come back tomorrow", act: refuse },
+    Behaviour { name: "sends a huge chunk", printed: "it sent a chunk of 4294967295 bytes (at most 65536)", act: send_huge },
+    Behaviour { name: "sends chunks without end", printed: "its response has more than 256 chunks", act: send_many },
+    Behaviour { name: "sends bytes without end", printed: "its response has more than", act: send_much },
+    Behaviour { name: "gives up", printed: "it answers BadResponseTooLarge: too much", act: give_up },
+    Behaviour { name: "answers for another token", printed: "it sent a chunk for another token", act: mistake_token },
+    Behaviour { name: "answers before it is asked", printed: "it sent what it was not asked for", act: blurt },
+    Behaviour { name: "nests diagnostics", printed: "its response can't be read", act: nest },
+    Behaviour { name: "claims 2 GiB of XML", printed: "its response can't be read", act: claim_xml },
 ];
 
 impl Behaviour {
-    /// Behaves so at an address, to whoever comes, until the stories end.
+    /// Serves at an address until the stories end.
     pub fn start(&self, address: SocketAddr) {
         let listener = TcpListener::bind(address).unwrap();
         let act = self.act;
@@ -53,7 +53,7 @@ impl Behaviour {
     }
 }
 
-/// Until the other side has enough.
+/// Waits until the peer closes the connection.
 fn wait(mut stream: TcpStream) -> io::Result<()> {
     io::copy(&mut stream, &mut io::sink()).map(|_| ())
 }
@@ -69,7 +69,7 @@ fn stall(mut stream: TcpStream) -> io::Result<()> {
     wait(stream)
 }
 
-/// A byte now and then: each read of the other side gets something.
+/// Sends a byte now and then, so that each read returns something.
 fn drip(mut stream: TcpStream) -> io::Result<()> {
     receive(&mut stream)?;
     for byte in acknowledgement().into_iter().cycle() {
@@ -148,7 +148,7 @@ fn boast(stream: TcpStream) -> io::Result<()> {
     respond(stream, &[header, vec![1, 0, 0, 0], endpoint, rest].concat())
 }
 
-/// A server on loopback, with a product URI and a name that take most memory when they are read.
+/// Returns a server on loopback whose product URI and name take much memory when parsed.
 fn application(uri: &str, length: usize) -> Vec<u8> {
     let text = string(&"\u{1}".repeat(length));
     let null = [0xff; 8]; // gateway, profile
@@ -156,7 +156,7 @@ fn application(uri: &str, length: usize) -> Vec<u8> {
     [string(uri), text.clone(), vec![2], text, vec![0; 4], null.to_vec(), vec![1, 0, 0, 0], url].concat()
 }
 
-/// In chunks.
+/// Sends a response in chunks.
 fn respond(stream: TcpStream, response: &[u8]) -> io::Result<()> {
     let mut stream = open(stream)?;
     let mut chunks = response.chunks(60_000).peekable();
@@ -167,7 +167,7 @@ fn respond(stream: TcpStream, response: &[u8]) -> io::Result<()> {
     wait(stream)
 }
 
-/// A response to FindServers up to its diagnostics.
+/// Returns a response to FindServers up to its diagnostics.
 fn response_header() -> Vec<u8> {
     [[1, 0, 0xa9, 1].as_slice(), &[0; 16]].concat()
 }
@@ -178,7 +178,7 @@ fn answer(stream: TcpStream, token: u32, body: &[u8]) -> io::Result<()> {
     wait(stream)
 }
 
-/// Until the other side hangs up.
+/// Sends bytes until the peer closes the connection.
 fn flood(mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
     loop {
         stream.write_all(bytes)?;
@@ -194,7 +194,7 @@ fn acknowledgement() -> Vec<u8> {
     chunk(b"ACKF", &[0u32, 65_536, 65_536, 0, 0].map(u32::to_le_bytes).each_ref().map(<[u8; 4]>::as_slice))
 }
 
-/// Goes on as it should until it has been asked something.
+/// Handles a conversation up to the request.
 fn open(mut stream: TcpStream) -> io::Result<TcpStream> {
     acknowledge(&mut stream)?;
     receive(&mut stream)?;
@@ -226,7 +226,7 @@ fn string(text: &str) -> Vec<u8> {
     [&u32::try_from(text.len()).unwrap().to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// One chunk of the other side.
+/// Receives one chunk.
 fn receive(stream: &mut TcpStream) -> io::Result<()> {
     let mut header = [0; 8];
     stream.read_exact(&mut header)?;

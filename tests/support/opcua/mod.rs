@@ -1,4 +1,4 @@
-//! OPC UA peers: servers and discovery servers by asyncua and node-opcua, and ones that break the rules.
+//! OPC UA peers: servers and discovery servers by asyncua and node-opcua, and hostile ones.
 
 pub mod hostile;
 
@@ -17,12 +17,12 @@ use tokio::time::timeout;
 
 use super::namespace::Namespace;
 use super::node::{Node, built_components};
-use super::skip::skip;
+use super::skip::{is_left_to_make_test, skip};
 
-/// How long a peer may take to start: some make certificates, and several start at once.
+/// Time for a peer to start: some create certificates, and several start at once.
 const START: Duration = Duration::from_secs(120);
 
-/// What the stories' handler may reach: loopback, by whatever name.
+/// The grant of the stories' handler: loopback, by any name.
 pub const LOOPBACK: &str = "  grants:
     tcp:
     - networks: [127.0.0.0/8, '::1']
@@ -30,20 +30,20 @@ pub const LOOPBACK: &str = "  grants:
     names: ['*']
 ";
 
-/// A node with the handler: rounds every 300 ms.
+/// Creates a node with the handler and an interval of 300 ms.
 pub fn node() -> Node {
     let node = Node::new();
     add_handler(&node, &format!("  interval: 300ms\n{LOOPBACK}  limits:\n    round: 30s\n    notes: 32\n"));
     node
 }
 
-/// Adds the handler to a node; `spec` is lines of YAML with their indentation.
+/// Adds the handler to a node; `spec` is indented lines of YAML.
 pub fn add_handler(node: &Node, spec: &str) {
     fs::copy(built_components().join("opcua.wasm"), node.path("components/opcua.wasm")).unwrap();
     node.write_handler("opcua", "opcua.wasm", spec);
 }
 
-/// A Configuration named `plant` with these discovery URLs; `rest` is more lines of its details.
+/// Writes a Configuration named `plant` with these discovery URLs; `rest` is more lines of its details.
 pub fn write_configuration(node: &Node, discovery_urls: &[&str], rest: &str) {
     let urls: Vec<String> = discovery_urls.iter().map(|url| format!("          - {url}\n")).collect();
     let urls = urls.concat();
@@ -51,14 +51,14 @@ pub fn write_configuration(node: &Node, discovery_urls: &[&str], rest: &str) {
     node.write_configuration("plant", "opcua", &details, "");
 }
 
-/// A round of `akri discover` with that Configuration.
+/// Runs a round of `akri discover` with that Configuration.
 pub fn discover(node: &Node, discovery_urls: &[&str], rest: &str) -> Output {
     write_configuration(node, discovery_urls, rest);
     let text = fs::read_to_string(node.path("manifests/plant.yaml")).unwrap();
     node.discover(&text, &["-o", "json"])
 }
 
-/// The ids of the devices of a round, in ascending order.
+/// Returns the ids of the devices of a round, in ascending order.
 pub fn found(output: &Output) -> Vec<String> {
     let devices: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let mut ids: Vec<String> =
@@ -67,43 +67,43 @@ pub fn found(output: &Output) -> Vec<String> {
     ids
 }
 
-/// What a round says beside its devices.
+/// Returns the warnings of a round.
 pub fn warnings(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A machine on loopback that no other story uses, nor another run of them.
+/// Returns a loopback address that no other story or run uses.
 pub fn machine() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | high & 0x3f, low, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The URL of a server.
+/// Returns the URL of a server.
 pub fn url(machine: Ipv4Addr, port: u16) -> String {
     format!("opc.tcp://{machine}:{port}/")
 }
 
-/// An entry of a discovery server.
+/// Returns an entry of a discovery server.
 pub fn entry(name: &str, url: &str) -> Value {
     json!({"uri": format!("urn:{name}"), "name": name, "urls": [url]})
 }
 
-/// A discovery server by asyncua that lists these, registered or not, from then on.
+/// Starts a discovery server by asyncua that lists these entries.
 pub async fn discovery_server(url: &str, entries: &[Value]) -> Option<Peer> {
     let wanted = json!({"url": url, "uri": "urn:lds", "name": "LDS", "type": "DiscoveryServer", "entries": entries});
     Peer::asyncua(&wanted).await
 }
 
-/// A server by asyncua that registers nowhere.
+/// Starts a server by asyncua that does not register.
 pub async fn server(name: &str, url: &str) -> Option<Peer> {
     Peer::asyncua(&json!({"url": url, "uri": format!("urn:{name}"), "name": name})).await
 }
 
-/// What `tests/peers/opcua_client.py` takes for so many rounds in which so many servers have to answer.
+/// Returns the durations measured by `tests/peers/opcua_client.py` for that many rounds and servers.
 ///
 /// # Panics
-/// If fewer do, or asyncua is not installed.
+/// If fewer servers answer, or asyncua is not installed.
 pub fn ask_by_asyncua(url: &str, rounds: usize, servers: usize) -> Vec<Duration> {
     let mut command = Command::new(installed("python/bin/python").unwrap());
     let output = command.arg(script("opcua_client.py")).args([url, &rounds.to_string()]).output().unwrap();
@@ -115,26 +115,27 @@ pub fn ask_by_asyncua(url: &str, rounds: usize, servers: usize) -> Vec<Duration>
     taken
 }
 
-/// A port that nobody uses; nor, most likely, the one after it.
+/// Returns a free port; the next one is most likely free, too.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A peer as a process; killed when this goes.
+/// A peer process; it is killed on drop.
 pub struct Peer {
     child: Child,
 }
 
 impl Peer {
-    /// By asyncua. `wanted` is what `tests/peers/opcua_asyncua.py` reads. None, with the reason, if it is not installed.
+    /// Starts a peer by asyncua. `wanted` is the input of `tests/peers/opcua_asyncua.py`. `None`, with the reason
+    /// printed, if it is not installed.
     pub async fn asyncua(wanted: &Value) -> Option<Self> {
         let mut command = Command::new(installed("python/bin/python")?);
         command.arg(script("opcua_asyncua.py")).arg(wanted.to_string());
         Some(Self::start(&mut command).await)
     }
 
-    /// By node-opcua, in a network of its own. `wanted` is what `tests/peers/opcua_node.js` reads. The certificate of a
-    /// name is made once.
+    /// Starts a peer by node-opcua in its own network. `wanted` is the input of `tests/peers/opcua_node.js`.
+    /// Certificates are created once per name.
     pub async fn node_opcua(network: &Namespace, name: &str, wanted: &Value) -> Option<Self> {
         let modules = installed("node/node_modules")?;
         let mut command = network.command(Path::new("node"));
@@ -142,7 +143,7 @@ impl Peer {
         Some(Self::start(command.env("NODE_PATH", modules)).await)
     }
 
-    /// Returns when it says that it is ready.
+    /// Starts a command and waits until it is ready.
     async fn start(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
@@ -157,7 +158,7 @@ impl Peer {
         peer
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Stops it with SIGTERM and waits for its end.
     pub fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap();
@@ -171,7 +172,7 @@ impl Drop for Peer {
     }
 }
 
-/// Where a peer of node-opcua keeps its certificate and key.
+/// Returns the directory of a node-opcua peer's certificate and key.
 pub fn certificates(name: &str) -> PathBuf {
     peers().join("opcua-certificates").join(name)
 }
@@ -181,6 +182,9 @@ fn peers() -> PathBuf {
 }
 
 fn installed(path: &str) -> Option<PathBuf> {
+    if is_left_to_make_test() {
+        return None;
+    }
     let path = peers().join(path);
     if !path.exists() {
         skip(&format!("there is no {}: run 'make peers'", path.display()));

@@ -1,4 +1,4 @@
-//! USB cameras: a controller, its root hub and UVC cameras with two video nodes each, as Linux shows them.
+//! Simulated USB cameras: a controller, its root hub and UVC cameras with two video nodes each, as Linux shows them.
 
 use super::sysfs::Device;
 
@@ -7,16 +7,16 @@ const CONTROLLER: &str = "/devices/pci0000:00/0000:00:14.0";
 /// A camera in a port of the root hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Camera {
-    /// From 1. It says where the camera is, whatever it was numbered.
+    /// The port, from 1, which identifies the camera's location.
     pub port: u32,
-    /// Its number on the bus, from 2: the hub has 1.
+    /// The device number on the bus, from 2: the hub has 1.
     pub number: u32,
-    /// The number of its first video node, the one that captures; the second one has metadata.
+    /// The number of its first video node, for capturing; the second one has metadata.
     pub video: u32,
 }
 
 impl Camera {
-    /// The camera in a port when all cameras were there from the start.
+    /// Returns the camera of a port if all cameras were present from the start.
     pub fn in_port(port: u32) -> Self {
         Self { port, number: port + 1, video: 2 * (port - 1) }
     }
@@ -25,22 +25,22 @@ impl Camera {
         format!("CAM{:05}", self.port)
     }
 
-    /// Path of the USB device without `/sys`.
+    /// Returns the path of the USB device without `/sys`.
     pub fn devpath(&self) -> String {
         format!("{CONTROLLER}/usb1/1-{}", self.port)
     }
 
-    /// The node that captures.
+    /// Returns the video node for capturing.
     pub fn video_node(&self) -> String {
         format!("/dev/video{}", self.video)
     }
 
-    /// The node of the USB device.
+    /// Returns the node of the USB device.
     pub fn usb_node(&self) -> String {
         format!("/dev/bus/usb/001/{:03}", self.number)
     }
 
-    /// Its devices in the order they appear: five.
+    /// Returns its five devices in the order they appear.
     pub fn devices(&self) -> Vec<Device> {
         let video = |index: u32| self.video_device(index);
         vec![self.usb_device(), self.interface(0, 1), self.interface(1, 2), video(0), video(1)]
@@ -129,7 +129,7 @@ impl Camera {
     }
 }
 
-/// The controller and its root hub.
+/// Returns the controller and its root hub.
 pub fn controller() -> Vec<Device> {
     let pci = Device {
         devpath: CONTROLLER.to_owned(),

@@ -1,6 +1,5 @@
-//! A machine of its own for stories about hot-plug: real udevd, if wanted, over a made-up sysfs, in namespaces where it
-//! disturbs nobody. Its uevents are real ones: the kernel passes on what is injected (since Linux 4.18), to this network
-//! namespace alone.
+//! An isolated machine for stories about hot-plug: optionally the real udevd, over a simulated sysfs, in namespaces.
+//! Uevents are injected into this network namespace through the kernel (since Linux 4.18).
 
 pub mod camera;
 pub mod sysfs;
@@ -25,8 +24,8 @@ use super::skip::{is_root, skip};
 
 const UDEVD: &str = "/lib/systemd/systemd-udevd";
 
-/// What becomes of `/sys`, `/run` and `/dev`. `$1` is a directory with `sys`, or without it for the machine's own sysfs.
-/// It is read-only, as `udevadm trigger` would overwrite files that are no kernel's.
+/// Sets up `/sys`, `/run` and `/dev`. `$1` is a directory with `sys`, or without it for the machine's own sysfs. It is
+/// read-only, since `udevadm trigger` would overwrite the files.
 const SET_UP: &str = r#"
 set -e
 mount --make-rprivate /
@@ -40,9 +39,9 @@ echo ready
 exec cat
 "#;
 
-/// The machine. It goes, with all processes that were started on it, when this is dropped.
+/// The machine. It ends with all its processes on drop.
 pub struct Machine {
-    /// Keeps the namespaces; ends when its input does.
+    /// Keeps the namespaces; ends when its standard input is closed.
     holder: Child,
     udevd: Option<Child>,
     sysfs: Option<Sysfs>,
@@ -51,7 +50,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with a USB controller that nothing is plugged into. None, with the reason, where it can't be done.
+    /// Creates a machine with an empty USB controller. `None`, with the reason printed, where that is not possible.
     pub fn new() -> Option<Self> {
         let directory = usable()?;
         let sysfs = Sysfs::new(directory.path().join("sys"));
@@ -60,7 +59,7 @@ impl Machine {
         Some(machine)
     }
 
-    /// A machine with the devices of this one, but a `/dev` and udev of its own.
+    /// Creates a machine with this machine's devices, but its own `/dev` and udev.
     pub fn with_real_devices() -> Option<Self> {
         Self::start(usable()?, None)
     }
@@ -81,12 +80,12 @@ impl Machine {
         Some(Self { holder, udevd: None, sysfs, uevents, _directory: directory })
     }
 
-    /// A program that will run on this machine.
+    /// Returns a command that runs on the machine.
     pub fn command(&self, program: &Path) -> Command {
         self.entering(&["--mount", "--net"], program)
     }
 
-    /// A program that will see this machine's files from another network namespace, as a pod does.
+    /// Returns a command that sees the machine's files from another network namespace, as a pod does.
     pub fn command_in_pod(&self, program: &Path) -> Command {
         self.entering(&["--mount"], program)
     }
@@ -94,12 +93,12 @@ impl Machine {
     fn entering(&self, namespaces: &[&str], program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string()]).args(namespaces).arg("--").arg(program);
-        // udev's programs refuse a sysfs that is none, and a root directory that is not that of process 1.
+        // udev's programs refuse a sysfs that is not real, and a root directory other than that of process 1.
         command.env("SYSTEMD_DEVICE_VERIFY_SYSFS", "0").env("SYSTEMD_IGNORE_CHROOT", "1");
         command
     }
 
-    /// A path of this machine, as this process sees it.
+    /// Returns a path of the machine, as this process sees it.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
@@ -117,13 +116,14 @@ impl Machine {
         }
     }
 
-    /// Waits until udevd is through with everything.
-    pub async fn settle(&self) {
-        let settle = |timeout: &str| self.command(Path::new("udevadm")).args(["settle", "--timeout", timeout]).status();
-        assert!(settle("30").unwrap().success(), "udevd did not come to rest");
+    /// Waits until udevd is idle.
+    pub async fn wait_until_idle(&self) {
+        let wait_until_idle =
+            |timeout: &str| self.command(Path::new("udevadm")).args(["settle", "--timeout", timeout]).status();
+        assert!(wait_until_idle("30").unwrap().success(), "udevd did not come to rest");
     }
 
-    /// Cameras are plugged in, one right after the other.
+    /// Plugs in cameras in quick succession.
     pub fn plug(&self, cameras: &[Camera]) {
         for device in cameras.iter().flat_map(Camera::devices) {
             self.add(&device);
@@ -131,12 +131,12 @@ impl Machine {
         }
     }
 
-    /// A camera is plugged in, but nobody is told.
+    /// Plugs in a camera without a uevent.
     pub fn plug_silently(&self, camera: &Camera) {
         camera.devices().iter().for_each(|device| self.add(device));
     }
 
-    /// Cameras are pulled out.
+    /// Unplugs cameras.
     pub fn unplug(&self, cameras: &[Camera]) {
         let devices: Vec<Device> = cameras.iter().flat_map(Camera::devices).collect();
         for device in devices.iter().rev() {
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// As the kernel does before it tells: the device is in sysfs and, by devtmpfs, has its node.
+    /// Adds a device as the kernel does before it sends the uevent: in sysfs, and with its node in devtmpfs.
     fn add(&self, device: &Device) {
         self.sysfs.as_ref().unwrap().add(device);
         if let Some((name, major, minor)) = device.node() {
@@ -163,7 +163,7 @@ impl Machine {
         }
     }
 
-    /// The kernel says this to everyone who listens here.
+    /// Sends a kernel uevent to all listeners in the namespace.
     pub fn inject(&self, uevent: &[u8]) {
         let length = u32::try_from(16 + uevent.len()).unwrap();
         let (kind, request) = (0x10_u16, 1_u16); // the first type that is no control message; NLM_F_REQUEST
@@ -197,7 +197,7 @@ fn usable() -> Option<tempfile::TempDir> {
     Some(tempfile::tempdir().unwrap())
 }
 
-/// A netlink socket in the network namespace of a process: a socket stays in the namespace of the thread that made it.
+/// Opens a netlink socket in the network namespace of a process.
 fn netlink_of(process: u32) -> OwnedFd {
     let open = move || {
         let namespace = fs::File::open(format!("/proc/{process}/ns/net")).unwrap();

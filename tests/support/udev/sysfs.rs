@@ -1,5 +1,5 @@
-//! A tree of files like the kernel's sysfs, and the uevents that go with it
-//! (Documentation/ABI/stable/sysfs-bus-usb, Documentation/admin-guide/sysfs-rules.rst).
+//! A simulated sysfs, and its uevents (Documentation/ABI/stable/sysfs-bus-usb,
+//! Documentation/admin-guide/sysfs-rules.rst).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,12 +11,12 @@ pub struct Device {
     /// Path without `/sys`.
     pub devpath: String,
     pub subsystem: &'static str,
-    /// Whether its subsystem is a class; else it is a bus.
+    /// Whether its subsystem is a class; otherwise it is a bus.
     pub class: bool,
     pub driver: Option<&'static str>,
-    /// Of its `uevent` file.
+    /// The properties in its `uevent` file.
     pub properties: Vec<(&'static str, String)>,
-    /// Files: names and what is in them.
+    /// Attribute files: names and contents.
     pub attributes: Vec<(&'static str, String)>,
 }
 
@@ -29,12 +29,12 @@ impl Device {
         self.devpath.rsplit('/').next().unwrap()
     }
 
-    /// Its device node below /dev with major and minor number, if it has one.
+    /// Returns its device node below /dev with major and minor number, if it has one.
     pub fn node(&self) -> Option<(&str, u32, u32)> {
         Some((self.get("DEVNAME")?, self.get("MAJOR")?.parse().unwrap(), self.get("MINOR")?.parse().unwrap()))
     }
 
-    /// What the kernel sends when it is added or removed.
+    /// Returns the kernel's message when it is added or removed.
     pub fn uevent(&self, action: &str) -> Vec<u8> {
         let mut message = format!("{action}@{}\0ACTION={action}\0DEVPATH={}\0", self.devpath, self.devpath);
         message += &format!("SUBSYSTEM={}\0", self.subsystem);
@@ -42,7 +42,7 @@ impl Device {
         message.into_bytes()
     }
 
-    /// The directory that links to all devices of its subsystem.
+    /// Returns the directory with links to all devices of its subsystem.
     fn index(&self) -> String {
         if self.class { format!("/class/{}", self.subsystem) } else { format!("/bus/{}/devices", self.subsystem) }
     }
@@ -55,7 +55,7 @@ pub struct Sysfs {
 }
 
 impl Sysfs {
-    /// An empty tree in a directory of its own.
+    /// Creates an empty tree in a directory.
     pub fn new(root: PathBuf) -> Self {
         let tree = Self { root };
         tree.write("/kernel/uevent_seqnum", "1000\n");
@@ -69,7 +69,7 @@ impl Sysfs {
         &self.root
     }
 
-    /// The device appears, with everything that links to it.
+    /// Adds a device, with all links to it.
     pub fn add(&self, device: &Device) {
         let at = |name: &str| format!("{}/{name}", device.devpath);
         let uevent: String = device.properties.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
@@ -95,7 +95,7 @@ impl Sysfs {
         self.link(&format!("{}/{}", device.index(), device.name()), &device.devpath);
     }
 
-    /// The device and everything below it disappears.
+    /// Removes a device and everything below it.
     pub fn remove(&self, device: &Device) {
         fs::remove_file(self.path(&format!("{}/{}", device.index(), device.name()))).unwrap();
         if let Some((_, major, minor)) = device.node() {
@@ -114,7 +114,7 @@ impl Sysfs {
         fs::write(path, text).unwrap();
     }
 
-    /// A relative link, as sysfs has them.
+    /// Creates a relative link, as in sysfs.
     fn link(&self, from: &str, to: &str) {
         let path = self.path(from);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,7 +1,9 @@
-//! Component files, read within bounds.
+//! Bounded reading of component files.
 
 use std::path::{Path, PathBuf};
 
+use akri_model::grant::CompileLimits;
+use akri_model::text::hex;
 use akri_sandbox::{Component, Host};
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
@@ -10,10 +12,10 @@ use tokio::io::AsyncReadExt as _;
 
 use super::registry::Refusal;
 
-/// Largest component file.
+/// Limit on a component file, in bytes.
 pub(super) const MAX_COMPONENT: u64 = 64 << 20;
 
-/// A component file as it was read.
+/// The content of a component file.
 pub(super) struct ComponentFile {
     pub(super) path: PathBuf,
     bytes: Vec<u8>,
@@ -30,10 +32,10 @@ impl ComponentFile {
         Ok(Self { path, bytes, digest })
     }
 
-    /// Compiles it.
-    pub(super) async fn load(self, host: &Host) -> Result<Component, Refusal> {
+    /// Compiles the component within limits.
+    pub(super) async fn load(self, host: &Host, limits: &CompileLimits) -> Result<Component, Refusal> {
         let Self { path, bytes, .. } = self;
-        host.load(bytes).await.map_err(|error| Refusal::Load { path, reason: error.to_string() })
+        host.load_within(bytes, limits).await.map_err(|error| Refusal::Load { path, reason: error.to_string() })
     }
 }
 
@@ -45,7 +47,7 @@ fn locate(directories: &[PathBuf], name: &str) -> PathBuf {
 
 async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
     let failed = |source| Refusal::Read { path: path.to_owned(), source };
-    // A pipe would keep us waiting where it is opened, and a device has no end.
+    // Opening a pipe would block, and reading a device would not end.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
     if !file.metadata().await.map_err(failed)?.is_file() {
@@ -59,14 +61,6 @@ async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
     Ok(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // writing to a String can't fail
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -76,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_no_file_of_a_component_is_refused_by_name() {
+    async fn invalid_component_files_are_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::create_dir(path("directory.wasm")).unwrap();
@@ -92,14 +86,14 @@ mod tests {
         ] {
             let read = ComponentFile::read(&[directory.path().to_owned()], name).await;
             let Err(refusal) = read else { panic!("{name}") };
-            let told = refusal.to_string();
+            let expected = refusal.to_string();
             assert_eq!(refusal.reason(), reason, "{name}");
-            assert!(told.contains(what) && told.contains(path(name).to_str().unwrap()), "{told}");
+            assert!(expected.contains(what) && expected.contains(path(name).to_str().unwrap()), "{expected}");
         }
     }
 
     #[tokio::test]
-    async fn the_first_directory_that_has_it_counts() {
+    async fn first_directory_with_the_file_wins() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let directories = [first.path().to_owned(), second.path().to_owned()];
         fs::write(second.path().join("x.wasm"), "").unwrap();

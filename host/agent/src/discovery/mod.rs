@@ -1,49 +1,43 @@
-//! From Configurations to device sets: the registry of handlers, the rounds that are run with them, and what they and
-//! remote handlers say together.
+//! Discovery: the registry of component handlers, their rounds, and the results of components and remote handlers
+//! combined.
 
-pub mod admission;
 mod component_file;
-mod ears;
-mod pace;
+pub mod handler_activity;
+pub mod handler_reports;
+mod loader;
+mod multicast_triggers;
 pub mod properties;
 pub mod registry;
-pub mod reports;
 mod round;
+mod round_rate_limit;
 pub mod rounds;
 pub mod sources;
-pub mod standing;
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use tokio::time::{Instant, sleep_until};
 
-pub use round::call;
+pub use round::{call, details_json};
 
-/// What came of looking for the devices of a Configuration.
+/// The result of discovery for a Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// There is no handler of that name; the message says what there is.
+    /// There is no handler of the requested name; the message lists the available ones.
     NoHandler(String),
-    /// The handler found fault with the details, or failed; its devices stay as they are.
+    /// The handler refused the details, or failed. The known devices are unchanged.
     Failed(Arc<RoundError>),
-    /// A round: the whole truth.
+    /// A successful round with the complete list of devices.
     Found {
-        /// What it saw.
+        /// The devices.
         set: DeviceSet,
-        /// Whether many nodes see these devices.
+        /// Whether the devices are visible to several nodes.
         shared: bool,
     },
 }
 
-/// Any number, another one each time: for pauses that are not to be the same everywhere.
-pub(crate) fn dice() -> u64 {
-    RandomState::new().hash_one(())
-}
-
-/// Waits for a moment, or for ever.
+/// Waits until a point in time; forever if there is none.
 pub(crate) async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

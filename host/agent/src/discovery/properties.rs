@@ -1,40 +1,39 @@
-//! The properties of a Configuration with their values. Everything that asks a handler for devices, by rounds or by a
-//! stream, takes them from here, and asks anew when they are others.
+//! Resolved properties of Configurations. Rounds and streams both take them from here, and restart when they change.
 
 use std::sync::Arc;
 
 use akri_model::configuration::Configuration;
-use akri_model::property::Resolved;
-use akri_model::resolve::{Unresolved, Values, resolve};
+use akri_model::resolve::{Resolution, Values, resolve};
 use tokio::sync::watch;
 use tokio::sync::watch::error::RecvError;
 
-/// What ConfigMaps and Secrets hold now. Each clone sees every change for itself.
+/// The values of ConfigMaps and Secrets. Each clone tracks changes independently.
 #[derive(Debug, Clone)]
 pub struct Properties {
     values: watch::Receiver<Arc<Values>>,
 }
 
-/// A Configuration's properties at one moment.
-pub type Answer = Result<Arc<Resolved>, Unresolved>;
-
 impl Properties {
-    /// From [`crate::cluster::Cluster::values`].
+    /// Wraps the values of [`akri_cluster::Cluster::values`].
     pub fn new(values: watch::Receiver<Arc<Values>>) -> Self {
         Self { values }
     }
 
-    /// What the properties are now.
-    pub fn of(&mut self, configuration: &Configuration) -> Answer {
+    /// Resolves the properties of a Configuration.
+    pub fn of(&mut self, configuration: &Configuration) -> Resolution {
         let values = self.values.borrow_and_update().clone();
         resolve(&configuration.properties, &values).map(Arc::new)
     }
 
-    /// Waits until they are others than they were, and says what they are.
+    /// Waits until the resolved properties differ from `was`, and returns them.
     ///
     /// # Errors
-    /// If they can't change any more.
-    pub async fn other_than(&mut self, was: &Answer, configuration: &Configuration) -> Result<Answer, RecvError> {
+    /// If the values can't change any more.
+    pub async fn other_than(
+        &mut self,
+        was: &Resolution,
+        configuration: &Configuration,
+    ) -> Result<Resolution, RecvError> {
         loop {
             self.values.changed().await?;
             let now = self.of(configuration);

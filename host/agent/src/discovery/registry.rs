@@ -1,23 +1,22 @@
 //! Which component handlers there are: DiscoveryHandler objects and the component files they name, loaded and checked
-//! (rule 41).
+//! (rule 91).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::HandlerRules;
+use akri_cluster::{HandlerObject, Manifests};
+use akri_node::uevent::Uevents;
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{error, info, warn};
 
-use super::component_file::{ComponentFile, MAX_COMPONENT};
-use super::standing::Standings;
-use crate::cluster::{HandlerObject, Manifests};
-use crate::uevent::Uevents;
-use crate::watch_dir::{WatchDir, any_changed};
+use super::component_file::MAX_COMPONENT;
+use super::handler_activity::HandlerActivity;
+use super::loader::Loader;
 
 /// Pause between rounds of a handler that names none.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
@@ -38,7 +37,7 @@ pub struct Handler {
     /// What runs it.
     pub host: Host,
     /// Who uses it.
-    pub standings: Standings,
+    pub activity: HandlerActivity,
 }
 
 impl fmt::Debug for Handler {
@@ -69,7 +68,9 @@ pub struct Handlers {
     pub ready: BTreeMap<String, Arc<Handler>>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,
-    /// All objects of the manifests have been looked at; before that an absent handler may only be slow to load.
+    /// DiscoveryHandler objects whose components are being compiled, for longer than a moment.
+    pub loading: BTreeSet<String>,
+    /// All objects of the manifests have been loaded or refused; before that an absent handler may only be slow to load.
     pub settled: bool,
     /// What starts rounds before their time.
     pub uevents: Uevents,
@@ -135,7 +136,7 @@ impl From<Refusal> for Refused {
 /// Loads handlers and keeps them current.
 pub struct Registry {
     handlers: watch::Receiver<Arc<Handlers>>,
-    standings: Standings,
+    activity: HandlerActivity,
     task: JoinHandle<()>,
 }
 
@@ -149,18 +150,9 @@ impl Registry {
         uevents: Uevents,
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
-        let standings = Standings::default();
-        let loader = Loader {
-            host,
-            directories,
-            uevents,
-            standings: standings.clone(),
-            loaded: BTreeMap::new(),
-            serving: BTreeMap::new(),
-            ready: BTreeMap::new(),
-            told: BTreeMap::new(),
-        };
-        Self { handlers, standings, task: tokio::spawn(loader.run(manifests, sender)) }
+        let activity = HandlerActivity::default();
+        let loader = Loader::new(host, directories, uevents, activity.clone());
+        Self { handlers, activity, task: tokio::spawn(loader.run(manifests, sender)) }
     }
 
     /// The handlers now, and every change.
@@ -169,8 +161,8 @@ impl Registry {
     }
 
     /// How they are doing.
-    pub fn standings(&self) -> Standings {
-        self.standings.clone()
+    pub fn activity(&self) -> HandlerActivity {
+        self.activity.clone()
     }
 }
 
@@ -180,135 +172,30 @@ impl Drop for Registry {
     }
 }
 
-struct Loader {
-    host: Host,
-    directories: Vec<PathBuf>,
-    uevents: Uevents,
-    standings: Standings,
-    /// What runs for each object.
-    loaded: BTreeMap<String, Arc<Handler>>,
-    /// Which object serves each name. It keeps it for as long as it is loaded, whoever else comes.
-    serving: BTreeMap<String, String>,
-    /// Those of which the log knows that they are ready.
-    ready: BTreeMap<String, Arc<Handler>>,
-    /// Refusals already logged.
-    told: BTreeMap<String, Refused>,
-}
-
-impl Loader {
-    async fn run(mut self, mut manifests: watch::Receiver<Arc<Manifests>>, sender: watch::Sender<Arc<Handlers>>) {
-        let mut watched: Vec<WatchDir> = self.directories.iter().map(|directory| WatchDir::new(directory)).collect();
-        loop {
-            let objects = manifests.borrow_and_update().clone();
-            let handlers = self.load_all(&objects).await;
-            self.tell(&handlers.refused);
-            sender.send_if_modified(|current| {
-                let changed = **current != handlers;
-                *current = Arc::new(handlers);
-                changed
-            });
-            tokio::select! {
-                changed = manifests.changed() => if changed.is_err() { return },
-                () = any_changed(&mut watched) => {}
-            }
-        }
-    }
-
-    async fn load_all(&mut self, manifests: &Manifests) -> Handlers {
-        if manifests.complete {
-            self.loaded.retain(|object, _| manifests.handlers.contains_key(object));
-        }
-        let mut refused = BTreeMap::new();
-        for (name, object) in &manifests.handlers {
-            if let Err(refusal) = self.load(name, object).await {
-                refused.insert(name.clone(), Refused::from(refusal));
-            }
-        }
-        let ready = self.serve(&mut refused);
-        for (name, handler) in ready.iter().filter(|(name, handler)| self.ready.get(*name) != Some(*handler)) {
-            info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
-        }
-        self.ready.clone_from(&ready);
-        Handlers { ready, refused, settled: true, uevents: self.uevents.clone() }
-    }
-
-    /// Brings the handler of one object up to date. When that fails, the one that runs goes on running, but never with
-    /// more than the object grants today, and not at all if the object wants another digest.
-    async fn load(&mut self, name: &str, object: &HandlerObject) -> Result<(), Refusal> {
-        let running = self.loaded.get(name).cloned();
-        let fetched = self.fetch(name, object, running.as_deref()).await;
-        let (next, refusal) = match fetched.and_then(|fetched| succeed(running.as_deref(), fetched)) {
-            Ok(next) => (Some(next), None),
-            Err(refusal) => (running.as_deref().and_then(|running| running.kept(object)), Some(refusal)),
-        };
-        match next {
-            Some(next) if running.as_deref() != Some(&next) => {
-                self.loaded.insert(name.to_owned(), Arc::new(next));
-            }
-            Some(_) => {}
-            None if self.loaded.remove(name).is_some() => {
-                warn!(object = name, "the handler that ran is not allowed any more")
-            }
-            None => {}
-        }
-        refusal.map_or(Ok(()), Err)
-    }
-
-    /// The handler that the object asks for.
-    async fn fetch(&self, name: &str, object: &HandlerObject, running: Option<&Handler>) -> Result<Handler, Refusal> {
-        let file = ComponentFile::read(&self.directories, &object.file).await?;
-        if let Some(wanted) = object.digest.as_ref().filter(|wanted| **wanted != file.digest) {
-            return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted: wanted.clone() });
-        }
-        let component = match running.filter(|running| running.component.digest() == file.digest) {
-            Some(running) => running.component.clone(),
-            None => file.load(&self.host).await?,
-        };
-        let description = component.description();
-        Ok(Handler {
-            object: name.to_owned(),
-            shared: object.rules.shared.unwrap_or(description.shared),
-            interval: object.rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
-            rules: object.rules.clone(),
-            component,
-            host: self.host.clone(),
-            standings: self.standings.clone(),
-        })
-    }
-
-    /// Which of those loaded serve: two of one name would be one too many. Who serves goes on serving; of several that
-    /// come at once, as at a start, it is the one that is named like its handler, or else the first by name.
-    fn serve(&mut self, refused: &mut BTreeMap<String, Refused>) -> BTreeMap<String, Arc<Handler>> {
-        let loaded = &self.loaded;
-        self.serving.retain(|name, object| loaded.get(object).is_some_and(|handler| handler.name() == name));
-        let mut ready = BTreeMap::new();
-        for (object, handler) in loaded {
-            let name = handler.name().to_owned();
-            let namesake = loaded.get(&name).is_some_and(|namesake| namesake.name() == name);
-            let first = || if namesake { name.clone() } else { object.clone() };
-            let holder = self.serving.entry(name.clone()).or_insert_with(first);
-            if holder == object {
-                ready.insert(name, Arc::clone(handler));
-            } else {
-                let refusal = Refusal::NameTaken { name, holder: holder.clone() };
-                refused.entry(object.clone()).or_insert_with(|| refusal.into());
-            }
-        }
-        ready
-    }
-
-    fn tell(&mut self, refused: &BTreeMap<String, Refused>) {
-        for (object, reason) in refused.iter().filter(|(object, reason)| self.told.get(*object) != Some(*reason)) {
-            error!(object, "DiscoveryHandler refused: {reason}");
-        }
-        self.told = refused.clone();
-    }
-}
-
 impl Handler {
+    /// A component under the rules of its object.
+    pub(super) fn new(
+        object: &str,
+        wanted: &HandlerObject,
+        component: Component,
+        host: &Host,
+        activity: &HandlerActivity,
+    ) -> Self {
+        let description = component.description();
+        Self {
+            object: object.to_owned(),
+            shared: wanted.rules.shared.unwrap_or(description.shared),
+            interval: wanted.rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
+            rules: wanted.rules.clone(),
+            component,
+            host: host.clone(),
+            activity: activity.clone(),
+        }
+    }
+
     /// The same component under the rules of today, if it is still allowed: an object that can't be had as it is must not
     /// leave a handler with what was taken from it.
-    fn kept(&self, object: &HandlerObject) -> Option<Self> {
+    pub(super) fn kept(&self, object: &HandlerObject) -> Option<Self> {
         let allowed = object.digest.as_ref().is_none_or(|wanted| wanted == self.component.digest());
         let interval = object.rules.interval.or(self.component.description().interval).unwrap_or(DEFAULT_INTERVAL);
         allowed.then(|| Self { rules: object.rules.clone(), interval, ..self.clone() })
@@ -316,7 +203,7 @@ impl Handler {
 }
 
 /// A reload must not turn a handler into another one: names of Instances depend on it.
-fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refusal> {
+pub(super) fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refusal> {
     match before {
         Some(before) if (before.name(), before.shared) != (now.name(), now.shared) => Err(Refusal::OtherHandler {
             before: before.name().to_owned(),

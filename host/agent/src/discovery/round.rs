@@ -5,86 +5,97 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use akri_api::HandlerRules;
-use akri_api::document::Document;
+use akri_api::document::{Document, SyntaxError};
 use akri_model::configuration::Configuration;
+use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
-use akri_sandbox::{Cache, Call, covers_subsystem};
+use akri_node::admission::admit;
+use akri_sandbox::{Cache, Call, Rates, covers_subsystem};
+use tokio::sync::Semaphore;
 use tracing::debug;
 
-use super::admission::admit;
 use super::registry::Handler;
 
-/// Shortest pause between rounds, whatever a handler or its details say.
+/// Shortest interval between rounds, whatever a handler or its details request.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Texts that datagrams to one group may be looked through for.
-const MAX_TEXTS: usize = 16;
+/// Maximum number of filters for the datagrams of one group.
+const MAX_FILTERS: usize = 16;
 
-/// What starts the round after a good one.
+/// The triggers of the round after a successful one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wake {
-    /// That much time.
+pub(super) struct RoundTriggers {
+    /// Time since the last round.
     pub(super) interval: Duration,
-    /// A uevent of one of these subsystems.
+    /// Subsystems whose uevents start a round.
     pub(super) subsystems: BTreeSet<String>,
-    /// A datagram to one of these groups.
-    pub(super) groups: BTreeMap<SocketAddr, Wanted>,
+    /// Multicast groups whose datagrams start a round.
+    pub(super) groups: BTreeMap<SocketAddr, GroupSubscription>,
 }
 
-/// Which datagrams to a group count.
+/// A subscription to the datagrams of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    /// Those that come in here: globs over the names of interfaces.
+pub(super) struct GroupSubscription {
+    /// Globs for the interfaces that receive the datagrams.
     pub(super) interfaces: Vec<String>,
-    /// Those that contain one of these.
-    pub(super) texts: Vec<String>,
+    /// Filters of which one must match a datagram.
+    pub(super) filters: Vec<DatagramFilter>,
 }
 
-/// Checks the details and runs one round; also says what is to start the next.
-pub(super) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, Wake), RoundError> {
+/// Validates the details and runs one round; also returns the triggers of the next one.
+pub(super) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, RoundTriggers), RoundError> {
     let subject = call.subject.clone();
-    let triggers = handler.component.validate(call.clone()).await.map_err(|error| explained(error, &call))?;
+    let triggers = match handler.component.validate(call.clone()).await {
+        Err(RoundError::InvalidDetails(problems)) => return Err(explained(problems, call.details).await),
+        triggers => triggers?,
+    };
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
     let set = admitted.map_err(|error| RoundError::Unavailable(error.to_string()))?;
-    Ok((set, Wake::new(&handler.rules, handler.interval, triggers)))
+    Ok((set, RoundTriggers::new(&handler.rules, handler.interval, triggers)))
 }
 
-/// A handler that wants YAML is not told what is wrong with it, since it gets none.
-fn explained(error: RoundError, call: &Call) -> RoundError {
-    match (error, Document::parse_all(&call.details)) {
-        (RoundError::InvalidDetails(mut problems), Err(syntax)) => {
-            let line = syntax.line.map(|line| format!(" in line {line} of the details")).unwrap_or_default();
-            let message = format!("as YAML there is an error{line}: {}", syntax.message);
-            problems.push(Problem { path: String::new(), reason: "Syntax".to_owned(), message });
-            RoundError::InvalidDetails(problems)
-        }
-        (error, _) => error,
+/// Adds the YAML syntax error to invalid details: such details reach the handler without their JSON form, so it can't
+/// explain the error.
+async fn explained(mut problems: Vec<Problem>, details: String) -> RoundError {
+    if let Some(Err(syntax)) = parse(details).await {
+        let line = syntax.line.map(|line| format!(" in line {line} of the details")).unwrap_or_default();
+        let message = format!("invalid YAML{line}: {}", syntax.message);
+        problems.push(Problem { path: String::new(), reason: "Syntax".to_owned(), message });
     }
+    RoundError::InvalidDetails(problems)
 }
 
-/// What a component is called with for a Configuration.
-pub fn call(configuration: &Configuration, rules: &HandlerRules, properties: Resolved, cache: Cache) -> Call {
+/// Returns the arguments of a component call for a Configuration. Its details as JSON are those of [`details_json`].
+pub fn call(
+    configuration: &Configuration,
+    details_json: Option<String>,
+    rules: &HandlerRules,
+    properties: Resolved,
+    cache: Cache,
+) -> Call {
     Call {
         subject: configuration.key.to_string(),
         details: configuration.details.clone(),
-        details_json: as_json(&configuration.details),
+        details_json,
         properties,
         grants: rules.grants.clone(),
         limits: rules.limits.clone(),
         cache,
+        rates: Rates::default(),
         log: None,
     }
 }
 
-/// Details as JSON, so that handlers need no YAML parser. Empty details are an empty object.
-fn as_json(details: &str) -> Option<String> {
-    let documents = Document::parse_all(details).ok()?;
+/// Converts details to JSON, so that handlers need no YAML parser. Empty details are an empty object; details that are
+/// neither YAML nor JSON are `None`.
+pub async fn details_json(details: &str) -> Option<String> {
+    let documents = parse(details.to_owned()).await?.ok()?;
     match documents.as_slice() {
         [] => Some("{}".to_owned()),
         [document] => Some(document.value.to_string()),
@@ -92,21 +103,32 @@ fn as_json(details: &str) -> Option<String> {
     }
 }
 
-impl Wake {
-    /// What a handler wants to be woken by, as far as it was granted: who may not see something is not told that something
-    /// happens to it. The object's interval wins over the details', and these over the component's `own`.
+/// Parses details on a blocking thread, one text at a time: anyone who can create Configurations can write them.
+async fn parse(details: String) -> Option<Result<Vec<Document>, SyntaxError>> {
+    static TURN: Semaphore = Semaphore::const_new(1);
+    let _turn = TURN.acquire().await.ok()?;
+    tokio::task::spawn_blocking(move || Document::parse_details(&details)).await.ok()
+}
+
+impl RoundTriggers {
+    /// Selects the requested triggers that are granted: a handler without access to something is not notified of its
+    /// changes. The interval of the DiscoveryHandler object wins over that of the details, and that over the
+    /// component's `own`.
     fn new(rules: &HandlerRules, own: Duration, triggers: Vec<Trigger>) -> Self {
         let mut interval = None;
         let mut subsystems = BTreeSet::new();
-        let mut groups: BTreeMap<SocketAddr, Wanted> = BTreeMap::new();
+        let mut groups: BTreeMap<SocketAddr, GroupSubscription> = BTreeMap::new();
         for trigger in triggers {
             match trigger {
                 Trigger::Interval(wanted) => interval = interval.or(Some(wanted)),
-                Trigger::Uevent(subsystem) => subsystems.extend(heard(&rules.grants, subsystem)),
-                Trigger::Multicast { group, containing } => {
+                Trigger::Uevent(subsystem) => subsystems.extend(granted_subsystems(&rules.grants, subsystem)),
+                Trigger::Multicast { group, filter } => {
                     let interfaces = interfaces(&rules.grants, group);
                     if !interfaces.is_empty() {
-                        groups.entry(group).or_insert(Wanted { interfaces, texts: Vec::new() }).listen_for(containing);
+                        groups
+                            .entry(group)
+                            .or_insert(GroupSubscription { interfaces, filters: Vec::new() })
+                            .add_filter(filter);
                     }
                 }
             }
@@ -116,9 +138,9 @@ impl Wake {
     }
 }
 
-/// Which events are heard by who asks for those of a subsystem, or of any (`*`). Where a glob is granted, it is any that
-/// can be told; such a round sees only what is granted, all the same.
-fn heard(grants: &Grants, subsystem: String) -> Vec<String> {
+/// Returns the granted subsystems of a requested one, or of all (`*`). If a glob is granted, events of all subsystems
+/// start a round, which still sees granted devices only.
+fn granted_subsystems(grants: &Grants, subsystem: String) -> Vec<String> {
     let granted = &grants.udev_subsystems;
     let is_glob = |name: &String| name.contains(['*', '?', '[', '|', '\\']);
     match subsystem.as_str() {
@@ -129,19 +151,19 @@ fn heard(grants: &Grants, subsystem: String) -> Vec<String> {
     }
 }
 
-/// On which interfaces a group may be heard; none if it may not.
+/// Returns the interfaces on which a group may be received; none if it is not granted.
 fn interfaces(grants: &Grants, group: SocketAddr) -> Vec<String> {
     let granted = grants.multicast.iter().filter(|to| (to.address, to.port) == (group.ip(), group.port()));
     granted.flat_map(|granted| granted.interfaces.clone()).collect()
 }
 
-impl Wanted {
-    /// With more texts than are looked for, any datagram counts.
-    fn listen_for(&mut self, text: String) {
-        if self.texts.len() >= MAX_TEXTS {
-            self.texts = vec![String::new()];
-        } else if !self.texts.contains(&text) {
-            self.texts.push(text);
+impl GroupSubscription {
+    /// Adds a filter; beyond the limit every datagram matches.
+    fn add_filter(&mut self, filter: DatagramFilter) {
+        if self.filters.len() >= MAX_FILTERS {
+            self.filters = vec![DatagramFilter::Any];
+        } else if !self.filters.contains(&filter) {
+            self.filters.push(filter);
         }
     }
 }
@@ -152,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn details_reach_the_handler_as_json() {
+    #[tokio::test]
+    async fn details_reach_the_handler_as_json() {
         for (details, json) in [
             ("descriptions:\n- a\n", Some(r#"{"descriptions":["a"]}"#)),
             (r#"{"a": 1}"#, Some(r#"{"a":1}"#)),
@@ -161,19 +183,19 @@ mod tests {
             ("a: [", None),
             ("a: 1\n---\nb: 2\n", None),
         ] {
-            assert_eq!(as_json(details).as_deref(), json, "{details}");
+            assert_eq!(details_json(details).await.as_deref(), json, "{details}");
         }
     }
 
-    fn wake(spec: serde_json::Value, triggers: &[(&str, &str)]) -> Wake {
+    fn triggers_of(spec: serde_json::Value, triggers: &[(&str, &str)]) -> RoundTriggers {
         let object = serde_json::json!({"metadata": {"name": "h"}, "spec": spec});
         let rules = HandlerRules::from(&serde_json::from_value::<DiscoveryHandler>(object).unwrap());
         let triggers = triggers.iter().filter_map(|(kind, value)| Trigger::parse(kind, value));
-        Wake::new(&rules, Duration::from_secs(30), triggers.collect())
+        RoundTriggers::new(&rules, Duration::from_secs(30), triggers.collect())
     }
 
     #[test]
-    fn who_may_not_see_something_is_not_woken_by_it() {
+    fn ungranted_events_start_no_round() {
         let triggers = [
             ("uevent", "tty"),
             ("uevent", "video4linux"),
@@ -182,22 +204,22 @@ mod tests {
             ("multicast", "239.255.255.250:3703"),
             ("multicast", "224.0.0.251:3702"),
         ];
-        let nothing = wake(serde_json::json!({"component": {"file": "h.wasm"}}), &triggers);
+        let nothing = triggers_of(serde_json::json!({"component": {"file": "h.wasm"}}), &triggers);
         assert!(nothing.subsystems.is_empty() && nothing.groups.is_empty(), "{nothing:?}");
         let grants = serde_json::json!({
             "udev": {"subsystems": ["tty"]},
             "multicast": [{"group": "239.255.255.250", "port": 3702, "interfaces": ["eth*"]}],
         });
-        let some = wake(serde_json::json!({"component": {"file": "h.wasm"}, "grants": grants}), &triggers);
+        let some = triggers_of(serde_json::json!({"component": {"file": "h.wasm"}, "grants": grants}), &triggers);
         assert_eq!(some.subsystems, ["tty".to_owned()].into());
-        let texts = vec!["Hello".to_owned(), "Bye".to_owned()];
-        let wanted = Wanted { interfaces: vec!["eth*".to_owned()], texts };
+        let filters = ["Hello", "Bye"].map(|text| DatagramFilter::Contains(text.to_owned())).to_vec();
+        let wanted = GroupSubscription { interfaces: vec!["eth*".to_owned()], filters };
         assert_eq!(some.groups, [("239.255.255.250:3702".parse().unwrap(), wanted)].into());
     }
 
     #[test]
-    fn who_asks_for_any_event_hears_those_of_what_is_granted() {
-        for (granted, asked, heard) in [
+    fn unfiltered_subscription_gets_all_granted_events() {
+        for (granted, asked, expected) in [
             (&["tty", "usb"][..], "*", &["tty", "usb"][..]),
             (&["*"], "*", &["*"]),
             (&["usb*"], "*", &["*"]),
@@ -208,30 +230,31 @@ mod tests {
             let spec = serde_json::json!({
                 "component": {"file": "h.wasm"}, "grants": {"udev": {"subsystems": granted}}
             });
-            let heard: BTreeSet<String> = heard.iter().map(ToString::to_string).collect();
-            assert_eq!(wake(spec, &[("uevent", asked)]).subsystems, heard, "{granted:?} {asked}");
+            let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
+            assert_eq!(triggers_of(spec, &[("uevent", asked)]).subsystems, expected, "{granted:?} {asked}");
         }
     }
 
     #[test]
-    fn the_interval_is_the_objects_else_the_details_else_the_components() {
+    fn interval_is_of_the_object_then_details_then_component() {
         let details = [("interval-ms", "5000"), ("interval-ms", "6000")];
         for (object, triggers, expected) in
             [(None, &[][..], 30_000), (None, &details, 5000), (Some("2s"), &details, 2000), (Some("1ms"), &[], 100)]
         {
             let spec = serde_json::json!({"component": {"file": "h.wasm"}, "interval": object});
-            assert_eq!(wake(spec, triggers).interval, Duration::from_millis(expected), "{object:?}");
+            assert_eq!(triggers_of(spec, triggers).interval, Duration::from_millis(expected), "{object:?}");
         }
     }
 
     #[test]
-    fn what_is_listened_for_is_bounded() {
-        let mut wanted = Wanted::default();
+    fn subscriptions_are_bounded() {
+        let mut wanted = GroupSubscription::default();
+        let containing = |text: &str| DatagramFilter::Contains(text.to_owned());
         for text in ["Hello", "Bye", "Hello"] {
-            wanted.listen_for(text.to_owned());
+            wanted.add_filter(containing(text));
         }
-        assert_eq!(wanted.texts, ["Hello", "Bye"]);
-        (0..100).for_each(|number| wanted.listen_for(number.to_string()));
-        assert!(wanted.texts.len() <= MAX_TEXTS && wanted.texts[0].is_empty(), "{wanted:?}");
+        assert_eq!(wanted.filters, ["Hello", "Bye"].map(containing));
+        (0..100).for_each(|number| wanted.add_filter(containing(&number.to_string())));
+        assert!(wanted.filters.len() <= MAX_FILTERS && wanted.filters[0] == DatagramFilter::Any, "{wanted:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Runs the rounds of one Configuration with a component handler: one at a time, when something happened to devices it
-//! looks for, and at the handler's interval as a safety net. After a failure it waits, and leaves a handler that only fails
-//! alone for longer.
+//! The rounds of one Configuration with a component handler. Rounds run one at a time, when devices of interest change
+//! and at the handler's interval. Failed rounds are retried with backoff, and a handler that keeps failing is
+//! quarantined.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,32 +10,37 @@ use akri_model::configuration::Configuration;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
-use akri_model::retry::{Next, Retry};
-use akri_sandbox::{Cache, Call};
+use akri_model::resolve::Resolution;
+use akri_model::retry::{Next, Retry, jitter};
+use akri_node::uevent::{Mark, Uevents};
+use akri_sandbox::{Cache, Call, Rates};
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
-use super::ears::Ears;
-use super::pace::Pace;
-use super::properties::{Answer, Properties};
+use super::Outcome;
+use super::handler_activity::HandlerUse;
+use super::multicast_triggers::MulticastTriggers;
+use super::properties::Properties;
 use super::registry::{Handler, Handlers};
-use super::round::{Wake, call, round};
-use super::standing::User;
-use super::{Outcome, dice};
+use super::round::{RoundTriggers, call, details_json, round};
+use super::round_rate_limit::RoundRateLimit;
 use crate::metrics::Metrics;
-use crate::uevent::{Mark, Uevents};
 
-/// The rounds of one Configuration; they stop when this is dropped.
+/// The pause after a round, as a multiple of the processor time it took: the rounds of one Configuration take at most a
+/// quarter of a processor.
+const REST: u32 = 3;
+
+/// The task that runs the rounds of one Configuration; it stops when this is dropped.
 #[derive(Debug)]
 pub struct Rounds {
     task: JoinHandle<()>,
 }
 
 impl Rounds {
-    /// Starts them. Changes of the Configuration, its properties and the handlers take effect with the next round, at once.
+    /// Starts the task. Changes of the Configuration, its properties and the handlers start a round at once.
     pub fn start(
         configuration: watch::Receiver<Arc<Configuration>>,
         handlers: watch::Receiver<Arc<Handlers>>,
@@ -44,17 +49,19 @@ impl Rounds {
         metrics: Metrics,
     ) -> Self {
         let now = Instant::now();
-        let runner = Runner {
+        let runner = RoundTask {
             configuration,
             handlers,
             properties,
             outcomes,
             metrics,
             retry: Retry::default(),
-            pace: Pace::new(now),
-            ears: Ears::new(now),
-            memory: Memory::default(),
-            user: None,
+            rate_limit: RoundRateLimit::new(now),
+            multicast: MulticastTriggers::new(now),
+            cache: HandlerCache::default(),
+            details: ParsedDetails::default(),
+            rates: Rates::default(),
+            handler_use: None,
         };
         Self { task: tokio::spawn(runner.run()) }
     }
@@ -66,62 +73,67 @@ impl Drop for Rounds {
     }
 }
 
-struct Runner {
+struct RoundTask {
     configuration: watch::Receiver<Arc<Configuration>>,
     handlers: watch::Receiver<Arc<Handlers>>,
     properties: Properties,
     outcomes: mpsc::Sender<Outcome>,
     metrics: Metrics,
     retry: Retry,
-    pace: Pace,
-    ears: Ears,
-    memory: Memory,
-    /// Tells how the handler is doing.
-    user: Option<User>,
+    rate_limit: RoundRateLimit,
+    multicast: MulticastTriggers,
+    cache: HandlerCache,
+    details: ParsedDetails,
+    rates: Rates,
+    /// Reports the results of the handler.
+    handler_use: Option<HandlerUse>,
 }
 
-/// What one turn was about. Only if some of it changes is there another one before its time.
-struct Subject {
+/// The input of one round. A change of it starts the next round.
+struct RoundInput {
     configuration: Arc<Configuration>,
-    /// The handler of the name the Configuration gives, if there is one.
+    /// The handler named by the Configuration, if there is one.
     handler: Option<Arc<Handler>>,
-    properties: Answer,
+    properties: Resolution,
     uevents: Uevents,
-    /// When it began.
+    /// The position in the sequence of uevents at the start of the round.
     mark: Mark,
 }
 
-/// What one turn came to.
-enum Turn {
-    /// Only a change can help.
+/// The trigger of the next round.
+enum NextRound {
+    /// A change of the input.
     Wait,
-    /// Again after a while.
+    /// A pause.
     After(Duration),
-    /// Again after the interval, or when something happens.
-    Rest(Wake),
+    /// The interval, or an event.
+    Rest(RoundTriggers),
 }
 
-impl Runner {
+impl RoundTask {
     async fn run(mut self) {
         loop {
             let handlers = self.handlers.borrow_and_update().clone();
-            let subject = self.subject(&handlers);
-            let (outcome, turn) = self.turn(&subject, &handlers).await;
+            let input = self.input(&handlers);
+            let (outcome, next) = self.run_round(&input, &handlers).await;
             if let Some(outcome) = outcome
                 && self.outcomes.send(outcome).await.is_err()
             {
                 return;
             }
-            self.pace.round_ended(Instant::now());
-            if self.pause(turn, subject).await.is_err() {
+            let ended = Instant::now();
+            self.rate_limit.round_ended(ended);
+            let rested = ended + self.rates.take_processor_time() * REST;
+            if self.wait_for_trigger(next, input).await.is_err() {
                 return;
             }
+            sleep_until(rested).await;
         }
     }
 
-    fn subject(&mut self, handlers: &Handlers) -> Subject {
+    fn input(&mut self, handlers: &Handlers) -> RoundInput {
         let configuration = self.configuration.borrow_and_update().clone();
-        Subject {
+        RoundInput {
             handler: handlers.ready.get(&configuration.handler).cloned(),
             properties: self.properties.of(&configuration),
             configuration,
@@ -130,83 +142,88 @@ impl Runner {
         }
     }
 
-    async fn turn(&mut self, subject: &Subject, handlers: &Handlers) -> (Option<Outcome>, Turn) {
-        let Some(handler) = &subject.handler else {
-            self.user = None;
-            self.ears.close();
-            let missing = || Outcome::NoHandler(describe_missing(&subject.configuration, handlers));
-            return (handlers.settled.then(missing), Turn::Wait);
+    async fn run_round(&mut self, input: &RoundInput, handlers: &Handlers) -> (Option<Outcome>, NextRound) {
+        let Some(handler) = &input.handler else {
+            self.handler_use = None;
+            self.multicast.close();
+            let missing = || Outcome::NoHandler(describe_missing(&input.configuration, handlers));
+            return (handlers.settled.then(missing), NextRound::Wait);
         };
-        if self.user.as_ref().is_none_or(|user| user.handler() != handler.object) {
-            self.user = Some(handler.standings.begin(&handler.object, &subject.configuration.key));
+        if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler() != handler.object) {
+            self.handler_use = Some(handler.activity.begin(&handler.object, &input.configuration.key));
         }
         let began = Instant::now();
-        let round = match &subject.properties {
-            Ok(properties) => round(handler, self.call(subject, handler, properties)).await,
+        let round = match &input.properties {
+            Ok(properties) => {
+                let call = self.call(input, handler, properties).await;
+                round(handler, call).await
+            }
             Err(unresolved) => Err(RoundError::PropertiesUnresolved(unresolved.clone())),
         };
-        self.metrics.round(&subject.configuration.handler, round.as_ref().err(), began.elapsed());
+        self.metrics.round(&input.configuration.handler, round.as_ref().err(), began.elapsed());
         match round {
             Ok((set, wake)) => {
                 self.retry.reset();
-                self.ears.tune(&handler.host, &wake.groups);
-                self.tell(|user| user.found(set.devices.len()));
-                (Some(Outcome::Found { set, shared: handler.shared }), Turn::Rest(wake))
+                self.multicast.subscribe(&handler.host, &wake.groups);
+                self.report_use(|handler_use| handler_use.found(set.devices.len()));
+                (Some(Outcome::Found { set, shared: handler.shared }), NextRound::Rest(wake))
             }
             Err(error) => {
-                self.ears.close();
-                let (error, turn) = self.after_failure(error);
-                let (key, name) = (&subject.configuration.key, &subject.configuration.handler);
+                self.multicast.close();
+                let (error, next) = self.after_failure(error);
+                let (key, name) = (&input.configuration.key, &input.configuration.handler);
                 warn!(configuration = %key, handler = name, "round failed: {error}");
-                self.tell(|user| user.failed(&error));
-                (Some(Outcome::Failed(Arc::new(error))), turn)
+                self.report_use(|handler_use| handler_use.failed(&error));
+                (Some(Outcome::Failed(Arc::new(error))), next)
             }
         }
     }
 
-    fn call(&mut self, subject: &Subject, handler: &Handler, properties: &Resolved) -> Call {
-        let cache = self.memory.of(&subject.configuration, handler);
-        call(&subject.configuration, &handler.rules, properties.clone(), cache)
+    async fn call(&mut self, input: &RoundInput, handler: &Handler, properties: &Resolved) -> Call {
+        let cache = self.cache.of(&input.configuration, handler);
+        let details = self.details.json(&input.configuration.details).await;
+        let call = call(&input.configuration, details, &handler.rules, properties.clone(), cache);
+        Call { rates: self.rates.clone(), ..call }
     }
 
-    fn tell(&self, tell: impl FnOnce(&User)) {
-        if let Some(user) = &self.user {
-            tell(user);
+    fn report_use(&self, report: impl FnOnce(&HandlerUse)) {
+        if let Some(handler_use) = &self.handler_use {
+            report(handler_use);
         }
     }
 
-    /// What is told of a failed round, and when the next one is.
-    fn after_failure(&mut self, error: RoundError) -> (RoundError, Turn) {
-        match self.retry.failed(&error, dice()) {
-            Next::Wait => (error, Turn::Wait),
-            Next::After(pause) => (error, Turn::After(pause)),
+    /// Returns the error to report for a failed round, and the trigger of the next one.
+    fn after_failure(&mut self, error: RoundError) -> (RoundError, NextRound) {
+        match self.retry.failed(&error, jitter()) {
+            Next::Wait => (error, NextRound::Wait),
+            Next::After(pause) => (error, NextRound::After(pause)),
             Next::Quarantine { faults, pause } => {
-                (RoundError::Quarantined { faults, last: Box::new(error), pause }, Turn::After(pause))
+                (RoundError::Quarantined { faults, last: Box::new(error), pause }, NextRound::After(pause))
             }
         }
     }
 
-    /// Waits for the next turn. A change starts it at once and makes up for all failures. What happened to devices while
-    /// the last round ran is not in it for sure.
-    async fn pause(&mut self, turn: Turn, subject: Subject) -> Result<(), RecvError> {
-        let (configuration, name) = (&*subject.configuration, &subject.configuration.handler);
-        let (pace, ears, handlers) = (&mut self.pace, &mut self.ears, &mut self.handlers);
-        let (mut uevents, mark) = (subject.uevents, subject.mark);
+    /// Waits for the next round. A change of the input starts it at once and resets the backoff. Events during the last
+    /// round count, since that round may have missed them.
+    async fn wait_for_trigger(&mut self, next: NextRound, input: RoundInput) -> Result<(), RecvError> {
+        let (configuration, name) = (&*input.configuration, &input.configuration.handler);
+        let (rate_limit, multicast, handlers) = (&mut self.rate_limit, &mut self.multicast, &mut self.handlers);
+        let (mut uevents, mark) = (input.uevents, input.mark);
         let due = async {
-            match turn {
-                Turn::Wait => std::future::pending().await,
-                Turn::After(pause) => sleep(pause).await,
-                Turn::Rest(wake) => tokio::select! {
+            match next {
+                NextRound::Wait => std::future::pending().await,
+                NextRound::After(pause) => sleep(pause).await,
+                NextRound::Rest(wake) => tokio::select! {
                     () = sleep(wake.interval) => {}
-                    () = woken(&mut uevents, mark, &wake.subsystems, pace) => {}
-                    () = ears.heard() => {}
+                    () = uevent_due(&mut uevents, mark, &wake.subsystems, rate_limit) => {}
+                    () = multicast.triggered() => {}
                 },
             }
         };
         let other_handler = async {
             loop {
                 handlers.changed().await?;
-                if subject.handler.is_none() || handlers.borrow().ready.get(name) != subject.handler.as_ref() {
+                if input.handler.is_none() || handlers.borrow().ready.get(name) != input.handler.as_ref() {
                     return Ok(());
                 }
             }
@@ -215,28 +232,28 @@ impl Runner {
             () = due => return Ok(()),
             changed = self.configuration.changed() => changed,
             changed = other_handler => changed,
-            changed = self.properties.other_than(&subject.properties, configuration) => changed.map(drop),
+            changed = self.properties.other_than(&input.properties, configuration) => changed.map(drop),
         };
         self.retry.reset();
         changed
     }
 }
 
-/// Waits until an event is to start a round.
-async fn woken(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, pace: &mut Pace) {
+/// Waits until a uevent starts a round.
+async fn uevent_due(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, rate_limit: &mut RoundRateLimit) {
     uevents.after(mark, wake).await;
-    sleep_until(pace.start(Instant::now())).await;
+    sleep_until(rate_limit.start(Instant::now())).await;
 }
 
-/// What a handler remembers of a Configuration. Another object, handler or version of it begins with nothing; so does one
-/// with other grants, which might remember a secret, or an address, that was taken from it.
+/// The handler's cache for a Configuration. It is emptied for another object, handler or component version, and for
+/// other grants, since it may contain a secret or an address that was revoked.
 #[derive(Default)]
-struct Memory {
+struct HandlerCache {
     of: (String, String, String, Grants),
     cache: Cache,
 }
 
-impl Memory {
+impl HandlerCache {
     fn of(&mut self, configuration: &Configuration, handler: &Handler) -> Cache {
         let digest = handler.component.digest().to_owned();
         let of = (configuration.uid.clone(), configuration.handler.clone(), digest, handler.rules.grants.clone());
@@ -247,9 +264,27 @@ impl Memory {
     }
 }
 
+/// The details as JSON, parsed once for each text.
+#[derive(Default)]
+struct ParsedDetails(Option<(String, Option<String>)>);
+
+impl ParsedDetails {
+    async fn json(&mut self, text: &str) -> Option<String> {
+        match &self.0 {
+            Some((parsed, json)) if parsed == text => json.clone(),
+            _ => {
+                let json = details_json(text).await;
+                self.0 = Some((text.to_owned(), json.clone()));
+                json
+            }
+        }
+    }
+}
+
 fn describe_missing(configuration: &Configuration, handlers: &Handlers) -> String {
     let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
     let there_are = if ready.is_empty() { "none is ready".to_owned() } else { format!("ready: {}", ready.join(", ")) };
+    let loading: Vec<String> = handlers.loading.iter().map(|object| format!("; {object}: is being compiled")).collect();
     let refused: Vec<String> = handlers.refused.iter().map(|(object, why)| format!("; {object}: {why}")).collect();
-    format!("no discovery handler '{}' ({there_are}{})", configuration.handler, refused.concat())
+    format!("no discovery handler '{}' ({there_are}{}{})", configuration.handler, loading.concat(), refused.concat())
 }

@@ -1,4 +1,4 @@
-//! Who reports the devices of one Configuration, put together: the rounds of a component, and a stream from each endpoint of
+//! The discovery sources of one Configuration combined: the rounds of a component, and a stream from each endpoint of
 //! the remote handler of that name (rule 31).
 
 use std::collections::BTreeMap;
@@ -8,67 +8,68 @@ use std::time::Duration;
 use akri_model::configuration::Configuration;
 use akri_model::grant::Limits;
 use akri_model::remote::{Address, Endpoints};
-use akri_model::sources::{Found, Said, Source, Sources as Model};
+use akri_model::resolve::Resolution;
+use akri_model::sources::{DiscoverySource, MergedDevices, MergedResult, Sources as Model};
+use akri_remote::{DiscoveryInput, EndpointEvent, EndpointStream, EndpointUpdate, Remote};
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::properties::{Answer, Properties};
+use super::properties::Properties;
 use super::registry::Handlers;
 use super::rounds::Rounds;
 use super::{Outcome, moment};
 use crate::metrics::Metrics;
-use crate::remote::{Heard, News, Question, Remote, Stream};
 
-/// Shortest pause between outcomes that streams cause; those of rounds are never held up.
-const PACE: Duration = Duration::from_millis(50);
+/// Shortest pause between results caused by streams; results of rounds are not delayed.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// News of streams that wait to be looked at.
-const NEWS: usize = 8;
+/// Maximum number of queued endpoint events.
+const MAX_QUEUED: usize = 8;
 
-/// All sources of one Configuration; they stop when this is dropped.
+/// The task that combines all sources of one Configuration; it stops when this is dropped.
 #[derive(Debug)]
 pub struct Sources {
     task: JoinHandle<()>,
 }
 
-/// What the owner of a Configuration is told.
+/// An event for the owner of a Configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
-    /// What came of looking, all sources taken together.
+pub enum DiscoveryEvent {
+    /// The combined result of all sources.
     Outcome(Outcome),
-    /// A remote handler is connected, and none has reported devices yet.
+    /// A remote handler is connected, and no source has reported devices yet.
     Silent,
-    /// A remote handler has gone. Nobody can tell how its devices are, until one of its name reports some.
+    /// A remote handler was removed: its devices are `Unknown` until a handler of that name reports.
     Lost,
 }
 
-/// Where sources come from; cheap to clone.
+/// The dependencies of discovery sources; cheap to clone.
 #[derive(Clone)]
 pub struct Providers {
-    /// Components.
+    /// The component handlers.
     pub handlers: watch::Receiver<Arc<Handlers>>,
-    /// Values of properties.
+    /// The values of properties.
     pub properties: Properties,
-    /// Remote handlers.
+    /// The remote handlers.
     pub remote: Remote,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
 impl Sources {
-    /// Starts them. Changes of the Configuration, its properties and the handlers take effect at once. `shared` is what is
-    /// taken for devices whose handler has not said whether many nodes see them.
+    /// Starts the task. Changes of the Configuration, its properties and the handlers take effect at once. `shared` is
+    /// assumed for devices whose handler has not declared whether they are shared.
     pub fn start(
         configuration: watch::Receiver<Arc<Configuration>>,
         providers: Providers,
         shared: bool,
-        owner: mpsc::Sender<Told>,
+        owner: mpsc::Sender<DiscoveryEvent>,
     ) -> Self {
-        let runner = Runner::new(configuration, providers, shared, owner);
-        Self { task: tokio::spawn(runner.run()) }
+        let task = MergeTask::new(configuration, providers, shared, owner);
+        Self { task: tokio::spawn(task.run()) }
     }
 }
 
@@ -78,91 +79,91 @@ impl Drop for Sources {
     }
 }
 
-struct Runner {
+struct MergeTask {
     configuration: watch::Receiver<Arc<Configuration>>,
     providers: Providers,
     endpoints: watch::Receiver<Arc<Endpoints>>,
     shared: bool,
-    owner: mpsc::Sender<Told>,
-    asked: Asked,
-    question: watch::Sender<Arc<Question>>,
-    /// When there is something to tell.
+    owner: mpsc::Sender<DiscoveryEvent>,
+    active: ActiveHandler,
+    input: watch::Sender<Arc<DiscoveryInput>>,
+    /// When to send events to the owner, if any are pending.
     due: Option<Instant>,
-    /// When something was told last.
-    told: Instant,
+    /// When events were last sent.
+    last_sent: Instant,
 }
 
-/// All that is about one handler, and ends when the Configuration names another one.
-struct Asked {
+/// The state of one handler. It is replaced when the Configuration names another handler.
+struct ActiveHandler {
     handler: String,
     model: Model,
     _rounds: Rounds,
     outcomes: mpsc::Receiver<Outcome>,
-    streams: BTreeMap<Address, Listened>,
-    heard: mpsc::Receiver<Heard>,
-    hears: mpsc::Sender<Heard>,
-    /// What there is instead of the component, in words.
+    streams: BTreeMap<Address, StreamState>,
+    events: mpsc::Receiver<EndpointEvent>,
+    event_sender: mpsc::Sender<EndpointEvent>,
+    /// The message that explains the absence of a component.
     no_component: String,
 }
 
-struct Listened {
-    stream: Stream,
-    /// Since when the stream has stood without a word.
-    silent: Option<Instant>,
+struct StreamState {
+    stream: EndpointStream,
+    /// The time since which a connected stream has sent no message.
+    silent_since: Option<Instant>,
 }
 
-impl Runner {
+impl MergeTask {
     fn new(
         mut configuration: watch::Receiver<Arc<Configuration>>,
         mut providers: Providers,
         shared: bool,
-        owner: mpsc::Sender<Told>,
+        owner: mpsc::Sender<DiscoveryEvent>,
     ) -> Self {
         let now = configuration.borrow_and_update().clone();
-        let question = watch::Sender::new(Arc::new(question(&now, providers.properties.of(&now))));
-        let asked = Asked::new(&now, configuration.clone(), &providers);
+        let input = watch::Sender::new(Arc::new(input(&now, providers.properties.of(&now))));
+        let active = ActiveHandler::new(&now, configuration.clone(), &providers);
         let endpoints = providers.remote.endpoints();
-        Self { configuration, providers, endpoints, shared, owner, asked, question, due: None, told: Instant::now() }
+        Self { configuration, providers, endpoints, shared, owner, active, input, due: None, last_sent: Instant::now() }
     }
 
     async fn run(mut self) {
-        self.look_for_endpoints(true);
+        self.update_streams(true);
         while self.next().await.is_ok() {}
     }
 
-    /// Waits for something to happen. What has been heard is put together before it is told, so that an owner that has been
-    /// busy hears of the last state and not of those before.
-    async fn next(&mut self) -> Result<(), Over> {
+    /// Waits for the next change. Events are combined before they are sent, so that a busy owner gets the latest state
+    /// only.
+    async fn next(&mut self) -> Result<(), Closed> {
         let configuration = self.configuration.borrow().clone();
-        let answer = self.question.borrow().properties.clone();
-        let patience = self.providers.remote.patience();
-        let silence = self.asked.silent_since().map(|since| since + patience);
+        let answer = self.input.borrow().properties.clone();
+        let offline_timeout = self.providers.remote.offline_timeout();
+        let silence = self.active.longest_silence().map(|since| since + offline_timeout);
         tokio::select! {
             biased;
-            Some(outcome) = self.asked.outcomes.recv() => {
-                self.asked.component(outcome);
+            Some(outcome) = self.active.outcomes.recv() => {
+                self.active.apply_outcome(outcome);
                 self.due = Some(Instant::now());
             }
-            Some(heard) = self.asked.heard.recv() => {
-                self.asked.heard(heard);
-                self.due.get_or_insert(self.told + PACE);
+            Some(event) = self.active.events.recv() => {
+                self.active.apply_event(event);
+                self.due.get_or_insert(self.last_sent + MIN_PAUSE);
             }
             changed = self.configuration.changed() => {
                 changed?;
                 self.reconfigured();
             }
             other = self.providers.properties.other_than(&answer, &configuration) => {
-                self.ask(&configuration, other?);
+                self.update_input(&configuration, other?);
             }
             changed = self.endpoints.changed() => {
                 changed?;
-                self.look_for_endpoints(false);
+                self.update_streams(false);
             }
             () = moment(silence) => {
-                self.asked.silence(patience);
+                self.active.expire_silent(offline_timeout);
                 self.due = Some(Instant::now());
             }
-            permit = turn(self.due, self.owner.clone()) => self.tell(permit.ok_or(Over)?).await?,
+            permit = wait_to_send(self.due, self.owner.clone()) => self.send_events(permit.ok_or(Closed)?).await?,
         }
         Ok(())
     }
@@ -170,166 +171,171 @@ impl Runner {
     fn reconfigured(&mut self) {
         let configuration = self.configuration.borrow_and_update().clone();
         let answer = self.providers.properties.of(&configuration);
-        let is_other = configuration.handler != self.asked.handler;
+        let is_other = configuration.handler != self.active.handler;
         if is_other {
-            // Before there is another question, which may hold secrets that are none of the old handler's business.
-            self.asked = Asked::new(&configuration, self.configuration.clone(), &self.providers);
+            // Replace the handler first: the new input may hold secrets that the old one must not get.
+            self.active = ActiveHandler::new(&configuration, self.configuration.clone(), &self.providers);
         }
-        self.ask(&configuration, answer);
+        self.update_input(&configuration, answer);
         if is_other {
-            self.look_for_endpoints(true);
+            self.update_streams(true);
         }
     }
 
-    fn ask(&self, configuration: &Configuration, answer: Answer) {
-        let question = question(configuration, answer);
-        self.question.send_if_modified(|asked| {
-            let differs = **asked != question;
-            *asked = Arc::new(question);
+    fn update_input(&self, configuration: &Configuration, answer: Resolution) {
+        let input = input(configuration, answer);
+        self.input.send_if_modified(|active| {
+            let differs = **active != input;
+            *active = Arc::new(input);
             differs
         });
     }
 
-    /// Listens to every endpoint of the handler. Who is there at the first look may know devices from before.
-    fn look_for_endpoints(&mut self, first: bool) {
+    /// Opens a stream to every endpoint of the handler, and closes those of removed ones. Endpoints known at the first
+    /// call may have reported devices before a restart.
+    fn update_streams(&mut self, first: bool) {
         let endpoints = self.endpoints.borrow_and_update().clone();
         let user = self.configuration.borrow().key.clone();
-        let asked = &mut self.asked;
+        let active = &mut self.active;
         let is_gone =
-            |address: &Address| endpoints.of(&asked.handler).all(|(endpoint, _)| endpoint.address != *address);
-        for (address, _) in asked.streams.extract_if(.., |address, _| is_gone(address)) {
-            asked.model.vanish(&Source::Remote(address));
+            |address: &Address| endpoints.of(&active.handler).all(|(endpoint, _)| endpoint.address != *address);
+        for (address, _) in active.streams.extract_if(.., |address, _| is_gone(address)) {
+            active.model.remove(&DiscoverySource::Remote(address));
             self.due = Some(Instant::now());
         }
-        for (endpoint, record) in endpoints.of(&asked.handler) {
-            asked.model.appear(Source::Remote(endpoint.address.clone()), record.shared, first);
-            let listened = asked.streams.entry(endpoint.address.clone()).or_insert_with(|| {
-                let (question, heard) = (self.question.subscribe(), asked.hears.clone());
-                let stream = Stream::start(&self.providers.remote, endpoint.clone(), user.clone(), question, heard);
-                Listened { stream, silent: None }
+        for (endpoint, record) in endpoints.of(&active.handler) {
+            active.model.add(DiscoverySource::Remote(endpoint.address.clone()), record.shared, first);
+            let state = active.streams.entry(endpoint.address.clone()).or_insert_with(|| {
+                let (input, events) = (self.input.subscribe(), active.event_sender.clone());
+                let stream =
+                    EndpointStream::start(&self.providers.remote, endpoint.clone(), user.clone(), input, events);
+                StreamState { stream, silent_since: None }
             });
-            listened.stream.registered(record.registrations);
+            state.stream.registered(record.registrations);
         }
     }
 
-    /// Tells the owner what all sources say together.
-    async fn tell(&mut self, permit: OwnedPermit<Told>) -> Result<(), Over> {
-        (self.due, self.told) = (None, Instant::now());
-        let mut told = self.said().into_iter();
-        let Some(first) = told.next() else { return Ok(()) };
+    /// Sends the combined result of all sources to the owner.
+    async fn send_events(&mut self, permit: OwnedPermit<DiscoveryEvent>) -> Result<(), Closed> {
+        (self.due, self.last_sent) = (None, Instant::now());
+        let mut events = self.merged_events().into_iter();
+        let Some(first) = events.next() else { return Ok(()) };
         permit.send(first);
-        for next in told {
-            self.owner.send(next).await.map_err(|_| Over)?;
+        for next in events {
+            self.owner.send(next).await.map_err(|_| Closed)?;
         }
         Ok(())
     }
 
-    fn said(&mut self) -> Vec<Told> {
-        let said = self.asked.model.said(Limits::default().notes);
-        let lost = self.asked.model.is_lost() && !matches!(said, Said::Found(_));
-        let mut told: Vec<Told> = lost.then_some(Told::Lost).into_iter().collect();
-        match said {
-            Said::Nobody => told.push(Told::Outcome(Outcome::NoHandler(self.nobody()))),
-            Said::Nothing => told.extend(self.asked.is_connected().then_some(Told::Silent)),
-            Said::Failed(error, untold) => {
-                told.extend(untold.map(|untold| self.found(untold)));
-                told.push(Told::Outcome(Outcome::Failed(Arc::new(error))));
+    fn merged_events(&mut self) -> Vec<DiscoveryEvent> {
+        let merged = self.active.model.merge(Limits::default().notes);
+        let lost = self.active.model.is_lost() && !matches!(merged, MergedResult::Found(_));
+        let mut events: Vec<DiscoveryEvent> = lost.then_some(DiscoveryEvent::Lost).into_iter().collect();
+        match merged {
+            MergedResult::NoSource => events.push(DiscoveryEvent::Outcome(Outcome::NoHandler(self.describe_missing()))),
+            MergedResult::NoReport => events.extend(self.active.is_connected().then_some(DiscoveryEvent::Silent)),
+            MergedResult::Failed(error, unsent) => {
+                events.extend(unsent.map(|unsent| self.found(unsent)));
+                events.push(DiscoveryEvent::Outcome(Outcome::Failed(Arc::new(error))));
             }
-            Said::Found(all) => told.push(self.found(all)),
+            MergedResult::Found(all) => events.push(self.found(all)),
         }
-        told
+        events
     }
 
-    fn found(&self, found: Found) -> Told {
-        let Found { set, shared } = found;
-        Told::Outcome(Outcome::Found { set, shared: shared.unwrap_or(self.shared) })
+    fn found(&self, found: MergedDevices) -> DiscoveryEvent {
+        let MergedDevices { set, shared } = found;
+        DiscoveryEvent::Outcome(Outcome::Found { set, shared: shared.unwrap_or(self.shared) })
     }
 
-    fn nobody(&self) -> String {
+    fn describe_missing(&self) -> String {
         let socket = self.providers.remote.socket().display();
-        format!("{}; none of that name has registered at {socket}", self.asked.no_component)
+        format!("{}; none of that name has registered at {socket}", self.active.no_component)
     }
 }
 
-impl Asked {
+impl ActiveHandler {
     fn new(now: &Configuration, configuration: watch::Receiver<Arc<Configuration>>, providers: &Providers) -> Self {
         let Providers { handlers, properties, metrics, .. } = providers.clone();
-        let (tells, outcomes) = mpsc::channel(1);
-        let (hears, heard) = mpsc::channel(NEWS);
+        let (sender, outcomes) = mpsc::channel(1);
+        let (event_sender, events) = mpsc::channel(MAX_QUEUED);
         let mut model = Model::default();
-        model.appear(Source::Component, None, true);
-        let _rounds = Rounds::start(configuration, handlers, properties, tells, metrics);
+        model.add(DiscoverySource::Component, None, true);
+        let _rounds = Rounds::start(configuration, handlers, properties, sender, metrics);
         let (handler, streams) = (now.handler.clone(), BTreeMap::new());
-        Self { handler, model, _rounds, outcomes, streams, heard, hears, no_component: String::new() }
+        Self { handler, model, _rounds, outcomes, streams, events, event_sender, no_component: String::new() }
     }
 
-    fn component(&mut self, outcome: Outcome) {
-        let component = Source::Component;
+    fn apply_outcome(&mut self, outcome: Outcome) {
+        let component = DiscoverySource::Component;
         match outcome {
             Outcome::NoHandler(message) => {
-                self.model.absent(&component);
+                self.model.remove_absent(&component);
                 self.no_component = message;
             }
             Outcome::Failed(error) => {
-                self.model.appear(component.clone(), None, false);
-                self.model.failed(&component, (*error).clone());
+                self.model.add(component.clone(), None, false);
+                self.model.record_failure(&component, (*error).clone());
             }
             Outcome::Found { set, shared } => {
-                self.model.appear(component.clone(), Some(shared), false);
-                self.model.found(&component, set);
+                self.model.add(component.clone(), Some(shared), false);
+                self.model.record_devices(&component, set);
             }
         }
     }
 
-    fn heard(&mut self, Heard { address, news }: Heard) {
-        let Some(listened) = self.streams.get_mut(&address) else { return };
-        let source = Source::Remote(address);
-        listened.silent = None;
-        match news {
-            News::Connected => {
-                listened.silent = Some(Instant::now());
-                self.model.recovered(&source);
+    fn apply_event(&mut self, EndpointEvent { address, update }: EndpointEvent) {
+        let Some(state) = self.streams.get_mut(&address) else { return };
+        let source = DiscoverySource::Remote(address);
+        state.silent_since = None;
+        match update {
+            EndpointUpdate::Connected => {
+                state.silent_since = Some(Instant::now());
+                self.model.clear_error(&source);
             }
-            News::Found(set) => self.model.found(&source, set),
-            News::Failed(error) => self.model.failed(&source, error),
+            EndpointUpdate::Found(set) => self.model.record_devices(&source, set),
+            EndpointUpdate::Failed(error) => self.model.record_failure(&source, error),
         }
     }
 
     fn is_connected(&self) -> bool {
-        self.streams.values().any(|listened| listened.silent.is_some())
+        self.streams.values().any(|state| state.silent_since.is_some())
     }
 
-    fn silent_since(&self) -> Option<Instant> {
-        self.streams.values().filter_map(|listened| listened.silent).min()
+    fn longest_silence(&self) -> Option<Instant> {
+        self.streams.values().filter_map(|state| state.silent_since).min()
     }
 
-    /// What those said before that have been silent for too long on their new streams no longer counts. Upstream Akri's
-    /// handlers are silent while they see nothing.
-    fn silence(&mut self, patience: Duration) {
+    /// Discards the devices of endpoints whose new stream was silent for the timeout. Upstream Akri's handlers send
+    /// nothing while they find nothing.
+    fn expire_silent(&mut self, offline_timeout: Duration) {
         let now = Instant::now();
-        for (address, listened) in &mut self.streams {
-            if listened.silent.is_some_and(|since| since + patience <= now) {
-                listened.silent = None;
-                self.model.silent(&Source::Remote(address.clone()));
+        for (address, state) in &mut self.streams {
+            if state.silent_since.is_some_and(|since| since + offline_timeout <= now) {
+                state.silent_since = None;
+                self.model.expire(&DiscoverySource::Remote(address.clone()));
             }
         }
     }
 }
 
-fn question(configuration: &Configuration, properties: Answer) -> Question {
-    Question { details: configuration.details.clone(), properties }
+fn input(configuration: &Configuration, properties: Resolution) -> DiscoveryInput {
+    DiscoveryInput { details: configuration.details.clone(), properties }
 }
 
-/// Waits until it is time to tell something and the owner has room for it.
-async fn turn(due: Option<Instant>, owner: mpsc::Sender<Told>) -> Option<OwnedPermit<Told>> {
+/// Waits until events are due and the owner has capacity.
+async fn wait_to_send(
+    due: Option<Instant>,
+    owner: mpsc::Sender<DiscoveryEvent>,
+) -> Option<OwnedPermit<DiscoveryEvent>> {
     moment(due).await;
     owner.reserve_owned().await.ok()
 }
 
-/// Nobody listens any more, or nothing can change.
-struct Over;
+/// The owner has stopped, or no further change is possible.
+struct Closed;
 
-impl From<RecvError> for Over {
+impl From<RecvError> for Closed {
     fn from(_: RecvError) -> Self {
         Self
     }

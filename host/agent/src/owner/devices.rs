@@ -1,29 +1,31 @@
 //! From rounds to Instances: devices come, change, go missing and end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_kubelet::Plugin;
+use akri_kubelet::resource::AdvertisedDevices;
 use akri_model::configuration::Resources;
-use akri_model::device::{Device, DeviceSet, Unlisted};
+use akri_model::device::{AbsenceMeaning, Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
-use akri_model::names::Identity;
+use akri_model::names::{HashInput, Identity, Key, Usage, parse_slot_name};
 use akri_model::plan::{Known, Plan, plan};
-use akri_model::retry::Backoff;
-use tokio::sync::watch;
+use akri_model::publishing::PublishingBudget;
+use akri_model::retry::{Backoff, jitter};
+use akri_model::slots::Claim;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::agreement;
-use super::naming::{self, Named, Nameless, NamingError};
+use super::naming::{self, BoundInstance, NamingError, PendingInstance};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
-use crate::discovery::sources::Told;
-use crate::discovery::{Outcome, dice};
-use crate::plugin::Plugin;
-use crate::plugin::resource::Advertised;
+use crate::discovery::Outcome;
+use crate::discovery::sources::DiscoveryEvent;
+use crate::pod_resources_poller::UsageSnapshot;
 
 /// The devices of which a handler told last. Some may have no Instance yet, and handlers tell of nothing that stays the same.
 #[derive(Default)]
@@ -32,21 +34,33 @@ pub(super) struct LastSet {
     /// It came while Instances were being created: one may be of a device that is gone by now.
     overtook: bool,
     backoff: Backoff,
-    /// When to try again to create those that failed.
+    /// When to try again to create those that failed, or that had to wait.
     pub(super) again: Option<Instant>,
+    budget: PublishingBudget,
+}
+
+/// A device whose Instance is to be created. Dropping it ends that, unless it has begun.
+pub(super) struct Pending(oneshot::Sender<()>);
+
+impl Pending {
+    fn has_begun(&self) -> bool {
+        self.0.is_closed()
+    }
 }
 
 impl State {
-    pub(super) async fn take(&mut self, told: Told) {
+    pub(super) async fn take(&mut self, told: DiscoveryEvent) {
         match told {
-            Told::Outcome(outcome) => {
+            DiscoveryEvent::Outcome(outcome) => {
                 self.health.outcome(&outcome);
                 if let Outcome::Found { set, shared } = outcome {
                     self.found(set, shared).await;
                 }
             }
-            Told::Silent => self.health.silent(),
-            Told::Lost => self.found(DeviceSet { unlisted: Unlisted::Unknown, ..DeviceSet::default() }, false).await,
+            DiscoveryEvent::Silent => self.health.silent(),
+            DiscoveryEvent::Lost => {
+                self.found(DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() }, false).await
+            }
         }
     }
 
@@ -59,8 +73,10 @@ impl State {
     }
 
     async fn found(&mut self, set: DeviceSet, shared: bool) {
-        self.last.overtook = !self.naming.is_empty();
-        let plan = self.plan(&set, shared);
+        self.drop_pending(&set, shared);
+        self.last.overtook = !self.pending.is_empty();
+        let mut plan = self.plan(&set, shared);
+        self.limit(&mut plan);
         for (identity, device) in plan.publish {
             self.create(identity, device, shared);
         }
@@ -68,7 +84,7 @@ impl State {
         for (identity, device) in plan.change {
             if let Some(published) = self.published.get_mut(&identity) {
                 let moved = published.set_device(device);
-                moved.into_iter().for_each(|occurrence| self.context.cluster.tell(occurrence));
+                moved.into_iter().for_each(|occurrence| self.context.cluster.record_event(occurrence));
                 touched.push(identity);
             }
         }
@@ -91,31 +107,66 @@ impl State {
         let known: BTreeMap<Identity, Known<'_>> =
             self.published.iter().map(|(identity, published)| (identity.clone(), published.known())).collect();
         let mut plan = plan(set, &known, shared, &self.context.node);
-        plan.publish.retain(|(identity, _)| !self.nameless.contains_key(identity));
+        plan.publish.retain(|(identity, _)| !self.pending.contains_key(identity));
         plan
     }
 
     pub(super) fn create(&mut self, identity: Identity, device: Device, shared: bool) {
-        self.nameless.insert(identity.clone(), device.clone());
-        let context = Arc::clone(&self.context);
-        let nameless = Nameless { configuration: Arc::clone(&self.configuration), device, identity, shared };
+        let (sender, mut dropped) = oneshot::channel();
+        self.pending.insert(identity.clone(), Pending(sender));
+        let (context, claims) = (Arc::clone(&self.context), self.orphans.claims_of(&identity));
+        let pending =
+            PendingInstance { configuration: Arc::clone(&self.configuration), device, identity, shared, claims };
         self.naming.spawn(async move {
-            let _permit = context.naming.acquire().await;
-            let named = naming::name(&context, &nameless).await;
-            (nameless.identity, nameless.device, named)
+            let _permit = tokio::select! {
+                permit = context.naming.acquire() => permit,
+                _ = &mut dropped => return None,
+            };
+            drop(dropped);
+            let named = naming::name(&context, &pending).await;
+            Some((pending.identity, pending.device, named))
         });
     }
 
+    /// Forgets devices whose Instances have not been begun and that are not in the newest set: ids that change each round
+    /// would pile up.
+    fn drop_pending(&mut self, set: &DeviceSet, shared: bool) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let identity = |device: &Device| HashInput::new(&device.id, shared, &self.context.node).identity();
+        let seen: BTreeSet<Identity> = set.devices.iter().map(identity).collect();
+        self.pending.retain(|identity, pending| pending.has_begun() || seen.contains(identity));
+    }
+
+    /// Leaves for later what a handler may not have at once.
+    fn limit(&mut self, plan: &mut Plan) {
+        let now = Instant::now();
+        let held = self.published.values().map(|published| published.entry().device.bytes()).sum();
+        let deferred = self.last.budget.limit(plan, held, now.into_std());
+        for device in &deferred.new {
+            self.health.unpublished(
+                device,
+                "more devices than a Configuration may have, or than may be new at once; it waits for its turn",
+            );
+        }
+        if let Some(wait) = deferred.wait {
+            let (new, changed) = (deferred.new.len(), deferred.changed);
+            debug!(configuration = %self.configuration.key, new, changed, "devices wait for their turn");
+            self.last.again.get_or_insert(now + wait);
+        }
+    }
+
     /// A device got its Instance, or not.
-    pub(super) async fn named(&mut self, result: Option<NamingResult>) {
+    pub(super) async fn named(&mut self, result: NamingResult) {
         if let Some((identity, device, named)) = result {
-            self.nameless.remove(&identity);
+            self.pending.remove(&identity);
             match named {
                 Ok(named) => self.publish(&device, named).await,
                 Err(error) => self.not_named(&device, &error),
             }
         }
-        if self.naming.is_empty() && self.last.overtook {
+        if self.pending.is_empty() && self.last.overtook {
             self.find_again().await;
         }
     }
@@ -126,54 +177,96 @@ impl State {
         self.health.unpublished(&device.id, &error.to_string());
         self.tell_unpublished(device, error);
         if self.last.again.is_none() {
-            self.last.again = Some(Instant::now() + self.last.backoff.failed(dice()));
+            self.last.again = Some(Instant::now() + self.last.backoff.failed(jitter()));
         }
     }
 
-    async fn publish(&mut self, device: &Device, named: Named) {
+    async fn publish(&mut self, device: &Device, bound: BoundInstance) {
         self.last.backoff.reset();
-        info!(instance = %named.entry.key, device = device.id, "published");
+        let BoundInstance { entry, instance } = bound;
+        info!(instance = %entry.key, device = device.id, "published");
         self.health.published(&device.id);
-        let mut published = Published::new(named.entry, &self.context.claims);
-        agreement::learn(&self.context, &self.configuration, &mut published, &named.instance);
-        published.agreed = true;
-        let differs = published.entry.capacity != self.configuration.capacity;
-        published.resize(self.configuration.capacity);
-        if differs || !published.entry.claims.is_empty() {
-            self.remember(&published).await;
+        let identity = entry.identity.clone();
+        if let Some(old) = self.orphans.take(&identity).filter(|old| *old != entry.key) {
+            self.forget(old).await;
         }
-        let identity = published.entry.identity.clone();
-        self.insert(published);
-        self.write_cdi(vec![identity]).await;
+        let mut published = Published::new(entry, &self.context.node, &self.context.claims, false);
+        published.resize(self.configuration.capacity);
+        self.published.insert(identity.clone(), published);
+        self.observe(&identity, Some(&instance)).await;
+        self.restore_lost(&identity);
+        self.changed(vec![identity]).await;
+    }
+
+    /// Takes over claims that the journal has lost and the kubelet's checkpoint has (rule 45).
+    pub(super) fn restore_lost(&mut self, identity: &Identity) {
+        let Some(published) = self.published.get_mut(identity) else { return };
+        let name = &published.entry().key.name;
+        let of_this = |(slot, usage): (&String, &Usage)| Some((parse_slot_name(name, slot)?, usage.clone()));
+        let witnessed: Vec<(u32, Usage)> = self.context.checkpointed.iter().filter_map(of_this).collect();
+        let claims = witnessed.into_iter().map(|(slot, usage)| {
+            let (generation, observation) = (self.context.claims.next_generation(), self.context.claims.observation());
+            (slot, Claim { usage, generation, observation })
+        });
+        for slot in published.slots.add_lost(claims) {
+            warn!(instance = %published.entry().key, slot, "restored from the kubelet's checkpoint: the journal lost it");
+        }
     }
 
     /// A device that can't have an Instance is worth an Event (rule 30); one whose turn has only not come is not.
     fn tell_unpublished(&self, device: &Device, error: &NamingError) {
         if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
-            self.context.cluster.tell(self.occurrence("NotPublished", format!("device '{}': {error}", device.id)));
+            self.context
+                .cluster
+                .record_event(self.occurrence("NotPublished", format!("device '{}': {error}", device.id)));
         }
     }
 
-    /// Takes an Instance into service.
-    pub(super) fn insert(&mut self, mut published: Published) {
-        published.advertise(&self.context.node, false);
-        if self.configuration.resources != Resources::Configuration {
-            let target = Target::Instance(published.entry.identity.clone());
-            published.plugin = Some(self.plugin(&published.entry.key.name, target, &published.advertised));
-        }
-        self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
-        self.published.insert(published.entry.identity.clone(), published);
-    }
-
-    /// The Configuration's own resource is there from the start, with no devices (rule 5).
-    pub(super) fn serve_whole(&mut self) {
-        if self.configuration.resources != Resources::Instance {
+    /// Opens the device plugins that are wanted and missing, and takes those that are not wanted any more (rules 5, 48).
+    pub(super) fn arrange_plugins(&mut self) -> Vec<Plugin> {
+        let mut unwanted = Vec::new();
+        let is_wanted =
+            self.configuration.resources != Resources::Instance && self.has_name(&self.configuration.key.name);
+        if is_wanted && self.whole.plugin.is_none() {
             let name = &self.configuration.key.name;
             self.whole.plugin = Some(self.plugin(name, Target::Configuration, &self.whole.advertised));
+        } else if !is_wanted {
+            unwanted.extend(self.whole.plugin.take());
+        }
+        let wants_instances = self.configuration.resources != Resources::Configuration;
+        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
+            let Some(published) = self.published.get(&identity) else { continue };
+            let is_wanted = wants_instances && self.has_name(&published.entry().key.name);
+            if is_wanted == published.plugin.is_some() {
+                continue;
+            }
+            let target = Target::Instance(identity.clone());
+            let opened = is_wanted.then(|| self.plugin(&published.entry().key.name, target, &published.advertised));
+            let Some(published) = self.published.get_mut(&identity) else { continue };
+            unwanted.extend(std::mem::replace(&mut published.plugin, opened));
+        }
+        unwanted
+    }
+
+    /// Opens the device plugin of one Instance, if it is wanted.
+    fn serve_instance(&mut self, identity: &Identity) {
+        let Some(published) = self.published.get(identity) else { return };
+        let is_wanted = self.configuration.resources != Resources::Configuration;
+        if is_wanted && published.plugin.is_none() && self.has_name(&published.entry().key.name) {
+            let target = Target::Instance(identity.clone());
+            let plugin = self.plugin(&published.entry().key.name, target, &published.advertised);
+            if let Some(published) = self.published.get_mut(identity) {
+                published.plugin = Some(plugin);
+            }
         }
     }
 
-    pub(super) fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<Advertised>) -> Plugin {
+    /// Whether a resource name is this Configuration's to serve.
+    fn has_name(&self, name: &str) -> bool {
+        self.context.resource_names.claim(name, &self.configuration)
+    }
+
+    pub(super) fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
         let resource = OwnedResource::new(name, target, advertised.subscribe(), self.asks.clone());
         self.context.plugins.serve(Arc::new(resource))
     }
@@ -181,22 +274,32 @@ impl State {
     /// Advertises, publishes and remembers Instances that are not what they were. The kubelet hears of all of them before
     /// the disk has written any.
     pub(super) async fn changed(&mut self, identities: Vec<Identity>) {
-        for published in identities.iter().filter_map(|identity| self.published.get(identity)) {
-            published.advertise(&self.context.node, false);
-            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+        for identity in &identities {
+            self.advertise_and_publish(identity);
         }
         let changed = identities.iter().filter_map(|identity| self.published.get(identity));
         futures::future::join_all(changed.map(|published| self.remember(published))).await;
         self.write_cdi(identities).await;
     }
 
+    /// Shows the kubelet and the cluster an Instance as it is now.
+    pub(super) fn advertise_and_publish(&mut self, identity: &Identity) {
+        self.unsynced.insert(identity.clone());
+        if let Some(published) = self.published.get(identity) {
+            published.advertise(false);
+            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+        }
+        self.serve_instance(identity);
+    }
+
     /// Writes the CDI specifications of Instances, if that is wanted.
     pub(super) async fn write_cdi(&mut self, identities: Vec<Identity>) {
         let Some(cdi) = &self.context.cdi else { return };
         let write = async |published: &mut Published| {
-            let properties = self.configuration.broker_view(&published.entry.device.properties);
-            let edits = ContainerEdits::of_device(&published.entry.device, &properties, published.hash());
-            let written = cdi.put(&published.entry.configuration, published.hash(), &edits).await;
+            let entry = published.entry();
+            let properties = self.configuration.broker_view(&entry.device.properties);
+            let edits = ContainerEdits::of_device(&entry.device, &properties, published.hash());
+            let written = cdi.put(&entry.configuration, published.hash(), &edits).await;
             published.by_cdi = written && cdi.kubelet;
         };
         let wanted = self.published.iter_mut().filter(|(identity, _)| identities.contains(identity));
@@ -204,18 +307,24 @@ impl State {
     }
 
     pub(super) async fn remember(&self, published: &Published) {
-        if let Err(error) = self.context.journal.put(published.entry.clone()).await {
-            warn!(instance = %published.entry.key, "{error}");
+        if let Err(error) = self.context.journal.put(published.journal_entry()).await {
+            warn!(instance = %published.entry().key, "{error}");
+        }
+    }
+
+    pub(super) async fn forget(&self, key: Key) {
+        if let Err(error) = self.context.journal.remove(key.clone()).await {
+            warn!(instance = %key, "{error}");
         }
     }
 
     pub(super) fn grace(&self, published: &Published) -> Duration {
-        self.configuration.grace(published.entry.shared)
+        self.configuration.grace(published.entry().shared)
     }
 
     /// When the next missing device has been missing for long enough. One whose slots are in use waits for its release.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        let idle = self.published.values().filter(|published| published.entry.claims.is_empty());
+        let idle = self.published.values().filter(|published| published.slots.is_idle());
         idle.filter_map(|published| Some(published.missing_since? + self.grace(published))).min()
     }
 
@@ -223,7 +332,7 @@ impl State {
         let now = Instant::now();
         let expired = self.published.iter().filter(|(_, published)| {
             let due = published.missing_since.is_some_and(|since| since + self.grace(published) <= now);
-            due && published.entry.claims.is_empty()
+            due && published.slots.is_idle()
         });
         let expired: Vec<Identity> = expired.map(|(identity, _)| identity.clone()).collect();
         self.remove(expired).await;
@@ -236,16 +345,41 @@ impl State {
         // What is advertised has to outlive the plugin, or the kubelet gets no empty list.
         let plugins: Vec<Plugin> = gone.iter_mut().filter_map(|published| published.plugin.take()).collect();
         futures::future::join_all(plugins.into_iter().map(Plugin::close)).await;
+        let mut kept = Vec::new();
         for published in &gone {
+            let entry = published.entry();
             if let Some(cdi) = &self.context.cdi {
-                cdi.remove(&published.entry.configuration, published.hash()).await;
+                cdi.remove(&entry.configuration, published.hash()).await;
             }
-            self.context.publisher.delete(published.entry.key.clone(), published.entry.uid.clone());
-            info!(instance = %published.entry.key, "removed");
+            self.context.resource_names.release(&entry.key.name, &self.configuration);
+            self.context.publisher.delete(entry.key.clone(), entry.uid.clone());
+            info!(instance = %entry.key, "removed");
+            let entry = published.journal_entry();
+            if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {
+                warn!(instance = %entry.key, claims = entry.claims.len(), "containers still use it: its claims are kept");
+                kept.push(entry);
+            } else {
+                self.forget(entry.key).await;
+            }
         }
-        let forgotten = gone.into_iter().map(|published| self.context.journal.remove(published.entry.key));
-        for error in futures::future::join_all(forgotten).await.into_iter().filter_map(Result::err) {
-            warn!(configuration = %self.configuration.key, "{error}");
+        for entry in kept {
+            let key = entry.key.clone();
+            if let Err(error) = self.context.journal.put(entry).await {
+                warn!(instance = %key, "{error}");
+            }
+        }
+    }
+
+    /// Ends claims without an Instance that no container uses any more.
+    pub(super) async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
+        for (key, entry) in self.orphans.judge(snapshot) {
+            let written = match entry {
+                Some(entry) => self.context.journal.put(entry).await,
+                None => self.context.journal.remove(key.clone()).await,
+            };
+            if let Err(error) = written {
+                warn!(instance = %key, "{error}");
+            }
         }
     }
 }

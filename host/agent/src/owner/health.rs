@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use akri_cluster::{ConfigurationReport, ReportedCondition};
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::property::Source;
 
-use crate::cluster::{Report, ReportedCondition};
 use crate::discovery::Outcome;
 
 /// Longest message of a condition, in bytes.
@@ -19,7 +19,7 @@ pub(super) struct Health {
     last: Option<Last>,
     /// Devices without an Instance, and why.
     unpublished: BTreeMap<String, String>,
-    reported: Option<Report>,
+    reported: Option<ConfigurationReport>,
 }
 
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl Health {
     }
 
     /// The status, if it says something new.
-    pub(super) fn report(&mut self, configuration: &Configuration, instances: usize) -> Option<Report> {
-        let report = Report {
+    pub(super) fn report(&mut self, configuration: &Configuration, instances: usize) -> Option<ConfigurationReport> {
+        let report = ConfigurationReport {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
@@ -126,7 +126,7 @@ impl Health {
         ];
         let reason = notes.first().map_or("Complete", |note| note.reason.as_str());
         let complete = notes.is_empty() && dropped == 0;
-        conditions.push(condition("DiscoveryComplete", Some(complete), reason, &told(notes, dropped)));
+        conditions.push(condition("DiscoveryComplete", Some(complete), reason, &notes_text(notes, dropped)));
         conditions
     }
 }
@@ -153,7 +153,7 @@ fn failed(error: &RoundError, ever_found: bool) -> Vec<ReportedCondition> {
     conditions
 }
 
-fn told(notes: &[Note], dropped: u64) -> String {
+fn notes_text(notes: &[Note], dropped: u64) -> String {
     let line = |note: &Note| {
         if note.origin.is_empty() { note.message.clone() } else { format!("{}: {}", note.origin, note.message) }
     };

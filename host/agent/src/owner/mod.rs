@@ -1,46 +1,55 @@
 //! The owner of a Configuration's Instances on this node: one task that alone changes them. Rounds, the kubelet's requests
 //! and looks at pods come to it as messages; the journal, the kubelet and the cluster hear of what it decides.
 
-mod agreement;
+mod allocation;
+mod api_sync;
 mod claims;
+mod configuration_resource;
 mod devices;
 mod health;
 mod naming;
+pub mod orphans;
 mod published;
 mod requests;
 mod resource;
-mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use akri_cluster::{Cluster, ObjectEvent};
+use akri_kubelet::{Plugin, Plugins};
+use akri_model::budget::Budget;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME};
+use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME, Usage};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::cdi::Cdi;
-use crate::cluster::{Cluster, Occurrence};
 use crate::discovery::moment;
-use crate::discovery::sources::{Providers, Sources, Told};
+use crate::discovery::sources::{DiscoveryEvent, Providers, Sources};
 use crate::journal::Journal;
 use crate::metrics::Metrics;
-use crate::plugin::{Plugin, Plugins};
+use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use crate::publisher::Publisher;
-use crate::reclaim::{Claims, Sighting};
-use claims::AllPublished;
+use crate::resource_names::ResourceNames;
+use allocation::{Allocation, AllocationId, JournalResult};
+use api_sync::StepResult;
+use configuration_resource::ConfigurationResource;
 use health::Health;
-use naming::{Named, NamingError};
+use naming::{BoundInstance, NamingError};
+use orphans::Orphans;
 use published::Published;
 use resource::Command;
-use whole::Whole;
 
 /// Requests of the kubelet that wait for an owner.
 const COMMANDS: usize = 64;
+
+/// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
+const REPORT: u64 = 5;
 
 /// What all owners share.
 pub struct Context {
@@ -54,10 +63,16 @@ pub struct Context {
     pub plugins: Arc<Plugins>,
     /// Publishes in the background.
     pub publisher: Publisher,
-    /// Counts claims and looks.
-    pub claims: Arc<Claims>,
-    /// What pods use.
-    pub sightings: watch::Receiver<Sighting>,
+    /// Orders claims and snapshots.
+    pub claims: Arc<ClaimTracker>,
+    /// What containers use.
+    pub snapshots: watch::Receiver<UsageSnapshot>,
+    /// Who serves each resource.
+    pub resource_names: ResourceNames,
+    /// Slots that the kubelet's checkpoint had in use when the agent started, by name: only if the journal lost something.
+    pub checkpointed: BTreeMap<String, Usage>,
+    /// How many Instances change slots at once.
+    pub api_writes: Semaphore,
     /// Where CDI specifications go, if anywhere.
     pub cdi: Option<Cdi>,
     /// How many Instances are being created at once.
@@ -71,7 +86,7 @@ pub struct Context {
 enum End {
     /// The agent stops: everything stays as it is.
     Shutdown,
-    /// The Configuration is gone, and so are its Instances.
+    /// The Configuration is gone, and so are its Instances. Claims of containers that run stay in the journal.
     Deleted,
 }
 
@@ -79,7 +94,7 @@ enum End {
 pub struct Owner {
     configuration: watch::Sender<Arc<Configuration>>,
     end: oneshot::Sender<End>,
-    task: JoinHandle<()>,
+    task: JoinHandle<Vec<Entry>>,
 }
 
 impl Owner {
@@ -120,14 +135,14 @@ impl Owner {
         self.finish(End::Shutdown).await;
     }
 
-    /// Deletes all its Instances.
-    pub async fn delete(self) {
-        self.finish(End::Deleted).await;
+    /// Deletes all its Instances. Returns the claims that outlive them.
+    pub async fn delete(self) -> Vec<Entry> {
+        self.finish(End::Deleted).await
     }
 
-    async fn finish(self, end: End) {
+    async fn finish(self, end: End) -> Vec<Entry> {
         let _ = self.end.send(end);
-        let _ = self.task.await; // an owner that panicked has nothing left to finish
+        self.task.await.unwrap_or_default() // an owner that panicked has nothing left to finish
     }
 }
 
@@ -137,26 +152,50 @@ struct Inbox {
     ended: oneshot::Receiver<End>,
 }
 
-type NamingResult = (Identity, Device, Result<Named, NamingError>);
+/// The result of creating the Instance of a device; `None` if the device left the set before that began.
+type NamingResult = Option<(Identity, Device, Result<BoundInstance, NamingError>)>;
+
+/// The Instances of a Configuration by device.
+type AllPublished = BTreeMap<Identity, Published>;
 
 struct State {
     context: Arc<Context>,
     configuration: Arc<Configuration>,
     published: AllPublished,
-    whole: Whole,
+    whole: ConfigurationResource,
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
-    nameless: BTreeMap<Identity, Device>,
+    pending: BTreeMap<Identity, devices::Pending>,
+    /// Claims on devices that have no Instance now.
+    orphans: Orphans,
+    /// Allocates that have not been answered.
+    allocations: BTreeMap<AllocationId, Allocation>,
+    last_allocation: AllocationId,
+    /// Instances that the Allocate at hand has changed.
+    touched_by_allocation: BTreeSet<Identity>,
+    /// Writes to the journal for Allocates.
+    writes: JoinSet<JournalResult>,
+    /// Steps towards agreement with the API server.
+    steps: JoinSet<StepResult>,
+    /// Instances that may need such a step.
+    unsynced: BTreeSet<Identity>,
+    /// Those whose next step has to wait.
+    delayed: BTreeSet<Identity>,
     last: devices::LastSet,
     health: Health,
     commands: mpsc::Receiver<Command>,
     /// For the plugins.
     asks: mpsc::Sender<Command>,
     counted: usize,
-    /// Resources and ids that two pods have at once, as told.
-    twice: BTreeSet<(String, String)>,
-    /// When the API was last asked about shared Instances.
-    last_agreement: Instant,
+    /// Resources and IDs that two pods have at once, as recorded.
+    duplicates: BTreeSet<(String, String)>,
+    /// Whether resources are being served, so that Instances of before are no longer looked for.
+    has_served: bool,
+    /// Instances that the journal no longer needs.
+    outdated: Vec<Key>,
+    /// Status writes, a fifth of one each.
+    reports: Budget,
+    next_report: Option<Instant>,
 }
 
 impl State {
@@ -166,127 +205,182 @@ impl State {
             context,
             configuration: inbox.configuration.borrow().clone(),
             published: AllPublished::new(),
-            whole: Whole::new(),
+            whole: ConfigurationResource::new(),
             naming: JoinSet::new(),
-            nameless: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            orphans: Orphans::default(),
+            allocations: BTreeMap::new(),
+            last_allocation: 0,
+            touched_by_allocation: BTreeSet::new(),
+            writes: JoinSet::new(),
+            steps: JoinSet::new(),
+            unsynced: BTreeSet::new(),
+            delayed: BTreeSet::new(),
             last: devices::LastSet::default(),
             health: Health::default(),
             commands,
             asks,
             counted: 0,
-            twice: BTreeSet::new(),
-            last_agreement: Instant::now(),
+            duplicates: BTreeSet::new(),
+            has_served: false,
+            outdated: Vec::new(),
+            reports: Budget::new(20 * REPORT, 1),
+            next_report: None,
         };
-        for mut entry in entries {
-            entry.capacity = state.configuration.capacity;
-            let mut published = Published::new(entry, &state.context.claims);
-            published.agreed &= !state.context.journal.was_damaged();
-            state.published.insert(published.entry.identity.clone(), published);
-        }
+        entries.into_iter().for_each(|entry| state.take_entry(entry));
         state
     }
 
-    async fn run(mut self, mut inbox: Inbox, providers: Providers) {
-        self.agree_at_start().await;
-        self.write_cdi(self.published.keys().cloned().collect()).await;
-        self.restart_plugins().await;
-        self.settle();
-        let mut sightings = self.context.sightings.clone();
+    /// Takes what the journal has. Instances of an earlier Configuration of the name go with it; claims on their devices stay
+    /// (rule 43).
+    fn take_entry(&mut self, mut entry: Entry) {
+        let (node, tracker) = (self.context.node.clone(), Arc::clone(&self.context.claims));
+        if entry.configuration_uid != self.configuration.uid {
+            let key = entry.key.clone();
+            if !self.orphans.keep(entry, &node, &tracker) {
+                self.outdated.push(key);
+            }
+            return;
+        }
+        entry.capacity = self.configuration.capacity;
+        let published = Published::new(entry, &node, &tracker, self.context.journal.was_damaged());
+        self.published.insert(published.entry().identity.clone(), published);
+    }
+
+    async fn run(mut self, mut inbox: Inbox, providers: Providers) -> Vec<Entry> {
+        self.start().await;
+        let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
-        let (tells, mut told) = mpsc::channel::<Told>(1);
+        let mut names = self.context.resource_names.changes();
+        let (tells, mut told) = mpsc::channel::<DiscoveryEvent>(1);
         let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
         let end = loop {
-            let (next_expiry, next_agreement) = (self.next_expiry(), self.next_agreement());
-            let next_naming = self.last.again;
+            let (next_expiry, next_answer) = (self.next_expiry(), self.next_answer());
+            let (next_naming, next_step) = (self.last.again, self.next_step_at());
+            let next_report = self.next_report;
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
-                Some(command) = self.commands.recv() => self.serve(command).await,
+                Some(command) = self.commands.recv() => self.serve(command),
+                Some(step) = self.steps.join_next() => self.step_ended(step.ok()).await,
+                Some(write) = self.writes.join_next() => self.written(write.ok()),
                 Some(told) = told.recv() => self.take(told).await,
-                Some(named) = self.naming.join_next() => self.named(named.ok()).await,
+                Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
                     self.reconfigure(configuration).await;
                 }
-                Ok(()) = sightings.changed() => {
-                    let sighting = sightings.borrow_and_update().clone();
-                    self.look(&sighting).await;
+                Ok(()) = snapshots.changed() => {
+                    let snapshot = snapshots.borrow_and_update().clone();
+                    self.apply_snapshot(&snapshot).await;
                 }
                 Ok(()) = usage.changed() => {
                     usage.mark_unchanged();
-                    self.hear_of_others().await;
+                    self.apply_remote_usage().await;
+                }
+                Ok(()) = names.changed() => {
+                    names.mark_unchanged();
+                    self.rearrange_plugins().await;
                 }
                 () = moment(next_expiry) => self.expire().await,
-                () = moment(next_agreement) => self.agree().await,
+                () = moment(next_answer) => {}
+                () = moment(next_step) => self.wake_delayed(),
                 () = moment(next_naming) => self.find_again().await,
+                () = moment(next_report) => {}
             }
-            self.settle();
+            self.after_event().await;
         };
         drop(sources);
-        self.finish(end).await;
+        self.finish(end).await
+    }
+
+    /// Serves what is known from before, with the API server or without it.
+    async fn start(&mut self) {
+        for key in std::mem::take(&mut self.outdated) {
+            self.forget(key).await;
+        }
+        self.wait_for_listing().await;
+        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
+            self.restore_lost(&identity);
+        }
+        self.has_served = true;
+        self.changed(self.published.keys().cloned().collect()).await;
+        self.rearrange_plugins().await;
+        self.after_event().await;
     }
 
     /// Whether the devices it knows from before are shared by nodes.
     fn knows_shared(&self) -> bool {
-        self.published.values().any(|published| published.entry.shared)
+        self.published.values().any(|published| published.entry().shared)
     }
 
-    /// What is so after every step: claims are counted, the Configuration's resource shows what its Instances have, and
-    /// the status says how things are.
-    fn settle(&mut self) {
-        self.whole.advertise(&self.published, &self.context.node, false);
-        let claims = self.published.values().map(|published| published.entry.claims.len()).sum();
-        self.context.claims.count(self.counted, claims);
-        self.counted = claims;
+    /// What is so after every step: Allocates that are decided are answered, what differs from the API server is being
+    /// changed, claims are counted, the Configuration's resource shows what its Instances have, and so does the status.
+    async fn after_event(&mut self) {
+        self.answer_allocations().await;
+        self.start_steps();
+        self.whole.advertise(&self.published, false);
+        let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();
+        let counted = claims + self.orphans.len();
+        self.context.claims.count(self.counted, counted);
+        self.counted = counted;
         let Key { namespace, name } = &self.configuration.key;
         self.context.metrics.instances(namespace, name, self.published.len());
-        let report = self.health.report(&self.configuration, self.published.len());
-        if let Some(report) = report {
+        let unconfirmed = self.published.values().map(|published| published.slots.unconfirmed()).sum();
+        self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
+        self.report();
+    }
+
+    /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may
+    /// note something else in each round.
+    fn report(&mut self) {
+        let now = Instant::now();
+        let wait = self.reports.wait(now.into_std());
+        self.next_report = (!wait.is_zero()).then(|| now + wait);
+        if wait.is_zero()
+            && let Some(report) = self.health.report(&self.configuration, self.published.len())
+        {
+            self.reports.take(REPORT, now.into_std());
             self.context.publisher.report(report);
         }
     }
 
-    async fn finish(mut self, end: End) {
+    async fn finish(mut self, end: End) -> Vec<Entry> {
+        self.fail_allocations().await;
         self.context.claims.count(self.counted, 0);
         if end == End::Shutdown {
-            return;
+            return Vec::new();
         }
         self.naming.shutdown().await;
         self.remove(self.published.keys().cloned().collect()).await;
         if let Some(plugin) = self.whole.plugin.take() {
             plugin.close().await;
         }
+        self.context.resource_names.release(&self.configuration.key.name, &self.configuration);
         let Key { namespace, name } = &self.configuration.key;
         self.context.metrics.forget(namespace, name);
         self.context.publisher.forget(self.configuration.key.clone());
+        self.orphans.into_entries()
     }
 
     /// Something that happened to the Configuration.
-    fn occurrence(&self, reason: &'static str, message: String) -> Occurrence {
+    fn occurrence(&self, reason: &'static str, message: String) -> ObjectEvent {
         warn!(configuration = %self.configuration.key, "{reason}: {message}");
         let Configuration { key, uid, .. } = &*self.configuration;
-        Occurrence { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message }
+        ObjectEvent { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message }
     }
 
     async fn reconfigure(&mut self, configuration: Arc<Configuration>) {
-        let plugins_change = self.configuration.resources != configuration.resources;
         self.configuration = configuration;
-        if plugins_change {
-            self.restart_plugins().await;
-        }
+        self.rearrange_plugins().await;
         for published in self.published.values_mut() {
             published.resize(self.configuration.capacity);
         }
         self.changed(self.published.keys().cloned().collect()).await;
     }
 
-    /// Plugins come and go with `resources`; what containers hold through a resource that goes stays theirs.
-    async fn restart_plugins(&mut self) {
-        let plugins = self.published.values_mut().filter_map(|published| published.plugin.take());
-        let closing: Vec<_> = plugins.chain(self.whole.plugin.take()).map(Plugin::close).collect();
+    /// Opens and closes device plugins; what containers hold through a resource that goes stays theirs.
+    async fn rearrange_plugins(&mut self) {
+        let closing = self.arrange_plugins().into_iter().map(Plugin::close);
         futures::future::join_all(closing).await;
-        for published in std::mem::take(&mut self.published).into_values() {
-            self.insert(published);
-        }
-        self.serve_whole();
     }
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use akri_model::claim::Entry;
+use akri_cluster::{ClusterError, CreateOutcome};
+use akri_model::claim::{Claims, Entry};
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
-use akri_model::instance::{Instance, Online};
+use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{HashInput, HashLength, Identity, Key, cdi_name, instance_name};
-use akri_model::slots::SlotTable;
+use akri_model::slots::free_usage;
 
 use super::Context;
-use crate::cluster::{ClusterError, Created};
 use crate::journal::JournalError;
 
 /// Why a device has no Instance.
@@ -34,99 +34,102 @@ pub(super) enum NamingError {
 }
 
 /// A device that needs an Instance.
-pub(super) struct Nameless {
+pub(super) struct PendingInstance {
     pub(super) configuration: Arc<Configuration>,
     pub(super) device: Device,
     pub(super) identity: Identity,
     pub(super) shared: bool,
+    /// Claims of containers that still use the device (rule 43).
+    pub(super) claims: Claims,
 }
 
 /// A device with its Instance: what the journal now says, and the Instance as it was found.
-pub(super) struct Named {
+pub(super) struct BoundInstance {
     pub(super) entry: Entry,
     pub(super) instance: Instance,
 }
 
 /// Takes the Instance that already stands for the device, else the shortest name that is free. What comes of it is in the
 /// journal before anybody uses it.
-pub(super) async fn name(context: &Context, nameless: &Nameless) -> Result<Named, NamingError> {
-    let configuration = &nameless.configuration.key;
-    let instance = match context.cluster.find(configuration, &nameless.identity, &names(context, nameless)).await? {
-        Some(known) if outgoing(&known, nameless) => return Err(NamingError::Outgoing(known.key)),
+pub(super) async fn name(context: &Context, pending: &PendingInstance) -> Result<BoundInstance, NamingError> {
+    let configuration = &pending.configuration.key;
+    let instance = match context.cluster.find(configuration, &pending.identity, &names(context, pending)).await? {
+        Some(known) if outgoing(&known, pending) => return Err(NamingError::Outgoing(known.key)),
         Some(known) => known,
-        None => create(context, nameless).await?,
+        None => create(context, pending).await?,
     };
-    let entry = entry(nameless, &instance);
+    let entry = entry(pending, &instance);
     context.journal.put(entry.clone()).await?;
-    Ok(Named { entry, instance })
+    Ok(BoundInstance { entry, instance })
 }
 
 /// The names it may have, the shortest first.
-fn names(context: &Context, nameless: &Nameless) -> Vec<String> {
-    let input = HashInput::new(&nameless.device.id, nameless.shared, &context.node);
-    let name = |length| instance_name(&nameless.configuration.key.name, &input.hash(length));
+fn names(context: &Context, pending: &PendingInstance) -> Vec<String> {
+    let input = HashInput::new(&pending.device.id, pending.shared, &context.node);
+    let name = |length| instance_name(&pending.configuration.key.name, &input.hash(length));
     HashLength::ALL.into_iter().filter_map(name).collect()
 }
 
-async fn create(context: &Context, nameless: &Nameless) -> Result<Instance, NamingError> {
-    let input = HashInput::new(&nameless.device.id, nameless.shared, &context.node);
+async fn create(context: &Context, pending: &PendingInstance) -> Result<Instance, NamingError> {
+    let input = HashInput::new(&pending.device.id, pending.shared, &context.node);
     for length in HashLength::ALL {
         let hash = input.hash(length);
-        let wanted = wanted(context, nameless, hash)?;
+        let wanted = wanted(context, pending, hash)?;
         match context.cluster.create(&wanted).await? {
-            Created::New(instance) => return Ok(instance),
-            Created::Taken(other) if outgoing(&other, nameless) => return Err(NamingError::Outgoing(other.key)),
+            CreateOutcome::New(instance) => return Ok(instance),
+            CreateOutcome::Taken(other) if outgoing(&other, pending) => return Err(NamingError::Outgoing(other.key)),
             // One without an identity was made by upstream Akri, for this very name.
-            Created::Taken(other) if other.identity.as_ref().is_none_or(|id| *id == nameless.identity) => {
+            CreateOutcome::Taken(other) if other.identity.as_ref().is_none_or(|id| *id == pending.identity) => {
                 return Ok(other);
             }
-            Created::Taken(_) => {}
+            CreateOutcome::Taken(_) => {}
         }
     }
     Err(NamingError::AllTaken)
 }
 
 /// Whether it belongs to an earlier Configuration of the name, and goes with that (rule 26).
-fn outgoing(other: &Instance, nameless: &Nameless) -> bool {
-    let of_the_name = other.configuration == nameless.configuration.key.name;
-    of_the_name && !other.configuration_uid.is_empty() && other.configuration_uid != nameless.configuration.uid
+fn outgoing(other: &Instance, pending: &PendingInstance) -> bool {
+    let of_the_name = other.configuration == pending.configuration.key.name;
+    of_the_name && !other.configuration_uid.is_empty() && other.configuration_uid != pending.configuration.uid
 }
 
-fn wanted(context: &Context, nameless: &Nameless, hash: String) -> Result<Instance, NamingError> {
-    let configuration = &nameless.configuration;
+fn wanted(context: &Context, pending: &PendingInstance, hash: String) -> Result<Instance, NamingError> {
+    let configuration = &pending.configuration;
     let Some(name) = instance_name(&configuration.key.name, &hash) else {
         return Err(NamingError::TooLong { configuration: configuration.key.name.clone(), hash });
     };
     Ok(Instance {
         cdi_name: cdi_name(&configuration.key.name, &hash),
-        device_usage: SlotTable::new(configuration.capacity).to_usage(&name),
+        device_usage: free_usage(&name, configuration.capacity),
         key: Key::new(configuration.key.namespace.clone(), name),
         uid: String::new(),
-        identity: Some(nameless.identity.clone()),
+        version: Version::default(),
+        identity: Some(pending.identity.clone()),
         configuration: configuration.key.name.clone(),
         configuration_uid: configuration.uid.clone(),
         capacity: configuration.capacity,
-        properties: configuration.broker_view(&nameless.device.properties),
-        shared: nameless.shared,
+        properties: configuration.broker_view(&pending.device.properties),
+        shared: pending.shared,
         nodes: vec![context.node.clone()],
         online: Online::True,
     })
 }
 
 /// What the journal shall say; claims of this node are adopted when the Instance is taken into service.
-fn entry(nameless: &Nameless, instance: &Instance) -> Entry {
-    let configuration = &nameless.configuration;
+fn entry(pending: &PendingInstance, instance: &Instance) -> Entry {
+    let configuration = &pending.configuration;
     Entry {
         key: instance.key.clone(),
         uid: instance.uid.clone(),
-        identity: nameless.identity.clone(),
+        identity: pending.identity.clone(),
         configuration: configuration.key.name.clone(),
         configuration_uid: configuration.uid.clone(),
-        shared: nameless.shared,
+        shared: pending.shared,
         capacity: configuration.capacity,
-        device: nameless.device.clone(),
+        device: pending.device.clone(),
         online: Online::True,
         withheld: false,
-        claims: Default::default(),
+        claims: pending.claims.clone(),
     }
 }

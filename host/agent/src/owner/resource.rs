@@ -3,19 +3,21 @@
 
 use std::time::Duration;
 
+use akri_kubelet::resource::{AdvertisedDevices, AllocateError, ContainerResponse, Preference, Resource};
 use akri_model::edits::ContainerEdits;
 use akri_model::names::{Identity, resource_name};
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::plugin::resource::{Advertised, Preference, Refused, Resource};
+use super::allocation::BUDGET;
+use crate::container_response::responses;
 
-/// Time for a whole Allocate (rule 7).
-const ALLOCATE: Duration = Duration::from_secs(2);
+/// How much longer than that an answer may take.
+const ANSWER: Duration = Duration::from_millis(300);
 
 /// Answer to an Allocate.
-pub(super) type Allocated = Result<Vec<ContainerEdits>, Refused>;
+pub(super) type AllocateResult = Result<Vec<ContainerEdits>, AllocateError>;
 
 /// Whose resource it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub(super) enum Target {
 /// What a device plugin asks the owner.
 pub(super) enum Command {
     /// Claim slots for containers. If nobody waits for the answer any more, the claim is undone.
-    Allocate { target: Target, containers: Vec<Vec<String>>, reply: oneshot::Sender<Allocated> },
+    Allocate { target: Target, containers: Vec<Vec<String>>, reply: oneshot::Sender<AllocateResult> },
     /// Which ids to take.
     Prefer { target: Target, containers: Vec<Preference>, reply: oneshot::Sender<Vec<Vec<String>>> },
     /// Whether all of these are claimed here.
@@ -40,7 +42,7 @@ pub(super) enum Command {
 pub(super) struct OwnedResource {
     name: String,
     target: Target,
-    advertised: watch::Receiver<Advertised>,
+    advertised: watch::Receiver<AdvertisedDevices>,
     owner: mpsc::Sender<Command>,
 }
 
@@ -48,7 +50,7 @@ impl OwnedResource {
     pub(super) fn new(
         name: &str,
         target: Target,
-        advertised: watch::Receiver<Advertised>,
+        advertised: watch::Receiver<AdvertisedDevices>,
         owner: mpsc::Sender<Command>,
     ) -> Self {
         Self { name: resource_name(name), target, advertised, owner }
@@ -66,17 +68,17 @@ impl Resource for OwnedResource {
         &self.name
     }
 
-    fn advertised(&self) -> watch::Receiver<Advertised> {
+    fn advertised(&self) -> watch::Receiver<AdvertisedDevices> {
         self.advertised.clone()
     }
 
-    async fn allocate(&self, containers: Vec<Vec<String>>) -> Allocated {
+    async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerResponse>, AllocateError> {
         let (reply, answer) = oneshot::channel();
         let command = Command::Allocate { target: self.target.clone(), containers, reply };
-        match timeout(ALLOCATE, self.ask(command, answer)).await {
-            Ok(Some(allocated)) => allocated,
-            Ok(None) => Err(Refused::Unavailable(format!("{} is being removed", self.name))),
-            Err(_) => Err(Refused::Unavailable(format!("the claim was not decided within {ALLOCATE:?}"))),
+        match timeout(BUDGET + ANSWER, self.ask(command, answer)).await {
+            Ok(Some(allocated)) => allocated.map(responses),
+            Ok(None) => Err(AllocateError::Unavailable(format!("{} is being removed", self.name))),
+            Err(_) => Err(AllocateError::Unavailable(format!("the claim was not decided within {BUDGET:?}"))),
         }
     }
 

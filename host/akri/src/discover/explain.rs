@@ -1,13 +1,13 @@
-//! `akri discover --explain`: why a device is found or not. The handler itself says it, in its log: it is asked by a
-//! property of the call, and else does an ordinary round.
+//! `akri discover --explain`: why a device is found or not. A property of the call asks the handler to explain the
+//! device in its log during an ordinary round.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
 
-use akri_agent::discovery::admission::admit;
-use akri_agent::discovery::call;
 use akri_agent::discovery::registry::Handler;
+use akri_agent::discovery::{call, details_json};
 use akri_model::property::Resolved;
+use akri_node::admission::admit;
 use akri_sandbox::{Cache, Found};
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
@@ -17,13 +17,13 @@ use crate::cli::Output;
 use crate::output::{plain, print};
 use crate::subject::{self, Subject};
 
-/// The property that asks, and the context of the lines that answer.
+/// The property that requests an explanation, and the context of its log lines.
 const EXPLAIN: &str = "explain";
 
-/// Lines of an answer.
+/// Limit on the lines of an explanation.
 const LINES: usize = 2000;
 
-/// What a handler says of a device.
+/// A handler's explanation of a device.
 #[derive(Debug, Serialize)]
 struct Explanation {
     device: String,
@@ -31,7 +31,7 @@ struct Explanation {
     lines: Vec<String>,
 }
 
-/// Asks every Configuration's handler. Fails if none of them could tell, or if one that should could not.
+/// Explains a device for every Configuration. Fails if no handler has an explanation, or if one fails.
 pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::Result<ExitCode> {
     let devices = loaded.host.find(name).await.with_context(|| format!("cannot look for '{name}'"))?;
     ensure!(!devices.is_empty(), "no device '{name}' in sysfs");
@@ -52,7 +52,7 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
     Ok(if failed || explanations.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// None if the handler has nothing to say.
+/// Returns the explanation of one handler; `None` if it has none.
 async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::Result<Option<Explanation>> {
     let configuration = &subject.configuration;
     let handlers = loaded.handlers.borrow().clone();
@@ -70,11 +70,14 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::
     Ok(Some(Explanation { device: device.devpath.clone(), configuration: configuration.key.to_string(), lines }))
 }
 
-/// Runs a round that also explains the device; what it explained.
+/// Runs a round that explains the device; returns the lines.
 async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
     let properties = loaded.properties.clone().of(&subject.configuration)?;
-    let mut call = call(&subject.configuration, &handler.rules, Resolved::clone(&properties), Cache::default());
+    let configuration = &subject.configuration;
+    let details = details_json(&configuration.details).await;
+    let properties = Resolved::clone(&properties);
+    let mut call = call(configuration, details, &handler.rules, properties, Cache::default());
     call.properties.properties.insert(EXPLAIN.to_owned(), device.devpath.clone().into_bytes());
     call.limits.log_lines = LINES;
     call.log = Some(log);

@@ -5,24 +5,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_agent::cluster::local::read_directory;
-use akri_agent::cluster::{HandlerObject, Manifests};
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::{Handlers, Registry};
-use akri_agent::uevent::{Listener, Uevents};
 use akri_api::HandlerRules;
 use akri_api::data;
 use akri_api::manifest::{Manifest, Object};
+use akri_cluster::local::read_directory;
+use akri_cluster::{HandlerObject, Manifests};
 use akri_model::resolve::Values;
+use akri_node::uevent::{Listener, Uevents};
 use akri_sandbox::{Host, HostConfig};
 use anyhow::{Context as _, anyhow, ensure};
 use indicatif::ProgressBar;
 use tokio::sync::watch;
 
+use crate::agent::OWN_PROGRAM;
 use crate::cli::{DiscoverArgs, node_name};
 use crate::subject::{self, Subject};
 
-/// All that rounds need. Handlers are loaded anew when their files change, as long as this is there.
+/// The dependencies of rounds. Handlers are reloaded when their files change while this lives.
 pub(super) struct Loaded {
     pub(super) node: String,
     pub(super) subjects: Vec<Subject>,
@@ -35,15 +36,19 @@ pub(super) struct Loaded {
     _listener: Option<Listener>,
 }
 
-/// Reads, loads, and waits until all handlers have been looked at.
+/// Reads the file, and waits until all handlers are loaded or refused.
 pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let node = node_name(args.node_name.clone())?;
     let manifests = subject::read(&args.file)?;
     let holds_any = manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_)));
     ensure!(holds_any, "'{}' holds no Configuration", args.file.display());
     let (directory, objects) = components(args, &manifests)?;
-    let config =
-        HostConfig { cache_dir: cache_dir(), sysfs: args.host.sysfs.clone(), udev_data: args.host.udev_data.clone() };
+    let config = HostConfig {
+        cache_dir: cache_dir(),
+        compiler: Some(OWN_PROGRAM.into()),
+        sysfs: args.host.sysfs.clone(),
+        udev_data: args.host.udev_data.clone(),
+    };
     let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
     let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
@@ -71,7 +76,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     })
 }
 
-/// A Configuration; with `--handler` it is for that handler, whatever it says.
+/// Returns the Configuration of a manifest; with `--handler` its handler is replaced.
 fn subject(manifest: &Manifest, only: Option<&String>) -> Option<Subject> {
     let mut subject = Subject::of(manifest)?;
     if let Some(only) = only {
@@ -80,7 +85,8 @@ fn subject(manifest: &Manifest, only: Option<&String>) -> Option<Subject> {
     Some(subject)
 }
 
-/// The components and where they are: that of `--handler` alone, else all of the component directory and of the file.
+/// Returns the component directory and the handler objects: of `--handler` alone, or of the component directory and the
+/// file.
 fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(PathBuf, Objects)> {
     let Some(component) = &args.handler else {
         let scan = read_directory(&args.components);
@@ -108,14 +114,14 @@ fn handler_objects<'a>(
     })
 }
 
-/// What a DiscoveryHandler of the file grants to a component.
+/// Returns the rules of the DiscoveryHandler that names the component's file.
 pub(crate) fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
     let object = handler_objects(manifests.iter()).find(|(_, object)| object.file == file);
     object
         .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |(_, object)| object.rules.clone())
 }
 
-/// Compiled components are kept for the next time, where the user's caches are.
+/// Returns the directory for compiled components in the user's cache directory.
 pub(crate) fn cache_dir() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let caches = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;

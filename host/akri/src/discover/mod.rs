@@ -1,4 +1,4 @@
-//! `akri discover`: discovery on this machine, without a cluster. Rounds are run by the agent's own code.
+//! `akri discover`: discovery on this machine, without a cluster. Rounds are run by the agent's code.
 
 mod explain;
 pub(crate) mod load;
@@ -16,12 +16,12 @@ use crate::cli::{DiscoverArgs, Output};
 use crate::get::telling;
 use crate::output::{plain, print, table};
 use load::Loaded;
-use source::Source;
+use source::RoundSource;
 
-/// A device that was found, and what it would be called.
+/// A discovered device with its resource name.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Found {
+pub(crate) struct DiscoveredDevice {
     configuration: String,
     /// Absent if the Configuration's name is too long.
     resource: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Found {
     device: Device,
 }
 
-/// Runs one round for each Configuration of the file, or does what the flags say.
+/// Runs one round for each Configuration of the file, or the mode selected by flags.
 pub(crate) async fn run(args: DiscoverArgs) -> anyhow::Result<ExitCode> {
     let loaded = load::load(&args).await?;
     match &args.explain {
@@ -39,11 +39,11 @@ pub(crate) async fn run(args: DiscoverArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Fails if one of the rounds failed.
+/// Runs one round for each Configuration. Fails if one of them failed.
 async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
     let mut found = Vec::new();
     let mut failed = false;
-    for source in &mut Source::start_all(loaded) {
+    for source in &mut RoundSource::start_all(loaded) {
         match source.next().await {
             Ok(round) => found.extend(round.devices(source.configuration(), &loaded.node)),
             Err(failure) => {
@@ -56,7 +56,7 @@ async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-impl Found {
+impl DiscoveredDevice {
     pub(crate) fn new(device: Device, configuration: &Configuration, shared: bool, node: &str) -> Self {
         let hash = HashInput::new(&device.id, shared, node).hash(HashLength::Short);
         Self {
@@ -72,11 +72,11 @@ impl Found {
     }
 }
 
-pub(crate) fn found_table(found: &[Found]) -> String {
+pub(crate) fn found_table(found: &[DiscoveredDevice]) -> String {
     if found.is_empty() {
         return "no devices\n".to_owned();
     }
-    let row = |found: &Found| {
+    let row = |found: &DiscoveredDevice| {
         let device = &found.device;
         vec![found.resource().to_owned(), found.configuration.clone(), telling(&device.properties), plain(&device.id)]
     };

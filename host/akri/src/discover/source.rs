@@ -1,4 +1,4 @@
-//! The rounds of one Configuration, one after the other.
+//! The rounds of one Configuration.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
 use tokio::sync::{mpsc, watch};
 
-use super::Found;
+use super::DiscoveredDevice;
 use super::load::Loaded;
 use crate::subject::{self, Failure, Subject};
 
-/// A Configuration and what its rounds come to.
-pub(super) struct Source<'a> {
+/// A Configuration and the results of its rounds.
+pub(super) struct RoundSource<'a> {
     subject: &'a Subject,
     handlers: watch::Receiver<Arc<Handlers>>,
     outcomes: mpsc::Receiver<Outcome>,
-    /// Warnings that were shown.
+    /// Warnings already shown.
     notes: Vec<Note>,
     _rounds: Rounds,
     _configuration: watch::Sender<Arc<Configuration>>,
 }
 
-/// A round that succeeded, with properties as brokers see them.
-pub(super) struct Round {
+/// The result of a successful round, with properties as brokers see them.
+pub(super) struct RoundResult {
     pub(super) set: DeviceSet,
     pub(super) shared: bool,
 }
 
-impl<'a> Source<'a> {
-    /// The rounds of all Configurations start.
+impl<'a> RoundSource<'a> {
+    /// Starts the rounds of all Configurations.
     pub(super) fn start_all(loaded: &'a Loaded) -> Vec<Self> {
         loaded.subjects.iter().map(|subject| Self::start(subject, loaded)).collect()
     }
@@ -50,8 +50,8 @@ impl<'a> Source<'a> {
         &self.subject.configuration
     }
 
-    /// Waits for the end of the next round, and shows its warnings if they are others than before.
-    pub(super) async fn next(&mut self) -> Result<Round, Failure> {
+    /// Waits for the next round, and shows its warnings if they changed.
+    pub(super) async fn next(&mut self) -> Result<RoundResult, Failure> {
         match self.outcomes.recv().await {
             Some(Outcome::Found { mut set, shared }) => {
                 if set.notes != self.notes {
@@ -61,7 +61,7 @@ impl<'a> Source<'a> {
                 for device in &mut set.devices {
                     device.properties = self.configuration().broker_view(&device.properties);
                 }
-                Ok(Round { set, shared })
+                Ok(RoundResult { set, shared })
             }
             Some(Outcome::Failed(error)) => Err(self.subject.failure(&error)),
             Some(Outcome::NoHandler(_)) => Err(self.subject.no_handler(&self.handlers.borrow())),
@@ -70,16 +70,16 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Round {
-    /// Its devices by name.
-    pub(super) fn devices(self, configuration: &Configuration, node: &str) -> impl Iterator<Item = Found> {
-        let found = move |device: Device| Found::new(device, configuration, self.shared, node);
+impl RoundResult {
+    /// Returns the devices with their resource names.
+    pub(super) fn devices(self, configuration: &Configuration, node: &str) -> impl Iterator<Item = DiscoveredDevice> {
+        let found = move |device: Device| DiscoveredDevice::new(device, configuration, self.shared, node);
         self.set.devices.into_iter().map(found)
     }
 }
 
 impl Subject {
-    /// There is no handler of the name.
+    /// Returns the failure for a missing handler.
     pub(super) fn no_handler(&self, handlers: &Handlers) -> Failure {
         let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
         let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));

@@ -1,4 +1,4 @@
-//! `akri discover --watch`: what is there, and then each change as it happens.
+//! `akri discover --watch`: the devices, and then each change.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -15,15 +15,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::Loaded;
-use super::source::{Round, Source};
-use super::{Found, found_table};
+use super::source::{RoundResult, RoundSource};
+use super::{DiscoveredDevice, found_table};
 use crate::agent::stop_signal;
 use crate::cli::Output;
 use crate::get::telling;
 use crate::output::plain;
 use crate::subject::Failure;
 
-/// Something happened.
+/// A change of a device.
 #[derive(Debug, Serialize)]
 struct Event {
     at: String,
@@ -34,11 +34,11 @@ struct Event {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum What {
-    Added(Found),
-    Removed(Found),
+    Added(DiscoveredDevice),
+    Removed(DiscoveredDevice),
     Changed {
         #[serde(flatten)]
-        found: Found,
+        found: DiscoveredDevice,
         changes: Vec<Change>,
     },
     Failed {
@@ -48,7 +48,7 @@ enum What {
     },
 }
 
-/// A property, or another field of a device; null is none.
+/// A changed field of a device; a missing value is null.
 #[derive(Debug, PartialEq, Serialize)]
 struct Change {
     field: String,
@@ -56,7 +56,7 @@ struct Change {
     to: Value,
 }
 
-/// Runs until SIGINT or SIGTERM. Fails if a first round failed in a way that the next ones would too.
+/// Runs until SIGINT or SIGTERM. Fails if a first round fails permanently.
 pub(super) async fn run(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
     let stop = stop_signal()?;
     let ended = tokio::select! {
@@ -64,7 +64,7 @@ pub(super) async fn run(loaded: &Loaded, output: Output) -> anyhow::Result<ExitC
         () = stop => return Ok(ExitCode::SUCCESS),
     };
     match ended {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         ended => ended.context("cannot write to standard output"),
     }
@@ -72,7 +72,7 @@ pub(super) async fn run(loaded: &Loaded, output: Output) -> anyhow::Result<ExitC
 
 async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
     let mut watchers: Vec<Watcher<'_>> =
-        Source::start_all(loaded).into_iter().map(|s| Watcher::new(s, loaded)).collect();
+        RoundSource::start_all(loaded).into_iter().map(|s| Watcher::new(s, loaded)).collect();
     let mut first = Vec::new();
     let mut lasting = false;
     for watcher in &mut watchers {
@@ -93,7 +93,7 @@ async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// For people a table of what is there; for programs it is all added.
+/// Prints the first results: a table, or additions in JSON.
 fn begin(first: Vec<What>, output: Output) -> io::Result<()> {
     if output != Output::Table {
         return write(first, output);
@@ -104,15 +104,15 @@ fn begin(first: Vec<What>, output: Output) -> io::Result<()> {
     write(others, output)
 }
 
-/// What is known of the devices of a Configuration.
+/// The known devices of a Configuration.
 struct Watcher<'a> {
-    source: Source<'a>,
+    source: RoundSource<'a>,
     node: &'a str,
     known: BTreeMap<Identity, Device>,
 }
 
 impl<'a> Watcher<'a> {
-    fn new(source: Source<'a>, loaded: &'a Loaded) -> Self {
+    fn new(source: RoundSource<'a>, loaded: &'a Loaded) -> Self {
         Self { source, node: &loaded.node, known: BTreeMap::new() }
     }
 
@@ -126,12 +126,12 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// What a round changes, as the agent sees it.
-    fn take(&mut self, Round { set, shared }: Round) -> Vec<What> {
+    /// Returns the changes made by a round, as the agent would apply them.
+    fn take(&mut self, RoundResult { set, shared }: RoundResult) -> Vec<What> {
         let online = |(identity, device): (&Identity, _)| (identity.clone(), Known { device, online: Online::True });
         let plan = plan(&set, &self.known.iter().map(online).collect(), shared, self.node);
         let configuration = self.source.configuration();
-        let found = |device: &Device| Found::new(device.clone(), configuration, shared, self.node);
+        let found = |device: &Device| DiscoveredDevice::new(device.clone(), configuration, shared, self.node);
         let mut events = Vec::new();
         for identity in &plan.offline {
             events.extend(self.known.remove(identity).map(|device| What::Removed(found(&device))));
@@ -185,7 +185,7 @@ fn write(events: Vec<What>, output: Output) -> io::Result<()> {
 }
 
 impl Event {
-    /// As people read it: a line for standard output, or what is wrong.
+    /// Formats the change as text: a line for standard output, or an error.
     fn line(&self) -> Result<String, String> {
         let (sign, found, changes) = match &self.what {
             What::Added(found) => ('+', found, &[][..]),

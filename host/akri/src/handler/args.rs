@@ -6,32 +6,54 @@ use clap::{Args, Subcommand};
 
 use crate::cli::{HostArgs, Output};
 
-/// What to do with a component.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HandlerCommand {
-    /// Show what a component is, what it asks for, and whether it is granted that.
+    /// Show the type of a component, its imports, and whether they are granted.
     #[command(after_help = "\
 The imports of a component are what it may ask for. `akri:...` it asks for itself, `wasi:...` the runtime of its language may
 ask for without need. What it gets is decided by the grants of a DiscoveryHandler alone:
   akri handler inspect target/components/udev.wasm --handler-object target/components/udev.yaml")]
     Inspect(InspectArgs),
-    /// Check the discoveryDetails of Configurations as the component itself does, and say what is wrong on which line.
+    /// Check the discoveryDetails of Configurations with the component, and print errors with their lines.
     #[command(after_help = "\
 The component looks at nothing but the details, so that this is safe everywhere, for example in CI:
   akri handler validate my_handler.wasm my-configuration.yaml")]
     Validate(ValidateArgs),
-    /// Run one round of discovery with a component, and show everything that came of it.
+    /// Run one round of discovery with a component, and print all its results.
     #[command(after_help = "\
 FILE may hold, beside Configurations, the DiscoveryHandler with the grants, and the Secrets and ConfigMaps that properties
 come from. Log lines of the component go to standard error as they are written:
   akri handler run my_handler.wasm my-configuration.yaml
 To go on with the next rounds, and to see what changes: akri discover FILE --handler my_handler.wasm --watch")]
     Run(RunArgs),
-    /// Write a small handler to begin with, in Rust.
+    /// Create a small handler in Rust.
     #[command(after_help = "\
 The new directory has everything that the handler needs to be built, and a Configuration to try it with:
   akri handler new my-handler && cd my-handler && make run")]
     New(NewArgs),
+    /// Compile a component as the agent has it compiled: without network and files, within bounds on memory and time.
+    #[command(after_help = "\
+It tells whether limits.compile of a DiscoveryHandler are enough for a component:
+  akri handler compile my_handler.wasm --output /tmp/compiled --memory 268435456 --time 30")]
+    Compile(CompileArgs),
+}
+
+/// Flags of `akri handler compile`.
+#[derive(Debug, Args)]
+pub(crate) struct CompileArgs {
+    /// The component [default: standard input].
+    #[arg(value_name = "WASM")]
+    pub(crate) component: Option<PathBuf>,
+    /// Directory for the machine code; nothing else can be written.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    /// Bytes of memory.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    pub(crate) memory: usize,
+    /// Seconds of processor time.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) time: u64,
 }
 
 /// Flags of `akri handler inspect`.
@@ -42,7 +64,7 @@ pub(crate) struct InspectArgs {
     pub(crate) component: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
 }
@@ -53,9 +75,9 @@ pub(crate) struct ValidateArgs {
     /// The component.
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
-    /// YAML file with Configurations; those for other handlers are left out.
+    /// YAML file with Configurations; those for other handlers are ignored.
     pub(crate) file: PathBuf,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
 }
@@ -66,7 +88,7 @@ pub(crate) struct RunArgs {
     /// The component.
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
-    /// YAML file with Configurations; those for other handlers are left out.
+    /// YAML file with Configurations; those for other handlers are ignored.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
@@ -75,16 +97,16 @@ pub(crate) struct RunArgs {
     pub(crate) node_name: Option<String>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// How the answer looks.
+    /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
 }
 
-/// Where the grants come from.
+/// The source of the grants.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectArgs {
-    /// YAML file with the DiscoveryHandler whose grants and limits hold. Without one the component is granted nothing but
-    /// device nodes below /dev.
+    /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, only device nodes below /dev
+    /// are granted.
     #[arg(long, value_name = "YAML", visible_alias = "grants")]
     pub(crate) handler_object: Option<PathBuf>,
 }
@@ -92,6 +114,6 @@ pub(crate) struct ObjectArgs {
 /// Flags of `akri handler new`.
 #[derive(Debug, Args)]
 pub(crate) struct NewArgs {
-    /// The directory to make. Its last part is the name of the handler: lower-case letters, digits and '-'.
+    /// The directory to create. Its last part is the name of the handler: lower-case letters, digits and '-'.
     pub(crate) directory: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `akri handler inspect`: what a component is, what it asks for, and whether it is granted that.
+//! `akri handler inspect`: the type of a component, its imports, and whether they are granted.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -12,24 +12,27 @@ use super::args::InspectArgs;
 use super::{load, rules};
 use crate::output::{plain, print, table};
 
-/// A component.
+/// The description of a component.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct InspectReport {
     handler: String,
     version: String,
     digest: String,
     bytes: usize,
     /// The interface that makes it a handler, with its version.
     exports: String,
-    /// Whether many nodes see its devices.
+    /// Whether its devices are visible to several nodes.
     shared: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_milliseconds: Option<u128>,
     imports: Vec<Line>,
-    /// What devices may name of the node: `grants.devicePaths` and `grants.mountPaths`.
+    /// Paths that devices may name: `grants.devicePaths` and `grants.mountPaths`.
     device_paths: Vec<String>,
     mount_paths: Vec<String>,
+    /// `grants.containerPaths` and `grants.environment`.
+    container_paths: Vec<String>,
+    environment: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -38,7 +41,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Line {
     name: String,
-    /// `asked`: by the component itself; `runtime`: maybe only by the runtime of its language.
+    /// `asked`: requested by the component; `runtime`: possibly required only by the runtime of its language.
     kind: &'static str,
     /// `always`, `granted` or `not granted`.
     covered: &'static str,
@@ -57,9 +60,9 @@ pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(component: &Component, rules: &HandlerRules) -> Report {
+fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
     let description = component.description();
-    Report {
+    InspectReport {
         handler: description.name.clone(),
         version: description.version.clone(),
         digest: format!("sha256:{}", component.digest()),
@@ -70,11 +73,13 @@ fn report(component: &Component, rules: &HandlerRules) -> Report {
         imports: component.coverage(&rules.grants).into_iter().map(line).collect(),
         device_paths: rules.grants.device_paths.clone(),
         mount_paths: rules.grants.mount_paths.clone(),
+        container_paths: rules.grants.container_paths.clone(),
+        environment: rules.grants.environment.clone(),
         warnings: warnings(&rules.grants),
     }
 }
 
-/// What to think about before the component gets these grants.
+/// Returns warnings about risky grants.
 fn warnings(grants: &Grants) -> Vec<String> {
     let paths = grants.device_paths.iter().chain(&grants.mount_paths);
     let outside: BTreeSet<&str> = paths.map(String::as_str).filter(|path| !path.starts_with("/dev/")).collect();
@@ -82,7 +87,16 @@ fn warnings(grants: &Grants) -> Vec<String> {
         let list = outside.into_iter().collect::<Vec<_>>().join(", ");
         format!("its devices may name paths of the node outside of /dev ({list}), which containers then get")
     });
-    cautions(grants).into_iter().map(str::to_owned).chain(outside).collect()
+    let container = (!grants.container_paths.is_empty()).then(|| {
+        let list = grants.container_paths.join(", ");
+        format!("its devices may replace files of containers outside of /dev ({list})")
+    });
+    let environment = (!grants.environment.is_empty()).then(|| {
+        let list = grants.environment.join(", ");
+        format!("its devices may choose what programs in containers run or trust ({list})")
+    });
+    let more = outside.into_iter().chain(container).chain(environment);
+    cautions(grants).into_iter().map(str::to_owned).chain(more).collect()
 }
 
 fn line(import: Import) -> Line {
@@ -101,8 +115,8 @@ fn line(import: Import) -> Line {
     }
 }
 
-fn text(report: &Report) -> String {
-    let Report { handler, version, digest, bytes, exports, shared, interval_milliseconds, .. } = report;
+fn text(report: &InspectReport) -> String {
+    let InspectReport { handler, version, digest, bytes, exports, shared, interval_milliseconds, .. } = report;
     let devices = if *shared { "shared by all nodes that see them" } else { "of one node each" };
     let interval = interval_milliseconds.map_or("not named".to_owned(), |ms| format!("{ms} ms"));
     let head = [
@@ -119,12 +133,17 @@ fn text(report: &Report) -> String {
     format!("{head}\n{}\n{}", table(&["IMPORT", "KIND", "COVERED", "NOTE"], &rows), paths(report))
 }
 
-/// What devices may name of the node.
-fn paths(report: &Report) -> String {
+/// Returns the paths that devices may name.
+fn paths(report: &InspectReport) -> String {
     let row = |(grant, list): (&str, &[String])| {
         let list = if list.is_empty() { "none".to_owned() } else { plain(&list.join(", ")) };
         vec![grant.to_owned(), list]
     };
-    let grants = [("devicePaths", &*report.device_paths), ("mountPaths", &*report.mount_paths)];
-    table(&["GRANT", "PATHS"], &grants.map(row))
+    let grants = [
+        ("devicePaths", &*report.device_paths),
+        ("mountPaths", &*report.mount_paths),
+        ("containerPaths", &*report.container_paths),
+        ("environment", &*report.environment),
+    ];
+    table(&["GRANT", "WHAT"], &grants.map(row))
 }

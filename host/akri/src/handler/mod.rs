@@ -1,6 +1,7 @@
-//! `akri handler`: for those who write handlers, and for those who decide what handlers may reach.
+//! `akri handler`: tools for authors of handlers, and for administrators who grant them access.
 
 mod args;
+mod compile;
 mod inspect;
 mod new;
 mod run;
@@ -8,40 +9,55 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use akri_agent::cluster::HandlerObject;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_cluster::HandlerObject;
+use akri_model::grant::CompileLimits;
 use akri_sandbox::{Component, Host, HostConfig};
 use anyhow::{Context as _, anyhow, bail};
 use kube::ResourceExt as _;
 
 pub(crate) use self::args::HandlerCommand;
+use crate::agent::OWN_PROGRAM;
 use crate::cli::HostArgs;
 use crate::discover::load::cache_dir;
 use crate::output::plain;
 use crate::subject::{self, Subject};
 
-/// Does what was asked for.
+/// Limits on compiling a component by hand: generous, since a person waits for it.
+const PATIENT: CompileLimits = CompileLimits { memory_bytes: 2 << 30, time: Duration::from_secs(300) };
+
+/// Runs the subcommand.
 pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
     match command {
         HandlerCommand::Inspect(args) => inspect::run(&args).await,
         HandlerCommand::Validate(args) => validate::run(&args).await,
         HandlerCommand::Run(args) => run::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),
+        HandlerCommand::Compile(args) => compile::run(&args),
     }
 }
 
-/// Loads a component. Without `host`, it can't be used to look at devices.
+/// Does what has to be done before there are threads, if that was asked for.
+pub(crate) fn run_alone(command: &HandlerCommand) -> Option<anyhow::Result<ExitCode>> {
+    match command {
+        HandlerCommand::Compile(args) => Some(compile::run(args)),
+        _ => None,
+    }
+}
+
+/// Loads a component. Without `host` it can't read devices.
 async fn load(file: &Path, host: Option<&HostArgs>) -> anyhow::Result<Component> {
     let bytes = tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?;
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
-    let config = HostConfig { cache_dir: cache_dir(), sysfs, udev_data };
+    let config = HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), sysfs, udev_data };
     let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-    host.load(bytes).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
+    host.load_within(bytes, &PATIENT).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }
 
-/// The Configurations of a file that name the component's handler, and all objects of the file.
+/// Returns the Configurations of a file for the component's handler, and all objects of the file.
 fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>, Vec<Manifest>)> {
     let manifests = subject::read(file)?;
     let handler = &component.description().name;
@@ -55,9 +71,8 @@ fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>,
     Ok((mine, manifests))
 }
 
-/// What a DiscoveryHandler grants to the component of a file: that of its own file, else one among other objects that names
-/// the component's file, else none, which grants nothing but device nodes. Fails if the agent would not run this component
-/// for it.
+/// Returns the rules of the DiscoveryHandler for a component: from its own file, or from the objects that name the
+/// component's file, or the default, which grants device nodes only. Fails if the agent would refuse the component.
 fn rules(
     own: Option<&PathBuf>,
     others: &[Manifest],
@@ -87,7 +102,7 @@ fn rules(
     }
 }
 
-/// What an object grants to a component, if that has the digest the object wants.
+/// Returns the rules of an object, if the component has the digest it requires.
 fn granted(object: &DiscoveryHandler, component: &Component) -> anyhow::Result<HandlerRules> {
     let HandlerObject { digest, rules, .. } = HandlerObject::from(object);
     let actual = component.digest();

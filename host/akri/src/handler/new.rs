@@ -1,4 +1,4 @@
-//! `akri handler new`: a small handler to begin with.
+//! `akri handler new`: a template of a handler.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ const FILES: [(&str, &str); 5] = [
     ("src/lib.rs", include_str!("template/lib.rs.txt")),
 ];
 
-/// The contract, as this program understands it.
+/// The WIT files of this version.
 const WIT: [(&str, &str); 9] = [
     ("wit/cache.wit", include_str!("../../../../wit/cache.wit")),
     ("wit/handler.wit", include_str!("../../../../wit/handler.wit")),
@@ -32,7 +32,7 @@ const WIT: [(&str, &str); 9] = [
     ("wit/world.wit", include_str!("../../../../wit/world.wit")),
 ];
 
-/// Writes the files. A directory that exists is left alone.
+/// Writes the files. An existing directory is an error.
 pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let directory = args.directory.as_path();
     let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -46,18 +46,17 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     for (path, text) in WIT {
         write(&directory.join(path), text)?;
     }
-    print_text(&format!("made {0}; to try it: cd {0} && make run\n", directory.display()))?;
+    print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// This program as a Makefile names it, since it need not be in the PATH; it has to be if its place means something to make or
-/// to a shell.
+/// Returns the path of this program for a Makefile, quoted if needed; it need not be in the PATH.
 fn program() -> String {
     let path = env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
     path.filter(|path| !path.contains(['$', '#', '"', '`', '\\', '\n'])).unwrap_or_else(|| "akri".to_owned())
 }
 
-/// A Kubernetes name that is a package name, too.
+/// Returns whether the name is valid for Kubernetes and for a package.
 fn is_name(name: &str) -> bool {
     let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     name.len() <= 56

@@ -1,46 +1,46 @@
-//! `akri handler run`: one round, and everything that came of it.
+//! `akri handler run`: one round with all its results.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use akri_agent::discovery::admission::admit;
-use akri_agent::discovery::call;
+use akri_agent::discovery::{call, details_json};
 use akri_api::{HandlerRules, data};
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};
+use akri_node::admission::admit;
 use akri_sandbox::{Cache, Component, LogLine};
 use serde::Serialize;
 
 use super::args::RunArgs;
 use super::{load, rules, subjects, validate};
 use crate::cli::node_name;
-use crate::discover::{Found, found_table};
+use crate::discover::{DiscoveredDevice, found_table};
 use crate::output::{plain, print};
 use crate::subject::{Subject, warn};
 
-/// What came of a round.
+/// The results of a round.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct RunReport {
     configuration: String,
     handler: String,
     version: String,
     digest: String,
     milliseconds: f64,
     triggers: Vec<String>,
-    devices: Vec<Found>,
-    /// Ids of devices that are not handed out, and why is in a note.
+    devices: Vec<DiscoveredDevice>,
+    /// Ids of withheld devices; the reasons are in notes.
     withheld: Vec<String>,
-    /// Origins whose known devices stay as they are.
+    /// Origins whose known devices are kept.
     kept: Vec<String>,
     notes: Vec<Note>,
     notes_dropped: u64,
     log: Vec<Line>,
 }
 
-/// A line that the component wrote.
+/// A log line of the component.
 #[derive(Debug, Serialize)]
 struct Line {
     level: String,
@@ -48,7 +48,7 @@ struct Line {
     message: String,
 }
 
-/// Fails if one of the rounds failed.
+/// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
     let component = load(&args.component, Some(&args.host)).await?;
@@ -66,7 +66,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(if reports.len() == subjects.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Where rounds are run.
+/// The environment of the rounds.
 struct Stage {
     component: Component,
     rules: HandlerRules,
@@ -75,11 +75,12 @@ struct Stage {
 }
 
 impl Stage {
-    async fn round(&self, subject: &Subject) -> Result<Report, RoundError> {
+    async fn round(&self, subject: &Subject) -> Result<RunReport, RoundError> {
         let configuration = &subject.configuration;
         let properties = resolve(&configuration.properties, &self.values).map_err(RoundError::PropertiesUnresolved)?;
         let (log, lines) = mpsc::channel();
-        let mut call = call(configuration, &self.rules, properties, Cache::default());
+        let details = details_json(&configuration.details).await;
+        let mut call = call(configuration, details, &self.rules, properties, Cache::default());
         let triggers = self.component.validate(call.clone()).await?;
         call.log = Some(log);
         let begun = Instant::now();
@@ -98,12 +99,13 @@ impl Stage {
         took: Duration,
         triggers: Vec<String>,
         lines: impl Iterator<Item = LogLine>,
-    ) -> Report {
+    ) -> RunReport {
         let (description, configuration) = (self.component.description(), &subject.configuration);
         let shared = self.rules.shared.unwrap_or(description.shared);
         let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
-        let devices = set.devices.into_iter().map(|device| Found::new(device, configuration, shared, &self.node));
-        Report {
+        let devices =
+            set.devices.into_iter().map(|device| DiscoveredDevice::new(device, configuration, shared, &self.node));
+        RunReport {
             configuration: configuration.key.to_string(),
             handler: description.name.clone(),
             version: description.version.clone(),
@@ -120,8 +122,8 @@ impl Stage {
     }
 }
 
-fn text(report: &Report) -> String {
-    let Report { configuration, handler, version, milliseconds, triggers, devices, withheld, kept, .. } = report;
+fn text(report: &RunReport) -> String {
+    let RunReport { configuration, handler, version, milliseconds, triggers, devices, withheld, kept, .. } = report;
     let list = |list: &[String]| list.iter().map(|text| plain(text)).collect::<Vec<_>>().join(", ");
     let mut lines = format!("{configuration}: a round of {handler} {} took {milliseconds:.1} ms\n", plain(version));
     for (what, all) in [("the next is started by", triggers), ("withheld", withheld), ("not reached", kept)] {

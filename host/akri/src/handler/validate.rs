@@ -1,9 +1,10 @@
-//! `akri handler validate`: what a component says of the details of Configurations.
+//! `akri handler validate`: a component's check of the details of Configurations.
 
 use std::process::ExitCode;
 
-use akri_agent::discovery::call;
+use akri_agent::discovery::{call, details_json};
 use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_model::datagram::DatagramFilter;
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::property::Resolved;
 use akri_sandbox::{Cache, Component};
@@ -15,20 +16,20 @@ use super::{load, subjects};
 use crate::output::print;
 use crate::subject::Subject;
 
-/// What is said of one Configuration.
+/// The result for one Configuration.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Verdict {
     configuration: String,
     valid: bool,
-    /// What starts a round.
+    /// The triggers of rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     triggers: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<Problem>,
 }
 
-/// Something wrong in the details.
+/// An error in the details.
 #[derive(Debug, Serialize)]
 struct Problem {
     file: String,
@@ -41,7 +42,7 @@ struct Problem {
     text: String,
 }
 
-/// Fails if the details of one of the Configurations are refused.
+/// Validates the Configurations. Fails if the details of one are refused.
 pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let component = load(&args.component, None).await?;
     let mut verdicts = Vec::new();
@@ -58,7 +59,8 @@ pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
 
 async fn verdict(component: &Component, subject: &Subject) -> anyhow::Result<Verdict> {
     let rules = HandlerRules::from(&DiscoveryHandler::default());
-    let call = call(&subject.configuration, &rules, Resolved::default(), Cache::default());
+    let details = details_json(&subject.configuration.details).await;
+    let call = call(&subject.configuration, details, &rules, Resolved::default(), Cache::default());
     let configuration = subject.configuration.key.to_string();
     match component.validate(call).await {
         Ok(triggers) => {
@@ -81,12 +83,12 @@ async fn verdict(component: &Component, subject: &Subject) -> anyhow::Result<Ver
     }
 }
 
-/// What starts a round, as people read it.
+/// Formats a trigger as text.
 pub(super) fn trigger(trigger: &Trigger) -> String {
     match trigger {
         Trigger::Uevent(subsystem) => format!("uevent {subsystem}"),
-        Trigger::Multicast { group, containing } if containing.is_empty() => format!("multicast {group}"),
-        Trigger::Multicast { group, containing } => format!("multicast {group} '{containing}'"),
+        Trigger::Multicast { group, filter: DatagramFilter::Any } => format!("multicast {group}"),
+        Trigger::Multicast { group, filter } => format!("multicast {group} {filter}"),
         Trigger::Interval(interval) => format!("every {interval:?}"),
     }
 }

@@ -10,11 +10,15 @@ fn read_json(grants: Value) -> (model::Grants, Vec<String>) {
 }
 
 #[test]
-fn nothing_is_granted_but_device_nodes() {
-    let (grants, errors) = read_json(json!({}));
-    let dev = vec!["/dev/**".to_owned()];
-    let expected = model::Grants { device_paths: dev.clone(), mount_paths: dev, ..model::Grants::default() };
-    assert_eq!((grants, errors.len()), (expected, 0));
+fn nothing_is_granted_by_default() {
+    let (grants, errors) = read_json(json!({"devicePaths": null}));
+    assert_eq!((grants, errors.len()), (model::Grants::default(), 0));
+}
+
+#[test]
+fn reserved_variables_are_granted_by_name() {
+    let (grants, errors) = read_json(json!({"environment": ["PATH", "A=B"]}));
+    assert_eq!((grants.environment, errors), (vec!["PATH".to_owned()], vec!["/spec/grants/environment/1".to_owned()]));
 }
 
 #[test]
@@ -55,8 +59,18 @@ fn what_makes_no_sense_is_named_and_grants_nothing() {
 }
 
 #[test]
-fn granted_paths_are_plain_or_all_of_a_directory() {
-    let good = ["/dev/video0", "/dev/bus/usb/**", "/dev/**", "/**", "/run/a b..c/...", "/dev/serial/by-id/usb-A_B:1.0"];
+fn granted_paths_are_plain_or_patterns() {
+    let good = [
+        "/dev/video0",
+        "/dev/video*",
+        "/dev/*",
+        "/dev/tty*/x",
+        "/dev/bus/usb/**",
+        "/dev/**",
+        "/**",
+        "/run/a b..c/...",
+        "/dev/serial/by-id/usb-A_B:1.0",
+    ];
     let bad = [
         "",
         "/",
@@ -70,8 +84,7 @@ fn granted_paths_are_plain_or_all_of_a_directory() {
         "/dev/./x",
         "/dev/../etc/**",
         "/dev/..",
-        "/dev/*",
-        "/dev/nu*",
+        "/dev/**x",
         "/dev/video?",
         "/dev/video[0-9]",
         "/dev/***",
@@ -79,21 +92,25 @@ fn granted_paths_are_plain_or_all_of_a_directory() {
         "/dev/**/**",
         "/dev/x\0",
     ];
-    for field in ["devicePaths", "mountPaths"] {
+    for field in ["devicePaths", "mountPaths", "containerPaths"] {
         assert_eq!(read_json(json!({field: good})).1, Vec::<String>::new());
         for path in bad {
             let (grants, errors) = read_json(json!({field: ["/dev/video0", path]}));
             assert_eq!(errors, [format!("/spec/grants/{field}/1")], "{path}");
-            let paths = if field == "devicePaths" { grants.device_paths } else { grants.mount_paths };
+            let paths = match field {
+                "devicePaths" => grants.device_paths,
+                "mountPaths" => grants.mount_paths,
+                _ => grants.container_paths,
+            };
             assert_eq!(paths, ["/dev/video0"], "{path}");
         }
         assert_eq!(read_json(json!({field: []})).1, Vec::<String>::new());
     }
     let mut errors = Vec::new();
-    let grants = Grants { device_paths: Some(vec!["/dev/video*".to_owned()]), ..Grants::default() };
+    let grants = Grants { device_paths: vec!["/dev/video?".to_owned()], ..Grants::default() };
     read(&grants, &mut errors);
-    let told = "'/dev/video*' is not a path that can be granted; write a path, such as /dev/video0, or a directory and \
-                /**, such as /dev/**, for everything below it";
+    let told = "'/dev/video?' is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, \
+                such as /dev/video*, or a directory and /**, such as /dev/snd/**, for everything below it";
     assert_eq!(errors, [FieldError::new("/spec/grants/devicePaths/0", told)]);
 }
 

@@ -21,7 +21,7 @@ fn registered(endpoints: &[&Endpoint]) -> Endpoints {
     let mut all = Endpoints::default();
     for endpoint in endpoints {
         all.register((*endpoint).clone(), false, at(0), alive).unwrap();
-        ["c", "d"].iter().for_each(|name| all.used(endpoint, &user(name)));
+        ["c", "d"].iter().for_each(|name| all.add_user(endpoint, &user(name)));
     }
     all
 }
@@ -31,24 +31,24 @@ fn an_endpoint_goes_through_its_states() {
     let one = endpoint("cam", "/a");
     let mut all = registered(&[&one]);
     let state = |all: &Endpoints| all.get(&one).map(|record| (record.state, record.since));
-    assert_eq!(state(&all), Some((State::Waiting, at(0))));
-    all.connected(&one, &user("c"), Some(true), at(1));
-    assert_eq!(state(&all), Some((State::Active, at(1))));
-    all.connected(&one, &user("d"), Some(false), at(2));
-    assert_eq!(state(&all), Some((State::Active, at(1))), "one Configuration reaches it");
-    all.connected(&one, &user("c"), Some(false), at(3));
-    all.connected(&one, &user("c"), Some(false), at(4));
-    assert_eq!(state(&all), Some((State::Offline, at(3))), "further failures don't start the time anew");
+    assert_eq!(state(&all), Some((EndpointState::Waiting, at(0))));
+    all.set_connected(&one, &user("c"), Some(true), at(1));
+    assert_eq!(state(&all), Some((EndpointState::Active, at(1))));
+    all.set_connected(&one, &user("d"), Some(false), at(2));
+    assert_eq!(state(&all), Some((EndpointState::Active, at(1))), "one Configuration reaches it");
+    all.set_connected(&one, &user("c"), Some(false), at(3));
+    all.set_connected(&one, &user("c"), Some(false), at(4));
+    assert_eq!(state(&all), Some((EndpointState::Offline, at(3))), "further failures don't start the time anew");
     all.register(one.clone(), false, at(5), alive).unwrap();
-    assert_eq!(state(&all), Some((State::Waiting, at(5))));
-    all.connected(&one, &user("c"), Some(true), at(6));
-    all.released(&one, &user("c"), at(7));
-    all.released(&one, &user("d"), at(8));
-    assert_eq!(state(&all), Some((State::Waiting, at(7))), "nobody uses it");
-    all.connected(&one, &user("c"), Some(true), at(9));
-    all.told(&one, &user("c"), Ok(1));
+    assert_eq!(state(&all), Some((EndpointState::Waiting, at(5))));
+    all.set_connected(&one, &user("c"), Some(true), at(6));
+    all.remove_user(&one, &user("c"), at(7));
+    all.remove_user(&one, &user("d"), at(8));
+    assert_eq!(state(&all), Some((EndpointState::Waiting, at(7))), "nobody uses it");
+    all.set_connected(&one, &user("c"), Some(true), at(9));
+    all.record_result(&one, &user("c"), Ok(1));
     assert_eq!(all.get(&one).unwrap().devices(), 0, "who has released it is late");
-    assert_eq!(state(&all), Some((State::Waiting, at(7))));
+    assert_eq!(state(&all), Some((EndpointState::Waiting, at(7))));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn only_what_is_offline_is_forgotten() {
     let (one, other) = (endpoint("cam", "/a"), endpoint("cam", "/b"));
     let mut all = registered(&[&one, &other]);
     assert_eq!((all.offline_since(), all.forget(at(1000))), (None, Vec::new()));
-    all.connected(&one, &user("c"), Some(false), at(10));
+    all.set_connected(&one, &user("c"), Some(false), at(10));
     assert_eq!(all.offline_since(), Some(at(10)));
     assert_eq!(all.forget(at(9)), []);
     assert_eq!(all.forget(at(10)), [one]);
@@ -80,8 +80,8 @@ fn endpoints_of_one_handler_agree_about_shared() {
     let refusal = all.register(endpoint("cam", "/b"), true, at(0), alive).unwrap_err();
     assert_eq!(refusal.to_string(), "'cam' is registered as shared=true, but unix:/a serves it as shared=false");
     assert!(all.register(endpoint("other", "/b"), true, at(0), alive).is_ok());
-    all.recall(endpoint("cam", "/c"), Some(true), at(0));
-    all.recall(endpoint("cam", "/d"), None, at(0));
+    all.restore(endpoint("cam", "/c"), Some(true), at(0));
+    all.restore(endpoint("cam", "/d"), None, at(0));
     assert_eq!(all.of("cam").count(), 2);
 }
 
@@ -100,7 +100,7 @@ fn there_are_at_most_so_many() {
         let result = all.register(endpoint(&format!("h{n}"), "/a"), false, at(0), alive);
         assert_eq!(result.is_ok(), n < MAX_ENDPOINTS, "{n} {result:?}");
     }
-    all.recall(endpoint("late", "/a"), None, at(0));
+    all.restore(endpoint("late", "/a"), None, at(0));
     assert_eq!(all.iter().count(), MAX_ENDPOINTS);
     let mut all = Endpoints::default();
     for n in 0..100 {
@@ -113,8 +113,8 @@ fn there_are_at_most_so_many() {
 fn what_is_of_no_use_makes_room() {
     let many: Vec<Endpoint> = (0..MAX_OF_ONE_HANDLER).map(|n| endpoint("h", &format!("/{n}"))).collect();
     let mut all = registered(&many.iter().collect::<Vec<_>>());
-    all.connected(&many[3], &user("c"), Some(false), at(2));
-    all.connected(&many[5], &user("c"), Some(false), at(1));
+    all.set_connected(&many[3], &user("c"), Some(false), at(2));
+    all.set_connected(&many[5], &user("c"), Some(false), at(1));
     all.register(endpoint("h", "/new"), false, at(3), alive).unwrap();
     assert!(all.get(&many[5]).is_none() && all.get(&many[3]).is_some(), "the one that was offline for longest");
     all.register(endpoint("h", "/newer"), false, at(3), alive).unwrap();
@@ -128,14 +128,14 @@ fn what_is_of_no_use_makes_room() {
 fn devices_are_those_of_the_last_message_to_each_configuration() {
     let one = endpoint("cam", "/a");
     let mut all = registered(&[&one]);
-    all.told(&one, &user("c"), Ok(3));
-    all.told(&one, &user("c"), Ok(2));
-    all.told(&one, &user("d"), Ok(5));
-    all.told(&one, &user("c"), Err("too many devices".to_owned()));
+    all.record_result(&one, &user("c"), Ok(3));
+    all.record_result(&one, &user("c"), Ok(2));
+    all.record_result(&one, &user("d"), Ok(5));
+    all.record_result(&one, &user("c"), Err("too many devices".to_owned()));
     let record = all.get(&one).unwrap();
     assert_eq!((record.devices(), &record.last_result), (7, &Some(Err("too many devices".to_owned()))));
-    all.connected(&one, &user("c"), Some(true), at(1));
+    all.set_connected(&one, &user("c"), Some(true), at(1));
     assert_eq!(all.get(&one).unwrap().last_result, None, "what went wrong is over");
-    all.released(&one, &user("d"), at(1));
+    all.remove_user(&one, &user("d"), at(1));
     assert_eq!(all.get(&one).unwrap().devices(), 2);
 }

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use akri_model::text::clean;
 use wasmtime::component::Resource;
 
 use crate::bindings::multicast::{Datagram, Host, HostConversation};
 use crate::bindings::types::AccessError;
 use crate::multicast::{self, Conversation, Stop};
 use crate::round::Round;
-use crate::text::clean;
 
 /// Conversations a guest may hold at once.
 const CONVERSATIONS: usize = 4;
@@ -58,6 +58,7 @@ impl HostConversation for Round {
             ))));
         };
         self.sends_left = left;
+        self.call.rates.datagram().await;
         let sent = self.table.get(&conversation)?.send(&payload).await;
         Ok(sent.map_err(AccessError::from))
     }
@@ -69,7 +70,8 @@ impl HostConversation for Round {
         max: u32,
     ) -> wasmtime::Result<Result<Vec<Datagram>, AccessError>> {
         let max = usize::try_from(max).unwrap_or(usize::MAX);
-        let heard = self.table.get(&conversation)?.receive(max, Duration::from_nanos(timeout)).await;
+        let wait = Duration::from_nanos(timeout).min(self.patience());
+        let heard = self.table.get(&conversation)?.receive(max, wait).await;
         Ok(Ok(heard.into_iter().map(Datagram::from).collect()))
     }
 
@@ -89,13 +91,25 @@ impl Round {
         let granted = self.call.grants.multicast.iter().filter(|group| (group.address, group.port) == (address, port));
         let interfaces: Vec<String> = granted.flat_map(|group| group.interfaces.clone()).collect();
         if interfaces.is_empty() {
+            self.refuse_group(group, port);
             return Err(not_granted(group, port));
         }
         if self.count::<Conversation>() >= CONVERSATIONS {
             let over = format!("akri:discovery/multicast: more than {CONVERSATIONS} conversations at once");
             return Err(AccessError::Limit(over));
         }
-        Ok(Conversation::open(SocketAddr::new(address, port), &interfaces)?)
+        Ok(Conversation::open(SocketAddr::new(address, port), &interfaces, &self.surroundings.own_senders)?)
+    }
+}
+
+impl Round {
+    fn refuse_group(&self, group: &str, port: u16) {
+        let what = format!("the multicast group {}, port {port}", clean(group, 64));
+        if self.call.grants.multicast.is_empty() {
+            self.log.not_granted("multicast", &what);
+        } else {
+            self.log.refused(&format_args!("{what} is not covered by grants.multicast"));
+        }
     }
 }
 

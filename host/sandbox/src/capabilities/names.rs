@@ -81,7 +81,7 @@ impl Round {
         if let Ok(address) = bare.parse::<IpAddr>() {
             return Ok(Addresses::Known(Ok(vec![address].into_iter())));
         }
-        let name = self.names.granted(name).inspect_err(|error| self.log.refused(error))?;
+        let name = self.names.granted(name).inspect_err(|error| self.names.refuse(error, &self.log))?;
         let names = self.names.clone();
         Ok(Addresses::Asked(spawn(async move { names.addresses(&name).await })))
     }

@@ -1,10 +1,10 @@
 //! `akri:discovery/round`: the round that is running.
 
 use akri_model::device::Note;
+use akri_model::text::clean;
 
 use crate::bindings::round::Host;
 use crate::round::{OverLimit, RESULT, Round};
-use crate::text::clean;
 
 impl Host for Round {
     fn remaining(&mut self) -> wasmtime::Result<u64> {

@@ -1,13 +1,13 @@
 //! `akri:discovery/secrets`: the properties that come from a Secret.
 
 use akri_model::property::Secret;
+use akri_model::text::clean;
 use wasmtime::component::Resource;
 
 use crate::bindings::secrets::{Host, HostSecret};
 use crate::bindings::types::AccessError;
 use crate::glob;
 use crate::round::Round;
-use crate::text::clean;
 
 /// A secret that a guest holds.
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
@@ -20,6 +20,10 @@ pub struct Held {
 impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Result<Option<Resource<Held>>, AccessError>> {
         if !glob::any(&self.call.grants.secrets, &name) {
+            // A handler may ask for what the Configuration does not have: there is nothing to refuse.
+            if self.call.properties.secrets.contains_key(&name) {
+                self.refuse_secret(&clean(&name, 64));
+            }
             return Ok(Err(AccessError::NotGranted(format!(
                 "akri:discovery/secrets: the property '{}'; add it to grants.secrets of the handler's DiscoveryHandler \
                  object",
@@ -28,6 +32,16 @@ impl Host for Round {
         }
         let Some(secret) = self.call.properties.secrets.get(&name).cloned() else { return Ok(Ok(None)) };
         Ok(Ok(Some(self.table.push(Held { name, secret })?)))
+    }
+}
+
+impl Round {
+    fn refuse_secret(&self, name: &str) {
+        if self.call.grants.secrets.is_empty() {
+            self.log.not_granted("secrets", &format_args!("the secret '{name}'"));
+        } else {
+            self.log.refused(&format_args!("the secret '{name}' is not covered by grants.secrets"));
+        }
     }
 }
 

@@ -26,17 +26,25 @@ fn told<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
 
 impl Round {
     fn tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        self.room_for_a_socket()?;
+        self.may_make_a_socket(self.sockets.tcp, "tcp")?;
         tcp_create_socket::Host::create_tcp_socket(&mut self.sockets(), family)
     }
 
     async fn udp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
-        self.room_for_a_socket()?;
+        self.may_make_a_socket(self.sockets.udp, "udp")?;
         udp_create_socket::Host::create_udp_socket(&mut self.sockets(), family).await
     }
 
-    fn room_for_a_socket(&mut self) -> SocketResult<()> {
-        let open = self.count::<TcpSocket>() + self.count::<UdpSocket>();
-        if open < self.call.limits.connections { Ok(()) } else { Err(ErrorCode::NewSocketLimit.into()) }
+    fn may_make_a_socket(&mut self, granted: bool, grant: &'static str) -> SocketResult<()> {
+        if !granted {
+            self.log.not_granted(grant, &format_args!("a {grant} socket"));
+            return Err(ErrorCode::AccessDenied.into());
+        }
+        let (open, most) = (self.count::<TcpSocket>() + self.count::<UdpSocket>(), self.call.limits.connections);
+        if open < most {
+            return Ok(());
+        }
+        self.log.refused(&format_args!("a socket beside {most} open ones; limits.connections allows more"));
+        Err(ErrorCode::NewSocketLimit.into())
     }
 }

@@ -161,6 +161,7 @@ impl Round {
     async fn look(&mut self, query: Query) -> Result<sysfs::Snapshot, AccessError> {
         let granted = self.call.grants.udev_subsystems.clone();
         if granted.is_empty() {
+            self.log.not_granted("udev", &"a query about devices");
             return Err(AccessError::NotGranted(
                 "akri:discovery/udev: no subsystem is granted; name some in the udev grant of the handler's \
                  DiscoveryHandler object"
@@ -170,7 +171,7 @@ impl Round {
         let closed = |_| AccessError::Unavailable("akri:discovery/udev: the host is shutting down".to_owned());
         let permit = self.surroundings.udev_runs.clone().acquire_owned().await.map_err(closed)?;
         let (sysfs, bounds) =
-            (self.surroundings.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.deadline });
+            (self.surroundings.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.last_wait });
         let run = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             sysfs.run(&query, &granted, &bounds)

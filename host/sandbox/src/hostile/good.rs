@@ -1,5 +1,6 @@
 //! What a well-behaved handler gets, and what it is refused.
 
+use akri_model::datagram::DatagramFilter;
 use akri_model::device::{DeviceSpec, Mount, Note};
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::property::Resolved;
@@ -108,7 +109,7 @@ pub(super) async fn errors_of_the_handler_are_told_apart() {
 pub(super) async fn details_are_validated_without_a_round() {
     let guest = guest().await;
     let triggers = guest.validate(call("anything")).await.unwrap();
-    let multicast = Trigger::Multicast { group: "239.255.255.250:3702".parse().unwrap(), containing: String::new() };
+    let multicast = Trigger::Multicast { group: "239.255.255.250:3702".parse().unwrap(), filter: DatagramFilter::Any };
     assert_eq!(triggers, [Trigger::Uevent("tty".to_owned()), multicast]);
     assert_eq!(guest.validate(call("no-triggers")).await, Ok(Vec::new()));
     let refused = guest.validate(call("invalid-details")).await;
@@ -143,7 +144,8 @@ pub(super) async fn udev_without_a_grant_says_what_to_do() {
 
 #[tokio::test]
 pub(super) async fn sysfs_that_is_not_there_is_no_machine_without_devices() {
-    let config = HostConfig { cache_dir: None, sysfs: "/nonexistent".into(), udev_data: "/nonexistent".into() };
+    let config =
+        HostConfig { cache_dir: None, compiler: None, sysfs: "/nonexistent".into(), udev_data: "/nonexistent".into() };
     let guest = Host::new(config).unwrap().load(bytes()).await.unwrap();
     let error = guest.discover(granted("udev:mem", "*")).await.unwrap_err();
     assert!(matches!(error, RoundError::Unavailable(ref why) if why.contains("/nonexistent")), "{error}");

@@ -43,7 +43,7 @@ fn read(name: &str, variable: &str) -> Vec<u8> {
 }
 
 fn config(cache_dir: Option<PathBuf>) -> HostConfig {
-    HostConfig { cache_dir, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }
+    HostConfig { cache_dir, compiler: None, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }
 }
 
 fn host(cache_dir: Option<PathBuf>) -> Host {
@@ -68,6 +68,11 @@ fn call(details: &str) -> Call {
 
 fn brief(details: &str) -> Call {
     Call { limits: Limits { round: Duration::from_millis(300), ..Limits::default() }, ..call(details) }
+}
+
+/// A round that has time to return something when what it waits for in the host has ended.
+fn short() -> Limits {
+    Limits { round: Duration::from_millis(1900), ..Limits::default() }
 }
 
 fn long(details: &str) -> Call {

@@ -99,7 +99,7 @@ async fn a_guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
     let (pre, surroundings, shared) = guest.parts();
     let deadline = std::time::Instant::now() + Duration::from_millis(100);
-    let round = Round::new(brief("loop"), "guest", deadline, surroundings);
+    let round = Round::new(brief("loop"), "guest", deadline, 0, surroundings);
     let run = async move {
         let mut store = round.into_store(pre.engine());
         let handler = pre.instantiate_async(&mut store).await.unwrap();

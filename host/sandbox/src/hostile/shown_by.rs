@@ -61,7 +61,7 @@ fn web(behaviour: Web) -> Test {
         Web::NoPath => web::refused_requests_do_not_fill_the_log,
         Web::HeaderFlood => web::headers_are_bounded,
         Web::LongMethod | Web::LongTarget => web::what_a_request_is_made_of_is_bounded,
-        Web::Abandon => web::a_server_that_never_answers_is_left_when_the_round_ends,
+        Web::Abandon => web::silent_server_times_out_before_the_round,
     }
 }
 
@@ -79,7 +79,7 @@ fn net(behaviour: Net) -> Test {
 fn group(behaviour: Group) -> Test {
     match behaviour {
         Group::Ask => group::a_granted_group_is_asked_and_answers,
-        Group::WaitAnHour => group::waiting_in_the_host_ends_with_the_round,
+        Group::WaitAnHour => group::host_waits_end_before_the_round,
         Group::SendFlood => group::datagrams_are_bounded_in_number_and_size,
         Group::HearFlood => group::a_flood_fills_the_queue_and_no_more,
         Group::Conversations => group::conversations_are_bounded,

@@ -9,6 +9,7 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 use super::interfaces::{self, Interface};
+use super::own_senders::OwnSenders;
 use super::queue::{Datagram, Queue};
 use super::sockets;
 
@@ -47,7 +48,7 @@ impl Conversation {
     ///
     /// # Errors
     /// If there is none.
-    pub(crate) fn open(group: SocketAddr, globs: &[String]) -> Result<Self, Stop> {
+    pub(crate) fn open(group: SocketAddr, globs: &[String], senders: &OwnSenders) -> Result<Self, Stop> {
         let none = |why: String| Stop::Unavailable(format!("no interface for {group}: {why}"));
         let (mut pairs, mut last) = (Vec::new(), None);
         for interface in interfaces::granted(globs, group.ip()).map_err(|error| none(error.to_string()))? {
@@ -61,6 +62,8 @@ impl Conversation {
             let absent = || format!("none of those granted ({}) is up and has an {family} address", globs.join(", "));
             return Err(none(last.unwrap_or_else(absent)));
         }
+        let own = pairs.iter().filter_map(|(_, talker, _)| talker.local_addr().ok());
+        own.for_each(|address| senders.add(address));
         Ok(Self::of(group, pairs))
     }
 

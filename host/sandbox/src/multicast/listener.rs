@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use memchr::memmem;
+use akri_model::datagram::DatagramFilter;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::interfaces::{self, Interface};
+use super::own_senders::OwnSenders;
 use super::sockets;
 
 /// How often interfaces are looked at. One that comes up is heard after this at the latest.
@@ -22,37 +23,39 @@ const REST: Duration = Duration::from_millis(10);
 /// Bytes of a datagram: no UDP payload is larger.
 const DATAGRAM: usize = 1 << 16;
 
-/// Hears datagrams to a multicast group that contain one of some texts, on each granted interface, also those that come up
-/// later. Made by [`Host::listen`](crate::Host::listen).
+/// Receives datagrams to a multicast group that one of some filters lets through, on each granted interface, also those that
+/// come up later. What this program's own rounds send does not count. Made by [`Host::listen`](crate::Host::listen).
 #[derive(Debug)]
 pub struct Listener {
     group: SocketAddr,
     interfaces: Vec<String>,
-    containing: Vec<String>,
+    filters: Vec<DatagramFilter>,
+    own: OwnSenders,
     members: Vec<(Interface, UdpSocket)>,
     rescan: Interval,
 }
 
 impl Listener {
-    pub(crate) fn new(group: SocketAddr, interfaces: &[String], containing: Vec<String>) -> Self {
-        Self::following(group, interfaces, containing, RESCAN)
+    pub(crate) fn new(group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>, own: OwnSenders) -> Self {
+        Self::following(group, interfaces, filters, own, RESCAN)
     }
 
     /// Looks at the interfaces that often.
     pub(crate) fn following(
         group: SocketAddr,
         interfaces: &[String],
-        containing: Vec<String>,
+        filters: Vec<DatagramFilter>,
+        own: OwnSenders,
         every: Duration,
     ) -> Self {
         let mut rescan = interval_at(Instant::now() + every, every);
         rescan.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut listener = Self { group, interfaces: interfaces.to_vec(), containing, members: Vec::new(), rescan };
+        let mut listener = Self { group, interfaces: interfaces.to_vec(), filters, own, members: Vec::new(), rescan };
         listener.follow();
         listener
     }
 
-    /// Waits for a datagram that contains one of the texts; "" is in each. All that came in by then count as one. May be
+    /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
     /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
     pub async fn heard(&mut self) {
         loop {
@@ -88,16 +91,16 @@ impl Listener {
         }
     }
 
-    /// Reads what is there, within bounds; whether one of the texts was in it.
+    /// Reads what is there, within bounds; returns whether one of them counts.
     fn read(&self) -> bool {
         let (mut heard, mut buffer) = (false, vec![0; DATAGRAM]);
         for (_, socket) in &self.members {
             let mut bytes = 0;
             for _ in 0..BATCH {
-                match socket.try_recv(&mut buffer) {
-                    Ok(length) => {
+                match socket.try_recv_from(&mut buffer) {
+                    Ok((length, from)) => {
                         bytes += length;
-                        heard = heard || self.counts(buffer.get(..length).unwrap_or_default());
+                        heard = heard || self.counts(buffer.get(..length).unwrap_or_default(), from);
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // That its interface went down, say; it is said once.
@@ -111,8 +114,8 @@ impl Listener {
         heard
     }
 
-    fn counts(&self, payload: &[u8]) -> bool {
-        self.containing.iter().any(|text| memmem::find(payload, text.as_bytes()).is_some())
+    fn counts(&self, payload: &[u8], from: SocketAddr) -> bool {
+        self.filters.iter().any(|filter| filter.matches(payload)) && !self.own.contain(from)
     }
 }
 

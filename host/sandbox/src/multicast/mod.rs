@@ -8,6 +8,7 @@
 mod conversation;
 mod interfaces;
 mod listener;
+mod own_senders;
 mod queue;
 mod sockets;
 #[cfg(test)]
@@ -17,4 +18,5 @@ mod tests;
 pub use self::conversation::Conversation;
 pub(crate) use self::conversation::Stop;
 pub use self::listener::Listener;
+pub(crate) use self::own_senders::OwnSenders;
 pub(crate) use self::queue::Datagram;

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use akri_model::datagram::DatagramFilter;
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
@@ -17,7 +18,7 @@ const SHORT: Duration = Duration::from_millis(50);
 fn in_namespace(test: impl AsyncFnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "CI must not skip this: it needs root");
-        return eprintln!("skipped: this needs root");
+        return skipped("this needs root");
     }
     // A namespace belongs to the thread, and ends with it.
     let thread = std::thread::spawn(|| {
@@ -26,6 +27,14 @@ fn in_namespace(test: impl AsyncFnOnce() + Send + 'static) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
     });
     thread.join().unwrap();
+}
+
+/// Records a skipped test, as the stories do (`tests/support/skip.rs`).
+fn skipped(reason: &str) {
+    let Some(path) = std::env::var_os("AKRI_SKIPPED") else { return eprintln!("skipped: {reason}") };
+    let line = format!("{}\t{reason}\n", std::thread::current().name().unwrap_or("?"));
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    std::io::Write::write_all(&mut file.unwrap(), line.as_bytes()).unwrap();
 }
 
 fn ip(arguments: &str) {
@@ -85,7 +94,7 @@ fn payloads(heard: &[Datagram]) -> Vec<&str> {
 /// Asks a camera that is on one interface from another, or the same; it answers, and then says something by itself.
 async fn ask(group: SocketAddr, from: &str, at: &str) {
     let camera = camera(group, at);
-    let conversation = Conversation::open(group, &[from.to_owned()]).unwrap();
+    let conversation = Conversation::open(group, &[from.to_owned()], &OwnSenders::default()).unwrap();
     conversation.send(b"Probe").await.unwrap();
     let mut buffer = [0; 64];
     let (length, asked_by) = camera.recv_from(&mut buffer).unwrap();
@@ -125,13 +134,14 @@ fn a_group_of_ipv6_is_asked_too() {
 #[tokio::test]
 async fn without_an_interface_there_is_no_conversation() {
     let group = "239.255.77.2:37022".parse().unwrap();
-    let error = Conversation::open(group, &["absent*".to_owned()]).unwrap_err();
+    let error = Conversation::open(group, &["absent*".to_owned()], &OwnSenders::default()).unwrap_err();
     assert!(matches!(&error, Stop::Unavailable(why) if why.contains("absent*") && why.contains("IPv4")), "{error}");
 }
 
 #[tokio::test]
 async fn what_is_sent_is_bounded_in_size() {
-    let conversation = Conversation::open("239.255.77.3:37023".parse().unwrap(), &lo()).unwrap();
+    let conversation =
+        Conversation::open("239.255.77.3:37023".parse().unwrap(), &lo(), &OwnSenders::default()).unwrap();
     conversation.send(&[0; 9000]).await.unwrap();
     assert!(matches!(conversation.send(&[0; 9001]).await, Err(Stop::Limit(_))));
 }
@@ -153,8 +163,8 @@ fn each_interface_carries_its_own_group() {
         }
         let group = "239.255.255.250:3702".parse().unwrap();
         let globs = |globs: &[&str]| globs.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let near = Conversation::open(group, &globs(&["near*"])).unwrap();
-        let far = Conversation::open(group, &globs(&["far2"])).unwrap();
+        let near = Conversation::open(group, &globs(&["near*"]), &OwnSenders::default()).unwrap();
+        let far = Conversation::open(group, &globs(&["far2"]), &OwnSenders::default()).unwrap();
         near.send(b"Probe").await.unwrap();
         let heard = far.receive(9, LONG).await;
         assert_eq!((payloads(&heard), &*heard[0].interface), (vec!["Probe"], "far2"));
@@ -166,8 +176,7 @@ fn each_interface_carries_its_own_group() {
 #[tokio::test]
 async fn a_listener_hears_what_contains_a_text_and_nothing_else() {
     let group = "239.255.77.4:37024".parse().unwrap();
-    let texts = vec!["discovery/Hello".to_owned(), "discovery/Bye".to_owned()];
-    let mut listener = Listener::new(group, &lo(), texts);
+    let mut listener = listening(group, &["discovery/Hello", "discovery/Bye"], &OwnSenders::default());
     let camera = camera(group, "lo");
     camera.send_to(b"<Action>discovery/Probe</Action>", group).unwrap();
     assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err());
@@ -177,10 +186,28 @@ async fn a_listener_hears_what_contains_a_text_and_nothing_else() {
     assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err(), "what came together counts as one");
 }
 
+fn listening(group: SocketAddr, filters: &[&str], own: &OwnSenders) -> Listener {
+    let filters = filters.iter().map(|text| DatagramFilter::parse(text).unwrap()).collect();
+    Listener::new(group, &lo(), filters, own.clone())
+}
+
+#[tokio::test]
+async fn listener_ignores_own_datagrams() {
+    let group = "239.255.77.6:37026".parse().unwrap();
+    let own = OwnSenders::default();
+    let mut listener = listening(group, &[""], &own);
+    let conversation = Conversation::open(group, &lo(), &own).unwrap();
+    conversation.send(b"Probe").await.unwrap();
+    assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err());
+    drop(conversation);
+    camera(group, "lo").send_to(b"Hello", group).unwrap();
+    tokio::time::timeout(LONG, listener.heard()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_listener_hears_through_a_flood() {
     let group = "239.255.77.5:37025".parse().unwrap();
-    let mut listener = Listener::new(group, &lo(), vec!["Hello".to_owned()]);
+    let mut listener = listening(group, &["Hello"], &OwnSenders::default());
     let camera = camera(group, "lo");
     for _ in 0..2000 {
         camera.send_to(&[b'x'; 500], group).unwrap();
@@ -194,7 +221,13 @@ fn a_listener_follows_interfaces() {
     in_namespace(async || {
         ip("link set lo down");
         let group = "239.255.255.250:3702".parse().unwrap();
-        let mut listener = Listener::following(group, &lo(), vec![String::new()], Duration::from_millis(20));
+        let mut listener = Listener::following(
+            group,
+            &lo(),
+            vec![DatagramFilter::Any],
+            OwnSenders::default(),
+            Duration::from_millis(20),
+        );
         assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err());
         ip("link set lo up");
         let camera = camera(group, "lo");

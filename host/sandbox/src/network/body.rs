@@ -19,9 +19,11 @@ pub(crate) fn sent(body: WasiBody) -> WasiBody {
     Limited::new(body, BODY).map_err(|error| too_large(error, Error::HttpRequestBodySize)).boxed_unsync()
 }
 
-/// A response's body that fails once it is too large, or if nothing comes for so long.
-pub(crate) fn received(body: Incoming, pause: Duration) -> WasiBody {
-    let paced = Paced { body, pause, limit: Box::pin(tokio::time::sleep(pause)) };
+/// A response's body that fails once it is too large, if nothing comes for so long, or at the `last` moment.
+pub(crate) fn received(body: Incoming, pause: Duration, last: std::time::Instant) -> WasiBody {
+    let last = Instant::from_std(last);
+    let first = (Instant::now() + pause).min(last);
+    let paced = Paced { body, pause, last, limit: Box::pin(tokio::time::sleep_until(first)) };
     Limited::new(paced, BODY).map_err(|error| too_large(error, Error::HttpResponseBodySize)).boxed_unsync()
 }
 
@@ -46,6 +48,7 @@ pub(crate) fn why(error: hyper::Error) -> Error {
 struct Paced {
     body: Incoming,
     pause: Duration,
+    last: Instant,
     limit: Pin<Box<Sleep>>,
 }
 
@@ -55,7 +58,7 @@ impl Body for Paced {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            let next = Instant::now() + self.pause;
+            let next = (Instant::now() + self.pause).min(self.last);
             self.limit.as_mut().reset(next);
             return Poll::Ready(frame.map(|frame| frame.map_err(why)));
         }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use akri_model::grant::{HttpDestinations, Tls};
 use http::uri::PathAndQuery;
@@ -10,6 +10,7 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 use wasmtime_wasi_http::io::TokioIo;
@@ -23,6 +24,7 @@ use super::names::{NameError, Names};
 use super::tls::Trust;
 use super::turns::{Turn, Turns};
 use crate::log::RoundLog;
+use crate::rates::Rates;
 
 /// For a connection, TLS included, unless the request says otherwise.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -37,8 +39,7 @@ const CHUNK: usize = 16 << 10;
 
 /// The requests of one round.
 pub(crate) struct Http {
-    /// None: nothing is granted.
-    client: Option<Arc<Client>>,
+    client: Arc<Client>,
 }
 
 /// Sends them.
@@ -48,15 +49,18 @@ pub(crate) struct Client {
     pub(crate) turns: Turns,
     pub(crate) trust: Arc<Trust>,
     pub(crate) log: Arc<RoundLog>,
+    pub(crate) rates: Rates,
+    /// Waiting ends here.
+    pub(crate) last_wait: Instant,
 }
 
 type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
 type Answered = Result<(Response<WasiBody>, Finished), Error>;
 
 impl Http {
-    /// Without a client nothing is granted.
-    pub(crate) fn new(client: Option<Client>) -> Self {
-        Self { client: client.map(Arc::new) }
+    /// Sends by this client.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client: Arc::new(client) }
     }
 }
 
@@ -67,10 +71,12 @@ impl WasiHttpHooks for Http {
         options: Option<RequestOptions>,
         _sent: Finished,
     ) -> Box<dyn Future<Output = Answered> + Send> {
-        match self.client.clone() {
-            Some(client) => Box::new(async move { client.send(request, options.unwrap_or_default()).await }),
-            None => Box::new(std::future::ready(Err(Error::HttpRequestDenied))),
+        let client = self.client.clone();
+        if client.grants.is_empty() {
+            client.log.not_granted("http", &"an HTTP request");
+            return Box::new(std::future::ready(Err(Error::HttpRequestDenied)));
         }
+        Box::new(async move { client.send(request, options.unwrap_or_default()).await })
     }
 
     fn p2_outgoing_body_chunk_size(&mut self) -> usize {
@@ -101,14 +107,13 @@ impl Client {
         let to = Destination::of(request.uri())?;
         let addresses = self.resolve(&to).await?;
         let granted = self.granted(&to, &addresses)?;
-        let first = granted.first().ok_or(Error::DestinationIpProhibited)?;
-        let turn = self.turns.turn(first.0.ip()).await.map_err(|_| Error::ConnectionLimitReached)?;
-        let connect = self.connect(&to, &granted, options.connect_timeout.unwrap_or(CONNECT), turn);
+        let connect = self.connect(&to, &granted, options.connect_timeout.unwrap_or(CONNECT));
         let Connected { mut sender, driver } = connect.await?;
         let answer = sender.send_request(prepared(request)?);
-        let answer = timeout(options.first_byte_timeout.unwrap_or(FIRST_BYTE), answer).await;
+        let answer = timeout(self.within(options.first_byte_timeout.unwrap_or(FIRST_BYTE)), answer).await;
         let answer = answer.map_err(|_| Error::HttpResponseTimeout)?.map_err(body::why)?;
-        let answer = bounded(answer, options.between_bytes_timeout.unwrap_or(BETWEEN_BYTES))?;
+        let pause = options.between_bytes_timeout.unwrap_or(BETWEEN_BYTES);
+        let answer = bounded(answer, pause, self.last_wait)?;
         let finished = async move {
             driver.await;
             Ok(())
@@ -123,7 +128,7 @@ impl Client {
         };
         self.names.addresses(name).await.map_err(|error| match error {
             NameError::NotGranted(_) => {
-                self.log.refused(&error);
+                self.names.refuse(&error, &self.log);
                 Error::HttpRequestDenied
             }
             NameError::Invalid(_) => Error::HttpRequestUriInvalid,
@@ -147,25 +152,49 @@ impl Client {
         Ok(granted)
     }
 
+    /// So long, or until waiting has to end.
+    fn within(&self, wanted: Duration) -> Duration {
+        wanted.min(self.last_wait.saturating_duration_since(Instant::now()))
+    }
+
+    /// Connects to the first of the addresses that answers; each has its share of the time, and a turn of its own.
     async fn connect(
         &self,
         to: &Destination,
         granted: &[(SocketAddr, &Tls)],
         within: Duration,
+    ) -> Result<Connected, Error> {
+        let share = within / u32::try_from(granted.len()).unwrap_or(u32::MAX).max(1);
+        let mut last = Error::DestinationIpProhibited;
+        for (address, tls) in granted {
+            let turn = timeout(self.within(Duration::MAX), self.turns.turn(address.ip())).await;
+            let turn = turn.map_err(|_| Error::ConnectionTimeout)?.map_err(|_| Error::ConnectionLimitReached)?;
+            self.rates.connection().await;
+            match dial(*address, self.within(share)).await {
+                Ok(stream) => {
+                    let opened = timeout(self.within(within), self.open(to, *address, tls, stream, turn)).await;
+                    return opened.map_err(|_| Error::ConnectionTimeout)?;
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Begins HTTP on a connection, with TLS if it is wanted.
+    async fn open(
+        &self,
+        to: &Destination,
+        address: SocketAddr,
+        tls: &Tls,
+        stream: TcpStream,
         turn: Turn,
     ) -> Result<Connected, Error> {
-        let addresses: Vec<SocketAddr> = granted.iter().map(|(address, _)| *address).collect();
-        let connected = async {
-            let (address, stream) = dial(&addresses, within).await?;
-            if !to.secure {
-                return Connected::over(stream, turn).await;
-            }
-            let granted = granted.iter().find(|(granted, _)| *granted == address);
-            let (address, tls) = granted.ok_or(Error::DestinationIpProhibited)?;
-            let stream = self.trust.secure(stream, to.name(), address.ip(), tls).await?;
-            Connected::over(stream, turn).await
-        };
-        timeout(within, connected).await.map_err(|_| Error::ConnectionTimeout)?
+        if !to.secure {
+            return Connected::over(stream, turn).await;
+        }
+        let stream = self.trust.secure(stream, to.name(), address.ip(), tls).await?;
+        Connected::over(stream, turn).await
     }
 }
 
@@ -199,10 +228,10 @@ fn prepared(request: Request<WasiBody>) -> Result<Request<WasiBody>, Error> {
     Ok(Request::from_parts(parts, body::sent(body)))
 }
 
-fn bounded(answer: Response<Incoming>, pause: Duration) -> Result<Response<WasiBody>, Error> {
+fn bounded(answer: Response<Incoming>, pause: Duration, last: Instant) -> Result<Response<WasiBody>, Error> {
     let announced = answer.body().size_hint().lower();
     if announced > BODY as u64 {
         return Err(Error::HttpResponseBodySize(Some(announced)));
     }
-    Ok(answer.map(|incoming| body::received(incoming, pause)))
+    Ok(answer.map(|incoming| body::received(incoming, pause, last)))
 }

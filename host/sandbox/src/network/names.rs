@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::resolver::Resolver;
 use crate::glob;
+use crate::log::RoundLog;
+use crate::rates::Rates;
 
 /// Names a round resolves.
 const LOOKUPS: usize = 1024;
@@ -33,13 +35,14 @@ pub(crate) enum NameError {
 pub(crate) struct Names {
     granted: Vec<String>,
     resolver: Arc<Resolver>,
+    rates: Rates,
     left: AtomicUsize,
 }
 
 impl Names {
     /// Names that one of the globs covers are resolved by `resolver`.
-    pub(crate) fn new(granted: Vec<String>, resolver: Arc<Resolver>) -> Self {
-        Self { granted, resolver, left: AtomicUsize::new(LOOKUPS) }
+    pub(crate) fn new(granted: Vec<String>, resolver: Arc<Resolver>, rates: Rates) -> Self {
+        Self { granted, resolver, rates, left: AtomicUsize::new(LOOKUPS) }
     }
 
     /// Resolves a name, once and now: whoever connects has to check these addresses and use them, since the next answer may
@@ -51,8 +54,19 @@ impl Names {
         let name = self.granted(name)?;
         let fewer = |left: usize| left.checked_sub(1);
         self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, fewer).map_err(|_| NameError::TooMany)?;
+        self.rates.datagram().await;
         let addresses = self.resolver.addresses(&name).await;
         addresses.map_err(|error| NameError::Unresolved(format!("'{name}': {error}")))
+    }
+
+    /// Logs that a name may not be resolved.
+    pub(crate) fn refuse(&self, error: &NameError, log: &RoundLog) {
+        match error {
+            NameError::NotGranted(name) if self.granted.is_empty() => {
+                log.not_granted("names", &format_args!("the name '{name}'"));
+            }
+            error => log.refused(error),
+        }
     }
 
     /// The name in lower case and without the root's period, if it may be resolved.
@@ -60,7 +74,7 @@ impl Names {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if name.is_empty() || name.len() > LENGTH || !name.chars().all(is_name) {
-            return Err(NameError::Invalid(crate::text::clean(&name, 64)));
+            return Err(NameError::Invalid(akri_model::text::clean(&name, 64)));
         }
         let covers = |pattern: &String| glob::matches(&pattern.to_ascii_lowercase(), &name);
         if self.granted.iter().any(covers) { Ok(name) } else { Err(NameError::NotGranted(name)) }
@@ -75,7 +89,7 @@ mod tests {
     fn names(granted: &[&str], answer: &[&str]) -> Names {
         let answer: Vec<IpAddr> = answer.iter().map(|address| address.parse().unwrap()).collect();
         let granted = granted.iter().map(ToString::to_string).collect();
-        Names::new(granted, Arc::new(Resolver::new(Arc::new(move |_| Ok(answer.clone())), 1)))
+        Names::new(granted, Arc::new(Resolver::new(Arc::new(move |_| Ok(answer.clone())), 1)), Rates::default())
     }
 
     #[tokio::test]
@@ -113,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_node_knows_itself() {
-        let names = Names::new(vec!["localhost".to_owned()], Arc::new(Resolver::new(system(), 1)));
+        let names = Names::new(vec!["localhost".to_owned()], Arc::new(Resolver::new(system(), 1)), Rates::default());
         assert!(names.addresses("localhost").await.unwrap().iter().all(IpAddr::is_loopback));
     }
 }

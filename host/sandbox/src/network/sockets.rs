@@ -8,6 +8,7 @@ use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::sockets::SocketAddrUse;
 
 use crate::log::RoundLog;
+use crate::rates::Rates;
 
 /// Where the sockets of a round may go.
 #[derive(Debug)]
@@ -17,8 +18,8 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Sets what sockets may be used for; what they are refused is said in the log.
-    pub(crate) fn set(self, wasi: &mut WasiCtxBuilder, log: &Arc<RoundLog>) {
+    /// Sets what sockets may be used for, and how fast; what they are refused is said in the log.
+    pub(crate) fn set(self, wasi: &mut WasiCtxBuilder, log: &Arc<RoundLog>, rates: Rates) {
         wasi.allow_tcp(!self.tcp.is_empty()).allow_udp(!self.udp.is_empty()).allow_ip_name_lookup(false);
         if self.tcp.is_empty() && self.udp.is_empty() {
             return;
@@ -30,7 +31,15 @@ impl Addresses {
             if !allowed && !matches!(usage, SocketAddrUse::UdpReceive) {
                 log.refused(&format_args!("{usage:?} {address} is not covered by grants.tcp or grants.udp"));
             }
-            Box::pin(std::future::ready(allowed))
+            let rates = rates.clone();
+            Box::pin(async move {
+                match usage {
+                    SocketAddrUse::TcpConnect if allowed => rates.connection().await,
+                    SocketAddrUse::UdpSend if allowed => rates.datagram().await,
+                    _ => {}
+                }
+                allowed
+            })
         });
     }
 

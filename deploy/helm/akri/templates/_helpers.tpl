@@ -1,0 +1,177 @@
+{{/* Labels of an object. Argument: list of root and component. */}}
+{{- define "akri.labels" -}}
+{{ include "akri.selector" (index . 1) }}
+app.kubernetes.io/part-of: akri
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "akri.selector" -}}
+app.kubernetes.io/name: {{ . }}
+{{- end }}
+
+{{/* The image of a component. Argument: list of root and the component's values. */}}
+{{- define "akri.image" -}}
+{{- $root := index . 0 }}{{- $own := (index . 1).image | default dict }}
+{{- $repository := $own.repository | default $root.Values.image.repository }}
+{{- $tag := $own.tag | default $root.Values.image.tag | default $root.Chart.AppVersion }}
+{{- $digest := $own.digest | default (ternary "" $root.Values.image.digest (not (empty $own.repository))) }}
+{{- printf "%s:%s" $repository $tag }}{{ with $digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{- define "akri.pullPolicy" -}}
+{{- ((index . 1).image | default dict).pullPolicy | default (index . 0).Values.image.pullPolicy }}
+{{- end }}
+
+{{/* Resources as Kubernetes has them, or as upstream Akri's chart names them. */}}
+{{- define "akri.resources" -}}
+{{- $requests := dict }}{{- $limits := dict }}
+{{- range $name, $into := dict "memoryRequest" (list $requests "memory") "cpuRequest" (list $requests "cpu") "memoryLimit" (list $limits "memory") "cpuLimit" (list $limits "cpu") }}
+{{- with index $.resources $name }}{{ $_ := set (index $into 0) (index $into 1) . }}{{ end }}
+{{- end }}
+{{- $requests = merge $requests ($.resources.requests | default dict) }}
+{{- $limits = merge $limits ($.resources.limits | default dict) }}
+{{- $all := dict }}
+{{- with $requests }}{{ $_ := set $all "requests" . }}{{ end }}
+{{- with $limits }}{{ $_ := set $all "limits" . }}{{ end }}
+{{- toYaml $all }}
+{{- end }}
+
+{{/* Where pods of a component may run. Argument: its values. */}}
+{{- define "akri.placement" -}}
+{{- $selector := merge (dict "kubernetes.io/os" "linux") .nodeSelectors }}
+{{- if .onlyOnControlPlane }}{{ $_ := set $selector "node-role.kubernetes.io/control-plane" "" }}{{ end }}
+nodeSelector: {{- toYaml $selector | nindent 2 }}
+{{- $tolerations := ternary .tolerations list (kindIs "slice" .tolerations) }}
+{{- if or .onlyOnControlPlane .allowOnControlPlane }}
+{{- range tuple "control-plane" "master" }}
+{{- $tolerations = append $tolerations (dict "key" (printf "node-role.kubernetes.io/%s" .) "operator" "Exists" "effect" "NoSchedule") }}
+{{- end }}
+{{- end }}
+{{- with $tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What a container of the controller or the webhook may do: nothing. */}}
+{{- define "akri.unprivileged" -}}
+{{- $default := dict "runAsNonRoot" true "runAsUser" 65532 "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- toYaml (merge (deepCopy .securityContext) $default) }}
+{{- end }}
+
+{{/* Whether policies are rendered: "true" or "". */}}
+{{- define "akri.policy" -}}
+{{- $wanted := toString .Values.policy.enabled }}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)) }}true{{ end }}
+{{- end }}
+
+{{/* A DiscoveryHandler. Argument: dict of root, file and values. */}}
+{{- define "akri.handler" -}}
+{{- if .values.enabled }}
+{{- $object := .root.Files.Get (printf "files/handlers/%s.yaml" .file) | fromYaml }}
+{{- range $field := tuple "grants" "limits" "interval" "shared" }}
+{{- $value := index $.values $field }}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $object.spec $field $value }}{{ end }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- end }}
+
+{{/* One container's environment, mounts and so on. Argument: dict of root, name and values. */}}
+{{- define "akri.broker.container" -}}
+- name: {{ .name }}
+  image: {{ printf "%s:%s" .values.image.repository (.values.image.tag | default "latest") | quote }}
+  {{- with .values.image.pullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
+  {{- with .values.command }}
+  command: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .values.env }}
+  env: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .values.securityContext }}
+  securityContext: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- $resources := include "akri.resources" .values | fromYaml }}
+  resources:
+    requests: {{- toYaml (merge (dict "{{PLACEHOLDER}}" "1") ($resources.requests | default dict)) | nindent 6 }}
+    limits: {{- toYaml (merge (dict "{{PLACEHOLDER}}" "1") ($resources.limits | default dict)) | nindent 6 }}
+  {{- with .mounts }}
+  volumeMounts: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{- define "akri.service" -}}
+type: {{ .type }}
+ports:
+- name: {{ .portName | default "http" }}
+  port: {{ .port }}
+  targetPort: {{ .targetPort }}
+  protocol: {{ .protocol }}
+{{- end }}
+
+{{/* A Configuration. Argument: dict of root, handler, details and values. */}}
+{{- define "akri.configuration" -}}
+{{- $values := .values }}{{- $root := .root }}
+{{- if $values.enabled }}
+{{- $volumes := $values.brokerPod.volumes | default list }}{{- $mounts := $values.brokerPod.volumeMounts | default list }}
+{{- if $values.mountCertificates }}
+{{- $volumes = append $volumes (dict "name" "credentials" "secret" (dict "secretName" "opcua-broker-credentials")) }}
+{{- $mounts = append $mounts (dict "name" "credentials" "mountPath" "/etc/opcua-certs/client-pki" "readOnly" true) }}
+{{- end }}
+---
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata:
+  name: {{ $values.name }}
+  namespace: {{ $root.Release.Namespace }}
+spec:
+  discoveryHandler:
+    name: {{ .handler | quote }}
+    discoveryDetails: {{ .details | toJson }}
+    {{- with $values.discoveryProperties }}
+    discoveryProperties: {{- toYaml . | nindent 4 }}
+    {{- end }}
+  capacity: {{ $values.capacity }}
+  {{- if $values.brokerPod.image.repository }}
+  brokerSpec:
+    brokerPodSpec:
+      {{- with $root.Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 6 }}
+      {{- end }}
+      containers: {{- include "akri.broker.container" (dict "name" (printf "%s-broker" $values.name) "values" $values.brokerPod "mounts" $mounts) | nindent 6 }}
+      {{- with $volumes }}
+      volumes: {{- toYaml . | nindent 6 }}
+      {{- end }}
+  {{- else if $values.brokerJob.image.repository }}
+  brokerSpec:
+    brokerJobSpec:
+      parallelism: {{ $values.brokerJob.parallelism }}
+      completions: {{ $values.brokerJob.completions }}
+      backoffLimit: {{ $values.brokerJob.backoffLimit }}
+      template:
+        spec:
+          {{- with $root.Values.imagePullSecrets }}
+          imagePullSecrets: {{- toYaml . | nindent 10 }}
+          {{- end }}
+          restartPolicy: {{ $values.brokerJob.restartPolicy }}
+          containers: {{- include "akri.broker.container" (dict "name" (printf "%s-broker" $values.name) "values" $values.brokerJob "mounts" $values.brokerJob.volumeMounts) | nindent 10 }}
+          {{- with $values.brokerJob.volumes }}
+          volumes: {{- toYaml . | nindent 10 }}
+          {{- end }}
+  {{- end }}
+  {{- if and $values.createInstanceServices (or $values.brokerPod.image.repository $values.brokerJob.image.repository) }}
+  instanceServiceSpec: {{- include "akri.service" $values.instanceService | nindent 4 }}
+  {{- end }}
+  {{- if and $values.createConfigurationService (or $values.brokerPod.image.repository $values.brokerJob.image.repository) }}
+  configurationServiceSpec: {{- include "akri.service" $values.configurationService | nindent 4 }}
+  {{- end }}
+  {{- with $values.brokerProperties }}
+  brokerProperties: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,113 @@
+//! Reports of component handlers, for the status of DiscoveryHandlers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use akri_api::{HandlerKind, HandlerState};
+use akri_cluster::{HandlerReport, ReportedCondition};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::handler_activity::{self, HandlerActivity, HandlerUses};
+use super::registry::{Handler, Handlers, Refused};
+use crate::publisher::Publisher;
+
+/// The task that reports the state of the handlers of a registry, until it is dropped.
+#[derive(Debug)]
+pub struct Reporter {
+    task: JoinHandle<()>,
+}
+
+impl Reporter {
+    /// Starts the task. Only changes are published.
+    pub fn start(handlers: watch::Receiver<Arc<Handlers>>, activity: &HandlerActivity, publisher: Publisher) -> Self {
+        Self { task: tokio::spawn(run(handlers, activity.subscribe(), publisher)) }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(
+    mut handlers: watch::Receiver<Arc<Handlers>>,
+    mut activity: watch::Receiver<BTreeMap<String, HandlerUses>>,
+    publisher: Publisher,
+) {
+    let mut reported: BTreeMap<String, HandlerReport> = BTreeMap::new();
+    loop {
+        let now = reports(&handlers.borrow_and_update().clone(), &activity.borrow_and_update().clone());
+        for report in now.values().filter(|report| reported.get(&report.name) != Some(*report)) {
+            publisher.report_handler(report.clone());
+        }
+        reported.keys().filter(|name| !now.contains_key(*name)).for_each(|name| publisher.forget_handler(name));
+        reported = now;
+        let changed = tokio::select! {
+            changed = handlers.changed() => changed,
+            changed = activity.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns a report for each DiscoveryHandler object.
+fn reports(handlers: &Handlers, activity: &BTreeMap<String, HandlerUses>) -> BTreeMap<String, HandlerReport> {
+    let running: BTreeMap<&str, &Handler> =
+        handlers.ready.values().map(|handler| (handler.object.as_str(), &**handler)).collect();
+    let others = handlers.refused.keys().chain(&handlers.loading).map(String::as_str);
+    let objects: BTreeSet<&str> = running.keys().copied().chain(others).collect();
+    let nobody = HandlerUses::new();
+    let report = |object: &str| {
+        let users = activity.get(object).unwrap_or(&nobody);
+        let running = running.get(object).copied();
+        let mut report = report(object, running, handlers.refused.get(object), users);
+        if running.is_none() && handlers.loading.contains(object) {
+            report.state = HandlerState::Loading;
+            report.conditions = loading();
+        }
+        (object.to_owned(), report)
+    };
+    objects.into_iter().map(report).collect()
+}
+
+fn report(object: &str, running: Option<&Handler>, refused: Option<&Refused>, users: &HandlerUses) -> HandlerReport {
+    HandlerReport {
+        name: object.to_owned(),
+        handler: running.map(|handler| handler.name().to_owned()),
+        kind: HandlerKind::Component,
+        digest: running.map(|handler| handler.component.digest().to_owned()),
+        endpoint: None,
+        state: match running {
+            None => HandlerState::Refused,
+            Some(_) if users.is_empty() => HandlerState::Waiting,
+            Some(_) => HandlerState::Active,
+        },
+        last_result: handler_activity::overall_result(users),
+        devices: users.values().map(|result| result.devices).sum(),
+        conditions: conditions(running.is_some(), refused),
+    }
+}
+
+fn loading() -> Vec<ReportedCondition> {
+    let message =
+        "the component is being compiled; what it may take is limits.compile of the DiscoveryHandler".to_owned();
+    vec![ReportedCondition { kind: "Ready", holds: Some(false), reason: "Compiling".to_owned(), message }]
+}
+
+fn conditions(runs: bool, refused: Option<&Refused>) -> Vec<ReportedCondition> {
+    let condition = |kind, holds, reason: &str, message: &str| ReportedCondition {
+        kind,
+        holds: Some(holds),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    let (reason, message) = refused.map_or(("Loaded", ""), |refused| (refused.reason, &refused.message));
+    vec![
+        condition("Ready", runs, if runs { "Loaded" } else { reason }, if runs { "" } else { message }),
+        condition("Accepted", refused.is_none(), reason, message),
+    ]
+}

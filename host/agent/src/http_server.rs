@@ -1,0 +1,200 @@
+//! Health and metrics over HTTP: `/healthz`, `/readyz` and `/metrics`.
+//!
+//! The port is open to every pod of the cluster, so that a connection costs little and ends soon: one request each, a bound
+//! on its head and on its time, and when too many are open the oldest makes room. A probe, which takes milliseconds, is
+//! answered however many others are held open.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::metrics::Metrics;
+
+/// The content type of OpenMetrics 1.0, as Prometheus requests it.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Limit on open connections.
+const CONNECTIONS: usize = 64;
+/// Limit on a request head, in bytes; hyper accepts no smaller one.
+const HEAD: usize = 8 << 10;
+/// Limit on the headers of a request.
+const HEADERS: usize = 32;
+/// Time to read a request head.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// Lifetime of a connection, including the time to read the response.
+const LIFETIME: Duration = Duration::from_secs(15);
+/// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The HTTP server; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Server(JoinHandle<()>);
+
+impl Server {
+    /// Binds the address and starts to serve. The agent is healthy while it answers, and ready once every Configuration
+    /// has an owner.
+    ///
+    /// # Errors
+    /// If the address can't be bound.
+    pub async fn start(address: SocketAddr, metrics: Metrics, ready: watch::Receiver<bool>) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        info!(address = %listener.local_addr()?, "serving health and metrics");
+        Ok(Self(tokio::spawn(serve(listener, router(metrics, ready)))))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn router(metrics: Metrics, ready: watch::Receiver<bool>) -> Router {
+    let readyz = move || async move {
+        match *ready.borrow() {
+            true => (StatusCode::OK, "ok\n"),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+        }
+    };
+    let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode()) };
+    Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(readyz)).route("/metrics", get(metricsz))
+}
+
+async fn serve(listener: TcpListener, router: Router) {
+    let mut connections = Connections::default();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => connections.add(answer(stream, router.clone())),
+                Err(error) => {
+                    warn!("accepting a connection for health and metrics failed; retrying: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.tasks.join_next() => {}
+        }
+    }
+}
+
+/// Answers one request. What fails is the client's loss.
+async fn answer(stream: TcpStream, router: Router) {
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(HEAD)
+        .max_headers(HEADERS)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let _ = timeout(LIFETIME, connection).await;
+}
+
+/// The open connections, the oldest first. They end with this.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    order: VecDeque<AbortHandle>,
+}
+
+impl Connections {
+    /// Serves one more. If there are too many, the oldest ends.
+    fn add(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        if self.order.len() >= CONNECTIONS {
+            self.order.retain(|task| !task.is_finished());
+        }
+        if self.order.len() >= CONNECTIONS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            oldest.abort();
+        }
+        self.order.push_back(self.tasks.spawn(connection));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    async fn start(ready: &watch::Sender<bool>) -> (SocketAddr, Server) {
+        let probe = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = probe.local_addr().unwrap();
+        drop(probe);
+        (address, Server::start(address, Metrics::default(), ready.subscribe()).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn it_is_ready_once_it_says_so() {
+        let ready = watch::Sender::new(false);
+        let (address, _server) = start(&ready).await;
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        ready.send_replace(true);
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/metrics").await.contains("# EOF"));
+        assert!(ask(address, "/secrets").await.starts_with("HTTP/1.1 404"));
+    }
+
+    /// Sends until the server hangs up; how many bytes it took, about.
+    async fn flood(address: SocketAddr, piece: &[u8]) -> usize {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let mut sent = 0;
+        while sent < 64 << 20 && stream.write_all(piece).await.is_ok() {
+            sent += piece.len();
+        }
+        sent
+    }
+
+    #[tokio::test]
+    async fn endless_request_head_is_cut_off() {
+        let ready = watch::Sender::new(true);
+        let (address, _server) = start(&ready).await;
+        let line = format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20));
+        let headers = format!("X: {}\r\n", "y".repeat(4000));
+        for piece in [line.as_bytes(), headers.as_bytes()] {
+            let took = flood(address, piece).await;
+            assert!(took < 64 << 20, "{took} bytes");
+        }
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn probe_is_answered_beside_many_held_connections() {
+        let ready = watch::Sender::new(true);
+        let (address, _server) = start(&ready).await;
+        let mut held = Vec::new();
+        for _ in 0..4 * CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n").await;
+            held.push(stream);
+        }
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        // The oldest have been hung up on.
+        for stream in held.iter_mut().take(CONNECTIONS) {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Which Configuration serves each extended resource. Names of resources know no namespaces, and `akri.sh/cam-8120fe` can be
+//! that of a Configuration and that of an Instance: the oldest Configuration has it, then that of the lowest UID
+//! (rules 29, 48).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use akri_model::configuration::Configuration;
+use akri_model::names::{Key, resource_name};
+use tokio::sync::watch;
+use tracing::error;
+
+/// All resource names of this node.
+#[derive(Debug, Default)]
+pub struct ResourceNames {
+    claims: Mutex<BTreeMap<String, BTreeSet<Rank>>>,
+    changes: watch::Sender<u64>,
+}
+
+/// Of those who want a name the lowest has it.
+type Rank = (i64, String, Key);
+
+impl ResourceNames {
+    /// Says that a Configuration wants a name, and returns whether it has it.
+    pub fn claim(&self, name: &str, configuration: &Configuration) -> bool {
+        let rank = rank(configuration);
+        let mut claims = self.lock();
+        let wanted = claims.entry(name.to_owned()).or_default();
+        let before = wanted.first().cloned();
+        let is_new = wanted.insert(rank.clone());
+        let has_it = wanted.first() == Some(&rank);
+        let holder = wanted.first().map(|(.., key)| key.clone());
+        drop(claims);
+        if is_new && !has_it {
+            let (resource, holder) = (resource_name(name), holder.map(|key| key.to_string()).unwrap_or_default());
+            error!(configuration = %configuration.key, resource, holder, "an older Configuration has this resource; rename one");
+        }
+        if is_new && has_it && before.is_some() {
+            self.changed();
+        }
+        has_it
+    }
+
+    /// Says that a Configuration no longer wants a name.
+    pub fn release(&self, name: &str, configuration: &Configuration) {
+        let rank = rank(configuration);
+        let mut claims = self.lock();
+        let had_it = claims.get(name).is_some_and(|wanted| wanted.first() == Some(&rank));
+        if let Some(wanted) = claims.get_mut(name) {
+            wanted.remove(&rank);
+        }
+        claims.retain(|_, wanted| !wanted.is_empty());
+        let others = claims.contains_key(name);
+        drop(claims);
+        if had_it && others {
+            self.changed();
+        }
+    }
+
+    /// Counts changes of who has a name that several want.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<Rank>>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn rank(configuration: &Configuration) -> Rank {
+    (configuration.created, configuration.uid.clone(), configuration.key.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configuration(name: &str, created: i64, uid: &str) -> Configuration {
+        Configuration {
+            key: Key::new("default", name),
+            uid: uid.into(),
+            created,
+            generation: 1,
+            handler: "h".into(),
+            details: String::new(),
+            properties: BTreeMap::new(),
+            capacity: 1,
+            broker_properties: BTreeMap::new(),
+            resources: Default::default(),
+            offline_grace: None,
+        }
+    }
+
+    #[test]
+    fn oldest_configuration_has_a_name_until_it_goes() {
+        let names = ResourceNames::default();
+        let mut changes = names.changes();
+        let (older, younger) = (configuration("cam", 1, "b"), configuration("cam-8120fe", 1, "c"));
+        assert!(names.claim("cam-8120fe", &younger));
+        assert!(!changes.has_changed().unwrap());
+        assert!(names.claim("cam-8120fe", &older), "created in the same second: the lower UID");
+        assert!(changes.has_changed().unwrap(), "the younger one has to close its plugin");
+        changes.mark_unchanged();
+        assert!(!names.claim("cam-8120fe", &younger));
+        assert!(!changes.has_changed().unwrap());
+        names.release("cam-8120fe", &older);
+        assert!(changes.has_changed().unwrap());
+        assert!(names.claim("cam-8120fe", &younger));
+    }
+}

@@ -1,0 +1,108 @@
+//! `akri webhook`: flags to settings.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use akri_api::duration::parse_duration;
+use akri_model::names::Key;
+use akri_webhook::{CertificateSource, DryRun, Settings};
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+
+use crate::agent::{client, stop_signal};
+use crate::cli::{listen, namespaced_name};
+use crate::output::whole;
+
+/// Flags of `akri webhook`.
+#[derive(Debug, Args)]
+pub(crate) struct WebhookArgs {
+    /// Serve reviews (/validate), /healthz, /readyz and /metrics over HTTPS at this address.
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_WEBHOOK_LISTEN", default_value = "0.0.0.0:8443", value_parser = listen)]
+    listen: SocketAddr,
+    /// Serve with the certificate in this file (PEM), which somebody else renews, such as cert-manager. It is read again when
+    /// it changes.
+    #[arg(long, value_name = "FILE", env = "AKRI_TLS_CRT_FILE", requires = "tls_key_file")]
+    tls_crt_file: Option<PathBuf>,
+    /// The private key of --tls-crt-file (PEM).
+    #[arg(long, value_name = "FILE", env = "AKRI_TLS_KEY_FILE", requires = "tls_crt_file")]
+    tls_key_file: Option<PathBuf>,
+    /// Make the certificate, renew it, and keep it in this Secret of the Service's namespace. The Secret has to exist.
+    #[arg(long, value_name = "NAME", env = "AKRI_TLS_SECRET", conflicts_with = "tls_crt_file", requires = "service")]
+    tls_secret: Option<String>,
+    /// The Service that leads here: the certificate in --tls-secret is made for its names.
+    #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_SERVICE", value_parser = namespaced_name)]
+    service: Option<Key>,
+    /// How long a certificate in --tls-secret is good for; it is renewed when a third of that is left.
+    #[arg(long, value_name = "DURATION", env = "AKRI_CERTIFICATE_LIFETIME", default_value = "2160h", value_parser = lifetime)]
+    certificate_lifetime: Duration,
+    /// Keep the ValidatingWebhookConfiguration of this name up to date: the certificates it trusts, and --failure-policy.
+    #[arg(long, value_name = "NAME", env = "AKRI_WEBHOOK_CONFIGURATION")]
+    registration: Option<String>,
+    /// What the API server does when the webhook does not answer, set in --registration once the webhook serves: until then
+    /// an installation would stop itself.
+    #[arg(long, value_enum, env = "AKRI_FAILURE_POLICY", default_value = "fail")]
+    failure_policy: FailurePolicy,
+    /// Directory of component handlers (*.wasm), which are asked about the details of Configurations.
+    #[arg(long, value_name = "DIR", env = "AKRI_COMPONENTS", default_value = "/usr/lib/akri/components")]
+    components: PathBuf,
+    /// Keep compiled components in this directory.
+    #[arg(long, value_name = "DIR", env = "AKRI_CACHE_DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Do not try brokers and Services by dry runs. Then the webhook's account needs no right to create them.
+    #[arg(long, env = "AKRI_NO_DRY_RUN")]
+    no_dry_run: bool,
+}
+
+/// What happens to requests that the webhook does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailurePolicy {
+    /// They are refused.
+    Fail,
+    /// They are accepted unchecked.
+    Ignore,
+    /// What the ValidatingWebhookConfiguration says is left alone.
+    Keep,
+}
+
+/// Runs the webhook until SIGTERM or SIGINT.
+pub(crate) async fn run(args: WebhookArgs) -> anyhow::Result<ExitCode> {
+    let settings = settings(args)?;
+    let client = client().await.context("the webhook needs an API server")?;
+    akri_webhook::run(client, settings, stop_signal()?).await.map_err(whole)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn settings(args: WebhookArgs) -> anyhow::Result<Settings> {
+    let certificate = match (args.tls_crt_file, args.tls_key_file, args.tls_secret, args.service) {
+        (Some(certificate), Some(key), ..) => CertificateSource::Files { certificate, key },
+        (_, _, Some(name), Some(service)) => {
+            CertificateSource::Secret { name, service, lifetime: args.certificate_lifetime }
+        }
+        _ => bail!(
+            "no certificate: give --tls-secret and --service to have one made, or --tls-crt-file and --tls-key-file"
+        ),
+    };
+    let failure_policy = match args.failure_policy {
+        FailurePolicy::Fail => Some("Fail".to_owned()),
+        FailurePolicy::Ignore => Some("Ignore".to_owned()),
+        FailurePolicy::Keep => None,
+    };
+    Ok(Settings {
+        listen: args.listen,
+        certificate,
+        registration: args.registration,
+        failure_policy,
+        components: Some(args.components),
+        cache: args.cache_dir.map(std::path::absolute).transpose().context("--cache-dir")?,
+        dry_run: if args.no_dry_run { DryRun::Off } else { DryRun::On },
+    })
+}
+
+/// Shorter than a minute, and the API server would hardly learn of one certificate before the next is due.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text).map_err(|error| error.to_string())?;
+    let range = Duration::from_secs(60)..=Duration::from_hours(24 * 3650);
+    if range.contains(&lifetime) { Ok(lifetime) } else { Err("this is not between 1m and ten years".to_owned()) }
+}

@@ -1,0 +1,167 @@
+//! A cache of the Instances of this node.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use akri_api::instance_to_model;
+use akri_model::instance::{Instance, Online};
+use akri_model::names::Key;
+use akri_model::summary::HANDLER_GONE;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::object_watch::{Change, typed};
+use super::patch;
+use crate::ClusterError;
+
+/// Time to wait for the first listing.
+const FIRST_LISTING: Duration = Duration::from_secs(5);
+
+/// The cache, with notification of changes. Clones share it.
+#[derive(Clone)]
+pub(super) struct Instances {
+    node: Arc<str>,
+    known: Arc<Mutex<BTreeMap<Key, Seen>>>,
+    listed: watch::Sender<bool>,
+    changes: watch::Sender<u64>,
+}
+
+/// An Instance with its version.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    instance: Instance,
+    /// `metadata.resourceVersion`, which grows with each change (KEP-5504); `None` if it is not a number.
+    version: Option<u64>,
+    /// It has this node's label and an identity. Upstream Akri gives an Instance neither (rule 65).
+    adopted: bool,
+}
+
+impl Instances {
+    pub(super) fn new(node: &str) -> Self {
+        Self {
+            node: node.into(),
+            known: Arc::default(),
+            listed: watch::Sender::new(false),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Returns a counter of changes of slot usage and of deletions.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Applies a change from the watch.
+    pub(super) fn take(&self, change: Change) {
+        let changed = match change {
+            Change::All(objects) => {
+                let now = objects.iter().filter_map(|object| self.read(object));
+                let now: BTreeMap<Key, Seen> = now.map(|seen| (seen.instance.key.clone(), seen)).collect();
+                let before = self.with(|known| std::mem::replace(known, now.clone()));
+                !self.listed.send_replace(true) || before != now
+            }
+            Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
+            Change::Deleted(object) => {
+                let removed = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+                self.with(|known| known.remove(&removed)).is_some()
+            }
+        };
+        if changed {
+            self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Applies the response of a request, which may precede the watch event; returns the Instance.
+    pub(super) fn update(&self, object: &akri_api::Instance) -> Instance {
+        let seen = self.to_seen(object);
+        let instance = seen.instance.clone();
+        if instance.nodes.iter().any(|node| **node == *self.node) {
+            self.put(seen);
+        } else {
+            self.with(|known| known.remove(&instance.key)); // this node has left it
+        }
+        instance
+    }
+
+    /// Stores an Instance unless a newer version is known; returns whether its usage changed.
+    fn put(&self, seen: Seen) -> bool {
+        self.with(|known| {
+            let before = known.get(&seen.instance.key).filter(|before| before.instance.uid == seen.instance.uid);
+            if before.is_some_and(|before| before.version > seen.version) {
+                return false;
+            }
+            let changed = before.is_none_or(|before| before.instance.device_usage != seen.instance.device_usage);
+            known.insert(seen.instance.key.clone(), seen);
+            changed
+        })
+    }
+
+    /// Waits until all have been listed.
+    pub(super) async fn wait_for_listing(&self) -> Result<(), ClusterError> {
+        let mut listed = self.listed.subscribe();
+        let waited = timeout(FIRST_LISTING, listed.wait_for(|listed| *listed)).await;
+        if matches!(waited, Ok(Ok(_))) { Ok(()) } else { Err(not_listed()) }
+    }
+
+    /// Those that a test holds for, if all have been listed.
+    pub(super) fn filter(&self, test: impl Fn(&Instance) -> bool) -> Result<Vec<Instance>, ClusterError> {
+        if !*self.listed.borrow() {
+            return Err(not_listed());
+        }
+        Ok(self.with(|known| {
+            known.values().map(|seen| &seen.instance).filter(|instance| test(instance)).cloned().collect()
+        }))
+    }
+
+    /// Returns one Instance.
+    pub(super) fn get(&self, key: &Key) -> Option<Instance> {
+        self.with(|known| known.get(key).map(|seen| seen.instance.clone()))
+    }
+
+    /// Whether it has all that this node gives an Instance beside its entry in `nodes`.
+    pub(super) fn is_adopted(&self, key: &Key) -> bool {
+        self.with(|known| known.get(key).is_some_and(|seen| seen.adopted))
+    }
+
+    fn with<T>(&self, step: impl FnOnce(&mut BTreeMap<Key, Seen>) -> T) -> T {
+        step(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Parses an Instance; one that is being deleted counts as deleted (rule 26).
+    fn read(&self, object: &DynamicObject) -> Option<Seen> {
+        if object.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        match typed(object) {
+            Ok(object) => Some(self.to_seen(&object)),
+            Err(error) => {
+                warn!(instance = object.name_any(), "ignoring an invalid object: {error}");
+                None
+            }
+        }
+    }
+
+    /// Converts an Instance; whether its device is online is taken from this node's entry in the status.
+    fn to_seen(&self, object: &akri_api::Instance) -> Seen {
+        let mut instance = instance_to_model(object);
+        let problem = object.status.as_ref().and_then(|status| status.nodes.get(&*self.node));
+        instance.online = match problem.map(|problem| problem.reason.as_str()) {
+            None => Online::True,
+            Some(HANDLER_GONE) => Online::Unknown,
+            Some(_) => Online::False,
+        };
+        let label = object.labels().get(&patch::node_label(&self.node));
+        let adopted =
+            instance.identity.is_some() && label.is_some_and(|value| value == patch::node_label_value(&self.node));
+        let version = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
+        Seen { instance, version, adopted }
+    }
+}
+
+fn not_listed() -> ClusterError {
+    ClusterError::Unavailable("the API server has not listed the Instances yet".to_owned())
+}

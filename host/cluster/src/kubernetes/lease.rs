@@ -1,0 +1,79 @@
+//! The Lease by which an agent shows that it runs (rule 59): without one, nobody could tell a node without devices from a node
+//! without an agent.
+
+use std::time::Duration;
+
+use akri_model::names::node_hash;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::REQUEST;
+
+/// How often it is renewed.
+const RENEWAL: Duration = Duration::from_secs(60);
+
+/// Pause after a failure.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How long it is good for.
+const GOOD_FOR_SECONDS: u32 = 180;
+
+/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.
+pub(super) async fn renew(client: Client, node: String) {
+    let api: Api<Lease> = Api::default_namespaced(client);
+    let (name, params) = (lease_name(&node), PatchParams::apply("akri-agent").force());
+    let mut is_failing = false;
+    loop {
+        let lease = lease(&name, &node, Timestamp::now());
+        let error = match timeout(REQUEST, api.patch(&name, &params, &Patch::Apply(lease))).await {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("the API server does not answer".to_owned()),
+        };
+        match error {
+            Some(error) if !std::mem::replace(&mut is_failing, true) => {
+                warn!(lease = name, error, "renewing the Lease failed; this node counts as one without an agent");
+            }
+            None if std::mem::take(&mut is_failing) => info!(lease = name, "the Lease is renewed again"),
+            _ => {}
+        }
+        sleep(if is_failing { RETRY } else { RENEWAL }).await;
+    }
+}
+
+/// Names of nodes can be longer than those of Leases.
+fn lease_name(node: &str) -> String {
+    format!("akri-agent-{}", node_hash(node))
+}
+
+fn lease(name: &str, node: &str, now: Timestamp) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": name,
+            "labels": {"akri.sh/lease": "agent", "app.kubernetes.io/version": env!("CARGO_PKG_VERSION")},
+        },
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": GOOD_FOR_SECONDS, "renewTime": format!("{now:.6}")},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_names_its_node_and_fits_the_type() {
+        let now = Timestamp::from_second(1_767_225_600).unwrap();
+        let node = "n".repeat(253);
+        let lease: Lease = serde_json::from_value(lease(&lease_name(&node), &node, now)).unwrap();
+        assert!(lease.metadata.name.unwrap().len() < 63);
+        let spec = lease.spec.unwrap();
+        assert_eq!((spec.holder_identity.unwrap(), spec.renew_time.unwrap().0), (node, now));
+    }
+}

@@ -1,0 +1,242 @@
+//! A cache of Configurations and DiscoveryHandlers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use akri_api::validate::{self, FieldError};
+use akri_api::{DiscoveryHandler, configuration_to_model};
+use akri_model::names::Key;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use tokio::sync::watch;
+use tracing::error;
+
+use super::object_watch::{Change, typed};
+use super::saved_configurations::SavedConfigurations;
+use crate::{HandlerObject, Manifests};
+
+/// Assembles the manifests from both watches. Clones share them.
+#[derive(Clone)]
+pub(super) struct Assembler {
+    listed: Arc<Mutex<Listed>>,
+    saved: Arc<Mutex<SavedConfigurations>>,
+    sender: watch::Sender<Arc<Manifests>>,
+}
+
+/// The kinds that were listed at least once. Before that, a missing object may still exist.
+#[derive(Default)]
+struct Listed {
+    configurations: bool,
+    handlers: bool,
+}
+
+impl Assembler {
+    pub(super) fn new(saved: SavedConfigurations) -> Self {
+        let saved = Arc::new(Mutex::new(saved));
+        Self { listed: Arc::default(), saved, sender: watch::Sender::new(Arc::default()) }
+    }
+
+    pub(super) fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
+        self.sender.subscribe()
+    }
+
+    pub(super) fn configurations(&self, change: Change) {
+        let listed = matches!(change, Change::All(_));
+        self.change(
+            |manifests| {
+                let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+                take_configurations(manifests, &mut saved, change);
+                saved.write();
+            },
+            |all| {
+                all.configurations |= listed;
+            },
+        );
+    }
+
+    pub(super) fn handlers(&self, change: Change) {
+        let listed = matches!(change, Change::All(_));
+        self.change(|manifests| take_handlers(&mut manifests.handlers, change), |all| all.handlers |= listed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Manifests), list: impl FnOnce(&mut Listed)) {
+        let complete = {
+            let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+            list(&mut listed);
+            listed.configurations && listed.handlers
+        };
+        self.sender.send_if_modified(|current| {
+            let mut manifests = Manifests::clone(current);
+            change(&mut manifests);
+            manifests.complete = complete;
+            let changed = **current != manifests;
+            *current = Arc::new(manifests);
+            changed
+        });
+    }
+}
+
+type Handlers = BTreeMap<String, Arc<HandlerObject>>;
+
+fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfigurations, change: Change) {
+    match change {
+        Change::All(objects) => {
+            let before = std::mem::take(&mut manifests.configurations);
+            manifests.invalid.clear();
+            saved.retain(|uid| objects.iter().any(|object| object.metadata.uid.as_deref() == Some(uid)));
+            for object in &objects {
+                if let Some(kept) =
+                    before.get(&key(object)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid))
+                {
+                    manifests.configurations.insert(key(object), Arc::clone(kept));
+                }
+                put_configuration(manifests, saved, object);
+            }
+        }
+        Change::Put(object) => put_configuration(manifests, saved, &object),
+        Change::Deleted(object) => remove_configuration(manifests, saved, &object),
+    }
+}
+
+fn remove_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, object: &DynamicObject) {
+    manifests.configurations.remove(&key(object));
+    manifests.invalid.remove(&key(object));
+    saved.remove(object.metadata.uid.as_deref().unwrap_or_default());
+}
+
+/// Stores a Configuration. An invalid one keeps its last valid version in force, also if that was before the agent started
+/// (rule 44); the controller reports it in the status.
+fn put_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, object: &DynamicObject) {
+    if object.metadata.deletion_timestamp.is_some() {
+        return remove_configuration(manifests, saved, object); // it counts as deleted (rule 26)
+    }
+    let (key, uid) = (key(object), object.metadata.uid.as_deref().unwrap_or_default());
+    let known = &mut manifests.configurations;
+    match checked(object, validate::configuration) {
+        Ok(configuration) => {
+            known.insert(key.clone(), Arc::new(configuration_to_model(&configuration)));
+            manifests.invalid.remove(&key);
+            saved.put(uid, configuration);
+        }
+        Err(why) => {
+            error!(configuration = %key, "ignoring an invalid object; what was in force stays: {why}");
+            let is_known = known.get(&key).is_some_and(|known| known.uid == uid);
+            if !is_known {
+                known.remove(&key);
+                let last = saved.get(uid).map(|last| Arc::new(configuration_to_model(last)));
+                known.extend(last.map(|last| (key.clone(), last)));
+            }
+            manifests.invalid.insert(key);
+        }
+    }
+}
+
+fn take_handlers(known: &mut Handlers, change: Change) {
+    match change {
+        Change::All(objects) => {
+            known.retain(|name, _| objects.iter().any(|object| object.name_any() == *name));
+            objects.iter().for_each(|object| put_handler(known, object));
+        }
+        Change::Put(object) => put_handler(known, &object),
+        Change::Deleted(object) => drop(known.remove(&object.name_any())),
+    }
+}
+
+fn put_handler(known: &mut Handlers, object: &DynamicObject) {
+    match checked::<DiscoveryHandler>(object, validate::discovery_handler) {
+        Ok(handler) => drop(known.insert(object.name_any(), Arc::new(HandlerObject::from(&handler)))),
+        Err(why) => error!(object = object.name_any(), "ignoring an invalid DiscoveryHandler: {why}"),
+    }
+}
+
+/// Parses an object and validates it beyond its schema.
+fn checked<T: serde::de::DeserializeOwned>(
+    object: &DynamicObject,
+    validate: impl Fn(&T) -> Vec<FieldError>,
+) -> Result<T, String> {
+    let typed: T = typed(object)?;
+    let errors: Vec<String> =
+        validate(&typed).iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
+    if errors.is_empty() { Ok(typed) } else { Err(errors.join("; ")) }
+}
+
+fn key(object: &DynamicObject) -> Key {
+    Key::new(object.namespace().unwrap_or_default(), object.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, uid: &str, spec: Value) -> DynamicObject {
+        let object = json!({
+            "apiVersion": "akri.sh/v0", "kind": "Configuration",
+            "metadata": {"namespace": "default", "name": name, "uid": uid}, "spec": spec,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn camera(uid: &str, capacity: i64) -> DynamicObject {
+        object("cam", uid, json!({"discoveryHandler": {"name": "udev"}, "capacity": capacity}))
+    }
+
+    fn capacities(assembler: &Assembler) -> Vec<u32> {
+        assembler.manifests().borrow().configurations.values().map(|configuration| configuration.capacity).collect()
+    }
+
+    #[test]
+    fn manifests_are_complete_after_both_kinds_are_listed() {
+        let assembler = Assembler::new(SavedConfigurations::default());
+        assembler.configurations(Change::All(vec![camera("u", 1)]));
+        assert!(!assembler.manifests().borrow().complete);
+        assembler.handlers(Change::All(Vec::new()));
+        assert!(assembler.manifests().borrow().complete);
+    }
+
+    #[test]
+    fn invalid_object_is_served_as_saved_after_a_restart() {
+        let state = tempfile::tempdir().unwrap();
+        let start = || Assembler::new(SavedConfigurations::open(state.path()));
+        start().configurations(Change::All(vec![camera("u", 2)]));
+        let restarted = start();
+        restarted.configurations(Change::All(vec![camera("u", 0)]));
+        assert_eq!(capacities(&restarted), [2]);
+        let invalid = restarted.manifests().borrow().invalid.clone();
+        assert_eq!(invalid, [Key::new("default", "cam")].into());
+        restarted.configurations(Change::Put(Box::new(camera("u", 3))));
+        assert!(restarted.manifests().borrow().invalid.is_empty());
+        let another = start();
+        another.configurations(Change::All(vec![camera("another", 0)]));
+        assert!(capacities(&another).is_empty(), "another object of the name was never valid");
+    }
+
+    #[test]
+    fn invalid_edit_keeps_the_previous_version() {
+        let assembler = Assembler::new(SavedConfigurations::default());
+        assembler.configurations(Change::Put(Box::new(camera("u", 2))));
+        assembler.configurations(Change::Put(Box::new(camera("u", 0))));
+        assert_eq!(capacities(&assembler), [2]);
+        assembler.configurations(Change::All(vec![camera("u", 0)]));
+        assert_eq!(capacities(&assembler), [2], "also when it is listed anew");
+        assembler.configurations(Change::All(vec![camera("another", 0)]));
+        assert!(capacities(&assembler).is_empty(), "but not of another object of the name");
+        let typeless = object("cam", "u", json!({"discoveryHandler": 3}));
+        assembler.configurations(Change::Put(Box::new(typeless)));
+        assert!(capacities(&assembler).is_empty());
+    }
+
+    #[test]
+    fn deleted_and_unlisted_objects_are_removed() {
+        let assembler = Assembler::new(SavedConfigurations::default());
+        assembler.configurations(Change::Put(Box::new(camera("u", 2))));
+        let mut deleting = camera("u", 2);
+        deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assembler.configurations(Change::Put(Box::new(deleting)));
+        assert!(capacities(&assembler).is_empty());
+        assembler.configurations(Change::Put(Box::new(camera("u", 2))));
+        assembler.configurations(Change::All(Vec::new()));
+        assert!(capacities(&assembler).is_empty());
+    }
+}

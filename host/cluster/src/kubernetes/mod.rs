@@ -1,0 +1,330 @@
+//! The cluster implementation for an API server. Watches keep the required objects up to date, and every write states
+//! what it expects to find (rules 10, 22 to 25).
+
+mod events;
+mod instances;
+mod lease;
+mod manifests;
+mod node_problems;
+mod object_watch;
+mod patch;
+mod saved_configurations;
+mod values;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
+use akri_model::instance::Instance;
+use akri_model::names::{Identity, Key};
+use akri_model::resolve::Values;
+use akri_model::slots::SlotPatch;
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use k8s_openapi::jiff::Timestamp;
+pub use kube::Client;
+use kube::Error;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::ApiResource;
+use kube::runtime::watcher;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::{Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent};
+use events::Events;
+use instances::Instances;
+use manifests::Assembler;
+use node_problems::Reported;
+use object_watch::watch_objects;
+use saved_configurations::SavedConfigurations;
+
+/// Timeout of a request to the API server.
+const REQUEST: Duration = Duration::from_secs(5);
+
+/// The field manager of fields that no single node owns.
+const MANAGER: &str = "akri-agent";
+
+/// A cluster with an API server.
+pub struct Kubernetes {
+    client: Client,
+    node: String,
+    manifests: watch::Receiver<Arc<Manifests>>,
+    values: watch::Receiver<Arc<Values>>,
+    instances: Instances,
+    events: Events,
+    /// The problem that the status of each Configuration was last made to show.
+    reported: Mutex<BTreeMap<Key, Reported>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Kubernetes {
+    /// Starts to watch the objects that concern this node. It does not wait for the API server.
+    pub fn start(client: Client, node: &str, state: &Path) -> Self {
+        let assembler = Assembler::new(SavedConfigurations::open(state));
+        let instances = Instances::new(node);
+        let (values, values_receiver) = watch::channel(Arc::default());
+        let events = events::start(client.clone(), node);
+        let everything = watcher::Config::default();
+        let of_this_node = watcher::Config::default().labels(&patch::node_label(node));
+        let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
+        let tasks = vec![
+            tokio::spawn(watch_objects(
+                all::<Configuration>(&client),
+                everything.clone(),
+                "Configurations",
+                move |change| {
+                    configurations.configurations(change);
+                },
+            )),
+            tokio::spawn(watch_objects(
+                all::<DiscoveryHandler>(&client),
+                everything,
+                "DiscoveryHandlers",
+                move |change| {
+                    handlers.handlers(change);
+                },
+            )),
+            tokio::spawn(watch_objects(all::<akri_api::Instance>(&client), of_this_node, "Instances", move |change| {
+                of_instances.take(change);
+            })),
+            tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
+            tokio::spawn(lease::renew(client.clone(), node.to_owned())),
+        ];
+        Self {
+            client,
+            node: node.to_owned(),
+            manifests: assembler.manifests(),
+            values: values_receiver,
+            instances,
+            events,
+            reported: Mutex::default(),
+            tasks,
+        }
+    }
+
+    fn api(&self, key: &Key) -> Api<akri_api::Instance> {
+        Api::namespaced(self.client.clone(), &key.namespace)
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<akri_api::Instance>, ClusterError> {
+        let found = bounded(key, self.api(key).get_opt(&key.name)).await?;
+        Ok(found.filter(|object| object.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// Applies the fields of an Instance that this node owns.
+    async fn apply(&self, key: &Key, value: Value) -> Result<akri_api::Instance, ClusterError> {
+        let params = PatchParams::apply(&patch::manager(&self.node));
+        bounded(key, self.api(key).patch(&key.name, &params, &Patch::Apply(value))).await
+    }
+
+    async fn json_patch(&self, key: &Key, value: Value) -> Result<akri_api::Instance, kube::Error> {
+        let operations = serde_json::from_value(value).map_err(Error::SerdeError)?;
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        self.api(key).patch(&key.name, &params, &Patch::Json::<()>(operations)).await
+    }
+
+    /// Adds this node to the nodes of an Instance.
+    async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
+        let joined = self.apply(&instance.key, patch::joining(instance, &self.node)).await?;
+        Ok(self.instances.update(&joined))
+    }
+
+    async fn published(&self, instance: &Instance) -> Result<Instance, ClusterError> {
+        let known = match self.instances.get(&instance.key) {
+            Some(known) => Some(known),
+            None => self.read(&instance.key).await?.map(|object| self.instances.update(&object)),
+        };
+        known.filter(|known| known.uid == instance.uid).ok_or_else(|| ClusterError::NotFound(instance.key.clone()))
+    }
+}
+
+impl Drop for Kubernetes {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Returns an API for all objects of a kind in the cluster.
+fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
+}
+
+#[async_trait]
+impl Cluster for Kubernetes {
+    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
+        self.manifests.clone()
+    }
+
+    fn values(&self) -> watch::Receiver<Arc<Values>> {
+        self.values.clone()
+    }
+
+    fn usage(&self) -> watch::Receiver<u64> {
+        self.instances.changes()
+    }
+
+    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
+        let is_its = |instance: &Instance| {
+            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
+        };
+        self.instances.filter(is_its)
+    }
+
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        names: &[String],
+    ) -> Result<Option<Instance>, ClusterError> {
+        let stands_for = |instance: &Instance| instance.identity.as_ref() == Some(identity);
+        self.instances.wait_for_listing().await?;
+        let mine = self.list(configuration).await?;
+        if let Some(known) = mine.into_iter().find(stands_for) {
+            return Ok(Some(known));
+        }
+        // Another node may have created it, so that this node does not watch it. It nearly always has the shortest
+        // name.
+        let keys: Vec<Key> = names.iter().map(|name| Key::new(&*configuration.namespace, name)).collect();
+        let (shortest, longer) = keys.split_at(keys.len().min(1));
+        for keys in [shortest, longer] {
+            let found = try_join_all(keys.iter().map(|key| self.read(key))).await?;
+            let mut found = found.into_iter().flatten().map(|object| self.instances.update(&object));
+            if let Some(known) = found.find(stands_for) {
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
+        let wanted = Instance { nodes: Vec::new(), uid: String::new(), ..instance.clone() };
+        let mut object = instance_from_model(&wanted, None, Timestamp::now());
+        (object.metadata.creation_timestamp, object.status) = (None, None);
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let key = &instance.key;
+        match timeout(REQUEST, self.api(key).create(&params, &object)).await.map_err(|_| late())? {
+            Ok(created) => {
+                let uid = created.metadata.uid.unwrap_or_default();
+                self.join(&Instance { uid, ..wanted }).await.map(CreateOutcome::New)
+            }
+            Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.read(key).await? {
+                Some(taken) => Ok(CreateOutcome::Taken(instance_to_model(&taken))),
+                None => Err(ClusterError::Unavailable(format!("{key} is being deleted"))),
+            },
+            Err(error) => Err(failed(key, &error)),
+        }
+    }
+
+    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
+        let mut published = self.published(instance).await?;
+        if !published.nodes.contains(&self.node) || !self.instances.is_adopted(&instance.key) {
+            published = self.join(instance).await?;
+        }
+        if published.online != instance.online {
+            self.write_online(instance).await?;
+        }
+        if let Some(value) = patch::agreement(&published, instance, &self.node) {
+            let patched = bounded(&instance.key, self.json_patch(&instance.key, value)).await?;
+            self.instances.update(&patched);
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
+        match self.apply(key, patch::leaving(&key.name, uid)).await {
+            Ok(_) => {}
+            Err(ClusterError::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let Some(mut left) = self.read(key).await?.filter(|left| left.metadata.uid.as_deref() == Some(uid)) else {
+            return Ok(());
+        };
+        if let Some(value) = patch::removing_entry(uid, &left.spec.nodes, &self.node) {
+            left = bounded(key, self.json_patch(key, value)).await?;
+        }
+        if !left.spec.nodes.is_empty() || left.spec.device_usage.values().any(|usage| !usage.is_empty()) {
+            return Ok(()); // others see it or use it (rule 25)
+        }
+        let preconditions =
+            Preconditions { uid: Some(uid.to_owned()), resource_version: left.metadata.resource_version };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match bounded(key, self.api(key).delete(&key.name, &params)).await {
+            Ok(_) | Err(ClusterError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
+        Ok(self.read(key).await?.map(|object| self.instances.update(&object)))
+    }
+
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
+        let request = self.json_patch(key, patch::slots_patch(&key.name, patch));
+        let current = match timeout(REQUEST, request).await.map_err(|_| late())? {
+            Ok(object) => Some(self.instances.update(&object)),
+            // A test failed: somebody was faster, or it is another Instance.
+            Err(Error::Api(status)) if status.code == 422 => Cluster::get(self, key).await?,
+            Err(Error::Api(status)) if status.code == 404 => None,
+            Err(error) => return Err(failed(key, &error)),
+        };
+        Ok(current.filter(|instance| instance.uid == patch.uid))
+    }
+
+    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
+        self.report_problem(report).await
+    }
+
+    fn record_event(&self, event: ObjectEvent) {
+        let _ = self.events.try_send(event); // it is in the log, too
+    }
+
+    /// The status was deleted with the object.
+    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
+        self.reported().remove(key);
+        Ok(())
+    }
+
+    /// Nothing is reported in a cluster: nodes would overwrite each other. Failures are in the status of the
+    /// Configurations that use the handler.
+    async fn report_handler(&self, _report: &HandlerReport) -> Result<(), ClusterError> {
+        Ok(())
+    }
+
+    async fn forget_handler(&self, _name: &str) -> Result<(), ClusterError> {
+        Ok(())
+    }
+}
+
+/// Runs a request of bounded time.
+async fn bounded<T>(key: &Key, request: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
+    let answered = timeout(REQUEST, request).await.map_err(|_| late())?;
+    answered.map_err(|error| failed(key, &error))
+}
+
+fn late() -> ClusterError {
+    ClusterError::Unavailable(format!("the API server did not answer within {REQUEST:?}"))
+}
+
+/// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.
+fn failed(key: &Key, error: &Error) -> ClusterError {
+    match error {
+        Error::Api(status) if status.code == 404 => ClusterError::NotFound(key.clone()),
+        // In the words of Kubernetes 1.20 and of newer ones.
+        Error::Api(status)
+            if status.code == 409
+                && ["uid mismatch", "UID in precondition"].iter().any(|text| status.message.contains(text)) =>
+        {
+            ClusterError::NotFound(key.clone())
+        }
+        Error::Api(status) if matches!(status.code, 429 | 503 | 504) => {
+            ClusterError::Unavailable(format!("the API server can't do it now: {}", status.message))
+        }
+        Error::Api(status) => ClusterError::Refused(format!("the API server refuses: {}", status.message)),
+        error => ClusterError::Unavailable(error.to_string()),
+    }
+}

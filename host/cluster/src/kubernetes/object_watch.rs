@@ -1,0 +1,82 @@
+//! A watch of the objects of one kind that survives disconnects.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch};
+use tracing::{info, warn};
+
+/// A change of the watched objects.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// The complete list.
+    All(Vec<DynamicObject>),
+    /// An object was created or changed.
+    Put(Box<DynamicObject>),
+    /// An object was deleted.
+    Deleted(Box<DynamicObject>),
+}
+
+/// Longest backoff, kept short so that the end of an outage is noticed soon.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// kube's default backoff (0.8 s, doubling, with jitter), limited to [`MAX_BACKOFF`].
+#[derive(Default)]
+struct CappedBackoff(DefaultBackoff);
+
+impl Iterator for CappedBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(MAX_BACKOFF))
+    }
+}
+
+impl Backoff for CappedBackoff {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+/// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing.
+/// `managedFields`, usually half of an object, are dropped.
+pub(super) async fn watch_objects(
+    api: Api<DynamicObject>,
+    config: watcher::Config,
+    what: &str,
+    mut on_change: impl FnMut(Change) + Send,
+) {
+    let mut events = watch(api, config).backoff(CappedBackoff::default()).boxed();
+    let mut listing = Vec::new();
+    let mut failing = false;
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    warn!("cannot watch {what}; keeping the known ones and retrying: {error}");
+                }
+                continue;
+            }
+        };
+        if std::mem::take(&mut failing) {
+            info!("watching {what} again");
+        }
+        match event.modify(|object| object.metadata.managed_fields = None) {
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => listing.push(object),
+            Event::InitDone => on_change(Change::All(std::mem::take(&mut listing))),
+            Event::Apply(object) => on_change(Change::Put(Box::new(object))),
+            Event::Delete(object) => on_change(Change::Deleted(Box::new(object))),
+        }
+    }
+}
+
+/// Parses an object.
+pub(super) fn typed<T: serde::de::DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
+    let value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}

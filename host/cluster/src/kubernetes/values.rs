@@ -1,0 +1,127 @@
+//! The ConfigMaps and Secrets referenced by Configurations, each watched by name. The agent reads no others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use akri_model::names::Key;
+use akri_model::property::{Secret, Source};
+use akri_model::resolve::{Kind, Stored, Values};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1 as core;
+use kube::Client;
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use kube::runtime::watcher;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::object_watch::{Change, typed, watch_objects};
+use crate::Manifests;
+
+/// Watches the objects referenced by the manifests.
+pub(super) async fn watch_referred(
+    client: Client,
+    mut manifests: watch::Receiver<Arc<Manifests>>,
+    values: watch::Sender<Arc<Values>>,
+) {
+    let mut watched: BTreeMap<(Kind, Key), Watch> = BTreeMap::new();
+    loop {
+        let wanted = referred(&manifests.borrow_and_update());
+        let removed: Vec<(Kind, Key)> = watched.keys().filter(|object| !wanted.contains(object)).cloned().collect();
+        for object in removed {
+            watched.remove(&object);
+            change(&values, &object, None);
+        }
+        for object in wanted {
+            watched.entry(object.clone()).or_insert_with(|| {
+                change(&values, &object, Some(Err("it has not been read yet".to_owned())));
+                Watch::start(client.clone(), object, values.clone())
+            });
+        }
+        if manifests.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn referred(manifests: &Manifests) -> Vec<(Kind, Key)> {
+    let sources = manifests.configurations.values().flat_map(|configuration| configuration.properties.values());
+    let object = |source: &Source| match source {
+        Source::Value(_) => None,
+        Source::ConfigMap(reference) => Some((Kind::ConfigMap, reference.object.clone())),
+        Source::Secret(reference) => Some((Kind::Secret, reference.object.clone())),
+    };
+    sources.filter_map(object).collect()
+}
+
+/// A watch of one object; it ends when this is dropped.
+struct Watch(JoinHandle<()>);
+
+impl Watch {
+    fn start(client: Client, object: (Kind, Key), values: watch::Sender<Arc<Values>>) -> Self {
+        let (kind, key) = object.clone();
+        let resource = match kind {
+            Kind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
+            Kind::Secret => ApiResource::erase::<core::Secret>(&()),
+        };
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
+        let on_change = move |expected: Change| match expected {
+            Change::Put(found) => change(&values, &object, Some(data(kind, &found))),
+            Change::Deleted(_) => change(&values, &object, None),
+            Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
+        };
+        Self(tokio::spawn(async move { watch_objects(api, config, &format!("{kind} {key}"), on_change).await }))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The content of an object by key, or the reason why it is unreadable.
+type Data = Result<BTreeMap<String, Vec<u8>>, String>;
+
+fn data(kind: Kind, object: &DynamicObject) -> Data {
+    match kind {
+        Kind::ConfigMap => {
+            let map: core::ConfigMap = typed(object)?;
+            let text = map.data.unwrap_or_default().into_iter().map(|(key, text)| (key, text.into_bytes()));
+            let bytes = map.binary_data.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes));
+            Ok(bytes.chain(text).collect())
+        }
+        Kind::Secret => {
+            // The serde error would quote the value.
+            let secret: core::Secret = typed(object).map_err(|_| "it is not a Secret".to_owned())?;
+            Ok(secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes)).collect())
+        }
+    }
+}
+
+/// Stores the content of an object; removes it if the object does not exist.
+fn change(values: &watch::Sender<Arc<Values>>, (kind, key): &(Kind, Key), data: Option<Data>) {
+    values.send_if_modified(|current| {
+        let mut now = Values::clone(current);
+        match kind {
+            Kind::ConfigMap => put(&mut now.config_maps, key, data, |bytes| bytes),
+            Kind::Secret => put(&mut now.secrets, key, data, Secret::new),
+        }
+        let changed = **current != now;
+        *current = Arc::new(now);
+        changed
+    });
+}
+
+fn put<V>(known: &mut BTreeMap<Key, Stored<V>>, key: &Key, data: Option<Data>, value: impl Fn(Vec<u8>) -> V) {
+    let Some(data) = data else {
+        known.remove(key);
+        return;
+    };
+    let stored = match data {
+        Ok(data) => Stored::Data(data.into_iter().map(|(key, bytes)| (key, value(bytes))).collect()),
+        Err(why) => Stored::Unreadable(why),
+    };
+    known.insert(key.clone(), stored);
+}

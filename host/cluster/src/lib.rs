@@ -1,0 +1,201 @@
+//! The store of Akri's objects: the trait [`Cluster`] with implementations for Kubernetes and for local mode.
+
+pub mod kubernetes;
+pub mod local;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use akri_api::{DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
+use akri_model::configuration::Configuration;
+use akri_model::instance::Instance;
+use akri_model::names::{Identity, Key};
+use akri_model::resolve::Values;
+use akri_model::slots::SlotPatch;
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+/// A snapshot of all manifests.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Manifests {
+    /// Configurations in force.
+    pub configurations: BTreeMap<Key, Arc<Configuration>>,
+    /// DiscoveryHandler objects by name.
+    pub handlers: BTreeMap<String, Arc<HandlerObject>>,
+    /// Configurations that exist and are invalid. The last valid version of one, if it is known, is in `configurations`; of the
+    /// others nothing may be deleted either (rule 44).
+    pub invalid: BTreeSet<Key>,
+    /// Whether all sources could be read. If not, a missing object may still exist, and nothing may be deleted because
+    /// of its absence (invariant 8).
+    pub complete: bool,
+}
+
+/// A DiscoveryHandler object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerObject {
+    /// File name in the component directory.
+    pub file: String,
+    /// The only permitted content, as 64 hex digits.
+    pub digest: Option<String>,
+    /// Grants and limits.
+    pub rules: HandlerRules,
+}
+
+impl From<&DiscoveryHandler> for HandlerObject {
+    fn from(object: &DiscoveryHandler) -> Self {
+        let digest = object.spec.component.digest.as_deref();
+        Self {
+            file: object.spec.component.file.clone(),
+            digest: digest.map(|digest| digest.trim_start_matches("sha256:").to_lowercase()),
+            rules: HandlerRules::from(object),
+        }
+    }
+}
+
+/// The reason for a failed operation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// The object does not exist, or has another UID.
+    #[error("{0} does not exist")]
+    NotFound(Key),
+    /// The store did not answer; the operation can be retried.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store refused the operation; other operations may succeed, and this one may later.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The result of creating an Instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CreateOutcome {
+    /// It was created, with this UID.
+    New(Instance),
+    /// The name is taken by this Instance.
+    Taken(Instance),
+}
+
+/// What a node has to say about a Configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigurationReport {
+    /// The Configuration.
+    pub key: Key,
+    /// The UID: a status belongs to one object, not to the next of its name.
+    pub uid: String,
+    /// The observed generation.
+    pub generation: i64,
+    /// Number of its Instances on this node.
+    pub instances: usize,
+    /// The conditions.
+    pub conditions: Vec<ReportedCondition>,
+}
+
+/// A node's report about a discovery handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerReport {
+    /// For a component, the name of the DiscoveryHandler object; for a remote handler, a name usable as a file name.
+    pub name: String,
+    /// The handler name that Configurations use, if known.
+    pub handler: Option<String>,
+    /// Component or remote handler.
+    pub kind: HandlerKind,
+    /// For a component: the digest of the running one.
+    pub digest: Option<String>,
+    /// For a remote handler: its address.
+    pub endpoint: Option<String>,
+    /// The current state; the store records since when.
+    pub state: HandlerState,
+    /// `Discovered`, or the first failure in the order of Configurations.
+    pub last_result: Option<String>,
+    /// Number of devices last reported, for all Configurations.
+    pub devices: usize,
+    /// `Ready` and `Accepted`.
+    pub conditions: Vec<ReportedCondition>,
+}
+
+/// One condition of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportedCondition {
+    /// Its type, such as `Ready`.
+    pub kind: &'static str,
+    /// Whether it holds; `None` if unknown.
+    pub holds: Option<bool>,
+    /// A CamelCase word.
+    pub reason: String,
+    /// A sentence, at most 1 KiB.
+    pub message: String,
+}
+
+/// An event of an object, shown to users in addition to its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectEvent {
+    /// `Instance` or `Configuration`.
+    pub kind: &'static str,
+    /// The object.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// A CamelCase word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// A store of Akri's objects. Implementations bound the duration of every call.
+#[async_trait]
+pub trait Cluster: Send + Sync + 'static {
+    /// Returns the current manifests, and every change of them.
+    fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
+
+    /// Returns the content of the ConfigMaps and Secrets referenced by Configurations, and every change. One that was
+    /// not read yet counts as unreadable.
+    fn values(&self) -> watch::Receiver<Arc<Values>>;
+
+    /// Returns a counter of relevant changes of Instances: claims and releases of any node, and deletions.
+    fn usage(&self) -> watch::Receiver<u64>;
+
+    /// Returns the Instances of a Configuration that are visible to this node.
+    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
+
+    /// Returns the Instance of a Configuration for a device; it has one of these names (rule 22). Another Configuration
+    /// may have an Instance for the same device.
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        names: &[String],
+    ) -> Result<Option<Instance>, ClusterError>;
+
+    /// Creates an Instance. Names are taken atomically: of two concurrent calls one succeeds.
+    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError>;
+
+    /// Updates the published Instance with this node's view. The `device_usage` of a shared Instance is unchanged: only
+    /// [`Cluster::swap_usage`] writes it (rule 10).
+    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError>;
+
+    /// Deletes an Instance if it has this UID; succeeds if it does not exist.
+    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError>;
+
+    /// Reads an Instance from the store itself, not from a cache. None if there is none, or it is being deleted.
+    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError>;
+
+    /// Changes slots of a shared Instance, all of them or none (rule 10), and returns the Instance as it is then: whether the
+    /// patch took effect shows in it. None if there is no such Instance.
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError>;
+
+    /// Reports the state of a Configuration to users.
+    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError>;
+
+    /// Removes the report of a deleted Configuration.
+    async fn forget(&self, key: &Key) -> Result<(), ClusterError>;
+
+    /// Records an event of an object, where the store supports it. It never waits, and events may be lost; the caller
+    /// logs them as well.
+    fn record_event(&self, event: ObjectEvent);
+
+    /// Reports the state of a discovery handler to users.
+    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError>;
+
+    /// Removes the report of a removed discovery handler.
+    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError>;
+}

@@ -1,0 +1,323 @@
+//! Manifests in directories. All files are read at each change; an unreadable file keeps its previous objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use akri_api::configuration_to_model;
+use akri_api::data;
+use akri_api::manifest::{self, Identity, Manifest, ManifestError, Object};
+use akri_api::validate::FieldError;
+use akri_model::configuration::Configuration;
+use akri_model::names::{HashInput, Key};
+use akri_model::resolve::{Kind, Stored, Values};
+use akri_node::watch_dir::{WatchDir, any_changed};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{error, info};
+use zeroize::Zeroizing;
+
+use super::manifest_backup::ManifestBackup;
+use crate::{HandlerObject, Manifests};
+
+/// Limit on a manifest file, in bytes.
+const MAX_FILE: u64 = 4 << 20;
+
+/// The content of a directory, by file.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The objects of each readable file.
+    pub files: BTreeMap<PathBuf, Vec<Manifest>>,
+    /// The errors found.
+    pub errors: Vec<ManifestError>,
+}
+
+/// Reads the manifests (`*.yaml`, `*.yml`, `*.json`) of a directory, in order of name, without its subdirectories.
+pub fn read_directory(directory: &Path) -> Scan {
+    let mut scan = Scan::default();
+    let listing = fs::read_dir(directory).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+    match listing {
+        Ok(entries) => {
+            let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+            paths.sort();
+            paths.into_iter().filter(|path| is_manifest(path)).for_each(|path| read_file(path, &mut scan));
+        }
+        Err(error) => scan.errors.push(file_error(directory, format!("cannot list the directory: {error}"))),
+    }
+    scan
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
+}
+
+fn read_file(path: PathBuf, scan: &mut Scan) {
+    match read_text(&path) {
+        Ok(text) => {
+            let (manifests, errors) = manifest::parse(&path, &text);
+            scan.errors.extend(errors);
+            scan.files.insert(path, manifests);
+        }
+        Err(error) => scan.errors.push(file_error(&path, format!("cannot read the file: {error}"))),
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
+    let file = fs::metadata(path)?; // a pipe could keep us waiting, and a device has no end
+    if !file.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    if file.len() > MAX_FILE {
+        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
+    }
+    fs::read_to_string(path).map(Zeroizing::new)
+}
+
+fn file_error(path: &Path, message: String) -> ManifestError {
+    ManifestError::of_file(path, None, message)
+}
+
+/// The watched manifests and values.
+pub(super) struct Watched {
+    pub(super) manifests: watch::Receiver<Arc<Manifests>>,
+    pub(super) values: watch::Receiver<Arc<Values>>,
+    pub(super) task: JoinHandle<()>,
+}
+
+/// Watches directories; of objects with one name the one in the later directory wins. Valid objects are backed up in
+/// the state directory. The first read is done when this returns.
+pub(super) async fn watch(directories: Vec<PathBuf>, state: &Path) -> Watched {
+    let mut watched: Vec<WatchDir> = directories.iter().map(|directory| WatchDir::new(directory)).collect();
+    let mut reader = Reader::new(directories, state);
+    let first = reader.read();
+    let (to_manifests, manifests) = watch::channel(Arc::new(first.manifests));
+    let (to_values, values) = watch::channel(Arc::new(first.values));
+    let task = tokio::spawn(async move {
+        loop {
+            any_changed(&mut watched).await;
+            let Ok((back, read)) = tokio::task::spawn_blocking(move || reader.read_again()).await else { return };
+            reader = back;
+            // Values first, so that a new Configuration finds its new Secret.
+            send(&to_values, read.values);
+            send(&to_manifests, read.manifests);
+        }
+    });
+    Watched { manifests, values, task }
+}
+
+/// Sends a changed value.
+fn send<T: PartialEq>(to: &watch::Sender<Arc<T>>, now: T) {
+    to.send_if_modified(|current| {
+        let changed = **current != now;
+        *current = Arc::new(now);
+        changed
+    });
+}
+
+/// The result of reading all directories.
+#[derive(Debug, PartialEq)]
+struct Read {
+    manifests: Manifests,
+    values: Values,
+}
+
+/// The location of a file: the index of its directory, and its path.
+type Place = (usize, PathBuf);
+
+/// Reads the directories repeatedly, and keeps the state between reads.
+struct Reader {
+    directories: Vec<PathBuf>,
+    /// Last valid objects of each file.
+    known: BTreeMap<Place, Vec<Manifest>>,
+    backup: ManifestBackup,
+    /// Errors already reported.
+    reported: Vec<ManifestError>,
+    /// Objects whose override was logged.
+    overriding: BTreeSet<Identity>,
+    /// The last version of each Configuration, for `metadata.generation`.
+    generations: BTreeMap<Key, Configuration>,
+}
+
+impl Reader {
+    fn new(directories: Vec<PathBuf>, state: &Path) -> Self {
+        let (backup, files) = ManifestBackup::open(state);
+        let place = |file: &PathBuf| directories.iter().position(|directory| file.parent() == Some(directory));
+        let known = files.into_iter().filter_map(|(file, objects)| Some(((place(&file)?, file), objects))).collect();
+        Self {
+            directories,
+            known,
+            backup,
+            reported: Vec::new(),
+            overriding: BTreeSet::new(),
+            generations: BTreeMap::new(),
+        }
+    }
+
+    fn read_again(mut self) -> (Self, Read) {
+        let read = self.read();
+        (self, read)
+    }
+
+    fn read(&mut self) -> Read {
+        let mut errors = Vec::new();
+        let mut files = BTreeMap::new();
+        for (place, directory) in self.directories.iter().enumerate() {
+            let scan = read_directory(directory);
+            errors.extend(scan.errors);
+            files.extend(scan.files.into_iter().map(|(file, objects)| ((place, file), objects)));
+        }
+        let emptied = self.emptied(&files, &errors);
+        errors.extend(emptied);
+        self.keep_known(&mut files, &errors);
+        errors.extend(self.drop_duplicates(&mut files));
+        self.log_errors(&errors);
+        self.known = files;
+        self.backup.write(self.known.iter().map(|((_, file), objects)| (file, objects)));
+        Read { manifests: self.collect(errors.is_empty()), values: self.values(&errors) }
+    }
+
+    /// Reports files that lost all their objects: most likely they are being written, or the disk is full.
+    fn emptied(&self, files: &BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) -> Vec<ManifestError> {
+        let is_emptied = |(place, known): &(&Place, &Vec<Manifest>)| {
+            let is_told = errors.iter().any(|error| error.file == place.1);
+            !known.is_empty() && !is_told && files.get(*place).is_some_and(Vec::is_empty)
+        };
+        let emptied = self.known.iter().filter(is_emptied);
+        let message = "is empty; delete the file if its objects are to go, too";
+        emptied.map(|((_, file), _)| file_error(file, message.to_owned())).collect()
+    }
+
+    /// Keeps objects whose file became unreadable: an error must not delete anything.
+    fn keep_known(&self, files: &mut BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) {
+        for (place, known) in &self.known {
+            if errors.iter().any(|error| error.file == place.1 || place.1.starts_with(&error.file)) {
+                let now = files.entry(place.clone()).or_default();
+                let lost = known
+                    .iter()
+                    .filter(|known| !now.iter().any(|n| n.object.identity() == known.object.identity()))
+                    .cloned();
+                let lost: Vec<Manifest> = lost.collect();
+                now.extend(lost);
+            }
+        }
+    }
+
+    /// Removes duplicates within a directory: the object that existed before wins, or else the first. The others are
+    /// reported as errors.
+    fn drop_duplicates(&self, files: &mut BTreeMap<Place, Vec<Manifest>>) -> Vec<ManifestError> {
+        let mut holders: BTreeMap<(usize, Identity), PathBuf> = BTreeMap::new();
+        for ((directory, file), objects) in self.known.iter().filter(|(place, _)| files.contains_key(*place)) {
+            let still = files.get(&(*directory, file.clone())).map(Vec::as_slice).unwrap_or_default();
+            for identity in objects.iter().map(|known| known.object.identity()) {
+                if still.iter().any(|now| now.object.identity() == identity) {
+                    holders.entry((*directory, identity)).or_insert_with(|| file.clone());
+                }
+            }
+        }
+        let mut errors = Vec::new();
+        for ((directory, file), objects) in files {
+            objects.retain(|manifest| {
+                let place = (*directory, manifest.object.identity());
+                let holder = holders.entry(place).or_insert_with(|| file.clone());
+                if holder != file {
+                    errors.push(double(manifest, holder));
+                }
+                holder == file
+            });
+        }
+        errors
+    }
+
+    fn log_errors(&mut self, errors: &[ManifestError]) {
+        for error in errors.iter().filter(|error| !self.reported.contains(error)) {
+            error!("{error}");
+        }
+        if errors.is_empty() && !self.reported.is_empty() {
+            info!("all manifests are readable again");
+        }
+        self.reported = errors.to_vec();
+    }
+
+    fn collect(&mut self, complete: bool) -> Manifests {
+        let mut manifests = Manifests { complete, ..Manifests::default() };
+        for manifest in self.known.values().flatten() {
+            match &manifest.object {
+                Object::Configuration(object) => {
+                    let configuration = number(&self.generations, local(configuration_to_model(object)));
+                    manifests.configurations.insert(configuration.key.clone(), Arc::new(configuration));
+                }
+                Object::DiscoveryHandler(object) => {
+                    let handler = HandlerObject::from(&**object);
+                    manifests.handlers.insert(manifest.object.identity().2, Arc::new(handler));
+                }
+                Object::ConfigMap(_) | Object::Secret(_) => {}
+            }
+        }
+        self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
+        self.log_overrides();
+        manifests
+    }
+
+    /// Logs objects that override one of an earlier directory, such as a handler shipped with the program.
+    fn log_overrides(&mut self) {
+        let (mut first, mut overriding) = (BTreeMap::new(), BTreeSet::new());
+        for manifest in self.known.values().flatten() {
+            let identity = manifest.object.identity();
+            if let Some(other) = first.insert(identity.clone(), &manifest.file) {
+                if !self.overriding.contains(&identity) {
+                    let (file, other, (kind, _, name)) = (manifest.file.display(), other.display(), &identity);
+                    info!("{kind} '{name}' of {file} overrides the one in {other}");
+                }
+                overriding.insert(identity);
+            }
+        }
+        self.overriding = overriding;
+    }
+
+    /// Returns the values; objects that only unreadable manifests define count as unreadable.
+    fn values(&self, errors: &[ManifestError]) -> Values {
+        let mut values = data::values(self.known.values().flatten());
+        for error in errors {
+            let unreadable = || error.to_string();
+            match &error.object {
+                Some((Kind::ConfigMap, key)) => {
+                    values.config_maps.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
+                }
+                Some((Kind::Secret, key)) => {
+                    values.secrets.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
+                }
+                None => {}
+            }
+        }
+        values
+    }
+}
+
+fn double(manifest: &Manifest, holder: &Path) -> ManifestError {
+    let (kind, _, name) = manifest.object.identity();
+    let message = format!("{kind} '{name}' already exists in {}; delete one, or rename it", holder.display());
+    manifest.locate(FieldError::new("/metadata/name", message))
+}
+
+/// Adds a UID derived from the key, since files have none. It is stable across restarts.
+fn local(mut configuration: Configuration) -> Configuration {
+    let input = HashInput::new(&configuration.key.to_string(), true, "");
+    configuration.uid = input.identity().as_str().to_owned();
+    configuration
+}
+
+/// Sets the generation, which counts changes as the API server does.
+fn number(known: &BTreeMap<Key, Configuration>, mut now: Configuration) -> Configuration {
+    let before = known.get(&now.key);
+    now.generation = before.map_or(1, |before| before.generation);
+    if before.is_some_and(|before| *before != now) {
+        now.generation += 1;
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! Local mode: manifests in directories instead of an API server, and files instead of objects.
+
+mod manifest_backup;
+mod manifests;
+mod objects;
+mod reports;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use akri_api::{IDENTITY_ANNOTATION, instance_from_model, instance_to_model};
+use akri_model::instance::Instance;
+use akri_model::names::{Identity, Key, slot_name};
+use akri_model::resolve::Values;
+use akri_model::slots::SlotPatch;
+use async_trait::async_trait;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
+
+use crate::{Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent};
+use manifests::Watched;
+pub use manifests::{Scan, read_directory};
+use objects::Objects;
+pub use objects::{StoreError, read_configurations, read_handlers, read_instances};
+
+/// The cluster of one node.
+pub struct Local {
+    manifests: watch::Receiver<Arc<Manifests>>,
+    values: watch::Receiver<Arc<Values>>,
+    objects: Arc<Mutex<Objects>>,
+    usage: watch::Sender<u64>,
+    watcher: JoinHandle<()>,
+}
+
+impl Local {
+    /// Watches manifests in `directories` and keeps objects below `state`.
+    pub async fn open(directories: Vec<PathBuf>, state: &Path) -> Result<Self, StoreError> {
+        let objects = Arc::new(Mutex::new(Objects::open(state)?));
+        let Watched { manifests, values, task } = manifests::watch(directories, state).await;
+        let now = manifests.borrow().clone();
+        objects.lock().await.collect_garbage(&now)?;
+        Ok(Self { manifests, values, objects, usage: watch::Sender::new(0), watcher: task })
+    }
+
+    /// Runs a step on the objects on a blocking thread, one at a time.
+    async fn with<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut Objects) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ClusterError> {
+        let mut objects = Arc::clone(&self.objects).lock_owned().await;
+        let done = tokio::task::spawn_blocking(move || step(&mut objects)).await;
+        done.map_err(|error| ClusterError::Refused(error.to_string()))?
+            .map_err(|error| ClusterError::Refused(error.to_string()))
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.watcher.abort();
+    }
+}
+
+#[async_trait]
+impl Cluster for Local {
+    fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
+        self.manifests.clone()
+    }
+
+    fn values(&self) -> watch::Receiver<Arc<Values>> {
+        self.values.clone()
+    }
+
+    fn usage(&self) -> watch::Receiver<u64> {
+        self.usage.subscribe()
+    }
+
+    async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
+        let objects = self.objects.lock().await;
+        let is_its = |instance: &Instance| {
+            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
+        };
+        Ok(objects.instances().map(instance_to_model).filter(is_its).collect())
+    }
+
+    /// Searches all Instances, including those under names that the current rules would not give.
+    async fn find(
+        &self,
+        configuration: &Key,
+        identity: &Identity,
+        _names: &[String],
+    ) -> Result<Option<Instance>, ClusterError> {
+        let objects = self.objects.lock().await;
+        let stands_for = |object: &&akri_api::Instance| {
+            let annotations = object.metadata.annotations.as_ref();
+            object.metadata.namespace.as_ref() == Some(&configuration.namespace)
+                && object.spec.configuration_name == configuration.name
+                && annotations.and_then(|a| a.get(IDENTITY_ANNOTATION)).is_some_and(|id| id == identity.as_str())
+        };
+        Ok(objects.instances().find(stands_for).map(instance_to_model))
+    }
+
+    async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
+        let mut instance = instance.clone();
+        self.with(move |objects| {
+            if let Some(taken) = objects.instance(&instance.key) {
+                return Ok(CreateOutcome::Taken(instance_to_model(taken)));
+            }
+            if instance.uid.is_empty() {
+                instance.uid = uuid::Uuid::new_v4().to_string();
+            }
+            objects.put_instance(instance_from_model(&instance, None, objects::now()))?;
+            Ok(CreateOutcome::New(objects.instance(&instance.key).map_or(instance, instance_to_model)))
+        })
+        .await
+    }
+
+    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
+        let mut instance = instance.clone();
+        let key = instance.key.clone();
+        let found = self.with(move |objects| {
+            let before = objects.instance(&instance.key);
+            let Some(before) = before.filter(|before| before.metadata.uid.as_deref() == Some(&instance.uid)) else {
+                return Ok(false);
+            };
+            if instance.shared {
+                instance.device_usage = kept_usage(&before.spec.device_usage, &instance.device_usage);
+            }
+            let after = instance_from_model(&instance, Some(before), objects::now());
+            if after != *before {
+                objects.put_instance(after)?;
+            }
+            Ok(true)
+        });
+        if found.await? { Ok(()) } else { Err(ClusterError::NotFound(key)) }
+    }
+
+    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
+        let (key, uid) = (key.clone(), uid.to_owned());
+        let deleted = self.with(move |objects| match objects.instance(&key) {
+            Some(object) if object.metadata.uid.as_deref() == Some(&uid) => objects.remove_instance(&key),
+            _ => Ok(()),
+        });
+        deleted.await?;
+        self.usage.send_modify(|count| *count = count.wrapping_add(1));
+        Ok(())
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
+        Ok(self.objects.lock().await.instance(key).map(instance_to_model))
+    }
+
+    async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
+        let (owned, patch, uid) = (key.clone(), patch.clone(), patch.uid.clone());
+        let patched = self.with(move |objects| {
+            let Some(object) = objects.instance(&owned) else { return Ok(None) };
+            if let Some(after) = patched(object, &patch) {
+                objects.put_instance(after)?;
+            }
+            Ok(objects.instance(&owned).map(instance_to_model))
+        });
+        let patched = patched.await?;
+        self.usage.send_modify(|count| *count = count.wrapping_add(1));
+        Ok(patched.filter(|instance| instance.uid == uid))
+    }
+
+    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
+        let report = report.clone();
+        self.with(move |objects| objects.put_report(&report)).await
+    }
+
+    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
+        let key = key.clone();
+        self.with(move |objects| objects.remove_report(&key)).await
+    }
+
+    /// The event is in the log.
+    fn record_event(&self, _event: ObjectEvent) {}
+
+    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
+        let report = report.clone();
+        self.with(move |objects| objects.put_handler_report(&report)).await
+    }
+
+    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
+        let name = name.to_owned();
+        self.with(move |objects| objects.remove_handler_report(&name)).await
+    }
+}
+
+/// The object with its slots changed, if it is as the patch expects.
+fn patched(object: &akri_api::Instance, patch: &SlotPatch) -> Option<akri_api::Instance> {
+    let mut after = object.clone();
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let version = patch.version.as_ref().map(|version| &version.0);
+    let is_same = object.metadata.uid.as_ref() == Some(&patch.uid)
+        && version.is_none_or(|version| object.metadata.resource_version.as_ref() == Some(version));
+    for (slot, (from, to)) in &patch.changes {
+        let before = after.spec.device_usage.insert(slot_name(name, *slot), to.to_string());
+        if before != from.as_ref().map(ToString::to_string) {
+            return None;
+        }
+    }
+    is_same.then_some(after)
+}
+
+/// The usage of a shared Instance whose capacity may change: who uses a slot is left alone, free slots come and go.
+fn kept_usage(before: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let in_use = before.iter().filter(|(_, usage)| !usage.is_empty());
+    let free = wanted.keys().map(|slot| (slot.clone(), String::new()));
+    free.chain(in_use.map(|(slot, usage)| (slot.clone(), usage.clone()))).collect()
+}

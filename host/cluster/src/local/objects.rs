@@ -1,0 +1,251 @@
+//! Objects as JSON files, one each, replaced atomically.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use akri_api::{Configuration, DiscoveryHandler, Instance};
+use akri_model::names::Key;
+use akri_node::replace::replace;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use super::{manifest_backup, reports};
+use crate::{ConfigurationReport, HandlerReport, Manifests};
+
+/// The reason for a failed file operation.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file could not be read, written or removed.
+    #[error("cannot {action} '{}': {source}", path.display())]
+    Io {
+        /// The attempted action.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file is not a valid object.
+    #[error("'{}' is not a valid object: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
+}
+
+/// The objects of a node. Instances are in memory and in files `instances/<namespace>/<name>.json` below the state
+/// directory, Configurations in `configurations/` likewise, and handlers in `handlers/<name>.json`. The agent's lock
+/// makes it the only writer.
+#[derive(Debug)]
+pub(super) struct Objects {
+    state: PathBuf,
+    instances: BTreeMap<Key, Instance>,
+    /// The last one that was given to an Instance.
+    version: u64,
+}
+
+impl Objects {
+    /// Creates the directories if needed and reads the Instances. A malformed file is set aside, and the Instance is
+    /// recreated from the journal.
+    pub(super) fn open(state: &Path) -> Result<Self, StoreError> {
+        for name in entries(&state.join("handlers"))? {
+            remove(&name)?; // they are about the agent that ended
+        }
+        for kind in ["instances", "configurations", "handlers"] {
+            let path = state.join(kind);
+            fs::create_dir_all(&path).map_err(|source| StoreError::Io { action: "create directory", path, source })?;
+        }
+        let mut instances = BTreeMap::new();
+        for path in files(&state.join("instances"))? {
+            match read::<Instance>(&path) {
+                Ok(Some(object)) => drop(instances.insert(key_of(&object), object)),
+                Ok(None) => {}
+                Err(error @ StoreError::Malformed { .. }) => set_aside(&path, &error)?,
+                Err(error) => return Err(error),
+            }
+        }
+        let versions =
+            instances.values().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
+        let version = versions.max().unwrap_or_default();
+        Ok(Self { state: state.to_owned(), instances, version })
+    }
+
+    pub(super) fn instances(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values()
+    }
+
+    pub(super) fn instance(&self, key: &Key) -> Option<&Instance> {
+        self.instances.get(key)
+    }
+
+    /// Writes an Instance. That of a shared device is on disk when this returns, since there is no other record of it; a
+    /// local one is in the journal.
+    pub(super) fn put_instance(&mut self, mut object: Instance) -> Result<(), StoreError> {
+        let key = key_of(&object);
+        self.version += 1;
+        object.metadata.resource_version = Some(self.version.to_string());
+        write(&path(&self.state, "instances", &key), &object, object.spec.shared)?;
+        self.instances.insert(key, object);
+        Ok(())
+    }
+
+    pub(super) fn remove_instance(&mut self, key: &Key) -> Result<(), StoreError> {
+        remove(&path(&self.state, "instances", key))?;
+        self.instances.remove(key);
+        Ok(())
+    }
+
+    /// Removes Instances whose Configuration was deleted while no agent ran, as Kubernetes' garbage collector does by
+    /// owner reference.
+    pub(super) fn collect_garbage(&mut self, manifests: &Manifests) -> Result<(), StoreError> {
+        let exists = |key: &Key, object: &Instance| {
+            let owner = Key::new(key.namespace.clone(), object.spec.configuration_name.clone());
+            !manifests.complete || manifests.configurations.contains_key(&owner)
+        };
+        let orphans = self.instances.iter().filter(|(key, object)| !exists(key, object));
+        let orphans: Vec<Key> = orphans.map(|(key, _)| key.clone()).collect();
+        orphans.iter().try_for_each(|key| self.remove_instance(key))
+    }
+
+    /// Writes a Configuration's status if it changed.
+    pub(super) fn put_report(&self, report: &ConfigurationReport) -> Result<(), StoreError> {
+        let path = path(&self.state, "configurations", &report.key);
+        let before: Option<Configuration> = read(&path).unwrap_or_default(); // an unreadable status is replaced
+        let after = reports::of_configuration(report, before.clone().unwrap_or_default(), now());
+        if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
+    }
+
+    pub(super) fn remove_report(&self, key: &Key) -> Result<(), StoreError> {
+        remove(&path(&self.state, "configurations", key))
+    }
+
+    /// Writes a discovery handler's status if it changed.
+    pub(super) fn put_handler_report(&self, report: &HandlerReport) -> Result<(), StoreError> {
+        let path = handler_path(&self.state, &report.name);
+        let before: Option<DiscoveryHandler> = read(&path).unwrap_or_default();
+        let after = reports::of_handler(report, before.clone().unwrap_or_default(), now());
+        if before.as_ref() == Some(&after) { Ok(()) } else { write(&path, &after, false) }
+    }
+
+    pub(super) fn remove_handler_report(&self, name: &str) -> Result<(), StoreError> {
+        remove(&handler_path(&self.state, name))
+    }
+}
+
+/// Returns all Instances of a state directory, by namespace and name.
+pub fn read_instances(state: &Path) -> Result<Vec<Instance>, StoreError> {
+    read_all(&state.join("instances"))
+}
+
+/// Returns all Configurations with their status, by namespace and name.
+pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreError> {
+    let mut configurations: Vec<Configuration> = read_all(&state.join("configurations"))?;
+    let mut specs = manifest_backup::specs(state); // a status is kept without them
+    for object in &mut configurations {
+        let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+        object.spec = specs.remove(&key).unwrap_or_else(|| object.spec.clone());
+    }
+    Ok(configurations)
+}
+
+/// Returns all discovery handlers with their status, by name.
+pub fn read_handlers(state: &Path) -> Result<Vec<DiscoveryHandler>, StoreError> {
+    read_each(entries(&state.join("handlers"))?)
+}
+
+fn key_of(object: &Instance) -> Key {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    Key::new(part(&object.metadata.namespace), part(&object.metadata.name))
+}
+
+fn path(state: &Path, kind: &str, key: &Key) -> PathBuf {
+    state.join(kind).join(&key.namespace).join(format!("{}.json", key.name))
+}
+
+fn handler_path(state: &Path, name: &str) -> PathBuf {
+    state.join("handlers").join(format!("{name}.json"))
+}
+
+/// Returns the current time.
+pub(super) fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn read_all<T: DeserializeOwned>(directory: &Path) -> Result<Vec<T>, StoreError> {
+    read_each(files(directory)?)
+}
+
+fn read_each<T: DeserializeOwned>(mut files: Vec<PathBuf>) -> Result<Vec<T>, StoreError> {
+    files.retain(|file| is_object(file));
+    let objects: Result<Vec<Option<T>>, StoreError> = files.iter().map(|path| read(path)).collect();
+    Ok(objects?.into_iter().flatten().collect())
+}
+
+fn is_object(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Returns the object files of all namespaces, in order.
+fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut files = Vec::new();
+    for namespace in entries(directory)? {
+        files.extend(entries(&namespace)?);
+    }
+    files.retain(|file| is_object(file));
+    Ok(files)
+}
+
+fn set_aside(path: &Path, error: &StoreError) -> Result<(), StoreError> {
+    let aside = path.with_extension("damaged");
+    warn!("{error}; kept as '{}'", aside.display());
+    fs::rename(path, aside).map_err(|source| StoreError::Io { action: "set aside", path: path.to_owned(), source })
+}
+
+/// Returns the paths in a directory, in order; none if the directory does not exist.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let failed = |source| StoreError::Io { action: "list", path: directory.to_owned(), source };
+    let listing = match fs::read_dir(directory) {
+        Ok(listing) => listing,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let paths: Result<Vec<PathBuf>, io::Error> = listing.map(|entry| Ok(entry?.path())).collect();
+    let mut paths = paths.map_err(failed)?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|source| StoreError::Malformed { path: path.to_owned(), source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(StoreError::Io { action: "read", path: path.to_owned(), source }),
+    }
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::Io { action: "remove", path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn write<T: Serialize>(path: &Path, object: &T, sync: bool) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
+    let bytes =
+        serde_json::to_vec_pretty(object).map_err(|source| StoreError::Malformed { path: path.to_owned(), source })?;
+    replace(path, &bytes, sync).map_err(failed)
+}

@@ -1,0 +1,251 @@
+//! Removes what nodes that do not exist any more have left (rule 36): their agents can't. A node that is only not ready may
+//! still use its devices, so that nothing of it is removed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use akri_api::document::pointer_token;
+use akri_api::validate::is_dns_subdomain;
+use akri_model::names::{Key, Usage, node_hash};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, DynamicObject};
+use kube::core::PartialObjectMeta;
+use kube::{Client, Resource, ResourceExt as _};
+use serde_json::{Value, json};
+use tracing::info;
+
+use crate::requests::{RequestError, Requests};
+use crate::views::{InstanceView, NOT_A_NODE};
+use crate::world::World;
+
+/// How long an Instance may be without nodes: it is created like that, and its agent joins it next. One whose agent died in
+/// between would stay for ever.
+const JOINING: Duration = Duration::from_mins(5);
+
+/// Asks for Nodes.
+#[derive(Clone)]
+pub(crate) struct Nodes {
+    api: Api<PartialObjectMeta<Node>>,
+}
+
+impl Nodes {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { api: Api::all(client) }
+    }
+
+    /// Returns those of these nodes that do not exist. What the watch knows is enough to say that a node exists, never that
+    /// it does not.
+    pub(crate) async fn gone(&self, world: &World, names: &BTreeSet<String>) -> Result<BTreeSet<String>, RequestError> {
+        let mut gone = BTreeSet::new();
+        // Only names of nodes may become part of a path: anybody may have written what an object says.
+        for name in names.iter().filter(|name| is_dns_subdomain(name) && !world.is_node_known(name)) {
+            let found = self.api.get_opt(name).await.map_err(|error| RequestError::Unavailable(error.to_string()))?;
+            if found.is_none() {
+                gone.insert(name.clone());
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// Removes what these nodes have left of an object: entries, slots, labels, problems, and finalizers of upstream Akri. An
+/// Instance of which nothing is left is deleted (rule 25).
+pub(crate) async fn remove<K>(requests: &Requests, key: &Key, gone: &BTreeSet<String>) -> Result<(), RequestError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    let Some(object) = requests.get::<K>(key).await? else { return Ok(()) };
+    let problems = status_operations(&object, gone);
+    if problems.len() > 1 {
+        requests.patch_status::<K>(key, Value::Array(problems)).await?;
+    }
+    let rest = object_operations(&object, gone);
+    if rest.len() > 1 {
+        let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
+        info!(object = %key, nodes = ?gone, "removed what nodes that do not exist any more have left");
+        if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
+            delete_version::<K>(requests, key, &left).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes an Instance that no node has joined for long.
+pub(crate) async fn delete_abandoned(requests: &Requests, key: &Key) -> Result<(), RequestError> {
+    let Some(object) = requests.get::<akri_api::Instance>(key).await? else { return Ok(()) };
+    if InstanceView::read(object.clone()).is_some_and(|instance| instance.is_abandoned()) {
+        info!(instance = %key, "deleting an Instance that no node sees and nobody uses");
+        delete_version::<akri_api::Instance>(requests, key, &object).await?;
+    }
+    Ok(())
+}
+
+/// How long until an Instance without nodes is deleted; nothing if it is not abandoned.
+pub(crate) fn abandoned_for(instance: &InstanceView) -> Option<Duration> {
+    let age = Duration::from_secs(u64::try_from(Timestamp::now().as_second() - instance.created).unwrap_or_default());
+    instance.is_abandoned().then(|| JOINING.saturating_sub(age))
+}
+
+/// Deletes this very version of an object, and nothing that somebody made of it meanwhile.
+async fn delete_version<K>(requests: &Requests, key: &Key, object: &DynamicObject) -> Result<(), RequestError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await
+}
+
+fn nodes(object: &DynamicObject) -> impl Iterator<Item = &str> {
+    let nodes = object.data.pointer("/spec/nodes").and_then(Value::as_array);
+    nodes.into_iter().flatten().filter_map(Value::as_str)
+}
+
+fn usages(object: &DynamicObject) -> impl Iterator<Item = (&String, &str)> {
+    let usage = object.data.pointer("/spec/deviceUsage").and_then(Value::as_object);
+    usage.into_iter().flatten().filter_map(|(slot, usage)| Some((slot, usage.as_str()?)))
+}
+
+fn user(usage: &str) -> Option<String> {
+    usage.parse::<Usage>().ok()?.node().map(str::to_owned)
+}
+
+/// Finalizers of an object that is being deleted; upstream Akri's are names of nodes.
+fn finalizers(object: &DynamicObject) -> impl Iterator<Item = &str> {
+    let deleted = object.metadata.deletion_timestamp.is_some();
+    let all = object.finalizers().iter().map(String::as_str).filter(|finalizer| !NOT_A_NODE.contains(finalizer));
+    all.filter(move |_| deleted)
+}
+
+/// Returns a patch of the object itself, which tests what it removes.
+fn object_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
+    let mut patch = vec![test("/metadata/uid", json!(object.metadata.uid))];
+    let all: Vec<&str> = nodes(object).collect();
+    let left: Vec<&str> = all.iter().copied().filter(|node| !gone.contains(*node)).collect();
+    if left.len() < all.len() {
+        patch.extend([test("/spec/nodes", json!(all)), replace("/spec/nodes", json!(left))]);
+    }
+    for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| gone.contains(&user))) {
+        let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
+        patch.extend([test(&path, json!(usage)), replace(&path, json!(""))]);
+    }
+    let label = |node: &String| format!("node.akri.sh/{}", node_hash(node));
+    for label in gone.iter().map(label).filter(|label| object.labels().contains_key(label)) {
+        patch.push(remove_at(&format!("/metadata/labels/{}", pointer_token(&label))));
+    }
+    // From the last one on, so that the others keep their places.
+    let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| gone.contains(*finalizer)).collect();
+    for (at, finalizer) in
+        object.finalizers().iter().enumerate().rev().filter(|(_, one)| foreign.contains(one.as_str()))
+    {
+        let path = format!("/metadata/finalizers/{at}");
+        patch.extend([test(&path, json!(finalizer)), remove_at(&path)]);
+    }
+    patch
+}
+
+/// Returns a patch of its status that removes the problems of these nodes.
+fn status_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
+    let has_problem = |node: &&String| object.data.pointer(&format!("/status/nodes/{}", pointer_token(node))).is_some();
+    let removed =
+        gone.iter().filter(has_problem).map(|node| remove_at(&format!("/status/nodes/{}", pointer_token(node))));
+    std::iter::once(test("/metadata/uid", json!(object.metadata.uid))).chain(removed).collect()
+}
+
+fn test(path: &str, value: Value) -> Value {
+    json!({"op": "test", "path": path, "value": value})
+}
+
+fn replace(path: &str, value: Value) -> Value {
+    json!({"op": "replace", "path": path, "value": value})
+}
+
+fn remove_at(path: &str) -> Value {
+    json!({"op": "remove", "path": path})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn instance() -> Value {
+        json!({
+            "metadata": {
+                "name": "cam-1", "uid": "u",
+                "labels": {format!("node.akri.sh/{}", node_hash("old")): "", "mine": "x"},
+                "finalizers": ["example.com/other", "old"],
+            },
+            "spec": {
+                "configurationName": "cam", "cdiName": "akri.sh/cam=1", "capacity": 4,
+                "nodes": ["old", "new"],
+                "deviceUsage": {"cam-1-0": "old", "cam-1-1": "C:0:old", "cam-1-2": "new", "cam-1-3": ""},
+            },
+            "status": {"nodes": {"old": {"reason": "NotFound"}, "new": {"reason": "NotFound"}}},
+        })
+    }
+
+    fn patched(value: &Value, operations: Vec<Value>) -> Value {
+        let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).unwrap();
+        let mut value = value.clone();
+        json_patch::patch(&mut value, &patch.0).unwrap();
+        value
+    }
+
+    fn view(value: Value) -> InstanceView {
+        InstanceView::read(object(value)).unwrap()
+    }
+
+    #[test]
+    fn all_that_a_node_left_is_removed_and_nothing_else() {
+        let before = instance();
+        assert_eq!(view(before.clone()).mentions(), ["new".to_owned(), "old".to_owned()].into());
+        let gone = BTreeSet::from(["old".to_owned()]);
+        let after = patched(&before, object_operations(&object(before.clone()), &gone));
+        assert_eq!(after["spec"]["nodes"], json!(["new"]));
+        assert_eq!(
+            after["spec"]["deviceUsage"],
+            json!({"cam-1-0": "", "cam-1-1": "", "cam-1-2": "new", "cam-1-3": ""})
+        );
+        assert_eq!(after["metadata"]["labels"], json!({"mine": "x"}));
+        assert_eq!(after["metadata"]["finalizers"], before["metadata"]["finalizers"], "it is not being deleted");
+        let after = patched(&before, status_operations(&object(before.clone()), &gone));
+        assert_eq!(after["status"]["nodes"], json!({"new": {"reason": "NotFound"}}));
+    }
+
+    #[test]
+    fn finalizer_of_a_node_is_removed_from_a_deleted_object() {
+        let mut before = instance();
+        before["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        before["metadata"]["finalizers"] = json!(["old", "orphan", "example.com/other", "new"]);
+        assert!(!view(before.clone()).mentions().contains("orphan"));
+        let after = patched(&before, object_operations(&object(before.clone()), &["old".to_owned()].into()));
+        assert_eq!(after["metadata"]["finalizers"], json!(["orphan", "example.com/other", "new"]));
+    }
+
+    #[test]
+    fn instance_is_abandoned_without_nodes_and_users() {
+        let mut value = instance();
+        value["spec"]["nodes"] = json!([]);
+        assert!(!view(value.clone()).is_abandoned(), "slots are in use");
+        value["spec"]["deviceUsage"] = json!({"cam-1-0": ""});
+        assert!(view(value.clone()).is_abandoned());
+        value["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let created = view(value.clone()).created;
+        let aged = |age: i64| {
+            let created = Timestamp::now().as_second() - age;
+            abandoned_for(&InstanceView { created, ..view(value.clone()) }).unwrap().as_secs()
+        };
+        assert_eq!(created, 1_767_225_600);
+        assert!(aged(10) >= 285 && aged(301) == 0, "its agent may be about to join it");
+        value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert!(!view(value.clone()).is_abandoned());
+        assert!(
+            InstanceView::read(object(json!({"metadata": {"name": "cam"}, "spec": {}}))).is_none(),
+            "a Configuration"
+        );
+    }
+}

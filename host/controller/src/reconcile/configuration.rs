@@ -1,0 +1,52 @@
+//! Reconciles a Configuration: its Service, its status, and what nodes that are gone have left of it.
+
+use std::time::Duration;
+
+use akri_api::Configuration;
+use akri_model::broker::{CONFIGURATION_LABEL, Owner, configuration_service_name};
+use akri_model::names::Key;
+
+use super::services::{Front, reconcile_service};
+use super::{Again, Context};
+use crate::node_cleanup;
+use crate::queue::Work;
+use crate::requests::RequestError;
+use crate::status::write_configuration;
+use crate::views::ConfigurationView;
+
+pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
+    let Some(view) = context.world.configuration(key) else { return Ok(None) };
+    let gone = context.nodes.gone(&context.world, &view.mentions).await?;
+    if !gone.is_empty() {
+        node_cleanup::remove::<Configuration>(&context.requests, key, &gone).await?;
+    }
+    let left = context.world.known_nodes(&view.finalizers);
+    context.upstream.remove::<Configuration>(&context.requests, key, &view.uid, left).await?;
+    if view.is_deleting {
+        return Ok(None);
+    }
+    let served = reconcile_front(context, &view).await;
+    let agents = context.world.agents_good_for();
+    let instances = context.world.count_instances(key);
+    let fleet = context.world.fleet(key);
+    write_configuration(&context.requests, &view, instances, &fleet, agents.is_some()).await?;
+    served?;
+    Ok(agents.map(|left| left + Duration::from_secs(1)))
+}
+
+/// The Service for all brokers; what is invalid stays as it is.
+async fn reconcile_front(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
+    let Some(wanted) = view.valid() else { return Ok(()) };
+    let total = context.world.fleet(&view.key).rollout.total();
+    let front = Front {
+        namespace: &view.key.namespace,
+        name: configuration_service_name(&view.key.name),
+        owner: Owner { kind: "Configuration", name: &view.key.name, uid: &view.uid },
+        label: (CONFIGURATION_LABEL, &view.key.name),
+        spec: wanted.configuration_service.as_ref(),
+        running: total.running,
+        desired: total.desired,
+    };
+    let owned = context.world.owned(&Work::Configuration(view.key.clone()));
+    reconcile_service(&context.requests, &front, &owned.services).await
+}

@@ -1,0 +1,122 @@
+//! Job brokers: once for each Instance and spec (rules 37 and 55).
+
+use akri_api::Instance;
+use akri_model::broker::{JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
+use akri_model::names::Key;
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::Context;
+use super::brokers::Outcome;
+use crate::requests::{Created, RequestError};
+use crate::views::{InstanceView, View as _};
+use crate::world::Owned;
+
+/// The annotation in a JSON pointer.
+fn record_path() -> String {
+    format!("/metadata/annotations/{}", JOB_RECORD.replace('/', "~1"))
+}
+
+/// Creates the Job of an Instance if it is due, and reports how it is.
+pub(super) async fn reconcile(
+    context: &Context,
+    view: &InstanceView,
+    target: &Target<'_>,
+    spec: &Manifest,
+    generation: i64,
+    owned: &Owned,
+    mut outcome: Outcome,
+) -> Outcome {
+    let name = job_name(target.name, generation);
+    match run(context, view, target, spec, &name).await {
+        Ok(record) => outcome.job = Some(report(view, &record.name, owned)),
+        Err(error) => {
+            outcome.job = view.job.as_ref().map(|record| report(view, &record.name, owned));
+            outcome.fail(error);
+        }
+    }
+    outcome
+}
+
+fn report(view: &InstanceView, name: &str, owned: &Owned) -> JobReport {
+    let found = owned.jobs.iter().find(|job| job.key().name == name && job.owner_uid == view.uid);
+    let reason = found.map(|job| job.reason.clone()).unwrap_or_default();
+    JobReport { name: name.to_owned(), state: found.map(|job| job.state), reason }
+}
+
+/// Takes the steps that are left, and returns the record of the Job.
+async fn run(
+    context: &Context,
+    view: &InstanceView,
+    target: &Target<'_>,
+    spec: &Manifest,
+    name: &str,
+) -> Result<JobRecord, RequestError> {
+    let (manifest, hash) = job(target, spec, name);
+    let record = match job_step(&hash, name, view.job.as_ref()) {
+        JobStep::Nothing => return view.job.clone().ok_or_else(|| RequestError::Conflict(view.key.to_string())),
+        JobStep::Create(record) => record,
+        JobStep::Record(_) => match write_first_record(context, view, &hash, name).await? {
+            record if record.is_created => return Ok(record),
+            record => record,
+        },
+    };
+    let manifest = if record.name == name { manifest } else { job(target, spec, &record.name).0 };
+    create(context, view, &record, manifest).await?;
+    let created = JobRecord { is_created: true, ..record.clone() };
+    let operations = json!([
+        {"op": "test", "path": "/metadata/uid", "value": view.uid},
+        {"op": "test", "path": record_path(), "value": record.to_string()},
+        {"op": "replace", "path": record_path(), "value": created.to_string()},
+    ]);
+    context.requests.json_patch::<Instance>(&view.key, operations).await?;
+    Ok(created)
+}
+
+/// Records a Job before it is created. What the watch shows may be old: a record that was written since counts.
+async fn write_first_record(
+    context: &Context,
+    view: &InstanceView,
+    hash: &str,
+    name: &str,
+) -> Result<JobRecord, RequestError> {
+    let changed = || RequestError::Conflict(view.key.to_string());
+    let live = context.requests.get::<Instance>(&view.key).await?.ok_or_else(changed)?;
+    if live.uid().as_ref() != Some(&view.uid) {
+        return Err(changed());
+    }
+    let before = live.annotations().get(JOB_RECORD).and_then(|record| record.parse().ok());
+    let record = match job_step(hash, name, before.as_ref()) {
+        JobStep::Record(record) => record,
+        JobStep::Create(record) => return Ok(record),
+        JobStep::Nothing => return before.ok_or_else(changed),
+    };
+    let mut operations =
+        vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": live.resource_version()})];
+    if live.metadata.annotations.is_none() {
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    operations.push(json!({"op": "add", "path": record_path(), "value": record.to_string()}));
+    context.requests.json_patch::<Instance>(&view.key, Value::Array(operations)).await?;
+    Ok(record)
+}
+
+async fn create(
+    context: &Context,
+    view: &InstanceView,
+    record: &JobRecord,
+    manifest: Value,
+) -> Result<(), RequestError> {
+    let key = Key::new(&*view.key.namespace, &*record.name);
+    match context.requests.create::<Job>(&key, manifest).await? {
+        Created::New => info!(job = %key, "created a Job"),
+        Created::Exists { owner_uid } if owner_uid == view.uid => {}
+        Created::Exists { .. } => {
+            let message = "a Job of that name belongs to another owner; it is waited for".to_owned();
+            return Err(RequestError::Refused { what: key.to_string(), message });
+        }
+    }
+    Ok(())
+}

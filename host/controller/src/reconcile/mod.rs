@@ -1,0 +1,43 @@
+//! Reconciles one object: compares what is wanted with what is observed, and sends what is missing. Everything here may be
+//! repeated at any time, by another controller too: names are deterministic, and deletions carry UIDs (rule 60).
+
+mod brokers;
+mod configuration;
+mod instance;
+mod job;
+mod pods;
+mod services;
+
+use std::time::Duration;
+
+use crate::node_cleanup::Nodes;
+use crate::queue::Work;
+use crate::requests::{RequestError, Requests};
+use crate::upstream::UpstreamFinalizers;
+use crate::world::World;
+
+/// What reconciles share.
+pub(crate) struct Context {
+    pub(crate) world: World,
+    pub(crate) requests: Requests,
+    pub(crate) nodes: Nodes,
+    pub(crate) upstream: UpstreamFinalizers,
+}
+
+/// What has to happen next to an object that is as wanted: another look after that time, if any.
+pub(crate) type Again = Option<Duration>;
+
+/// Reconciles an object.
+pub(crate) async fn reconcile(context: &Context, work: &Work) -> Result<Again, RequestError> {
+    match work {
+        Work::Configuration(key) => configuration::reconcile(context, key).await,
+        Work::Instance(key) => instance::reconcile(context, key).await,
+    }
+}
+
+fn earlier(one: Again, other: Again) -> Again {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,178 @@
+//! Pod brokers: one on each node that sees the device, up to capacity (rules 52 to 54, 57).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use akri_model::broker::{Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name};
+use akri_model::names::Key;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::brokers::Outcome;
+use super::{Context, earlier};
+use crate::requests::{Created, RequestError};
+use crate::views::{InstanceView, View as _};
+use crate::world::{Memory, Owned};
+
+/// How long until a broker that may not be replaced yet is looked at again; mostly it is woken before.
+const ROLLOUT: Duration = Duration::from_secs(30);
+
+/// The reason of a node whose last round did not find the device.
+const NOT_FOUND: &str = "NotFound";
+
+/// The Pods of an Instance by name, as far as they are its own brokers or have a name of one.
+type Pods = BTreeMap<String, Observed>;
+
+/// A reconcile of the Pods of one Instance.
+struct Round<'a> {
+    context: &'a Context,
+    view: &'a InstanceView,
+    target: &'a Target<'a>,
+    pods: Pods,
+    memory: Memory,
+    now: i64,
+    outcome: Outcome,
+}
+
+/// Brings Pods to what is wanted: a spec and the grace periods of missing devices, or no brokers.
+pub(super) async fn reconcile(
+    context: &Context,
+    view: &InstanceView,
+    target: &Target<'_>,
+    wanted: Option<(&Manifest, [Duration; 2])>,
+    owned: &Owned,
+) -> Outcome {
+    let (pods, memory) = observe(view, owned, context.world.memory(&view.key));
+    let now = Timestamp::now().as_second();
+    let mut round = Round { context, view, target, pods, memory, now, outcome: Outcome::default() };
+    let mut kept = BTreeSet::new();
+    if let Some((spec, grace)) = wanted {
+        round.outcome.pods = Some(Vec::new());
+        for node in round.place(grace) {
+            kept.insert(pod_name(target.name, &node, target.shared));
+            round.serve(spec, &node).await;
+        }
+    }
+    round.remove_unwanted(&kept).await;
+    context.world.remember(&view.key, round.memory);
+    round.outcome
+}
+
+/// The Pods, and what is remembered of those that are still there: one that was deleted counts as such before its watch says
+/// so.
+fn observe(view: &InstanceView, owned: &Owned, mut memory: Memory) -> (Pods, Memory) {
+    let mut pods = Pods::new();
+    for pod in owned.pods.iter().filter(|pod| pod.is_of_instance) {
+        let is_deleting = pod.observed.is_deleting || memory.deleted.contains(&pod.observed.uid);
+        let observed = Observed { is_owned: pod.owner_uid == view.uid, is_deleting, ..pod.observed.clone() };
+        pods.insert(pod.key().name.clone(), observed);
+    }
+    memory.deleted.retain(|uid| pods.values().any(|pod| pod.uid == *uid));
+    (pods, memory)
+}
+
+impl Round<'_> {
+    /// The nodes that should have a broker. One that has missed the device for longer than its grace period gets none, or its
+    /// broker would hold the slot of a dead device for ever.
+    fn place(&mut self, [local, shared]: [Duration; 2]) -> BTreeSet<String> {
+        let grace = i64::try_from(if self.view.shared { shared } else { local }.as_secs()).unwrap_or(i64::MAX);
+        let mut candidates = Vec::new();
+        for node in &self.view.nodes {
+            let missing = self.view.problems.get(node).filter(|problem| problem.reason == NOT_FOUND);
+            let until = missing.and_then(|problem| problem.since).map(|since| since.saturating_add(grace));
+            if until.is_some_and(|until| self.now >= until) {
+                continue;
+            }
+            self.look_again(until);
+            let name = pod_name(self.target.name, node, self.target.shared);
+            let has_broker = self.pods.get(&name).is_some_and(|pod| pod.is_owned && !pod.is_deleting);
+            candidates.push(Candidate { node: node.clone(), has_broker, is_missing: missing.is_some() });
+        }
+        place(self.target.name, self.view.capacity, &candidates)
+    }
+
+    async fn serve(&mut self, spec: &Manifest, node: &str) {
+        let name = pod_name(self.target.name, node, self.target.shared);
+        let failures = self.memory.failures.get(&name).copied().unwrap_or_default();
+        let (manifest, hash) = pod(self.target, spec, node, failures);
+        let observed = self.pods.get(&name).cloned();
+        let state = PodState::of(Some(&hash), observed.as_ref(), self.now);
+        let after = self.step(&name, state, observed.as_ref(), manifest).await;
+        let after = after.unwrap_or_else(|error| {
+            warn!(instance = %self.view.key, pod = name, %error, "the broker is not as wanted; retrying");
+            self.outcome.fail(error);
+            state
+        });
+        self.outcome.pods.get_or_insert_default().push((node.to_owned(), after, observed));
+    }
+
+    /// Does what follows from a state, and returns the state after that.
+    async fn step(
+        &mut self,
+        name: &str,
+        state: PodState,
+        pod: Option<&Observed>,
+        manifest: Value,
+    ) -> Result<PodState, RequestError> {
+        match state.step(true, self.now) {
+            PodStep::Wait => {}
+            PodStep::WaitUntil(at) => self.look_again(Some(at)),
+            PodStep::Create => return self.create(name, manifest).await,
+            PodStep::Delete => return self.delete(name, pod).await,
+            PodStep::Replace if self.context.world.may_replace(self.view) => return self.delete(name, pod).await,
+            PodStep::Replace => self.outcome.again = earlier(self.outcome.again, Some(ROLLOUT)),
+            PodStep::Retry { failures } => {
+                self.memory.failures.insert(name.to_owned(), failures);
+                return self.delete(name, pod).await;
+            }
+        }
+        Ok(state)
+    }
+
+    async fn create(&mut self, name: &str, manifest: Value) -> Result<PodState, RequestError> {
+        let key = Key::new(self.target.namespace, name);
+        match self.context.requests.create::<Pod>(&key, manifest).await? {
+            Created::New => info!(pod = %key, "created a broker"),
+            Created::Exists { owner_uid } if owner_uid == self.view.uid => {} // the watch has not shown it yet
+            Created::Exists { .. } => {
+                self.look_again(Some(self.now + 10)); // it may have no label, so that no watch tells
+                return Ok(PodState::NameTaken);
+            }
+        }
+        self.memory.failures.remove(name);
+        Ok(PodState::Absent)
+    }
+
+    async fn delete(&mut self, name: &str, pod: Option<&Observed>) -> Result<PodState, RequestError> {
+        let Some(pod) = pod else { return Ok(PodState::Absent) };
+        let key = Key::new(self.target.namespace, name);
+        self.context.requests.delete::<Pod>(&key, &pod.uid, None).await?;
+        info!(pod = %key, "deleted a broker");
+        self.memory.deleted.insert(pod.uid.clone());
+        Ok(PodState::Deleting)
+    }
+
+    async fn remove_unwanted(&mut self, kept: &BTreeSet<String>) {
+        let unwanted: Vec<(String, Observed)> = self
+            .pods
+            .iter()
+            .filter(|(name, _)| !kept.contains(*name))
+            .map(|(n, pod)| (n.clone(), pod.clone()))
+            .collect();
+        for (name, pod) in unwanted {
+            let step = PodState::of(None, Some(&pod), self.now).step(false, self.now);
+            if step == PodStep::Delete
+                && let Err(error) = self.delete(&name, Some(&pod)).await
+            {
+                self.outcome.fail(error);
+            }
+        }
+    }
+
+    fn look_again(&mut self, at: Option<i64>) {
+        let left = at.map(|at| Duration::from_secs(u64::try_from(at - self.now).unwrap_or_default()));
+        self.outcome.again = earlier(self.outcome.again, left);
+    }
+}

@@ -1,0 +1,57 @@
+//! The Service in front of brokers (rule 56).
+
+use std::sync::Arc;
+
+use akri_model::broker::{Manifest, Owner, is_service_wanted, service};
+use akri_model::names::Key;
+use k8s_openapi::api::core::v1::Service;
+use tracing::info;
+
+use crate::requests::{RequestError, Requests};
+use crate::views::{ServiceView, View as _};
+
+/// A Service that may be wanted.
+pub(super) struct Front<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: String,
+    pub(super) owner: Owner<'a>,
+    /// Label of the brokers behind it.
+    pub(super) label: (&'a str, &'a str),
+    pub(super) spec: Option<&'a Manifest>,
+    pub(super) running: usize,
+    pub(super) desired: usize,
+}
+
+/// Creates, changes or deletes the Service. `known` are those of the same owner.
+pub(super) async fn reconcile_service(
+    requests: &Requests,
+    front: &Front<'_>,
+    known: &[Arc<ServiceView>],
+) -> Result<(), RequestError> {
+    let key = Key::new(front.namespace, &*front.name);
+    let ours = known.iter().find(|service| service.key() == &key && service.owner_uid == front.owner.uid);
+    let spec = front.spec.filter(|_| is_service_wanted(ours.is_some(), front.running, front.desired));
+    match (spec, ours) {
+        (Some(spec), ours) => {
+            let (manifest, hash) = service(&front.name, front.namespace, front.owner, front.label, spec);
+            if ours.is_some_and(|ours| ours.hash == hash || ours.is_deleting) {
+                return Ok(());
+            }
+            if ours.is_none() && !is_free(requests, &key, front.owner.uid).await? {
+                let message = "a Service of that name belongs to another owner; it is waited for".to_owned();
+                return Err(RequestError::Refused { what: key.to_string(), message });
+            }
+            requests.apply::<Service>(&key, &manifest).await?;
+            info!(service = %key, "applied the Service of brokers");
+            Ok(())
+        }
+        (None, Some(ours)) if !ours.is_deleting => requests.delete::<Service>(&key, &ours.uid, None).await,
+        (None, _) => Ok(()),
+    }
+}
+
+/// Whether there is no Service of that name, or one of this owner. An apply would take over somebody else's.
+async fn is_free(requests: &Requests, key: &Key, owner_uid: &str) -> Result<bool, RequestError> {
+    let Some(found) = requests.get::<Service>(key).await? else { return Ok(true) };
+    Ok(found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == owner_uid))
+}

@@ -1,0 +1,96 @@
+//! Finalizers that upstream Akri's agents left: each put the name of its node on every Configuration and on its Instances, which
+//! then could not be deleted without that agent (rule 65). Nothing of ours sets one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use akri_model::names::Key;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{Resource, ResourceExt as _};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use crate::requests::{RequestError, Requests};
+
+/// Pause between two removals from one object: an agent of upstream that still runs adds its finalizer again at once.
+const PAUSE: Duration = Duration::from_mins(10);
+
+/// Removes finalizers, and remembers where.
+#[derive(Default)]
+pub(crate) struct UpstreamFinalizers {
+    removed: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl UpstreamFinalizers {
+    /// Removes the finalizers of an object that are names of these nodes.
+    pub(crate) async fn remove<K>(
+        &self,
+        requests: &Requests,
+        key: &Key,
+        uid: &str,
+        nodes: BTreeSet<&str>,
+    ) -> Result<(), RequestError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        if nodes.is_empty() || !self.is_due(uid, Instant::now()) {
+            return Ok(());
+        }
+        let Some(object) = requests.get::<K>(key).await? else { return Ok(()) };
+        let operations = operations(uid, object.finalizers(), &nodes);
+        if operations.len() > 1 {
+            requests.json_patch::<K>(key, Value::Array(operations)).await?;
+            info!(object = %key, ?nodes, "removed finalizers of upstream Akri's agents");
+        }
+        Ok(())
+    }
+
+    /// Whether it is time for another removal, which is then taken for done.
+    fn is_due(&self, uid: &str, now: Instant) -> bool {
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        removed.retain(|_, at| now.duration_since(*at) < PAUSE);
+        if removed.contains_key(uid) {
+            warn!(uid, "a finalizer of upstream Akri is there again: an agent of it still runs; delete its DaemonSet");
+            return false;
+        }
+        removed.insert(uid.to_owned(), now);
+        true
+    }
+}
+
+/// A patch that tests what it removes, from the last one on, so that the others keep their places.
+fn operations(uid: &str, finalizers: &[String], nodes: &BTreeSet<&str>) -> Vec<Value> {
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
+    for (at, finalizer) in finalizers.iter().enumerate().rev().filter(|(_, name)| nodes.contains(name.as_str())) {
+        let path = format!("/metadata/finalizers/{at}");
+        operations.push(json!({"op": "test", "path": path, "value": finalizer}));
+        operations.push(json!({"op": "remove", "path": path}));
+    }
+    operations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_finalizers_of_nodes_are_removed() {
+        let finalizers = ["node-a", "example.com/x", "node-b", "other"].map(str::to_owned);
+        let mut object = json!({"metadata": {"uid": "u", "finalizers": finalizers}});
+        let operations = operations("u", &finalizers, &BTreeSet::from(["node-a", "node-b"]));
+        let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).unwrap();
+        json_patch::patch(&mut object, &patch.0).unwrap();
+        assert_eq!(object["metadata"]["finalizers"], json!(["example.com/x", "other"]));
+    }
+
+    #[test]
+    fn removals_from_one_object_are_ten_minutes_apart() {
+        let (upstream, now) = (UpstreamFinalizers::default(), Instant::now());
+        let due = |uid: &str, after: u64| upstream.is_due(uid, now + Duration::from_secs(after));
+        assert_eq!(
+            [due("u", 0), due("u", 1), due("v", 1), due("u", 599), due("u", 601)],
+            [true, false, true, false, true]
+        );
+    }
+}

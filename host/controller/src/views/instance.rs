@@ -1,0 +1,110 @@
+//! An Instance as the controller keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use akri_api::condition::Condition;
+use akri_api::{BrokerCounts, Instance};
+use akri_model::broker::{JOB_RECORD, JobRecord};
+use akri_model::names::{Key, Usage};
+use akri_model::summary::NodeProblem;
+use kube::api::DynamicObject;
+use tracing::warn;
+
+use super::{View, controller_of, finalizer_nodes, key_of, node_finalizers};
+use crate::queue::Work;
+
+/// An Instance.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct InstanceView {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    /// When it was created, in Unix seconds.
+    pub(crate) created: i64,
+    pub(crate) is_deleting: bool,
+    /// `spec.configurationName`.
+    pub(crate) configuration: String,
+    /// The UID in its owner reference to that Configuration.
+    pub(crate) owner_uid: Option<String>,
+    pub(crate) capacity: usize,
+    pub(crate) shared: bool,
+    pub(crate) nodes: Vec<String>,
+    /// No slot is in use.
+    pub(crate) is_idle: bool,
+    /// Nodes that use slots, that have problems, or that finalizers name.
+    pub(crate) other_nodes: BTreeSet<String>,
+    /// Finalizers that may be names of nodes, which upstream Akri left.
+    pub(crate) finalizers: BTreeSet<String>,
+    pub(crate) problems: BTreeMap<String, NodeProblem>,
+    pub(crate) job: Option<JobRecord>,
+    /// What the controller wrote of its status.
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) brokers: Option<BrokerCounts>,
+}
+
+impl InstanceView {
+    /// Reads an object. One that does not fit the type is logged and left out: it must not stop the others.
+    pub(crate) fn read(object: DynamicObject) -> Option<Self> {
+        let (name, namespace) = (object.metadata.name.clone(), object.metadata.namespace.clone());
+        match serde_json::to_value(object).and_then(serde_json::from_value::<Instance>) {
+            Ok(instance) => Some(Self::of(instance)),
+            Err(error) => {
+                warn!(name, namespace, %error, "an Instance can't be read and is ignored");
+                None
+            }
+        }
+    }
+
+    fn of(object: Instance) -> Self {
+        let Instance { metadata, spec, status } = object;
+        let status = status.unwrap_or_default();
+        let owner = controller_of(&metadata)
+            .filter(|owner| owner.kind == "Configuration" && owner.name == spec.configuration_name);
+        let users =
+            spec.device_usage.values().filter_map(|usage| Some(usage.parse::<Usage>().ok()?.node()?.to_owned()));
+        let other_nodes = users.chain(status.nodes.keys().cloned()).chain(finalizer_nodes(&metadata)).collect();
+        let record = metadata.annotations.as_ref().and_then(|annotations| annotations.get(JOB_RECORD));
+        Self {
+            key: key_of(&metadata),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map_or(0, |created| created.0.as_second()),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            owner_uid: owner.map(|owner| owner.uid.clone()),
+            capacity: usize::try_from(spec.capacity).unwrap_or_default(),
+            shared: spec.shared,
+            is_idle: spec.device_usage.values().all(String::is_empty),
+            other_nodes,
+            finalizers: node_finalizers(&metadata),
+            problems: status.nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect(),
+            job: record.and_then(|record| record.parse().ok()),
+            conditions: status.conditions,
+            brokers: status.brokers,
+            configuration: spec.configuration_name,
+            nodes: spec.nodes,
+        }
+    }
+
+    /// The Configuration it says it belongs to.
+    pub(crate) fn configuration_key(&self) -> Key {
+        Key::new(&*self.key.namespace, &*self.configuration)
+    }
+
+    /// All nodes it mentions.
+    pub(crate) fn mentions(&self) -> BTreeSet<String> {
+        self.nodes.iter().chain(&self.other_nodes).cloned().collect()
+    }
+
+    /// Whether no node sees the device and nobody uses it.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.nodes.is_empty() && self.is_idle && !self.is_deleting
+    }
+}
+
+impl View for InstanceView {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn owner(&self) -> Option<Work> {
+        Some(Work::Configuration(self.configuration_key()))
+    }
+}

@@ -1,0 +1,60 @@
+//! What the controller keeps of each object: a few fields instead of the whole, since there may be 10,000 Instances.
+
+mod configuration;
+mod instance;
+mod pod;
+mod workload;
+
+pub(crate) use configuration::{Broker, ConfigurationView, Wanted};
+pub(crate) use instance::InstanceView;
+pub(crate) use pod::PodView;
+pub(crate) use workload::{JobView, ServiceView};
+
+use std::collections::BTreeSet;
+
+use akri_model::names::Key;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::queue::Work;
+
+/// An object as the controller keeps it.
+pub(crate) trait View: PartialEq + Send + Sync + 'static {
+    /// Namespace and name.
+    fn key(&self) -> &Key;
+
+    /// What it belongs to, and what is reconciled when it changes.
+    fn owner(&self) -> Option<Work>;
+}
+
+fn key_of(metadata: &ObjectMeta) -> Key {
+    Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+    metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// The Instance or Configuration that an owner reference names.
+fn work_of(namespace: &str, owner: &OwnerReference) -> Option<Work> {
+    let key = Key::new(namespace, &owner.name);
+    match (owner.api_version.as_str(), owner.kind.as_str()) {
+        ("akri.sh/v0", "Instance") => Some(Work::Instance(key)),
+        ("akri.sh/v0", "Configuration") => Some(Work::Configuration(key)),
+        _ => None,
+    }
+}
+
+/// Finalizers that Kubernetes itself sets; all others of an object that is being deleted may be names of nodes, which
+/// upstream Akri set.
+pub(crate) const NOT_A_NODE: [&str; 2] = ["orphan", "foregroundDeletion"];
+
+/// The finalizers that may be names of nodes.
+fn node_finalizers(metadata: &ObjectMeta) -> BTreeSet<String> {
+    let finalizers = metadata.finalizers.iter().flatten();
+    finalizers.filter(|finalizer| !NOT_A_NODE.contains(&finalizer.as_str())).cloned().collect()
+}
+
+/// The nodes that a deleted object's finalizers may name.
+fn finalizer_nodes(metadata: &ObjectMeta) -> BTreeSet<String> {
+    if metadata.deletion_timestamp.is_some() { node_finalizers(metadata) } else { BTreeSet::new() }
+}

@@ -1,0 +1,262 @@
+//! What the controller knows: views of objects that watches keep up to date, and what it remembers of its own actions until
+//! the watches show them. Every change puts the keys it concerns into the queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use akri_model::broker::{Counts, Reason, Rollout};
+use akri_model::names::Key;
+use k8s_openapi::api::coordination::v1::Lease;
+use tokio::time::Instant;
+
+use crate::agents::Agents;
+use crate::queue::{Queue, Work};
+use crate::store::{Changed, Store};
+use crate::views::{ConfigurationView, InstanceView, JobView, PodView, ServiceView, View};
+use crate::watch::Change;
+
+/// How long the status of a Configuration waits for more that changes it.
+const GATHER: Duration = Duration::from_millis(300);
+
+/// What there is.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) queue: Queue,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    configurations: Store<ConfigurationView>,
+    instances: Store<InstanceView>,
+    pods: Store<PodView>,
+    jobs: Store<JobView>,
+    services: Store<ServiceView>,
+    nodes: BTreeSet<String>,
+    agents: Agents,
+    fleets: BTreeMap<Key, Fleet>,
+    memories: BTreeMap<Key, Memory>,
+}
+
+/// The brokers of a Configuration.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Fleet {
+    pub(crate) rollout: Rollout,
+    /// Why the brokers of an Instance are not all ready.
+    pub(crate) problems: BTreeMap<String, Reason>,
+}
+
+/// What the controller did for an Instance and the watches may not show yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Memory {
+    /// UIDs of Pods that it deleted.
+    pub(crate) deleted: BTreeSet<String>,
+    /// By name of a Pod that has ended: how many have in a row.
+    pub(crate) failures: BTreeMap<String, u32>,
+}
+
+/// What belongs to an Instance or a Configuration.
+pub(crate) struct Owned {
+    pub(crate) pods: Vec<Arc<PodView>>,
+    pub(crate) jobs: Vec<Arc<JobView>>,
+    pub(crate) services: Vec<Arc<ServiceView>>,
+}
+
+/// What watches say.
+impl World {
+    pub(crate) fn take_pods(&self, change: Change<PodView>) {
+        self.reconcile_owners(self.state().pods.take(change));
+    }
+
+    pub(crate) fn take_jobs(&self, change: Change<JobView>) {
+        self.reconcile_owners(self.state().jobs.take(change));
+    }
+
+    pub(crate) fn take_services(&self, change: Change<ServiceView>) {
+        self.reconcile_owners(self.state().services.take(change));
+    }
+
+    fn reconcile_owners<V: View>(&self, changes: Vec<Changed<V>>) {
+        changes.iter().flat_map(Changed::owners).for_each(|owner| self.queue.push(owner));
+    }
+
+    pub(crate) fn take_instances(&self, change: Change<InstanceView>) {
+        let mut state = self.state();
+        for changed in state.instances.take(change) {
+            for configuration in changed.owners() {
+                self.queue.push_after(configuration, GATHER);
+            }
+            match (&changed.before, &changed.after) {
+                (_, Some(after)) => self.queue.push(Work::Instance(after.key.clone())),
+                (Some(before), None) => state.forget(before),
+                (None, None) => {}
+            }
+        }
+    }
+
+    pub(crate) fn take_configurations(&self, change: Change<ConfigurationView>) {
+        let mut state = self.state();
+        for changed in state.configurations.take(change) {
+            let Some(key) = changed.key().cloned() else { continue };
+            let essence = |view: &Option<Arc<ConfigurationView>>| view.as_ref().map(|v| (v.uid.clone(), v.generation));
+            let work = Work::Configuration(key);
+            if essence(&changed.before) != essence(&changed.after) {
+                let instances = state.instances.of(&work);
+                instances.iter().for_each(|instance| self.queue.push(Work::Instance(instance.key.clone())));
+            }
+            if let (Work::Configuration(key), None) = (&work, &changed.after) {
+                state.fleets.remove(key);
+            }
+            self.queue.push_after(work, GATHER);
+        }
+    }
+
+    /// A node that is gone concerns all objects that mention it.
+    pub(crate) fn take_nodes(&self, change: Change<String>) {
+        let mut state = self.state();
+        match change {
+            Change::All(nodes) => state.nodes = nodes.into_iter().collect(),
+            Change::Put(node) => {
+                state.nodes.insert(node);
+                return;
+            }
+            Change::Gone(key) => {
+                state.nodes.remove(&key.name);
+            }
+        }
+        let unknown = |nodes: &BTreeSet<String>| nodes.iter().any(|node| !state.nodes.contains(node));
+        for instance in state.instances.all().filter(|instance| unknown(&instance.mentions())) {
+            self.queue.push(Work::Instance(instance.key.clone()));
+        }
+        for configuration in state.configurations.all().filter(|configuration| unknown(&configuration.mentions)) {
+            self.queue.push(Work::Configuration(configuration.key.clone()));
+        }
+    }
+
+    /// The first agent that runs again concerns all Configurations; that the last one stops is noticed with time.
+    pub(crate) fn take_leases(&self, change: Change<Lease>) {
+        let (mut state, now) = (self.state(), Instant::now());
+        let before = state.agents.good_for(now).is_some();
+        match change {
+            Change::All(leases) => state.agents.replace(&leases, now),
+            Change::Put(lease) => state.agents.put(&lease, now),
+            Change::Gone(key) => state.agents.remove(&key.name),
+        }
+        if state.agents.good_for(now).is_some() != before {
+            let keys = state.configurations.all().map(|configuration| configuration.key.clone());
+            keys.for_each(|key| self.queue.push(Work::Configuration(key)));
+        }
+    }
+}
+
+impl State {
+    /// Removes what is remembered of an Instance that is gone.
+    fn forget(&mut self, instance: &InstanceView) {
+        self.memories.remove(&instance.key);
+        if let Some(fleet) = self.fleets.get_mut(&instance.configuration_key()) {
+            fleet.rollout.forget(&instance.key.name);
+            fleet.problems.remove(&instance.key.name);
+        }
+    }
+
+    /// How many Instances a Configuration has that its UID owns.
+    fn count_instances(&self, configuration: &Key) -> usize {
+        let uid = self.configurations.get(configuration).map(|view| view.uid.clone());
+        let instances = self.instances.of(&Work::Configuration(configuration.clone()));
+        instances.iter().filter(|instance| instance.owner_uid == uid && !instance.is_deleting).count()
+    }
+}
+
+/// What reconciles ask.
+impl World {
+    pub(crate) fn configuration(&self, key: &Key) -> Option<Arc<ConfigurationView>> {
+        self.state().configurations.get(key)
+    }
+
+    pub(crate) fn instance(&self, key: &Key) -> Option<Arc<InstanceView>> {
+        self.state().instances.get(key)
+    }
+
+    /// The Configuration of an Instance. Its owner reference is believed only if it has the UID of the live one (rule 62).
+    pub(crate) fn owner(&self, instance: &InstanceView) -> Option<Arc<ConfigurationView>> {
+        let configuration = self.configuration(&instance.configuration_key())?;
+        (instance.owner_uid.as_ref() == Some(&configuration.uid) && !configuration.is_deleting).then_some(configuration)
+    }
+
+    pub(crate) fn owned(&self, work: &Work) -> Owned {
+        let state = self.state();
+        Owned { pods: state.pods.of(work), jobs: state.jobs.of(work), services: state.services.of(work) }
+    }
+
+    pub(crate) fn is_node_known(&self, node: &str) -> bool {
+        self.state().nodes.contains(node)
+    }
+
+    /// Those of these names that are nodes.
+    pub(crate) fn known_nodes<'a>(&self, names: &'a BTreeSet<String>) -> BTreeSet<&'a str> {
+        let state = self.state();
+        names.iter().map(String::as_str).filter(|name| state.nodes.contains(*name)).collect()
+    }
+
+    pub(crate) fn count_instances(&self, configuration: &Key) -> usize {
+        self.state().count_instances(configuration)
+    }
+
+    pub(crate) fn agents_good_for(&self) -> Option<Duration> {
+        self.state().agents.good_for(Instant::now())
+    }
+
+    pub(crate) fn fleet(&self, configuration: &Key) -> Fleet {
+        self.state().fleets.get(configuration).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn memory(&self, instance: &Key) -> Memory {
+        self.state().memories.get(instance).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn remember(&self, instance: &Key, memory: Memory) {
+        let mut state = self.state();
+        if memory == Memory::default() || state.instances.get(instance).is_none() {
+            state.memories.remove(instance);
+        } else {
+            state.memories.insert(instance.clone(), memory);
+        }
+    }
+
+    /// Takes a place for the replacement of a working broker of an Instance (rule 57).
+    pub(crate) fn may_replace(&self, instance: &InstanceView) -> bool {
+        let mut state = self.state();
+        let configuration = instance.configuration_key();
+        let instances = state.count_instances(&configuration);
+        state.fleets.entry(configuration).or_default().rollout.replace(&instance.key.name, instances)
+    }
+
+    /// Takes what a reconcile found of the brokers of an Instance. Its Configuration's status follows, and so do Instances
+    /// whose brokers wait to be replaced.
+    pub(crate) fn count_brokers(&self, instance: &InstanceView, counts: Counts, problem: Option<Reason>) {
+        let mut state = self.state();
+        if state.instances.get(&instance.key).is_none() {
+            return; // it went meanwhile
+        }
+        let configuration = instance.configuration_key();
+        let fleet = state.fleets.entry(configuration.clone()).or_default();
+        let before = fleet.clone();
+        fleet.rollout.update(&instance.key.name, counts);
+        match problem {
+            Some(problem) => drop(fleet.problems.insert(instance.key.name.clone(), problem)),
+            None => drop(fleet.problems.remove(&instance.key.name)),
+        }
+        if *fleet == before {
+            return;
+        }
+        for name in fleet.rollout.waiting().filter(|name| *name != instance.key.name) {
+            self.queue.push(Work::Instance(Key::new(&*configuration.namespace, name)));
+        }
+        self.queue.push_after(Work::Configuration(configuration), GATHER);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,305 @@
+//! A filter that accepts HTTP/2 peers whose `:authority` is a socket path.
+//!
+//! Kubelets before 1.26, grpcio and older Go clients send the path of the Unix socket they dialled, percent-encoded or
+//! not, as `:authority`. RFC 9113 (8.3.1) does not allow that, and h2 resets such a stream before our code sees it.
+//! Therefore [`Filter`] sits between the socket and h2: it decodes every header block of the peer and encodes it again,
+//! with `localhost` in place of an invalid authority. All other bytes pass unchanged.
+//!
+//! A header block is encoded without the dynamic table, so the decoder behind the filter keeps no state.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use loona_hpack::Decoder;
+use loona_hpack::encoder::encode_integer_into;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::codegen::http::uri::Authority;
+use tonic::transport::server::Connected;
+
+use frame::{Block, Head, Kind};
+
+mod frame;
+#[cfg(test)]
+mod tests;
+
+/// The client connection preface (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The replacement for an invalid authority.
+const LOCALHOST: &[u8] = b"localhost";
+/// Limit on a header block, encoded and without frame headers, in bytes. h2 itself accepts 16 KiB of headers.
+const MAX_BLOCK: usize = 64 << 10;
+/// The size of the dynamic table, in bytes: the default, which h2 does not change.
+const TABLE: usize = 4096;
+
+/// The reason for closing a connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Malformed {
+    #[error("not an http/2 connection")]
+    Preface,
+    #[error("a frame of {0} bytes, the limit is 16384")]
+    FrameSize(usize),
+    #[error("a frame of type {0} where none may be")]
+    UnexpectedFrame(u8),
+    #[error("a header frame shorter than its padding or priority")]
+    FrameTooShort,
+    #[error("a header block of more than 65536 bytes")]
+    BlockSize,
+    #[error("a header block that can't be decoded: {0}")]
+    Hpack(String),
+}
+
+impl From<Malformed> for io::Error {
+    fn from(error: Malformed) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+/// The meaning of the next bytes from the peer.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Preface,
+    Head,
+    /// The payload of a frame that carries a piece of a header block.
+    Fragment(Head),
+    /// The rest of the payload of any other frame.
+    Pass(usize),
+}
+
+/// The server's end of an HTTP/2 connection, with every `:authority` made a valid one.
+///
+/// Reading fails with [`io::ErrorKind::InvalidData`] once the peer breaks the framing or a bound: frames of 16 KiB,
+/// header blocks of 64 KiB. Writing passes through.
+pub struct Filter<S> {
+    inner: S,
+    step: Step,
+    /// Bytes read of the current step, unless the step is `Pass`.
+    partial: Vec<u8>,
+    /// Filtered bytes, the first `taken` of them already read by h2.
+    filtered: Vec<u8>,
+    taken: usize,
+    open: Option<Block>,
+    decoder: Decoder<'static>,
+    /// Held as long as the connection.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<S> Filter<S> {
+    /// Filters a connection from its first byte on.
+    pub fn new(inner: S) -> Self {
+        let mut decoder = Decoder::new();
+        decoder.set_max_allowed_table_size(TABLE);
+        Self {
+            inner,
+            step: Step::Preface,
+            partial: Vec::new(),
+            filtered: Vec::new(),
+            taken: 0,
+            open: None,
+            decoder,
+            _permit: None,
+        }
+    }
+
+    /// The same for a connection that counts.
+    pub fn counted(inner: S, permit: OwnedSemaphorePermit) -> Self {
+        Self { _permit: Some(permit), ..Self::new(inner) }
+    }
+
+    /// Returns the number of bytes of the current step.
+    fn wanted(&self) -> usize {
+        match self.step {
+            Step::Preface => PREFACE.len(),
+            Step::Head => frame::HEAD,
+            Step::Fragment(head) => head.length,
+            Step::Pass(left) => left,
+        }
+    }
+
+    /// Copies filtered bytes to h2; returns false if there are none.
+    fn deliver(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let rest = self.filtered.get(self.taken..).unwrap_or_default();
+        let piece = rest.get(..buf.remaining()).unwrap_or(rest);
+        buf.put_slice(piece);
+        self.taken += piece.len();
+        let some = !piece.is_empty();
+        if self.taken == self.filtered.len() {
+            self.filtered = Vec::new();
+            self.taken = 0;
+        }
+        some
+    }
+
+    /// Completes the current step and selects the next one.
+    fn advance(&mut self) -> Result<(), Malformed> {
+        let bytes = std::mem::take(&mut self.partial);
+        self.step = match self.step {
+            Step::Preface if bytes == PREFACE => {
+                self.filtered.extend_from_slice(&bytes);
+                Step::Head
+            }
+            Step::Preface => return Err(Malformed::Preface),
+            Step::Head => self.begin(&bytes)?,
+            Step::Fragment(head) => {
+                self.collect(head, &bytes)?;
+                Step::Head
+            }
+            Step::Pass(_) => Step::Head,
+        };
+        Ok(())
+    }
+
+    /// Parses a frame header.
+    fn begin(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+        let head = Head::parse(bytes)?;
+        let fits = match (head.kind, &self.open) {
+            (Kind::Continuation, Some(block)) => block.stream == head.stream,
+            (Kind::Continuation, None) | (Kind::PushPromise, _) => false,
+            (_, open) => open.is_none(),
+        };
+        match head.kind {
+            _ if !fits => Err(Malformed::UnexpectedFrame(head.kind.into())),
+            Kind::Headers | Kind::Continuation => Ok(Step::Fragment(head)),
+            _ => {
+                self.filtered.extend_from_slice(bytes);
+                Ok(Step::Pass(head.length))
+            }
+        }
+    }
+
+    /// Adds a fragment to the open header block and forwards the block when it is complete.
+    fn collect(&mut self, head: Head, payload: &[u8]) -> Result<(), Malformed> {
+        let mut block = match self.open.take() {
+            None => Block::begin(head, payload)?,
+            Some(mut block) => {
+                block.fragment.extend_from_slice(payload);
+                block
+            }
+        };
+        if block.fragment.len() > MAX_BLOCK {
+            return Err(Malformed::BlockSize);
+        }
+        if head.ends_headers() {
+            block.fragment = self.rewrite(&block.fragment)?;
+            block.write(&mut self.filtered);
+        } else {
+            self.open = Some(block);
+        }
+        Ok(())
+    }
+
+    /// Returns the same headers without compression and with a valid authority.
+    fn rewrite(&mut self, fragment: &[u8]) -> Result<Vec<u8>, Malformed> {
+        let mut out = Vec::new();
+        // The callback can't stop the decoder: headers beyond the bound are decoded and discarded.
+        let decoded = self.decoder.decode_with_cb(fragment, |name, value| {
+            if out.len() <= MAX_BLOCK {
+                literal(&mut out, &name, valid(&name, &value));
+            }
+        });
+        decoded.map_err(|error| Malformed::Hpack(error.to_string()))?;
+        if out.len() > MAX_BLOCK { Err(Malformed::BlockSize) } else { Ok(out) }
+    }
+}
+
+/// Returns the value, or `localhost` for an authority that h2 would refuse.
+fn valid<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
+    if name == b":authority" && Authority::try_from(value).is_err() { LOCALHOST } else { value }
+}
+
+/// Writes a literal header field without indexing and with a new name (RFC 7541, 6.2.2).
+fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.push(0);
+    for text in [name, value] {
+        // Writing to a vector does not fail.
+        let _ = encode_integer_into(text.len(), 7, 0, out);
+        out.extend_from_slice(text);
+    }
+}
+
+impl<S: AsyncRead + Unpin> Filter<S> {
+    /// Reads more of the current step; returns false at the end of the connection.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let mut space = [0; 256];
+        let left = self.wanted().saturating_sub(self.partial.len()).min(space.len());
+        let mut chunk = ReadBuf::new(space.get_mut(..left).unwrap_or_default());
+        ready!(Pin::new(&mut self.inner).poll_read(cx, &mut chunk))?;
+        self.partial.extend_from_slice(chunk.filled());
+        Poll::Ready(Ok(!chunk.filled().is_empty()))
+    }
+
+    /// Reads payload directly into h2's buffer; returns false at the end of the connection.
+    fn poll_pass(&mut self, cx: &mut Context<'_>, left: usize, buf: &mut ReadBuf<'_>) -> Poll<io::Result<bool>> {
+        let mut chunk = ReadBuf::new(buf.initialize_unfilled_to(left.min(buf.remaining())));
+        ready!(Pin::new(&mut self.inner).poll_read(cx, &mut chunk))?;
+        let read = chunk.filled().len();
+        buf.advance(read);
+        self.step = Step::Pass(left.saturating_sub(read));
+        Poll::Ready(Ok(read > 0))
+    }
+
+    /// Checks the end of the connection: it is valid between frames and an error within one.
+    fn end(&self) -> io::Result<()> {
+        let whole = self.partial.is_empty() && self.open.is_none();
+        match self.step {
+            Step::Preface | Step::Head if whole => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Filter<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        while !self.deliver(buf) {
+            let step = self.step;
+            match step {
+                Step::Pass(left) if left > 0 => {
+                    let read = ready!(self.poll_pass(cx, left, buf))?;
+                    return Poll::Ready(if read { Ok(()) } else { self.end() });
+                }
+                _ if self.partial.len() == self.wanted() => self.advance()?,
+                _ if !ready!(self.poll_fill(cx))? => return Poll::Ready(self.end()),
+                _ => {}
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Filter<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+impl<S: Connected> Connected for Filter<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.inner.connect_info()
+    }
+}

@@ -1,0 +1,9 @@
+//! gRPC over Unix sockets, independent of the contract spoken.
+
+mod authority;
+mod channel;
+mod socket;
+
+pub use authority::Filter;
+pub use channel::{cause, connect};
+pub use socket::{FileId, OwnSocket};

@@ -1,0 +1,174 @@
+//! Reads the kubelet's checkpoint of allocated devices, `device-plugins/kubelet_internal_checkpoint` (upstream:
+//! `pkg/kubelet/cm/devicemanager/checkpoint`). It has what PodResources leaves out: ordinary init containers, and what each
+//! Allocate was answered with. The kubelet writes it after an Allocate and whenever it receives a list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use akri_grpc::deviceplugin::ContainerAllocateResponse;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use prost::Message as _;
+use serde::Deserialize;
+
+/// The largest file that is read, in bytes.
+const MAX_SIZE: u64 = 16 << 20;
+
+/// What one container was given of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocated {
+    /// The extended resource.
+    pub resource: String,
+    /// Device plugin IDs.
+    pub ids: BTreeSet<String>,
+    /// The annotations of the answer; none if it cannot be decoded.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Why the checkpoint says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file cannot be read.
+    #[error("cannot read '{}': {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It is cut off, or of a version that is not known.
+    #[error("'{}' is no checkpoint of a known version: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: serde_json::Error,
+    },
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(rename = "Data")]
+    data: Data,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    #[serde(rename = "PodDeviceEntries")]
+    entries: Option<Vec<Entry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    resource_name: String,
+    #[serde(rename = "DeviceIDs")]
+    device_ids: Ids,
+    alloc_resp: Option<String>,
+}
+
+/// By NUMA node since Kubernetes 1.20, a list before.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    ByNode(BTreeMap<String, Vec<String>>),
+    List(Vec<String>),
+}
+
+/// Reads what the containers of this node were given of resources that begin with `prefix`. Blocks on the file system.
+///
+/// # Errors
+/// If there is no checkpoint, or none that is understood. That says nothing about what is in use.
+pub fn read(kubelet_dir: &Path, prefix: &str) -> Result<Vec<Allocated>, CheckpointError> {
+    let path = kubelet_dir.join("device-plugins/kubelet_internal_checkpoint");
+    let mut text = Vec::new();
+    let read = std::fs::File::open(&path).and_then(|file| file.take(MAX_SIZE).read_to_end(&mut text));
+    match read.map(|_| parse(&text, prefix)) {
+        Ok(Ok(allocated)) => Ok(allocated),
+        Ok(Err(source)) => Err(CheckpointError::Format { path, source }),
+        Err(source) => Err(CheckpointError::Io { path, source }),
+    }
+}
+
+/// Parses the text of a checkpoint.
+///
+/// # Errors
+/// If it is no checkpoint of a known version.
+pub fn parse(text: &[u8], prefix: &str) -> Result<Vec<Allocated>, serde_json::Error> {
+    let File { data } = serde_json::from_slice(text)?;
+    let ours = data.entries.unwrap_or_default().into_iter().filter(|entry| entry.resource_name.starts_with(prefix));
+    Ok(ours.map(allocated).collect())
+}
+
+fn allocated(entry: Entry) -> Allocated {
+    let ids = match entry.device_ids {
+        Ids::ByNode(by_node) => by_node.into_values().flatten().collect(),
+        Ids::List(ids) => ids.into_iter().collect(),
+    };
+    let response = entry.alloc_resp.and_then(|text| BASE64_STANDARD.decode(text).ok());
+    let response = response.and_then(|bytes| ContainerAllocateResponse::decode(&*bytes).ok());
+    let annotations = response.map(|response| response.annotations.into_iter().collect()).unwrap_or_default();
+    Allocated { resource: entry.resource_name, ids, annotations }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(resource: &str, ids: serde_json::Value) -> serde_json::Value {
+        let annotations = [("akri.agent.slot-cam-1-0".to_owned(), "cam-1-0".to_owned())].into();
+        let response = ContainerAllocateResponse { annotations, ..ContainerAllocateResponse::default() };
+        let response = BASE64_STANDARD.encode(response.encode_to_vec());
+        json!({"PodUID": "u", "ContainerName": "c", "ResourceName": resource, "DeviceIDs": ids, "AllocResp": response})
+    }
+
+    fn text(entries: &[serde_json::Value]) -> Vec<u8> {
+        let data = json!({"PodDeviceEntries": entries, "RegisteredDevices": {}});
+        json!({"Data": data, "Checksum": 1, "BootID": "b"}).to_string().into_bytes()
+    }
+
+    #[test]
+    fn both_forms_of_ids_are_read() {
+        let entries = [
+            entry("akri.sh/cam-1", json!({"-1": ["cam-1-0"], "0": ["cam-1-1"]})),
+            entry("akri.sh/cam", json!(["0"])),
+            entry("nvidia.com/gpu", json!(["0"])),
+        ];
+        let read = parse(&text(&entries), "akri.sh/").unwrap();
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[0].ids, ["cam-1-0".to_owned(), "cam-1-1".to_owned()].into());
+        assert_eq!(read[0].annotations["akri.agent.slot-cam-1-0"], "cam-1-0");
+        assert_eq!(read[1].ids, ["0".to_owned()].into());
+    }
+
+    #[test]
+    fn checkpoint_without_entries_is_empty() {
+        let text = json!({"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 1});
+        assert_eq!(parse(text.to_string().as_bytes(), "akri.sh/").unwrap(), []);
+    }
+
+    #[test]
+    fn answer_that_cannot_be_decoded_leaves_the_ids() {
+        for response in [json!(null), json!("no base64!"), json!("AAAA")] {
+            let mut entry = entry("akri.sh/cam", json!({"0": ["0"]}));
+            entry["AllocResp"] = response;
+            let read = parse(&text(&[entry]), "akri.sh/").unwrap();
+            assert_eq!((read[0].ids.len(), read[0].annotations.len()), (1, 0));
+        }
+    }
+
+    #[test]
+    fn damaged_or_unknown_checkpoint_is_an_error() {
+        let whole = text(&[entry("akri.sh/cam", json!({"0": ["0"]}))]);
+        for end in 0..whole.len() {
+            assert!(parse(&whole[..end], "").is_err(), "cut at {end}");
+        }
+        for other in [json!({}), json!({"Data": 3}), json!({"Data": {"PodDeviceEntries": [{"ResourceName": "r"}]}})] {
+            assert!(parse(other.to_string().as_bytes(), "").is_err(), "{other}");
+        }
+        assert!(matches!(read(Path::new("/nonexistent"), ""), Err(CheckpointError::Io { .. })));
+    }
+}

@@ -1,0 +1,216 @@
+//! Conversion between the kubelet's messages and this crate's types. No other file uses both.
+
+use akri_grpc::deviceplugin as proto;
+use tonic::Status;
+
+use crate::resource::{
+    AdvertisedDevices, AllocateError, ContainerResponse, DeviceNode, Mount, Preference, VirtualDevice,
+};
+
+/// Bounds on one request: containers, ids of all containers together, bytes of an id.
+const MAX_CONTAINERS: usize = 256;
+const MAX_IDS: usize = 4096;
+const MAX_ID_BYTES: usize = 256;
+
+/// The device plugin API version.
+pub(super) const VERSION: &str = "v1beta1";
+
+const HEALTHY: &str = "Healthy";
+const UNHEALTHY: &str = "Unhealthy";
+
+/// Returns the plugin options, sent at registration and on request (rule 2).
+pub(super) fn options() -> proto::DevicePluginOptions {
+    proto::DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
+}
+
+pub(super) fn register_request(resource: &str, endpoint: &str) -> proto::RegisterRequest {
+    proto::RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: endpoint.to_owned(),
+        resource_name: resource.to_owned(),
+        options: Some(options()),
+    }
+}
+
+/// Returns the full device list; a closed resource has an empty list.
+pub(super) fn list(advertised: &AdvertisedDevices) -> proto::ListAndWatchResponse {
+    if advertised.closed {
+        return proto::ListAndWatchResponse::default();
+    }
+    let device = |device: &VirtualDevice| proto::Device {
+        id: device.id.clone(),
+        health: if device.healthy { HEALTHY } else { UNHEALTHY }.to_owned(),
+        topology: None,
+    };
+    proto::ListAndWatchResponse { devices: advertised.devices.iter().map(device).collect() }
+}
+
+pub(super) fn containers(request: proto::AllocateRequest) -> Result<Vec<Vec<String>>, Status> {
+    let containers: Vec<_> = request.container_requests.into_iter().map(|container| container.devices_ids).collect();
+    bounded(containers.len(), containers.iter().flatten())?;
+    Ok(containers)
+}
+
+pub(super) fn preferences(request: proto::PreferredAllocationRequest) -> Result<Vec<Preference>, Status> {
+    let containers = request.container_requests;
+    let ids = containers
+        .iter()
+        .flat_map(|container| container.available_device_i_ds.iter().chain(&container.must_include_device_i_ds));
+    bounded(containers.len(), ids)?;
+    containers.into_iter().map(preference).collect()
+}
+
+fn preference(container: proto::ContainerPreferredAllocationRequest) -> Result<Preference, Status> {
+    let size = usize::try_from(container.allocation_size)
+        .ok()
+        .filter(|size| {
+            (container.must_include_device_i_ds.len()..=container.available_device_i_ds.len()).contains(size)
+        })
+        .ok_or_else(|| Status::invalid_argument("the allocation size does not fit the devices"))?;
+    Ok(Preference { available: container.available_device_i_ds, required: container.must_include_device_i_ds, size })
+}
+
+pub(super) fn preferred(containers: Vec<Vec<String>>) -> proto::PreferredAllocationResponse {
+    let response = |device_i_ds| proto::ContainerPreferredAllocationResponse { device_i_ds };
+    proto::PreferredAllocationResponse { container_responses: containers.into_iter().map(response).collect() }
+}
+
+pub(super) fn prestart_ids(request: proto::PreStartContainerRequest) -> Result<Vec<String>, Status> {
+    bounded(1, request.devices_ids.iter())?;
+    Ok(request.devices_ids)
+}
+
+fn bounded<'i>(containers: usize, ids: impl Iterator<Item = &'i String>) -> Result<(), Status> {
+    let mut count = 0;
+    for id in ids {
+        count += 1;
+        if id.len() > MAX_ID_BYTES {
+            return Err(Status::invalid_argument(format!(
+                "a device id of {} bytes, the limit is {MAX_ID_BYTES}",
+                id.len()
+            )));
+        }
+    }
+    if containers > MAX_CONTAINERS || count > MAX_IDS {
+        return Err(Status::invalid_argument(format!(
+            "{containers} containers and {count} device ids, the limits are {MAX_CONTAINERS} and {MAX_IDS}"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the Allocate response, which has one element for each container of the request.
+pub(super) fn allocated(asked: usize, responses: Vec<ContainerResponse>) -> Result<proto::AllocateResponse, Status> {
+    if responses.len() != asked {
+        return Err(Status::internal(format!("{} responses for {asked} containers", responses.len())));
+    }
+    Ok(proto::AllocateResponse { container_responses: responses.into_iter().map(container).collect() })
+}
+
+fn container(response: ContainerResponse) -> proto::ContainerAllocateResponse {
+    proto::ContainerAllocateResponse {
+        envs: response.envs.into_iter().collect(),
+        mounts: response.mounts.into_iter().map(mount).collect(),
+        devices: response.devices.into_iter().map(device_node).collect(),
+        annotations: response.annotations.into_iter().collect(),
+        cdi_devices: response.cdi_devices.into_iter().map(|name| proto::CdiDevice { name }).collect(),
+    }
+}
+
+fn mount(mount: Mount) -> proto::Mount {
+    let Mount { container_path, host_path, read_only } = mount;
+    proto::Mount { container_path, host_path, read_only }
+}
+
+fn device_node(node: DeviceNode) -> proto::DeviceSpec {
+    let DeviceNode { container_path, host_path, permissions } = node;
+    proto::DeviceSpec { container_path, host_path, permissions }
+}
+
+pub(super) fn status(refused: AllocateError) -> Status {
+    match refused {
+        AllocateError::InvalidArgument(message) => Status::invalid_argument(message),
+        AllocateError::NotFound(message) => Status::not_found(message),
+        AllocateError::Unavailable(message) => Status::unavailable(message),
+        AllocateError::FailedPrecondition(message) => Status::failed_precondition(message),
+        AllocateError::Internal(message) => Status::internal(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    fn allocate(containers: Vec<Vec<String>>) -> proto::AllocateRequest {
+        let request = |devices_ids| proto::ContainerAllocateRequest { devices_ids };
+        proto::AllocateRequest { container_requests: containers.into_iter().map(request).collect() }
+    }
+
+    #[test]
+    fn requests_are_accepted_up_to_their_bounds() {
+        let id = |bytes: usize| "i".repeat(bytes);
+        let taken = [vec![], vec![vec![]; 256], vec![vec![id(256)]], vec![vec![id(1); 2048]; 2]];
+        for containers in taken {
+            assert_eq!(super::containers(allocate(containers.clone())).unwrap(), containers);
+        }
+        let refused = [vec![vec![]; 257], vec![vec![id(257)]], vec![vec![id(1); 2048], vec![id(1); 2049]]];
+        for containers in refused {
+            let status = super::containers(allocate(containers)).unwrap_err();
+            assert_eq!(status.code(), Code::InvalidArgument);
+        }
+        let request = proto::PreStartContainerRequest { devices_ids: vec![id(1); 4097] };
+        assert_eq!(prestart_ids(request).unwrap_err().code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn preference_size_fits_its_devices() {
+        let ask = |available: &[&str], required: &[&str], allocation_size| {
+            let own = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+            preferences(proto::PreferredAllocationRequest {
+                container_requests: vec![proto::ContainerPreferredAllocationRequest {
+                    available_device_i_ds: own(available),
+                    must_include_device_i_ds: own(required),
+                    allocation_size,
+                }],
+            })
+        };
+        assert_eq!(ask(&["a", "b"], &["a"], 2).unwrap()[0].size, 2);
+        for (required, size) in [(&[][..], -1), (&[], i32::MIN), (&[], i32::MAX), (&[], 3), (&["a", "b"], 1)] {
+            assert_eq!(ask(&["a", "b"], required, size).unwrap_err().code(), Code::InvalidArgument, "size {size}");
+        }
+    }
+
+    #[test]
+    fn closed_resource_has_an_empty_list() {
+        let devices =
+            vec![VirtualDevice { id: "a".into(), healthy: true }, VirtualDevice { id: "b".into(), healthy: false }];
+        let mut advertised = AdvertisedDevices { devices, ..AdvertisedDevices::default() };
+        let health: Vec<_> = list(&advertised).devices.into_iter().map(|device| (device.id, device.health)).collect();
+        assert_eq!(health, [("a".into(), "Healthy".into()), ("b".into(), "Unhealthy".into())]);
+        advertised.closed = true;
+        assert_eq!(list(&advertised).devices, []);
+    }
+
+    #[test]
+    fn response_without_a_container_is_an_internal_error() {
+        assert_eq!(allocated(2, vec![ContainerResponse::default()]).unwrap_err().code(), Code::Internal);
+        assert_eq!(allocated(1, vec![ContainerResponse::default()]).unwrap().container_responses.len(), 1);
+    }
+
+    #[test]
+    fn each_refusal_keeps_its_code_and_message() {
+        let cases = [
+            (AllocateError::InvalidArgument("m".into()), Code::InvalidArgument),
+            (AllocateError::NotFound("m".into()), Code::NotFound),
+            (AllocateError::Unavailable("m".into()), Code::Unavailable),
+            (AllocateError::FailedPrecondition("m".into()), Code::FailedPrecondition),
+            (AllocateError::Internal("m".into()), Code::Internal),
+        ];
+        for (refused, code) in cases {
+            let status = status(refused);
+            assert_eq!((status.code(), status.message()), (code, "m"));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The lists that one ListAndWatch stream sends, and their schedule.
+
+use std::time::Duration;
+
+use akri_grpc::deviceplugin::ListAndWatchResponse;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::convert;
+use crate::resource::AdvertisedDevices;
+
+/// The way a plugin ends its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamEnd {
+    /// The resource was removed: the kubelet gets an empty list and forgets the devices at once.
+    Empty,
+    /// The agent or this registration ends and the devices still exist: the kubelet keeps its list.
+    Silent,
+}
+
+/// The lifecycle state of a plugin, observed by its streams.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Phase {
+    /// The time of the registration with the kubelet.
+    pub(super) registered: Option<Instant>,
+    pub(super) end: Option<StreamEnd>,
+}
+
+/// The ListAndWatch streams of one plugin.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// The open streams hold its receivers.
+    pub(super) phase: watch::Sender<Phase>,
+    /// Notified when a stream is opened.
+    pub(super) opened: Notify,
+}
+
+impl Streams {
+    pub(super) fn open(&self, advertised: watch::Receiver<AdvertisedDevices>) -> Lists {
+        self.opened.notify_one();
+        Lists::new(advertised, self.phase.subscribe())
+    }
+}
+
+/// The lists of one stream.
+pub(super) struct Lists {
+    advertised: watch::Receiver<AdvertisedDevices>,
+    phase: watch::Receiver<Phase>,
+    sent: Option<AdvertisedDevices>,
+}
+
+impl Lists {
+    fn new(advertised: watch::Receiver<AdvertisedDevices>, phase: watch::Receiver<Phase>) -> Self {
+        Self { advertised, phase, sent: None }
+    }
+
+    /// Waits for the next list: the first at once, then one for each change, and the repetitions of rule 3. `None` ends
+    /// the stream.
+    pub(super) async fn next(&mut self) -> Option<ListAndWatchResponse> {
+        if self.sent.as_ref().is_some_and(|sent| sent.closed) {
+            return None;
+        }
+        if self.sent.is_none() {
+            return Some(self.current());
+        }
+        loop {
+            let phase = *self.phase.borrow_and_update();
+            match phase.end {
+                Some(StreamEnd::Silent) => return None,
+                Some(StreamEnd::Empty) => return Some(self.last()),
+                None => {}
+            }
+            tokio::select! {
+                changed = self.advertised.changed() => match changed {
+                    Ok(()) if self.sent.as_ref() == Some(&*self.advertised.borrow_and_update()) => {}
+                    Ok(()) => return Some(self.current()),
+                    // The resource was dropped without closing it, so the kubelet keeps its devices.
+                    Err(_) => return None,
+                },
+                // Without a sender the server has ended, and this stream ends with it.
+                changed = self.phase.changed() => changed.ok()?,
+                () = repeat(phase.registered) => return Some(self.current()),
+            }
+        }
+    }
+
+    fn current(&mut self) -> ListAndWatchResponse {
+        let advertised = self.advertised.borrow_and_update().clone();
+        let list = convert::list(&advertised);
+        self.sent = Some(advertised);
+        list
+    }
+
+    /// Returns the empty list that ends the stream.
+    fn last(&mut self) -> ListAndWatchResponse {
+        let advertised = AdvertisedDevices { closed: true, ..AdvertisedDevices::default() };
+        let list = convert::list(&advertised);
+        self.sent = Some(advertised);
+        list
+    }
+}
+
+/// Waits until an unchanged list must be sent again. Kubelets before late 2025 mark a new registration unhealthy if
+/// they notice the end of the old connection after it, and the devices would stay unhealthy (rule 3).
+async fn repeat(registered: Option<Instant>) {
+    match registered {
+        Some(since) => sleep_until(next_repeat(since, Instant::now())).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the next time of 1 s and 10 s after the registration, then every 60 s.
+fn next_repeat(since: Instant, now: Instant) -> Instant {
+    let after = match now.duration_since(since).as_secs() {
+        0 => 1,
+        1..10 => 10,
+        seconds => seconds.saturating_add(60) / 60 * 60,
+    };
+    since + Duration::from_secs(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::VirtualDevice;
+
+    struct Source {
+        advertised: watch::Sender<AdvertisedDevices>,
+        phase: watch::Sender<Phase>,
+        lists: Lists,
+    }
+
+    fn source() -> Source {
+        let advertised = watch::Sender::new(AdvertisedDevices::default());
+        let phase = watch::Sender::new(Phase::default());
+        let lists = Lists::new(advertised.subscribe(), phase.subscribe());
+        Source { advertised, phase, lists }
+    }
+
+    fn set(healthy: &[bool]) -> Vec<VirtualDevice> {
+        healthy.iter().enumerate().map(|(i, &healthy)| VirtualDevice { id: i.to_string(), healthy }).collect()
+    }
+
+    impl Source {
+        /// Returns the list that is available without waiting.
+        async fn now(&mut self) -> Option<Vec<bool>> {
+            let list = tokio::time::timeout(Duration::ZERO, self.lists.next()).await.ok()??;
+            Some(list.devices.iter().map(|device| device.health == "Healthy").collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn list_is_sent_at_once_and_then_on_change() {
+        let mut source = source();
+        assert_eq!(source.now().await, Some(vec![]));
+        assert_eq!(source.now().await, None);
+        source.advertised.send_modify(|a| a.devices = set(&[true, false]));
+        assert_eq!(source.now().await, Some(vec![true, false]));
+        source.advertised.send_modify(|a| a.devices = set(&[true, false]));
+        assert_eq!(source.now().await, None, "an equal list");
+        source.advertised.send_modify(|a| a.resend += 1);
+        assert_eq!(source.now().await, Some(vec![true, false]), "an equal list that is to be sent again");
+        assert_eq!(source.now().await, None);
+    }
+
+    #[tokio::test]
+    async fn closed_resource_sends_an_empty_list_and_ends() {
+        let mut source = source();
+        source.advertised.send_modify(|a| a.devices = set(&[true]));
+        source.now().await;
+        source.advertised.send_modify(|a| a.closed = true);
+        assert_eq!(source.lists.next().await, Some(ListAndWatchResponse::default()));
+        assert_eq!(source.lists.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn dropped_resource_keeps_its_devices() {
+        let mut source = source();
+        source.now().await;
+        drop(source.advertised);
+        assert_eq!(source.lists.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn plugin_ends_with_an_empty_list_or_silently() {
+        let mut source = source();
+        source.advertised.send_modify(|a| a.devices = set(&[true]));
+        let mut other = Lists::new(source.advertised.subscribe(), source.phase.subscribe());
+        other.next().await;
+        source.now().await;
+        source.phase.send_modify(|phase| phase.end = Some(StreamEnd::Empty));
+        assert_eq!(source.lists.next().await, Some(ListAndWatchResponse::default()));
+        assert_eq!(source.lists.next().await, None);
+        source.phase.send_modify(|phase| phase.end = Some(StreamEnd::Silent));
+        assert_eq!(other.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn list_is_repeated_after_1_s_10_s_and_every_minute() {
+        let mut source = source();
+        source.now().await;
+        for seconds in [1, 10, 60, 120] {
+            assert_eq!(source.now().await, None);
+            // Pretends that the plugin was registered long enough ago for the repetition to be due in a moment.
+            let almost = Duration::from_secs(seconds) - Duration::from_millis(20);
+            let since = Instant::now().checked_sub(almost).expect("the machine is up for some minutes");
+            source.phase.send_modify(|phase| phase.registered = Some(since));
+            assert_eq!(source.lists.next().await, Some(ListAndWatchResponse::default()));
+            assert!(since.elapsed().as_secs() >= seconds);
+        }
+    }
+
+    #[test]
+    fn repetition_schedule_has_no_gaps() {
+        let since = Instant::now();
+        let cases = [
+            (0, 1_000),
+            (999, 1_000),
+            (1_000, 10_000),
+            (9_999, 10_000),
+            (10_000, 60_000),
+            (60_000, 120_000),
+            (60_001, 120_000),
+        ];
+        for (now, next) in cases {
+            let due = next_repeat(since, since + Duration::from_millis(now));
+            assert_eq!((due - since).as_millis(), next, "at {now} ms");
+        }
+    }
+}

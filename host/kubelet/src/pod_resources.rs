@@ -1,0 +1,150 @@
+//! A client of the kubelet's PodResources API: which pod uses which device.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use akri_grpc::podresources::pod_resources_lister_client::PodResourcesListerClient;
+use akri_grpc::podresources::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
+use akri_grpc::unix::connect;
+use tokio::time::timeout;
+
+/// Timeout of a request. The kubelet answers from memory.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit on a response, in bytes; the kubelet's own client has the same. It lists all pods with all their CPUs.
+const MAX_RESPONSE: usize = 16 << 20;
+
+/// The name of a pod in its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodName {
+    /// The namespace of the pod.
+    pub namespace: String,
+    /// The name within the namespace.
+    pub name: String,
+}
+
+/// Use of one resource by one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodUse {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
+    /// The extended resource, such as `akri.sh/camera-8120fe`.
+    pub resource: String,
+    /// Device IDs in ascending order.
+    pub ids: Vec<String>,
+}
+
+/// The pods of a node, and their uses of resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodList {
+    /// All pods known to the kubelet.
+    pub pods: BTreeSet<PodName>,
+    /// Uses of the requested resources.
+    pub uses: Vec<PodUse>,
+}
+
+/// The reason for a failed request. It says nothing about which devices are in use.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing listens on the socket.
+    #[error("can't reach the kubelet on {}: {error}", socket.display())]
+    Connect {
+        /// The kubelet's socket.
+        socket: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+    /// The kubelet answered with an error, or with too large a response.
+    #[error("the kubelet did not list pod resources: {}", .0.message())]
+    Refused(Box<tonic::Status>),
+    /// The kubelet did not answer within 5 s.
+    #[error("the kubelet did not list pod resources within {TIMEOUT:?}")]
+    Timeout,
+}
+
+/// Lists pods and their uses of resources whose names begin with `prefix`, by the kubelet's PodResources API v1 on
+/// `pod-resources/kubelet.sock` below its root directory.
+///
+/// # Errors
+/// If there is no kubelet, or it does not answer within 5 s and 16 MiB.
+pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<PodList, Error> {
+    let socket = kubelet_dir.join("pod-resources").join("kubelet.sock");
+    let response = timeout(TIMEOUT, request_list(socket)).await.map_err(|_| Error::Timeout)??;
+    let name = |pod: &PodResources| PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
+    Ok(PodList { pods: response.pod_resources.iter().map(name).collect(), uses: uses(response, prefix) })
+}
+
+async fn request_list(socket: PathBuf) -> Result<ListPodResourcesResponse, Error> {
+    let channel = connect(&socket).await.map_err(|error| Error::Connect { socket, error })?;
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE);
+    let response = client.list(ListPodResourcesRequest {}).await.map_err(|status| Error::Refused(Box::new(status)))?;
+    Ok(response.into_inner())
+}
+
+/// Returns one use for each container and resource. The kubelet groups the devices of a resource by NUMA nodes; the
+/// groups are joined.
+fn uses(response: ListPodResourcesResponse, prefix: &str) -> Vec<PodUse> {
+    let mut all = Vec::new();
+    for pod in response.pod_resources {
+        for container in pod.containers {
+            let mut by_resource: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for devices in container.devices.into_iter().filter(|devices| devices.resource_name.starts_with(prefix)) {
+                by_resource.entry(devices.resource_name).or_default().extend(devices.device_ids);
+            }
+            all.extend(by_resource.into_iter().map(|(resource, mut ids)| {
+                ids.sort_unstable();
+                let (namespace, pod, container) = (pod.namespace.clone(), pod.name.clone(), container.name.clone());
+                PodUse { namespace, pod, container, resource, ids }
+            }));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_grpc::podresources::{ContainerDevices, ContainerResources};
+
+    use super::*;
+
+    fn devices(resource: &str, ids: &[&str]) -> ContainerDevices {
+        let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        ContainerDevices { resource_name: resource.into(), device_ids, topology: None }
+    }
+
+    #[test]
+    fn only_our_resources_are_listed_and_groups_joined() {
+        let container = ContainerResources {
+            name: "c".into(),
+            devices: vec![
+                devices("akri.sh/b", &["2"]),
+                devices("nvidia.com/gpu", &["0"]),
+                devices("akri.sh/a", &["0"]),
+                devices("akri.sh/b", &["1"]),
+                devices("akri.sha/b", &["1"]),
+            ],
+            ..ContainerResources::default()
+        };
+        let pod = PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container] };
+        let listed = uses(ListPodResourcesResponse { pod_resources: vec![pod, PodResources::default()] }, "akri.sh/");
+        let of = |resource: &str, ids: &[&str]| PodUse {
+            namespace: "n".into(),
+            pod: "p".into(),
+            container: "c".into(),
+            resource: resource.into(),
+            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        assert_eq!(listed, [of("akri.sh/a", &["0"]), of("akri.sh/b", &["1", "2"])]);
+    }
+
+    #[tokio::test]
+    async fn absent_kubelet_is_an_error_and_not_an_empty_list() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(list(dir.path(), "akri.sh/").await, Err(Error::Connect { .. })));
+    }
+}

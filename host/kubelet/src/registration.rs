@@ -1,0 +1,245 @@
+//! Keeps one resource registered with the running kubelet.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use akri_grpc::deviceplugin::registration_client::RegistrationClient;
+use akri_grpc::unix::{FileId, connect};
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::kubelet::{KubeletState, KubeletWatch, SOCKET};
+use crate::lists::StreamEnd;
+use crate::resource::{AdvertisedDevices, Resource};
+use crate::server::Server;
+use crate::socket::Sockets;
+use crate::{RegistrationCounts, convert};
+
+/// Maximum number of concurrent registrations.
+const MAX_CONCURRENT: usize = 16;
+/// Timeout of a registration; the kubelet dials back before it answers, with a timeout of 10 s.
+const REGISTER: Duration = Duration::from_secs(10);
+/// First and longest pause after a failed registration.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("can't serve in {}: {error}", dir.display())]
+    Serve { dir: PathBuf, error: io::Error },
+    #[error("can't reach the kubelet: {0}")]
+    Connect(io::Error),
+    #[error("the kubelet refused: {}", .0.message())]
+    Refused(Box<tonic::Status>),
+    #[error("the kubelet did not answer within {REGISTER:?}")]
+    Timeout,
+}
+
+/// The state shared by all plugins.
+pub(super) struct PluginContext {
+    sockets: Arc<Sockets>,
+    watch: KubeletWatch,
+    pub(super) counts: watch::Sender<RegistrationCounts>,
+    registrations: Counter,
+    permits: Semaphore,
+    /// Whether a failure was logged since the last success: a failing kubelet fails for every resource at once.
+    failure_logged: AtomicBool,
+}
+
+impl PluginContext {
+    pub(super) fn new(sockets: Arc<Sockets>, watch: KubeletWatch, registrations: Counter) -> Self {
+        let counts = watch::Sender::new(RegistrationCounts::default());
+        Self {
+            sockets,
+            watch,
+            counts,
+            registrations,
+            permits: Semaphore::new(MAX_CONCURRENT),
+            failure_logged: AtomicBool::new(false),
+        }
+    }
+
+    /// Binds, serves and registers a resource; returns the kubelet it was registered with. Serving comes first: the
+    /// kubelet dials back before it answers.
+    async fn register(&self, resource: &Arc<dyn Resource>) -> Result<(Server, Option<FileId>), Error> {
+        // The semaphore is never closed.
+        let _permit = self.permits.acquire().await.ok();
+        let dir = self.sockets.dir();
+        let id = FileId::of_socket(&dir.join(SOCKET));
+        let kubelet = connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
+        let server = Server::start(&self.sockets, Arc::clone(resource))
+            .map_err(|error| Error::Serve { dir: dir.to_owned(), error })?;
+        let request = convert::register_request(resource.name(), server.name());
+        let failed = match timeout(REGISTER, RegistrationClient::new(kubelet).register(request)).await {
+            Ok(Ok(_)) => {
+                self.failure_logged.store(false, Ordering::Relaxed);
+                server.registered();
+                return Ok((server, id));
+            }
+            Ok(Err(status)) => Error::Refused(Box::new(status)),
+            Err(_) => Error::Timeout,
+        };
+        server.close(StreamEnd::Silent).await;
+        Err(failed)
+    }
+
+    fn failed(&self, resource: &str, error: &Error) {
+        if matches!(error, Error::Connect(_)) {
+            // The watcher checks the kubelet and logs its absence once for all resources.
+            self.watch.recheck.notify_one();
+        } else if !self.failure_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(resource, %error, "registration failed; retrying, further failures are logged at debug level");
+            return;
+        }
+        tracing::debug!(resource, %error, "registration failed");
+    }
+}
+
+/// Increments one of the [`RegistrationCounts`] while it lives.
+struct Count<'c>(&'c watch::Sender<RegistrationCounts>, fn(&mut RegistrationCounts) -> &mut usize);
+
+impl<'c> Count<'c> {
+    fn up(counts: &'c watch::Sender<RegistrationCounts>, which: fn(&mut RegistrationCounts) -> &mut usize) -> Self {
+        counts.send_modify(|counts| *which(counts) += 1);
+        Self(counts, which)
+    }
+}
+
+impl Drop for Count<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|counts| *(self.1)(counts) -= 1);
+    }
+}
+
+/// The signals that end a plugin. Only an explicit close makes the kubelet forget the devices: a task that stops or
+/// panics keeps them.
+struct EndSignals {
+    ended: Option<StreamEnd>,
+    close: oneshot::Receiver<()>,
+    advertised: watch::Receiver<AdvertisedDevices>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl EndSignals {
+    /// Waits for the end of the plugin. Once it has returned, it returns at once.
+    async fn wait(&mut self) -> StreamEnd {
+        if let Some(end) = self.ended {
+            return end;
+        }
+        let removed = tokio::select! {
+            biased;
+            closed = &mut self.close => closed.is_ok(),
+            closed = self.advertised.wait_for(|advertised| advertised.closed) => closed.is_ok(),
+            _ = self.shutdown.wait_for(|shutdown| *shutdown) => false,
+        };
+        *self.ended.insert(if removed { StreamEnd::Empty } else { StreamEnd::Silent })
+    }
+}
+
+/// The task that keeps one resource registered.
+pub(super) struct Registration {
+    common: Arc<PluginContext>,
+    resource: Arc<dyn Resource>,
+    state: watch::Receiver<KubeletState>,
+    ending: EndSignals,
+}
+
+impl Registration {
+    pub(super) fn new(
+        common: Arc<PluginContext>,
+        resource: Arc<dyn Resource>,
+        close: oneshot::Receiver<()>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        let state = common.watch.state.clone();
+        let ending = EndSignals { ended: None, close, advertised: resource.advertised(), shutdown };
+        Self { common, resource, state, ending }
+    }
+
+    /// Runs until the resource, its plugin or the agent ends.
+    pub(super) async fn run(mut self) {
+        let common = Arc::clone(&self.common);
+        let _wanted = Count::up(&common.counts, |counts| &mut counts.wanted);
+        let mut pause = FIRST_PAUSE;
+        while let kubelet @ Some(_) = self.kubelet().await {
+            let registered = tokio::select! {
+                biased;
+                _ = self.ending.wait() => return,
+                registered = common.register(&self.resource) => registered,
+            };
+            match registered {
+                Ok((server, kubelet)) => {
+                    pause = FIRST_PAUSE;
+                    common.registrations.inc();
+                    let registered = Count::up(&common.counts, |counts| &mut counts.registered);
+                    let end = self.wait_until_void(&server, kubelet).await;
+                    drop(registered);
+                    server.close(end.unwrap_or(StreamEnd::Silent)).await;
+                    if end.is_some() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    common.failed(self.resource.name(), &error);
+                    self.wait(jitter(pause), kubelet).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits for a kubelet; returns `None` when the plugin ends.
+    async fn kubelet(&mut self) -> Option<FileId> {
+        tokio::select! {
+            biased;
+            _ = self.ending.wait() => None,
+            seen = self.state.wait_for(|state| state.kubelet.is_some()) => seen.ok()?.kubelet,
+        }
+    }
+
+    /// Waits until a registration is void. Returns the reason if the plugin ends, `None` if the kubelet restarted, the
+    /// socket was lost or the kubelet closed its stream.
+    async fn wait_until_void(&mut self, server: &Server, kubelet: Option<FileId>) -> Option<StreamEnd> {
+        let state = &mut self.state;
+        let again = async {
+            // Check first: the kubelet may have stopped during the registration.
+            while !server.is_lost() && !is_other(state.borrow_and_update().kubelet, kubelet) {
+                if state.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            end = self.ending.wait() => Some(end),
+            () = again => None,
+            () = server.stream_missing() => None,
+        }
+    }
+
+    /// Waits for the pause, the end of the plugin or another kubelet.
+    async fn wait(&mut self, pause: Duration, kubelet: Option<FileId>) {
+        tokio::select! {
+            _ = self.ending.wait() => {}
+            _ = self.state.wait_for(|state| is_other(state.kubelet, kubelet)) => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// Returns whether there is a kubelet other than this one.
+fn is_other(now: Option<FileId>, kubelet: Option<FileId>) -> bool {
+    now.is_some() && now != kubelet
+}
+
+/// Returns a random pause between half and all of the given one, so that many resources do not register at once.
+fn jitter(pause: Duration) -> Duration {
+    let share = RandomState::new().build_hasher().finish() % 512;
+    pause * u32::try_from(512 + share).unwrap_or(1024) / 1024
+}

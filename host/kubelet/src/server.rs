@@ -1,0 +1,96 @@
+//! The gRPC server of one resource on its own socket.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_grpc::deviceplugin::device_plugin_server::DevicePluginServer;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::lists::{StreamEnd, Streams};
+use crate::resource::Resource;
+use crate::service::{CALL_TIMEOUT, Service};
+use crate::socket::{PluginSocket, Sockets, incoming};
+
+/// Limit on a request, in bytes: 4,096 IDs of 256 bytes and their encoding.
+const MAX_REQUEST: usize = 2 << 20;
+/// Limit on the streams of one connection; a kubelet opens two or three.
+const STREAMS: u32 = 64;
+/// Time for calls in flight to end. Only a peer that does not read takes longer.
+const DRAIN: Duration = Duration::from_secs(3);
+/// Time that a registration may go without a ListAndWatch stream: first until the kubelet has dialled back, which has a
+/// timeout of 10 s, later shorter, because only a stopping or failing kubelet closes the stream.
+const FIRST_STREAM: Duration = Duration::from_secs(12);
+const NO_STREAM: Duration = Duration::from_secs(1);
+
+/// A device plugin server. Dropping it ends its streams silently, without waiting.
+pub(super) struct Server {
+    socket: PluginSocket,
+    streams: Arc<Streams>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Binds a new socket and serves the resource on it.
+    pub(super) fn start(sockets: &Arc<Sockets>, resource: Arc<dyn Resource>) -> io::Result<Self> {
+        let (socket, listener) = sockets.bind(resource.name())?;
+        let streams = Arc::new(Streams::default());
+        let service = DevicePluginServer::new(Service { resource, streams: Arc::clone(&streams), limit: CALL_TIMEOUT })
+            .max_decoding_message_size(MAX_REQUEST);
+        let (stop, stopped) = oneshot::channel();
+        let server = tonic::transport::Server::builder().max_concurrent_streams(STREAMS).add_service(service);
+        let task = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            if let Err(error) = server.serve_with_incoming_shutdown(incoming(listener), stopped).await {
+                tracing::warn!(%error, "a device plugin server failed");
+            }
+        });
+        Ok(Self { socket, streams, stop: Some(stop), task })
+    }
+
+    /// Returns the name of the socket, by which the kubelet finds it.
+    pub(super) fn name(&self) -> &str {
+        self.socket.name()
+    }
+
+    /// Starts the repetitions of rule 3.
+    pub(super) fn registered(&self) {
+        self.streams.phase.send_modify(|phase| phase.registered = Some(Instant::now()));
+    }
+
+    /// Returns whether the socket file was removed or replaced.
+    pub(super) fn is_lost(&self) -> bool {
+        self.socket.is_lost()
+    }
+
+    /// Waits until the kubelet has no ListAndWatch stream although it should.
+    pub(super) async fn stream_missing(&self) {
+        // The result does not matter: either a stream was opened, or the loop finds that none is.
+        let _ = timeout(FIRST_STREAM, self.streams.opened.notified()).await;
+        loop {
+            self.streams.phase.closed().await;
+            sleep(NO_STREAM).await;
+            if self.streams.phase.receiver_count() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Ends the streams, then the connections, and removes the socket. Takes 3 s at most.
+    pub(super) async fn close(mut self, end: StreamEnd) {
+        self.streams.phase.send_modify(|phase| phase.end = Some(end));
+        drop(self.stop.take());
+        if timeout(DRAIN, &mut self.task).await.is_err() {
+            tracing::debug!("leaving a kubelet connection whose peer does not read");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.streams.phase.send_modify(|phase| _ = phase.end.get_or_insert(StreamEnd::Silent));
+    }
+}

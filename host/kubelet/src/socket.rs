@@ -1,0 +1,155 @@
+//! Our sockets in the kubelet's directory: names, ownership and incoming connections.
+
+use std::collections::HashSet;
+use std::collections::hash_map::{DefaultHasher, RandomState};
+use std::fs;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use akri_grpc::unix::{Filter, OwnSocket};
+use futures::Stream;
+use futures::stream::unfold;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+/// Limit on connections to one socket; a kubelet opens one.
+const CONNECTIONS: usize = 16;
+
+/// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The sockets of this process in the kubelet's directory.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    dir: PathBuf,
+    nonce: u32,
+    generation: AtomicU32,
+    /// File names.
+    bound: Mutex<HashSet<String>>,
+}
+
+impl Sockets {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        Self { dir, nonce: (random >> 32) as u32, generation: AtomicU32::new(0), bound: Mutex::default() }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Binds a new socket for a resource and listens on it.
+    pub(super) fn bind(self: &Arc<Self>, resource: &str) -> io::Result<(PluginSocket, UnixListener)> {
+        let name = self.next_name(resource);
+        let path = self.dir.join(&name);
+        let listener = UnixListener::bind(&path)?;
+        let file = OwnSocket::new(path)?;
+        self.bound().insert(name.clone());
+        Ok((PluginSocket { name, file, sockets: Arc::clone(self) }, listener))
+    }
+
+    /// Returns a name that is unique in this process and, by a nonce, on the node. It has at most 32 bytes, since the
+    /// path must stay below 108 (`sun_path`, unix(7)).
+    fn next_name(&self, resource: &str) -> String {
+        let mut hasher = DefaultHasher::new();
+        resource.hash(&mut hasher);
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        format!("akri-{:04x}-{:08x}-{generation:x}.sock", hasher.finish() >> 48, self.nonce)
+    }
+
+    /// Returns whether files of ours are missing in the directory. Compares names, so that one listing covers all
+    /// sockets.
+    pub(super) fn any_missing(&self) -> bool {
+        let mut missing = self.bound().clone();
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            entry.file_name().to_str().map(|name| missing.remove(name));
+        }
+        !missing.is_empty()
+    }
+
+    fn bound(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The socket of one plugin, removed on drop.
+#[derive(Debug)]
+pub(super) struct PluginSocket {
+    name: String,
+    file: OwnSocket,
+    sockets: Arc<Sockets>,
+}
+
+impl PluginSocket {
+    /// Returns the file's name in the kubelet's directory.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether the path no longer leads to this socket.
+    pub(super) fn is_lost(&self) -> bool {
+        self.file.is_lost()
+    }
+}
+
+impl Drop for PluginSocket {
+    fn drop(&mut self) {
+        self.sockets.bound().remove(&self.name);
+    }
+}
+
+/// Returns a stream of incoming connections, filtered. At the limit, new connections wait.
+pub(super) fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Filter<UnixStream>>> {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    unfold((listener, room), |(listener, room)| async {
+        let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+        let accepted = listener.accept().await;
+        if accepted.is_err() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        Some((accepted.map(|(stream, _)| Filter::counted(stream, permit)), (listener, room)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_unique_by_resource_and_process() {
+        let (one, other) = (Sockets::new("a".into()), Sockets::new("a".into()));
+        let name = |sockets: &Sockets, resource| sockets.next_name(resource);
+        let names =
+            [name(&one, "akri.sh/a"), name(&one, "akri.sh/a"), name(&one, "akri.sh/b"), name(&other, "akri.sh/a")];
+        for (i, name) in names.iter().enumerate() {
+            assert!(name.len() <= 32 && !names[..i].contains(name), "{name}");
+        }
+        one.generation.store(u32::MAX, Ordering::Relaxed);
+        assert!(name(&one, "akri.sh/a").len() <= 32);
+    }
+
+    #[tokio::test]
+    async fn socket_is_removed_with_its_owner_unless_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let sockets = Arc::new(Sockets::new(dir.path().to_owned()));
+        let (own, _listener) = sockets.bind("akri.sh/a").unwrap();
+        let path = dir.path().join(own.name());
+        assert!(!own.is_lost() && !sockets.any_missing());
+        drop(own);
+        assert!(!path.exists() && !sockets.any_missing());
+
+        let (own, _listener) = sockets.bind("akri.sh/a").unwrap();
+        let path = dir.path().join(own.name());
+        // Kept under another name, so that the file system can't reuse its inode for the new socket.
+        fs::rename(&path, dir.path().join("other")).unwrap();
+        assert!(own.is_lost() && sockets.any_missing());
+        let _other = UnixListener::bind(&path).unwrap();
+        assert!(own.is_lost());
+        drop(own);
+        assert!(path.exists());
+    }
+}

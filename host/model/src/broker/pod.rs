@@ -1,0 +1,310 @@
+//! The states of a Pod broker on one node of an Instance, and what follows from each (rule 52).
+
+/// First pause after a broker has ended; it doubles with each further one.
+const FIRST: i64 = 10;
+
+/// Longest pause.
+const LONGEST: i64 = 300;
+
+/// A broker that ran for so long and ended starts again with the first pause.
+const RESET: i64 = 600;
+
+/// Seconds that a broker has to be ready before the next one is replaced: one that crashes at once must not count.
+const SETTLED: i64 = 5;
+
+/// The phase of a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Not all containers have been started.
+    Pending,
+    /// Containers run or are being restarted.
+    Running,
+    /// All containers have ended, or the kubelet has refused or evicted the Pod: it will not run again.
+    Ended,
+}
+
+/// Why a Pod does not run, as Kubernetes says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reason {
+    /// A CamelCase word.
+    pub word: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// A Pod as the API server shows it. Times are Unix seconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Its controller is this Instance, by UID.
+    pub is_owned: bool,
+    /// It has a deletion timestamp.
+    pub is_deleting: bool,
+    /// The hash of the spec it was created with.
+    pub hash: String,
+    /// Brokers that ended before it, without a reset.
+    pub failures: u32,
+    /// How far it is.
+    pub phase: Phase,
+    /// Since when it is ready, if it is.
+    pub ready_since: Option<i64>,
+    /// Restarts of its containers.
+    pub restarts: u32,
+    /// When it was started.
+    pub started: i64,
+    /// When it ended, if it did.
+    pub ended: i64,
+    /// Why it does not run.
+    pub reason: Reason,
+}
+
+impl Observed {
+    /// Whether it has been ready for long enough to count on.
+    fn is_settled(&self, now: i64) -> bool {
+        self.ready_since.is_some_and(|since| now >= since + SETTLED)
+    }
+
+    fn is_failing(&self) -> bool {
+        self.phase == Phase::Ended || self.ready_since.is_none() && self.restarts > 0
+    }
+}
+
+/// A pause after a broker has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// When the next one is created.
+    pub until: i64,
+    /// Brokers that have ended in a row.
+    pub failures: u32,
+}
+
+impl Backoff {
+    fn after(pod: &Observed, now: i64) -> Self {
+        let ended = pod.ended.min(now); // a node's clock may be ahead
+        let failures = if ended - pod.started >= RESET { 1 } else { pod.failures.saturating_add(1) };
+        let pause = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST);
+        Self { until: ended + pause, failures }
+    }
+}
+
+/// The state of the broker of an Instance on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodState {
+    /// There is none. It may have been requested already: creating it again by name changes nothing.
+    Absent,
+    /// A Pod of its name belongs to another owner. It is waited for, never adopted (rule 51).
+    NameTaken,
+    /// Its containers are being started, or are not ready. That is never ended for being slow.
+    Starting {
+        /// It has crashed before.
+        is_failing: bool,
+        /// When it will have been ready for long enough, if it is ready.
+        settled_at: Option<i64>,
+    },
+    /// It is ready, and has been for a while.
+    Running,
+    /// It has ended, and the next one is created later.
+    Backoff(Backoff),
+    /// Its spec is not the wanted one any more.
+    Outdated {
+        /// It works as it is, so that replacing it is a disruption.
+        is_running: bool,
+    },
+    /// No broker is wanted here.
+    Unwanted,
+    /// It is being deleted; the slot is free when it is gone.
+    Deleting,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodStep {
+    /// Nothing before something changes.
+    Wait,
+    /// Nothing before that time.
+    WaitUntil(i64),
+    /// Create it.
+    Create,
+    /// Delete it.
+    Delete,
+    /// Delete it if the rollout of its Configuration allows (rule 57).
+    Replace,
+    /// Delete it; the next one has seen that many failures.
+    Retry {
+        /// Brokers that have ended in a row.
+        failures: u32,
+    },
+}
+
+impl PodState {
+    /// Classifies a Pod; `wanted` is the hash of the spec that is wanted here, if any.
+    pub fn of(wanted: Option<&str>, pod: Option<&Observed>, now: i64) -> Self {
+        let Some(pod) = pod else { return Self::Absent };
+        let Some(wanted) = wanted.filter(|_| pod.is_owned) else {
+            return if !pod.is_owned {
+                Self::NameTaken
+            } else if pod.is_deleting {
+                Self::Deleting
+            } else {
+                Self::Unwanted
+            };
+        };
+        if pod.is_deleting {
+            return Self::Deleting;
+        }
+        if pod.hash != wanted {
+            return Self::Outdated { is_running: pod.ready_since.is_some() };
+        }
+        if pod.phase == Phase::Ended {
+            return Self::Backoff(Backoff::after(pod, now));
+        }
+        if pod.is_settled(now) {
+            return Self::Running;
+        }
+        Self::Starting { is_failing: pod.is_failing(), settled_at: pod.ready_since.map(|since| since + SETTLED) }
+    }
+
+    /// What follows, for a node where a broker `is_wanted` or not.
+    pub fn step(self, is_wanted: bool, now: i64) -> PodStep {
+        match self {
+            Self::Absent if is_wanted => PodStep::Create,
+            Self::Backoff(Backoff { until, failures }) if now >= until => PodStep::Retry { failures },
+            Self::Backoff(Backoff { until, .. }) => PodStep::WaitUntil(until),
+            Self::Starting { settled_at: Some(at), .. } => PodStep::WaitUntil(at),
+            Self::Outdated { is_running: true } => PodStep::Replace,
+            Self::Outdated { is_running: false } | Self::Unwanted => PodStep::Delete,
+            Self::Absent | Self::NameTaken | Self::Starting { .. } | Self::Running | Self::Deleting => PodStep::Wait,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pod() -> Observed {
+        Observed {
+            uid: "u".into(),
+            is_owned: true,
+            is_deleting: false,
+            hash: "new".into(),
+            failures: 0,
+            phase: Phase::Running,
+            ready_since: Some(100),
+            restarts: 0,
+            started: 90,
+            ended: 0,
+            reason: Reason::default(),
+        }
+    }
+
+    fn ended(started: i64, ended: i64, failures: u32) -> Observed {
+        Observed { phase: Phase::Ended, ready_since: None, started, ended, failures, ..pod() }
+    }
+
+    #[test]
+    fn states_and_their_steps() {
+        let starting = PodState::Starting { is_failing: false, settled_at: None };
+        let crashed = PodState::Starting { is_failing: true, settled_at: None };
+        let pending = Observed { phase: Phase::Pending, ready_since: None, ..pod() };
+        let outdated = |pod: Observed| Observed { hash: "old".into(), ..pod };
+        let foreign = Observed { is_owned: false, ..pod() };
+        for (what, pod, state, step) in [
+            ("none", None, PodState::Absent, PodStep::Create),
+            ("of another owner", Some(foreign.clone()), PodState::NameTaken, PodStep::Wait),
+            (
+                "of another owner that is being deleted",
+                Some(Observed { is_deleting: true, ..foreign }),
+                PodState::NameTaken,
+                PodStep::Wait,
+            ),
+            ("being deleted", Some(Observed { is_deleting: true, ..pod() }), PodState::Deleting, PodStep::Wait),
+            ("pending, however long", Some(pending.clone()), starting, PodStep::Wait),
+            ("crashing", Some(Observed { restarts: 3, ready_since: None, ..pod() }), crashed, PodStep::Wait),
+            (
+                "ready for a moment",
+                Some(Observed { ready_since: Some(198), ..pod() }),
+                PodState::Starting { is_failing: false, settled_at: Some(203) },
+                PodStep::WaitUntil(203),
+            ),
+            ("ready", Some(pod()), PodState::Running, PodStep::Wait),
+            ("outdated", Some(outdated(pod())), PodState::Outdated { is_running: true }, PodStep::Replace),
+            (
+                "outdated and never ran",
+                Some(outdated(pending)),
+                PodState::Outdated { is_running: false },
+                PodStep::Delete,
+            ),
+            (
+                "outdated and ended",
+                Some(outdated(ended(100, 199, 5))),
+                PodState::Outdated { is_running: false },
+                PodStep::Delete,
+            ),
+            (
+                "just ended",
+                Some(ended(100, 199, 0)),
+                PodState::Backoff(Backoff { until: 209, failures: 1 }),
+                PodStep::WaitUntil(209),
+            ),
+            (
+                "ended a while ago",
+                Some(ended(100, 190, 0)),
+                PodState::Backoff(Backoff { until: 200, failures: 1 }),
+                PodStep::Retry { failures: 1 },
+            ),
+        ] {
+            let found = PodState::of(Some("new"), pod.as_ref(), 200);
+            assert_eq!(found, state, "{what}");
+            assert_eq!(found.step(true, 200), step, "{what}");
+        }
+    }
+
+    #[test]
+    fn unwanted_broker_is_deleted_whatever_its_state() {
+        for pod in [pod(), ended(0, 1, 9), Observed { hash: "old".into(), ..pod() }] {
+            let state = PodState::of(None, Some(&pod), 200);
+            assert_eq!((state, state.step(false, 200)), (PodState::Unwanted, PodStep::Delete));
+        }
+        let foreign = Observed { is_owned: false, ..pod() };
+        assert_eq!(PodState::of(None, Some(&foreign), 200).step(false, 200), PodStep::Wait, "not ours to delete");
+        assert_eq!(PodState::of(None, None, 200).step(false, 200), PodStep::Wait);
+    }
+
+    #[test]
+    fn pause_doubles_to_five_minutes_and_resets_after_ten() {
+        let pauses: Vec<i64> = (0..8).map(|failures| Backoff::after(&ended(0, 5, failures), 5).until - 5).collect();
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300, 300]);
+        assert_eq!(Backoff::after(&ended(0, 600, 6), 600), Backoff { until: 610, failures: 1 });
+        assert_eq!(Backoff::after(&ended(0, 599, 6), 599).failures, 7);
+    }
+
+    #[test]
+    fn clock_that_is_ahead_does_not_prolong_the_pause() {
+        assert_eq!(Backoff::after(&ended(0, 5000, 0), 100).until, 110);
+    }
+
+    proptest! {
+        /// However Pods come and go, a broker that always ends is created at most so often.
+        #[test]
+        fn brokers_that_always_end_are_no_storm(lifetime in 0i64..500) {
+            let (mut now, mut failures, mut created) = (0, 0, 0);
+            while now < 86_400 {
+                created += 1;
+                let pod = ended(now, now + lifetime, failures);
+                now += lifetime;
+                while let PodStep::WaitUntil(until) = PodState::of(Some("new"), Some(&pod), now).step(true, now) {
+                    now = until;
+                }
+                let PodStep::Retry { failures: next } = PodState::of(Some("new"), Some(&pod), now).step(true, now) else {
+                    panic!("a broker that ended is retried");
+                };
+                failures = next;
+            }
+            prop_assert!(created <= 86_400 / (300 + lifetime) + 6, "{created}");
+        }
+    }
+}

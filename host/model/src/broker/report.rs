@@ -1,0 +1,257 @@
+//! What people see of the brokers of an Instance or a Configuration: how many should run, how many do, and why not.
+
+use std::collections::BTreeMap;
+
+use super::pod::{Observed, PodState, Reason};
+use super::{Counts, JobState, Rollout};
+use crate::summary::{Truth, Verdict};
+
+/// The type of the condition.
+const CONDITION: &str = "BrokersReady";
+
+/// The broker of an Instance on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerReport<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// Its state.
+    pub state: PodState,
+    /// The Pod, if there is one.
+    pub pod: Option<&'a Observed>,
+}
+
+/// The Job of an Instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobReport {
+    /// Its name.
+    pub name: String,
+    /// Its state; none if it was deleted.
+    pub state: Option<JobState>,
+    /// What Kubernetes says of a Job that failed.
+    pub reason: Reason,
+}
+
+/// The brokers of an Instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Brokers<'a> {
+    /// The Configuration runs nothing for its devices.
+    None,
+    /// Pods on the nodes where they are wanted.
+    Pods(Vec<BrokerReport<'a>>),
+    /// A Job.
+    Job(JobReport),
+}
+
+/// Returns the counts and the condition of the brokers of an Instance. `error` is why something could not be done.
+pub fn summarize(brokers: &Brokers<'_>, error: Option<&Reason>) -> (Counts, Option<Verdict>) {
+    let (counts, reason) = match brokers {
+        Brokers::None => return (Counts::default(), error.map(|reason| verdict(Truth::False, reason))),
+        Brokers::Pods(pods) => (count(pods), pods.iter().find_map(why_not)),
+        Brokers::Job(job) => job_summary(job),
+    };
+    let verdict = match (error, reason) {
+        (Some(reason), _) => verdict(Truth::False, reason),
+        (None, Some(reason)) => verdict(Truth::False, &reason),
+        (None, None) => verdict(Truth::True, &good(brokers, counts)),
+    };
+    (counts, Some(verdict))
+}
+
+/// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready.
+pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> Verdict {
+    let total = rollout.total();
+    let Some((instance, first)) = problems.iter().next() else {
+        let message = format!("{} brokers run", total.running);
+        return verdict(Truth::True, &reason("Running", message));
+    };
+    let count = problems.len();
+    let message = format!("{count} Instances are not served, such as {instance}: {}", first.message);
+    if rollout.is_stopped() {
+        let outdated = total.outdated;
+        let message =
+            format!("a new broker fails, {outdated} brokers keep the previous spec until it works; {message}");
+        return verdict(Truth::False, &reason("RolloutStopped", message));
+    }
+    verdict(Truth::False, &Reason { word: first.word.clone(), message })
+}
+
+fn good(brokers: &Brokers<'_>, counts: Counts) -> Reason {
+    match brokers {
+        Brokers::Job(job) if job.state == Some(JobState::Active) => {
+            reason("JobActive", format!("Job {} runs", job.name))
+        }
+        Brokers::Job(job) if job.state.is_none() => reason(
+            "JobDeleted",
+            format!("Job {} was created and does not exist any more; it is not run again", job.name),
+        ),
+        Brokers::Job(job) => reason("JobComplete", format!("Job {} has completed", job.name)),
+        _ if counts.desired == 0 => reason("NoNodes", "no node needs a broker".to_owned()),
+        _ => reason("Running", String::new()),
+    }
+}
+
+fn job_summary(job: &JobReport) -> (Counts, Option<Reason>) {
+    let running = usize::from(job.state == Some(JobState::Active));
+    let counts = Counts { desired: running, running, available: running, ..Counts::default() };
+    let failed = (job.state == Some(JobState::Failed)).then(|| {
+        let message = format!("Job {} has failed: {}: {}", job.name, job.reason.word, job.reason.message);
+        reason("JobFailed", message)
+    });
+    (counts, failed)
+}
+
+fn count(pods: &[BrokerReport<'_>]) -> Counts {
+    let of = |test: fn(&PodState) -> bool| pods.iter().filter(|pod| test(&pod.state)).count();
+    let ready = |pod: &&BrokerReport<'_>| {
+        let is_up = !matches!(pod.state, PodState::Deleting | PodState::NameTaken | PodState::Backoff(_));
+        is_up && pod.pod.is_some_and(|pod| pod.ready_since.is_some())
+    };
+    Counts {
+        desired: pods.len(),
+        running: pods.iter().filter(ready).count(),
+        available: of(|state| matches!(state, PodState::Running | PodState::Outdated { is_running: true })),
+        outdated: of(|state| matches!(state, PodState::Outdated { is_running: true })),
+        failing: of(|state| matches!(state, PodState::Backoff(_) | PodState::Starting { is_failing: true, .. })),
+    }
+}
+
+/// Why a broker does not run, if it does not.
+fn why_not(broker: &BrokerReport<'_>) -> Option<Reason> {
+    let node = broker.node;
+    let said = broker.pod.map(|pod| &pod.reason).filter(|said| !said.word.is_empty());
+    let because = said.map(|said| format!(": {}: {}", said.word, said.message)).unwrap_or_default();
+    match broker.state {
+        PodState::Running
+        | PodState::Starting { settled_at: Some(_), .. }
+        | PodState::Outdated { is_running: true } => None,
+        PodState::Absent => Some(reason("Creating", format!("{node}: the broker is being created"))),
+        PodState::Deleting => Some(reason("Replacing", format!("{node}: the previous broker is being deleted"))),
+        PodState::NameTaken => {
+            let message = format!("{node}: a Pod of the broker's name belongs to another owner; it is waited for");
+            Some(reason("NameTaken", message))
+        }
+        PodState::Backoff(backoff) => {
+            let message = format!("{node}: the broker has ended {} times in a row{because}", backoff.failures);
+            Some(reason("Backoff", message))
+        }
+        PodState::Starting { is_failing: true, .. } => {
+            Some(reason("Crashing", format!("{node}: the broker crashes{because}")))
+        }
+        PodState::Starting { .. } | PodState::Outdated { .. } | PodState::Unwanted => {
+            Some(reason("Pending", format!("{node}: the broker does not run yet{because}")))
+        }
+    }
+}
+
+fn reason(word: &str, message: String) -> Reason {
+    Reason { word: word.to_owned(), message }
+}
+
+fn verdict(truth: Truth, reason: &Reason) -> Verdict {
+    Verdict::new(CONDITION, truth, &reason.word, &reason.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Backoff, Phase};
+
+    fn pod(ready_since: Option<i64>, word: &str) -> Observed {
+        Observed {
+            uid: "u".into(),
+            is_owned: true,
+            is_deleting: false,
+            hash: "h".into(),
+            failures: 0,
+            phase: Phase::Running,
+            ready_since,
+            restarts: 0,
+            started: 0,
+            ended: 0,
+            reason: Reason { word: word.into(), message: "because".into() },
+        }
+    }
+
+    fn condition(states: &[PodState]) -> (Counts, String) {
+        let (ready, waiting) = (pod(Some(1), ""), pod(None, "Unschedulable"));
+        let report = |state: &PodState| {
+            let pod = match state {
+                PodState::Absent => None,
+                PodState::Running | PodState::Outdated { is_running: true } => Some(&ready),
+                _ => Some(&waiting),
+            };
+            BrokerReport { node: "node-a", state: *state, pod }
+        };
+        let (counts, verdict) = summarize(&Brokers::Pods(states.iter().map(report).collect()), None);
+        let verdict = verdict.unwrap();
+        (counts, format!("{} {}: {}", verdict.truth.as_str(), verdict.reason, verdict.message))
+    }
+
+    #[test]
+    fn first_broker_that_does_not_run_says_why() {
+        let backoff = PodState::Backoff(Backoff { until: 9, failures: 3 });
+        let starting = PodState::Starting { is_failing: false, settled_at: None };
+        for (states, expected) in [
+            (&[PodState::Running][..], "True Running: "),
+            (&[], "True NoNodes: no node needs a broker"),
+            (
+                &[PodState::Running, starting],
+                "False Pending: node-a: the broker does not run yet: Unschedulable: because",
+            ),
+            (&[backoff], "False Backoff: node-a: the broker has ended 3 times in a row: Unschedulable: because"),
+            (&[PodState::Absent], "False Creating: node-a: the broker is being created"),
+            (&[PodState::Deleting], "False Replacing: node-a: the previous broker is being deleted"),
+        ] {
+            assert_eq!(condition(states).1, expected);
+        }
+    }
+
+    #[test]
+    fn brokers_are_counted_for_the_rollout() {
+        let states = [
+            PodState::Running,
+            PodState::Outdated { is_running: true },
+            PodState::Starting { is_failing: true, settled_at: None },
+            PodState::Absent,
+            PodState::Backoff(Backoff { until: 9, failures: 1 }),
+        ];
+        let expected = Counts { desired: 5, running: 2, available: 2, outdated: 1, failing: 2 };
+        assert_eq!(condition(&states).0, expected);
+    }
+
+    #[test]
+    fn job_says_how_it_ended() {
+        for (state, expected) in [
+            (Some(JobState::Active), "True JobActive"),
+            (Some(JobState::Complete), "True JobComplete"),
+            (Some(JobState::Failed), "False JobFailed"),
+            (None, "True JobDeleted"),
+        ] {
+            let job = JobReport { name: "cam-1-1-job".into(), state, reason: Reason::default() };
+            let verdict = summarize(&Brokers::Job(job), None).1.unwrap();
+            assert_eq!(format!("{} {}", verdict.truth.as_str(), verdict.reason), expected);
+        }
+    }
+
+    #[test]
+    fn configuration_names_an_instance_that_is_not_served() {
+        let mut rollout = Rollout::default();
+        let problem = Reason { word: "Pending".into(), message: "node-a: not yet".into() };
+        let problems = BTreeMap::from([("cam-1".to_owned(), problem)]);
+        rollout.update("cam-2", Counts { desired: 1, running: 1, available: 1, outdated: 1, failing: 0 });
+        assert_eq!(summarize_all(&rollout, &BTreeMap::new()).message, "1 brokers run");
+        let verdict = summarize_all(&rollout, &problems);
+        assert_eq!((verdict.truth, verdict.reason.as_str()), (Truth::False, "Pending"));
+        assert_eq!(verdict.message, "1 Instances are not served, such as cam-1: node-a: not yet");
+        rollout.update("cam-1", Counts { desired: 1, failing: 1, ..Counts::default() });
+        assert_eq!(summarize_all(&rollout, &problems).reason, "RolloutStopped");
+    }
+
+    #[test]
+    fn error_of_the_api_server_wins() {
+        let error = Reason { word: "Refused".into(), message: "unknown field".into() };
+        let (_, verdict) = summarize(&Brokers::None, Some(&error));
+        assert_eq!(verdict.unwrap().message, "unknown field");
+        assert_eq!(summarize(&Brokers::None, None).1, None);
+    }
+}

@@ -1,0 +1,443 @@
+//! From the opaque specs of a Configuration to the objects that are created (rules 38 and 54). What is not of the expected
+//! shape is left as it is: the API server says what is wrong with it better than this could.
+
+use blake2::Blake2b;
+use blake2::digest::consts::U8;
+use serde_json::{Map, Value, json};
+
+use super::names::{label_value, pod_name};
+use crate::names::{RESOURCE_PREFIX, hex, resource_name};
+
+/// Stands for the Instance's resource in the limits and requests of a broker.
+pub const PLACEHOLDER: &str = "{{PLACEHOLDER}}";
+
+/// Annotation of a broker Pod: the hash of the spec it was created with.
+pub const BROKER_HASH: &str = "akri.sh/broker-hash";
+
+/// Annotation of a broker Pod: how many ended before it.
+pub const FAILURES: &str = "akri.sh/broker-failures";
+
+/// Annotation of an Instance: the Job that was last created for it.
+pub const JOB_RECORD: &str = "akri.sh/broker-job";
+
+/// Label of all objects that the controller makes.
+pub const SELECTOR: (&str, &str) = ("controller", "akri.sh");
+
+/// Label: the Configuration's name.
+pub const CONFIGURATION_LABEL: &str = "akri.sh/configuration";
+
+/// Label: the Instance's name.
+pub const INSTANCE_LABEL: &str = "akri.sh/instance";
+
+const NODE_LABEL: &str = "akri.sh/target-node";
+
+/// An opaque object.
+pub type Manifest = Map<String, Value>;
+
+/// The owner of an object, by UID.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner<'a> {
+    /// `Instance` or `Configuration`.
+    pub kind: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
+impl Owner<'_> {
+    pub(super) fn reference(self) -> Value {
+        json!({
+            "apiVersion": "akri.sh/v0", "kind": self.kind, "name": self.name, "uid": self.uid,
+            "controller": true, "blockOwnerDeletion": false,
+        })
+    }
+}
+
+/// The Instance that a broker is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+    /// Its Configuration's name.
+    pub configuration: &'a str,
+    /// Whether many nodes see the device.
+    pub shared: bool,
+}
+
+impl<'a> Target<'a> {
+    /// The owner reference of what is made for it.
+    pub fn owner(&self) -> Owner<'a> {
+        Owner { kind: "Instance", name: self.name, uid: self.uid }
+    }
+
+    fn labels(&self, app: &str) -> Manifest {
+        let mut labels = self.template_labels();
+        labels.insert("app".to_owned(), label_value(app).into());
+        labels
+    }
+
+    fn template_labels(&self) -> Manifest {
+        let mut labels = Map::new();
+        labels.insert(SELECTOR.0.to_owned(), SELECTOR.1.into());
+        labels.insert(CONFIGURATION_LABEL.to_owned(), label_value(self.configuration).into());
+        labels.insert(INSTANCE_LABEL.to_owned(), label_value(self.name).into());
+        labels
+    }
+}
+
+/// Returns the broker Pod of an Instance on a node, with the hash of its spec.
+pub fn pod(target: &Target<'_>, spec: &Manifest, node: &str, failures: u32) -> (Value, String) {
+    let mut spec = spec.clone();
+    request_device(&mut spec, &resource_name(target.name));
+    pin_to_node(&mut spec, node);
+    let spec = Value::Object(spec);
+    let hash = spec_hash(&spec);
+    let name = pod_name(target.name, node, target.shared);
+    let mut labels = target.labels(&name);
+    labels.insert(NODE_LABEL.to_owned(), label_value(node).into());
+    let mut annotations = Map::new();
+    annotations.insert(BROKER_HASH.to_owned(), hash.clone().into());
+    if failures > 0 {
+        annotations.insert(FAILURES.to_owned(), failures.to_string().into());
+    }
+    let manifest = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": target.namespace, "name": name, "labels": labels, "annotations": annotations,
+            "ownerReferences": [target.owner().reference()],
+        },
+        "spec": spec,
+    });
+    (manifest, hash)
+}
+
+/// Returns the Job of an Instance under a name of [`super::job_name`], with the hash of its spec.
+pub fn job(target: &Target<'_>, spec: &Manifest, name: &str) -> (Value, String) {
+    let mut spec = spec.clone();
+    let template = spec.get_mut("template").and_then(Value::as_object_mut);
+    if let Some(template) = template {
+        if let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) {
+            request_device(pod, &resource_name(target.name));
+        }
+        if let Some(labels) = object(template, "metadata").and_then(|metadata| object(metadata, "labels")) {
+            labels.extend(target.template_labels());
+        }
+    }
+    let spec = Value::Object(spec);
+    let hash = spec_hash(&spec);
+    let manifest = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {
+            "namespace": target.namespace, "name": name, "labels": target.labels(name),
+            "ownerReferences": [target.owner().reference()],
+        },
+        "spec": spec,
+    });
+    (manifest, hash)
+}
+
+/// Whether a broker asks for the Instance's resource, by the placeholder or because it asks for none of Akri's.
+pub fn needs_instance(pod_spec: &Manifest) -> bool {
+    let names: Vec<&String> = containers(pod_spec).flat_map(resource_names).collect();
+    names.iter().any(|name| *name == PLACEHOLDER) || !names.iter().any(|name| name.starts_with(RESOURCE_PREFIX))
+}
+
+/// Returns the hash of a spec; the order of fields makes no difference.
+pub fn spec_hash(spec: &Value) -> String {
+    let mut text = String::new();
+    write_canonical(spec, &mut text);
+    hex::<Blake2b<U8>>(&text)
+}
+
+fn write_canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().collect();
+            sorted.sort_unstable_by_key(|(key, _)| key.as_str());
+            text.push('{');
+            for (key, value) in sorted {
+                text.push_str(&Value::from(key.as_str()).to_string());
+                write_canonical(value, text);
+            }
+            text.push('}');
+        }
+        Value::Array(items) => {
+            text.push('[');
+            items.iter().for_each(|item| write_canonical(item, text));
+            text.push(']');
+        }
+        scalar => {
+            text.push_str(&scalar.to_string());
+            text.push(',');
+        }
+    }
+}
+
+/// Replaces the placeholder. Without one, and without any resource of Akri's, the first container asks for the device.
+fn request_device(pod_spec: &mut Manifest, resource: &str) {
+    let is_default =
+        needs_instance(pod_spec) && !containers(pod_spec).flat_map(resource_names).any(|n| n == PLACEHOLDER);
+    for container in containers_mut(pod_spec) {
+        for list in ["limits", "requests"] {
+            rename_placeholder(container, list, resource);
+        }
+    }
+    if is_default {
+        request_in_first_container(pod_spec, resource);
+    }
+}
+
+fn rename_placeholder(container: &mut Manifest, list: &str, resource: &str) {
+    let quantities = container.get_mut("resources").and_then(|resources| resources.get_mut(list));
+    let Some(quantities) = quantities.and_then(Value::as_object_mut) else { return };
+    if let Some(quantity) = quantities.remove(PLACEHOLDER) {
+        quantities.insert(resource.to_owned(), quantity);
+    }
+}
+
+fn request_in_first_container(pod_spec: &mut Manifest, resource: &str) {
+    let first = pod_spec.get_mut("containers").and_then(|containers| containers.get_mut(0));
+    let Some(resources) = first.and_then(Value::as_object_mut).and_then(|first| object(first, "resources")) else {
+        return;
+    };
+    for list in ["limits", "requests"] {
+        if let Some(quantities) = object(resources, list) {
+            quantities.insert(resource.to_owned(), "1".into());
+        }
+    }
+}
+
+/// The object in a field, which is made if there is none; nothing if something else is there.
+fn object<'a>(of: &'a mut Manifest, field: &str) -> Option<&'a mut Manifest> {
+    let value = of.entry(field).or_insert(Value::Null);
+    if value.is_null() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut()
+}
+
+const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
+
+fn containers(pod_spec: &Manifest) -> impl Iterator<Item = &Manifest> {
+    let lists = CONTAINER_LISTS.iter().filter_map(|list| pod_spec.get(*list)?.as_array());
+    lists.flatten().filter_map(Value::as_object)
+}
+
+fn containers_mut(pod_spec: &mut Manifest) -> impl Iterator<Item = &mut Manifest> {
+    let is_list = |(name, _): &(&String, &mut Value)| CONTAINER_LISTS.contains(&name.as_str());
+    let lists = pod_spec.iter_mut().filter(is_list).filter_map(|(_, list)| list.as_array_mut());
+    lists.flatten().filter_map(Value::as_object_mut)
+}
+
+fn resource_names(container: &Manifest) -> impl Iterator<Item = &String> {
+    let resources = container.get("resources");
+    let lists = ["limits", "requests"].into_iter().filter_map(move |list| resources?.get(list)?.as_object());
+    lists.flat_map(Map::keys)
+}
+
+/// ANDs "on this node" into each of the user's terms of required node affinity, since terms are alternatives. A term without
+/// any requirement matches nothing and stays like that.
+fn pin_to_node(pod_spec: &mut Manifest, node: &str) {
+    let required = object(pod_spec, "affinity")
+        .and_then(|affinity| object(affinity, "nodeAffinity"))
+        .and_then(|affinity| object(affinity, "requiredDuringSchedulingIgnoredDuringExecution"));
+    let Some(required) = required else { return };
+    let terms = required.entry("nodeSelectorTerms").or_insert(Value::Null);
+    let here = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    match terms.as_array_mut() {
+        Some(terms) if !terms.is_empty() => {
+            for term in terms.iter_mut().filter_map(Value::as_object_mut).filter(|term| has_requirements(term)) {
+                let fields = term.entry("matchFields").or_insert(Value::Null);
+                match fields.as_array_mut() {
+                    Some(fields) => fields.push(here.clone()),
+                    None => *fields = json!([here]),
+                }
+            }
+        }
+        _ => *terms = json!([{"matchFields": [here]}]),
+    }
+}
+
+fn has_requirements(term: &Manifest) -> bool {
+    term.values().any(|list| list.as_array().is_some_and(|list| !list.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TARGET: Target<'_> =
+        Target { namespace: "plant", name: "cam-8120fe", uid: "u", configuration: "cam", shared: true };
+
+    fn map(value: Value) -> Manifest {
+        value.as_object().unwrap().clone()
+    }
+
+    fn pod_spec(value: Value) -> Value {
+        pod(&TARGET, &map(value), "node-a", 0).0["spec"].clone()
+    }
+
+    fn resources(list: &Value, index: usize) -> &Value {
+        &list[index]["resources"]
+    }
+
+    #[test]
+    fn placeholder_is_replaced_in_all_containers_with_its_quantity() {
+        let both = json!({"limits": {PLACEHOLDER: "2", "cpu": "1"}, "requests": {PLACEHOLDER: "2"}});
+        let spec = pod_spec(json!({
+            "initContainers": [{"name": "init", "resources": {"limits": {PLACEHOLDER: "1"}}}],
+            "containers": [{"name": "main", "resources": both}, {"name": "other"}],
+        }));
+        let expected =
+            json!({"limits": {"akri.sh/cam-8120fe": "2", "cpu": "1"}, "requests": {"akri.sh/cam-8120fe": "2"}});
+        assert_eq!(resources(&spec["containers"], 0), &expected);
+        assert_eq!(resources(&spec["initContainers"], 0), &json!({"limits": {"akri.sh/cam-8120fe": "1"}}));
+        assert!(spec["containers"][1].get("resources").is_none());
+    }
+
+    #[test]
+    fn first_container_gets_the_device_without_placeholder() {
+        let one = json!({"akri.sh/cam-8120fe": "1"});
+        for resources_before in [json!({}), json!({"resources": null}), json!({"resources": {"limits": null}})] {
+            let spec = pod_spec(json!({"containers": [resources_before, {"name": "other"}]}));
+            assert_eq!(resources(&spec["containers"], 0), &json!({"limits": one, "requests": one}));
+            assert!(spec["containers"][1].get("resources").is_none());
+        }
+        let cpu = pod_spec(json!({"containers": [{"resources": {"limits": {"cpu": "1"}}}]}));
+        assert_eq!(resources(&cpu["containers"], 0)["limits"], json!({"akri.sh/cam-8120fe": "1", "cpu": "1"}));
+    }
+
+    #[test]
+    fn broker_that_names_a_resource_of_akri_gets_no_other() {
+        let named = json!({"containers": [{}, {"resources": {"limits": {"akri.sh/cam": "1"}}}]});
+        assert!(!needs_instance(&map(named.clone())));
+        assert_eq!(pod_spec(named.clone())["containers"], named["containers"]);
+        for needs in [json!({}), json!({"containers": [{"resources": {"requests": {PLACEHOLDER: 1}}}]})] {
+            assert!(needs_instance(&map(needs)));
+        }
+    }
+
+    #[test]
+    fn node_is_required_beside_what_the_user_requires() {
+        let here = json!({"key": "metadata.name", "operator": "In", "values": ["node-a"]});
+        let terms = |spec: &Value| {
+            spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+                .clone()
+        };
+        let with = |terms: Value| {
+            let required = json!({"nodeSelectorTerms": terms});
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+        };
+        assert_eq!(terms(&pod_spec(json!({}))), json!([{"matchFields": [here]}]));
+        assert_eq!(terms(&pod_spec(json!({"affinity": {"podAffinity": {}}}))), json!([{"matchFields": [here]}]));
+        let zone = json!([{"key": "zone", "operator": "In", "values": ["a"]}]);
+        let found = terms(&pod_spec(with(json!([{"matchExpressions": zone}, {"matchFields": zone}]))));
+        assert_eq!(
+            found,
+            json!([{"matchExpressions": zone, "matchFields": [here]}, {"matchFields": [zone[0], here]}]),
+            "each of the alternatives"
+        );
+        assert_eq!(terms(&pod_spec(with(json!([{}])))), json!([{}]), "matches no node, as before");
+    }
+
+    #[test]
+    fn pod_is_named_labelled_and_owned() {
+        let (pod, hash) = pod(&TARGET, &map(json!({"containers": [], "restartPolicy": "Never"})), "node-a", 3);
+        assert_eq!(pod["metadata"]["name"], "node-a-cam-8120fe-pod");
+        assert_eq!(
+            pod["metadata"]["labels"],
+            json!({
+                "app": "node-a-cam-8120fe-pod", "controller": "akri.sh", "akri.sh/configuration": "cam",
+                "akri.sh/instance": "cam-8120fe", "akri.sh/target-node": "node-a",
+            })
+        );
+        assert_eq!(pod["metadata"]["annotations"], json!({BROKER_HASH: hash, FAILURES: "3"}));
+        let owner = json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance", "name": "cam-8120fe", "uid": "u", "controller": true,
+            "blockOwnerDeletion": false,
+        });
+        assert_eq!(pod["metadata"]["ownerReferences"], json!([owner]));
+        assert_eq!(pod["spec"]["restartPolicy"], "Never");
+    }
+
+    #[test]
+    fn pods_of_a_job_are_selected_by_services() {
+        let template = json!({"metadata": {"labels": {"mine": "x"}}, "spec": {"containers": [{"name": "c"}]}});
+        let (job, _) = job(&TARGET, &map(json!({"template": template, "backoffLimit": 4})), "cam-8120fe-7-job");
+        assert_eq!(job["metadata"]["name"], "cam-8120fe-7-job");
+        assert_eq!(job["spec"]["backoffLimit"], 4);
+        assert_eq!(
+            job["spec"]["template"]["metadata"]["labels"],
+            json!({
+                "mine": "x", "controller": "akri.sh", "akri.sh/configuration": "cam", "akri.sh/instance": "cam-8120fe",
+            })
+        );
+        let limits = &job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!(limits, &json!({"akri.sh/cam-8120fe": "1"}));
+    }
+
+    #[test]
+    fn hash_follows_the_final_spec_alone() {
+        let hash = |spec: &str, target: &Target<'_>, node: &str, failures| {
+            pod(target, &serde_json::from_str(spec).unwrap(), node, failures).1
+        };
+        let one = hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, &TARGET, "node-a", 0);
+        assert_eq!(one.len(), 16);
+        assert_eq!(one, hash(r#"{"b": [2, {"d": 4, "c": 3}], "a": 1}"#, &TARGET, "node-a", 5));
+        assert_eq!(one, hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, &Target { uid: "v", ..TARGET }, "node-a", 0));
+        assert_ne!(one, hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 5}]}"#, &TARGET, "node-a", 0));
+        assert_ne!(one, hash(r#"{"a": 1, "b": [2, {"c": 3, "d": 4}]}"#, &TARGET, "node-b", 0));
+        assert_ne!(spec_hash(&json!([["a"], "b"])), spec_hash(&json!([["a", "b"]])));
+        assert_ne!(spec_hash(&json!({"a": "b"})), spec_hash(&json!(["a", "b"])));
+        assert_ne!(spec_hash(&json!([12, 3])), spec_hash(&json!([1, 23])));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let key = prop::sample::select(vec![
+            "containers",
+            "initContainers",
+            "resources",
+            "limits",
+            "requests",
+            PLACEHOLDER,
+            "affinity",
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            "nodeSelectorTerms",
+            "matchFields",
+            "template",
+            "spec",
+            "metadata",
+            "labels",
+        ]);
+        let leaf =
+            prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), "[a-z]{0,3}".prop_map(Value::from)];
+        leaf.prop_recursive(6, 40, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(key.clone().prop_map(str::to_owned), inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Specs are opaque: whatever they hold, nothing panics, and a placeholder in the right place is gone.
+        #[test]
+        fn any_spec_becomes_a_pod_and_a_job(spec in any_json()) {
+            let spec = spec.as_object().cloned().unwrap_or_default();
+            let (pod, hash) = pod(&TARGET, &spec, "node-a", 0);
+            let after = pod["spec"].as_object().unwrap();
+            prop_assert!(!containers(after).flat_map(resource_names).any(|name| name == PLACEHOLDER));
+            prop_assert_eq!(hash, spec_hash(&pod["spec"]));
+            prop_assert_eq!(job(&TARGET, &spec, "j").1.len(), 16);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Filters for the datagrams that start a round.
+
+use std::fmt;
+
+use memchr::memmem;
+
+/// Bytes that a filter looks at.
+const LONGEST: usize = 64;
+
+/// A filter for datagrams.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum DatagramFilter {
+    /// Nothing in particular.
+    #[default]
+    Any,
+    /// These bytes, anywhere.
+    Contains(String),
+    /// At an offset, bytes that are these after a mask: the flag of an answer, say.
+    At {
+        /// From the start of the payload.
+        offset: u16,
+        /// The bytes, masked.
+        value: Vec<u8>,
+        /// Of the same length.
+        mask: Vec<u8>,
+    },
+}
+
+impl DatagramFilter {
+    /// Reads `@OFFSET HEX` or `@OFFSET HEX/MASK`; any other text has to be in the datagram as it is, and "" is in each.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.strip_prefix('@') {
+            Some(at) => parse_at(at),
+            None if text.is_empty() => Some(Self::Any),
+            None => Some(Self::Contains(text.to_owned())),
+        }
+    }
+
+    /// Returns whether a datagram counts.
+    pub fn matches(&self, payload: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Contains(text) => memmem::find(payload, text.as_bytes()).is_some(),
+            Self::At { offset, value, mask } => {
+                let start = usize::from(*offset);
+                let bytes = payload.get(start..start.saturating_add(value.len()));
+                let masked = |((byte, mask), value): ((&u8, &u8), &u8)| byte & mask == *value;
+                bytes.is_some_and(|bytes| bytes.iter().zip(mask).zip(value).all(masked))
+            }
+        }
+    }
+}
+
+impl fmt::Display for DatagramFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Contains(text) => write!(f, "'{text}'"),
+            Self::At { offset, value, mask } => write!(f, "@{offset} {}/{}", hex(value), hex(mask)),
+        }
+    }
+}
+
+fn parse_at(text: &str) -> Option<DatagramFilter> {
+    let (offset, bytes) = text.split_once(' ')?;
+    let (value, mask) = bytes.split_once('/').unwrap_or((bytes, ""));
+    let value = bytes_of(value)?;
+    let mask = if mask.is_empty() { vec![0xff; value.len()] } else { bytes_of(mask)? };
+    if value.is_empty() || value.len() > LONGEST || mask.len() != value.len() {
+        return None;
+    }
+    let value = value.iter().zip(&mask).map(|(byte, mask)| byte & mask).collect();
+    Some(DatagramFilter::At { offset: offset.parse().ok()?, value, mask })
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let is_hex = hex.len().is_multiple_of(2) && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let pairs = is_hex.then(|| hex.as_bytes().chunks(2))?;
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_parse_and_display() {
+        for (text, shown) in [
+            ("", "any"),
+            ("discovery/Hello", "'discovery/Hello'"),
+            ("@2 84", "@2 84/ff"),
+            ("@2 ff00/8000", "@2 8000/8000"),
+        ] {
+            assert_eq!(DatagramFilter::parse(text).unwrap().to_string(), shown, "{text}");
+        }
+        for text in ["@", "@2", "@x 84", "@70000 84", "@2 8", "@2 84/8", "@2 84/8080", "@2 zz", "@2 "] {
+            assert_eq!(DatagramFilter::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn filter_matches_masked_bytes_at_an_offset() {
+        let answers = DatagramFilter::parse("@2 80/80").unwrap();
+        for (payload, counts) in [
+            (&[0, 0, 0x84, 0][..], true),
+            (&[0, 0, 0, 0], false),
+            (&[0, 0], false),
+            (&[], false),
+            (&[0, 0, 0x80], true),
+        ] {
+            assert_eq!(answers.matches(payload), counts, "{payload:?}");
+        }
+        let hello = DatagramFilter::Contains("Hello".to_owned());
+        assert!(hello.matches(b"a Hello b") && !hello.matches(b"Bye") && DatagramFilter::Any.matches(b""));
+    }
+}

@@ -1,0 +1,137 @@
+//! Which paths of a node a grant covers.
+
+/// Nodes below `/dev` that give away the node itself: its memory, its log, its disks and what is on them. A pattern does not
+/// cover them, only their own names do.
+const GUARDED: [&str; 13] =
+    ["block", "bsg", "core", "cpu", "disk", "kmem", "kmsg", "mapper", "mem", "port", "pts", "root", "snapshot"];
+
+/// Prefixes of the names of disks.
+const DISKS: [&str; 22] = [
+    "bcache", "cciss", "dasd", "dm-", "drbd", "hd", "loop", "md", "mmcblk", "mtd", "nbd", "nvme", "pmem", "ram", "rbd",
+    "sd", "sg", "ubi", "vd", "xvd", "zram", "zvol",
+];
+
+/// Links to what the process that opens them has open: they mean something else for everybody.
+const OWN: [&str; 4] = ["fd", "stderr", "stdin", "stdout"];
+
+/// Returns whether a path is absolute, not the root, and every component of it a plain name.
+pub fn is_plain(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
+        && !path.contains('\0')
+}
+
+/// Returns whether one of the granted patterns covers a path; of a guarded one it has to be the path itself.
+pub fn is_granted(path: &str, granted: &[String]) -> bool {
+    if is_guarded(path) { is_named(path, granted) } else { granted.iter().any(|pattern| covers(pattern, path)) }
+}
+
+/// Returns whether a path is granted by its own name and not only by a pattern.
+pub fn is_named(path: &str, granted: &[String]) -> bool {
+    granted.iter().any(|pattern| pattern == path)
+}
+
+/// Returns whether a path is a process's own: a link such as `/dev/stdin`.
+pub fn is_own(path: &str) -> bool {
+    below_dev(path).is_some_and(|name| OWN.contains(&name))
+}
+
+/// Returns whether a path leads to the memory, the log or a disk of the node, as far as its name tells.
+pub fn is_guarded(path: &str) -> bool {
+    let is_disk = |name: &str| DISKS.iter().any(|prefix| name.starts_with(prefix));
+    below_dev(path).is_some_and(|name| GUARDED.contains(&name) || is_disk(name))
+}
+
+/// The first component below `/dev`.
+fn below_dev(path: &str) -> Option<&str> {
+    path.strip_prefix("/dev/")?.split('/').next()
+}
+
+/// Returns whether a pattern covers a path: the path itself, with `/**` at its end everything below a directory, and with a
+/// `*` in a component any characters of that component.
+pub fn covers(pattern: &str, path: &str) -> bool {
+    let (parts, below) = match pattern.strip_suffix("/**") {
+        Some(directory) => (directory, true),
+        None => (pattern, false),
+    };
+    let (mut wanted, mut names) = (parts.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), names.next()) {
+            (Some(wanted), Some(name)) if matches(wanted, name) => {}
+            (None, rest) => return rest.is_some() == below,
+            _ => return false,
+        }
+    }
+}
+
+/// Returns whether a name matches a pattern in which `*` is any number of characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(start) else { return false };
+    let mut pieces: Vec<&str> = rest.split('*').collect();
+    let end = pieces.pop().unwrap_or_default();
+    for piece in pieces {
+        match name.find(piece) {
+            Some(at) => name = name.get(at + piece.len()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    name.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_covers_whole_components() {
+        for (pattern, path, covered) in [
+            ("/dev/**", "/dev/video0", true),
+            ("/dev/**", "/dev/bus/usb/001/002", true),
+            ("/dev/**", "/dev", false),
+            ("/dev/**", "/devx", false),
+            ("/**", "/etc/passwd", true),
+            ("/dev/video0", "/dev/video0", true),
+            ("/dev/video0", "/dev/video01", false),
+            ("/dev/video*", "/dev/video0", true),
+            ("/dev/video*", "/dev/video", true),
+            ("/dev/video*", "/dev/video/x", false),
+            ("/dev/tty*S*0", "/dev/ttyAS10", true),
+            ("/dev/tty*S*0", "/dev/ttyAS11", false),
+            ("/dev/*/x", "/dev/a/x", true),
+            ("/dev/*/x", "/dev/a/b/x", false),
+            ("/dev/snd*/**", "/dev/snd/pcm", true),
+            ("/dev/snd*/**", "/dev/snd", false),
+        ] {
+            assert_eq!(covers(pattern, path), covered, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn memory_and_disks_are_granted_by_name_only() {
+        let all = ["/dev/**".to_owned(), "/dev/*".to_owned(), "/**".to_owned()];
+        for path in [
+            "/dev/mem",
+            "/dev/kmsg",
+            "/dev/port",
+            "/dev/sda",
+            "/dev/vda1",
+            "/dev/nvme0n1",
+            "/dev/mapper/root",
+            "/dev/dm-0",
+        ] {
+            assert!(!is_granted(path, &all), "{path}");
+            assert!(is_granted(path, &[path.to_owned()]), "{path}");
+        }
+        for path in ["/dev/video0", "/dev/ttyUSB0", "/dev/snd/pcmC0D0c", "/dev/bus/usb/001/002", "/dev/null"] {
+            assert!(is_granted(path, &all), "{path}");
+        }
+    }
+
+    #[test]
+    fn links_to_open_files_are_recognized() {
+        for path in ["/dev/fd", "/dev/fd/3", "/dev/stdin", "/dev/stderr"] {
+            assert!(is_own(path), "{path}");
+        }
+        assert!(!is_own("/dev/fd0") && !is_own("/fd/3"));
+    }
+}

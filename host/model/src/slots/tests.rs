@@ -1,0 +1,272 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HERE: &str = "here";
+
+fn by(node: &str) -> Usage {
+    Usage::Instance { node: node.into() }
+}
+
+fn by_configuration(node: &str) -> Usage {
+    Usage::Configuration { vdev: "0".into(), node: node.into() }
+}
+
+fn claim(usage: Usage) -> Claim {
+    Claim { usage, generation: 0, observation: ClaimObservation::new(0, Duration::ZERO) }
+}
+
+fn view(version: u64, slots: &[(u32, Usage)]) -> ApiView {
+    let version = Version(version.to_string());
+    ApiView::Present(PublishedSlots { uid: "u".into(), version, slots: slots.iter().cloned().collect() })
+}
+
+fn shared(slots: &[(u32, Usage)]) -> SlotTable {
+    let mut table = SlotTable::new(HERE, Authority::Api, 2);
+    table.observe(view(1, slots), claim);
+    table
+}
+
+fn local(capacity: u32, held: &[(u32, Usage)]) -> SlotTable {
+    let mut table = SlotTable::new(HERE, Authority::Journal, capacity);
+    for (slot, usage) in held {
+        table.restore(*slot, SlotState::Held(claim(usage.clone())));
+    }
+    table
+}
+
+fn patch(table: &SlotTable) -> Option<SlotPatch> {
+    match table.next_step() {
+        Some(SyncStep::Patch(patch)) => Some(patch),
+        _ => None,
+    }
+}
+
+fn label(state: &SlotState) -> String {
+    match state {
+        SlotState::Free => "free".into(),
+        SlotState::Claiming(claim) => format!("claiming {}", claim.usage),
+        SlotState::Held(claim) => format!("held {}", claim.usage),
+        SlotState::Releasing(usage) => format!("releasing {usage}"),
+        SlotState::Elsewhere(usage) => format!("elsewhere {usage}"),
+    }
+}
+
+fn in_state(state: &str) -> SlotTable {
+    let mut table = shared(&[(0, Usage::Free)]);
+    match state {
+        "free" => {}
+        "claiming" => drop(table.claim(0, claim(by(HERE))).unwrap()),
+        "held" => table.restore(0, SlotState::Held(claim(by(HERE)))),
+        "releasing" => table.restore(0, SlotState::Releasing(by(HERE))),
+        _ => table = shared(&[(0, by("there"))]),
+    }
+    table
+}
+
+#[test]
+fn every_state_follows_what_the_api_server_shows() {
+    let unreadable = Usage::read("C:0");
+    for (state, shown, expected) in [
+        ("free", Usage::Free, "free"),
+        ("free", by("there"), "elsewhere there"),
+        ("free", by(HERE), "held here"),
+        ("free", unreadable.clone(), "elsewhere C:0"),
+        ("claiming", Usage::Free, "claiming here"),
+        ("claiming", by(HERE), "held here"),
+        ("claiming", by_configuration(HERE), "claiming here"),
+        ("claiming", by("there"), "elsewhere there"),
+        ("held", Usage::Free, "held here"),
+        ("held", by("there"), "held here"),
+        ("held", by(HERE), "held here"),
+        ("releasing", Usage::Free, "free"),
+        ("releasing", by(HERE), "releasing here"),
+        ("releasing", by("there"), "elsewhere there"),
+        ("elsewhere", Usage::Free, "free"),
+        ("elsewhere", by("other"), "elsewhere other"),
+        ("elsewhere", by(HERE), "held here"),
+    ] {
+        let mut table = in_state(state);
+        table.observe(view(2, &[(0, shown.clone())]), claim);
+        assert_eq!(label(table.state(0)), expected, "{state} and '{shown}' is shown");
+    }
+}
+
+#[test]
+fn claim_is_granted_confirmed_or_refused_by_state() {
+    let cases = [
+        ("free", Ok(Claimed::Pending)),
+        ("held", Ok(Claimed::Held)),
+        ("claiming", Err(ClaimError::Unconfirmed { slot: 0 })),
+        ("releasing", Err(ClaimError::Unconfirmed { slot: 0 })),
+        ("elsewhere", Err(ClaimError::InUse { slot: 0, usage: by("there") })),
+    ];
+    for (state, expected) in cases {
+        assert_eq!(in_state(state).claim(0, claim(by(HERE))), expected, "{state}");
+    }
+    let other = in_state("held").claim(0, claim(by_configuration(HERE)));
+    assert_eq!(other, Err(ClaimError::InUse { slot: 0, usage: by(HERE) }));
+    assert_eq!(in_state("free").claim(2, claim(by(HERE))), Err(ClaimError::NoSuchSlot { slot: 2, capacity: 2 }));
+}
+
+#[test]
+fn shared_slots_are_closed_until_the_api_server_answers() {
+    let mut table = SlotTable::new(HERE, Authority::Api, 1);
+    assert_eq!(table.claim(0, claim(by(HERE))), Err(ClaimError::Unknown { slot: 0 }));
+    assert_eq!((table.instance_level(true), table.free().next()), (vec![(0, false)], None));
+    table.observe(view(1, &[]), claim);
+    assert_eq!((table.instance_level(true), table.free().next()), (vec![(0, true)], Some(0)));
+    table.observe(ApiView::Absent, claim);
+    assert_eq!(table.instance_level(true), [(0, false)]);
+}
+
+#[test]
+fn next_patch_claims_first_and_releases_by_version() {
+    let mut table = shared(&[(0, by(HERE)), (1, Usage::Free)]);
+    table.release(0);
+    table.claim(1, claim(by_configuration(HERE))).unwrap();
+    let next = patch(&table).unwrap();
+    assert_eq!(next.version, None, "a claim only expects its slot to be free");
+    assert_eq!(next.changes, [(1, (Some(Usage::Free), by_configuration(HERE)))].into());
+    table.observe(view(2, &[(0, by(HERE)), (1, by_configuration(HERE))]), claim);
+    let next = patch(&table).unwrap();
+    assert_eq!(next.version, Some(Version("2".into())), "a late release must not end a later claim");
+    assert_eq!(next.changes, [(0, (Some(by(HERE)), Usage::Free))].into());
+    table.observe(view(3, &[(0, Usage::Free), (1, by_configuration(HERE))]), claim);
+    assert_eq!(table.next_step(), None);
+}
+
+#[test]
+fn next_patch_adds_a_missing_key_by_version() {
+    let mut table = shared(&[]);
+    table.claim(1, claim(by(HERE))).unwrap();
+    let next = patch(&table).unwrap();
+    assert_eq!((next.version, next.changes), (Some(Version("1".into())), [(1, (None, by(HERE)))].into()));
+}
+
+#[test]
+fn held_slot_is_claimed_again_unless_another_node_has_it() {
+    let mut table = in_state("held");
+    let wanted = |table: &SlotTable| patch(table).map(|patch| patch.changes);
+    assert_eq!(wanted(&table), Some([(0, (Some(Usage::Free), by(HERE)))].into()));
+    let there = view(2, &[(0, by("there"))]);
+    assert_eq!(table.observe(there.clone(), claim), [SlotEvent::Overcommitted(0, by("there"))]);
+    assert_eq!(wanted(&table), None);
+    assert_eq!(table.observe(there, claim), [], "it is told once");
+}
+
+#[test]
+fn outdated_view_changes_nothing() {
+    let mut table = shared(&[(0, by(HERE))]);
+    table.release(0);
+    table.observe(view(3, &[(0, Usage::Free)]), claim);
+    assert_eq!(table.observe(view(2, &[(0, by(HERE))]), claim), []);
+    assert_eq!(table.state(0), &SlotState::Free);
+}
+
+#[test]
+fn own_claim_that_is_not_known_is_adopted() {
+    let mut table = SlotTable::new(HERE, Authority::Api, 2);
+    let events = table.observe(view(1, &[(0, by(HERE)), (1, by("there"))]), claim);
+    assert_eq!(events, [SlotEvent::Adopted(0)]);
+    assert_eq!(table.claims().count(), 1);
+}
+
+#[test]
+fn local_claim_is_decided_by_the_journal() {
+    let mut table = local(2, &[]);
+    assert_eq!(table.claim(0, claim(by(HERE))), Ok(Claimed::Pending));
+    table.confirm_local(0);
+    assert_eq!(label(table.state(0)), "held here");
+    table.observe(view(1, &[(0, by("there"))]), claim);
+    assert_eq!(label(table.state(0)), "held here", "the API server has a copy");
+    assert_eq!(table.next_step(), None);
+    table.release(0);
+    assert_eq!(table.state(0), &SlotState::Free);
+}
+
+#[test]
+fn damaged_journal_takes_over_what_the_api_server_has_once() {
+    let mut table = SlotTable::new(HERE, Authority::DamagedJournal, 2);
+    assert_eq!(table.claim(0, claim(by(HERE))), Err(ClaimError::Unknown { slot: 0 }));
+    table.observe(view(1, &[(0, by(HERE)), (1, by("there"))]), claim);
+    assert_eq!((label(table.state(0)), label(table.state(1))), ("held here".into(), "free".into()));
+    table.release(0);
+    table.observe(view(2, &[(0, by(HERE))]), claim);
+    assert_eq!(label(table.state(0)), "free", "from now on the journal decides");
+}
+
+#[test]
+fn abandoned_claim_closes_the_slot_until_it_is_shown_free() {
+    let mut table = in_state("claiming");
+    table.abandon(0);
+    assert_eq!(table.instance_level(true)[0], (0, false));
+    assert_eq!(table.next_step(), Some(SyncStep::Read), "the API server shows it free, as of an older version");
+    table.observe(view(2, &[(0, by(HERE))]), claim);
+    assert!(patch(&table).is_some(), "the claim took effect after all");
+    table.observe(view(3, &[]), claim);
+    assert_eq!(table.instance_level(true)[0], (0, true));
+}
+
+#[test]
+fn absent_instance_keeps_what_others_have() {
+    let mut table = shared(&[(0, by("there")), (1, by(HERE))]);
+    table.release(1);
+    table.observe(ApiView::Absent, claim);
+    assert_eq!((label(table.state(0)), label(table.state(1))), ("elsewhere there".into(), "free".into()));
+    assert_eq!(table.to_usage("i"), [("i-0".into(), "there".into()), ("i-1".into(), String::new())].into());
+}
+
+#[test]
+fn health_of_instance_level_slots() {
+    let mut table = SlotTable::new(HERE, Authority::Api, 4);
+    let used = [(0, by(HERE)), (1, by("there")), (2, by_configuration(HERE)), (4, by(HERE))];
+    table.observe(view(1, &used), claim);
+    for (online, expected) in [
+        (true, [(0, true), (1, false), (2, false), (3, true), (4, true)]),
+        (false, [(0, true), (1, false), (2, false), (3, false), (4, true)]),
+    ] {
+        assert_eq!(table.instance_level(online), expected, "online: {online}");
+    }
+}
+
+#[test]
+fn slot_above_a_lowered_capacity_stays_until_released() {
+    let mut table = local(2, &[(1, by(HERE))]);
+    table.resize(1);
+    assert_eq!(table.to_usage("i").len(), 2);
+    table.release(1);
+    assert_eq!(table.instance_level(true), [(0, true)]);
+    assert!(table.claim(1, claim(by(HERE))).is_err());
+}
+
+#[test]
+fn every_key_below_the_capacity_always_exists() {
+    let usage = local(3, &[(1, by(HERE))]).to_usage("cam-1");
+    let expected = [("cam-1-0", ""), ("cam-1-1", "here"), ("cam-1-2", "")];
+    assert_eq!(usage, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+}
+
+#[test]
+fn unreadable_usage_is_never_free() {
+    let usage = [("cam-1-0", "a"), ("cam-2-0", "a"), ("cam-1-1", "C:0"), ("cam-1-2", "")];
+    let (slots, unknown) = read_usage("cam-1", &usage.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+    assert_eq!(unknown, ["cam-2-0"]);
+    let unreadable = Usage::Unreadable("C:0".into());
+    assert_eq!(slots, [(0, by("a")), (1, unreadable), (2, Usage::Free)].into());
+}
+
+proptest! {
+    #[test]
+    fn usage_survives_writing_and_reading(capacity in 0u32..6, used in prop::collection::btree_map(0u32..6, any::<bool>(), 0..6)) {
+        let used: Vec<(u32, Usage)> =
+            used.into_iter().map(|(slot, direct)| (slot, if direct { by(HERE) } else { by_configuration(HERE) })).collect();
+        let table = local(capacity, &used);
+        let (read, unknown) = read_usage("i", &table.to_usage("i"));
+        let taken: Vec<(u32, Usage)> = read.into_iter().filter(|(_, usage)| !usage.is_free()).collect();
+        prop_assert_eq!(taken, used);
+        prop_assert!(unknown.is_empty());
+    }
+}

@@ -1,0 +1,91 @@
+//! Sanitizing of untrusted text, and formatting of bytes.
+
+use std::fmt::Write as _;
+
+/// Returns at most `max` bytes of `text` on one line. Invisible characters become spaces: control characters can forge lines
+/// or move a terminal's cursor, bidirectional ones reorder a line, zero-width ones make two names look alike.
+pub fn clean(text: &str, max: usize) -> String {
+    visible(cut(text, max).trim_end())
+}
+
+/// The whole text with every character that can't be seen replaced by a space.
+pub fn visible(text: &str) -> String {
+    text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect()
+}
+
+/// Returns at most `max` bytes of `text` on lines of its own, such as a rule with a caret below. All but the first are
+/// indented, so that none can be mistaken for another message.
+pub fn clean_lines(text: &str, max: usize) -> String {
+    let lines = cut(text, max).lines().map(|line| clean(line, max)).filter(|line| !line.is_empty());
+    let indented = |line: String| if line.starts_with("  ") { line } else { format!("  {line}") };
+    let lines: Vec<String> = lines.enumerate().map(|(i, line)| if i == 0 { line } else { indented(line) }).collect();
+    lines.join("\n")
+}
+
+/// Returns at most `max` bytes of `text`, whole characters.
+pub fn cut(text: &str, max: usize) -> &str {
+    text.get(..text.floor_char_boundary(max)).unwrap_or_default()
+}
+
+/// Returns whether a character is invisible: a control character, one that changes the direction of text, or one without
+/// width (Unicode's general category Cf and the default-ignorable code points).
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Returns bytes in lower-case hex, such as a digest.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a String can't fail
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_lower_case_with_two_digits_for_a_byte() {
+        assert_eq!(hex(&[0x00, 0x0a, 0xff]), "000aff");
+    }
+
+    #[test]
+    fn hidden_characters_become_spaces() {
+        for (text, shown) in [
+            ("one\ntwo\x1b[31m\r\n", "one two [31m"),
+            ("cam\u{202e}era", "cam era"),
+            ("cam\u{200b}era", "cam era"),
+            ("\u{2066}a\u{2069}", " a"),
+            ("\u{feff}a\u{e0041}b", " a b"),
+            ("gr\u{fc}n \u{4e2d}\u{6587} \u{1f4f7}", "gr\u{fc}n \u{4e2d}\u{6587} \u{1f4f7}"),
+        ] {
+            assert_eq!(clean(text, 99).trim_end(), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        for (text, max, expected) in [("grün", 3, "gr"), ("grün", 4, "grü"), ("grün", 99, "grün"), ("ü", 0, "")] {
+            assert_eq!(cut(text, max), expected);
+        }
+    }
+
+    #[test]
+    fn further_lines_can_not_pass_for_others() {
+        for (text, expected) in [
+            ("wrong\n  rule\n   ^\n", "wrong\n  rule\n   ^"),
+            ("a\nerror: b\r\n\n c\x1b[1m", "a\n  error: b\n   c [1m"),
+            ("a\rb\u{85}c", "a b c"),
+            ("", ""),
+        ] {
+            assert_eq!(clean_lines(text, 99), expected, "{text:?}");
+        }
+        assert_eq!(clean_lines("one\ntwo", 5), "one\n  t");
+    }
+}

@@ -1,0 +1,190 @@
+//! The two formats of uevent messages: the kernel's text, and udevd's, sent after its rules have run.
+//!
+//! The kernel's is `add@/devices/...`, then `KEY=value` fields, each ended by a zero byte (`lib/kobject_uevent.c`,
+//! `Documentation/core-api/kobject.rst`). udevd puts a binary header before the same fields (systemd,
+//! `src/libsystemd/sd-device/device-monitor.c`).
+
+/// The prefix of udevd's messages.
+const PREFIX: &[u8] = b"libudev\0";
+/// The magic number after the prefix, in network byte order.
+const MAGIC: [u8; 4] = 0xfeed_cafe_u32.to_be_bytes();
+/// Positions in the header of the offset and length of the fields.
+const FIELDS_OFFSET: usize = 16;
+const FIELDS_LENGTH: usize = 20;
+
+/// Maximum length of an action or a subsystem name; Linux has none of half this length.
+const NAME: usize = 64;
+
+/// An event. It says which device changed; sysfs and udev's database say how the device is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Uevent<'a> {
+    /// `add`, `remove`, `change`, `move`, `online`, `offline`, `bind` or `unbind`.
+    pub(crate) action: &'a str,
+    /// The device's path without `/sys`.
+    pub(crate) devpath: &'a str,
+    /// The subsystem, 1 to 64 bytes.
+    pub(crate) subsystem: &'a str,
+}
+
+/// The reason why a message is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Malformed {
+    #[error("a kernel uevent does not start with action@path")]
+    NoTitle,
+    #[error("a message of udevd has another header than libudev's")]
+    NoHeader,
+    #[error("the fields of a udevd message are outside of the message")]
+    OutOfBounds,
+    #[error("a uevent has no {0}")]
+    Missing(&'static str),
+    #[error("the {0} of a uevent is not text, or too long")]
+    Invalid(&'static str),
+}
+
+/// Parses a kernel message.
+pub(crate) fn from_kernel(message: &[u8]) -> Result<Uevent<'_>, Malformed> {
+    let end = message.iter().position(|byte| *byte == 0).ok_or(Malformed::NoTitle)?;
+    let (title, fields) = message.split_at_checked(end).ok_or(Malformed::NoTitle)?;
+    if !title.contains(&b'@') {
+        return Err(Malformed::NoTitle);
+    }
+    from_fields(fields)
+}
+
+/// Parses a udevd message.
+pub(crate) fn from_udevd(message: &[u8]) -> Result<Uevent<'_>, Malformed> {
+    let rest = message.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(&MAGIC));
+    if rest.is_none() {
+        return Err(Malformed::NoHeader);
+    }
+    let (offset, length) = (number(message, FIELDS_OFFSET)?, number(message, FIELDS_LENGTH)?);
+    let end = offset.checked_add(length).ok_or(Malformed::OutOfBounds)?;
+    from_fields(message.get(offset..end).ok_or(Malformed::OutOfBounds)?)
+}
+
+/// Returns a number of the header, in native byte order.
+fn number(message: &[u8], at: usize) -> Result<usize, Malformed> {
+    let bytes = message.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Malformed::NoHeader)?;
+    usize::try_from(u32::from_ne_bytes(*bytes)).map_err(|_| Malformed::OutOfBounds)
+}
+
+fn from_fields(fields: &[u8]) -> Result<Uevent<'_>, Malformed> {
+    let [mut action, mut devpath, mut subsystem] = [None; 3];
+    for field in fields.split(|byte| *byte == 0) {
+        let field_of = |key: &[u8]| field.strip_prefix(key);
+        action = action.or(field_of(b"ACTION="));
+        devpath = devpath.or(field_of(b"DEVPATH="));
+        subsystem = subsystem.or(field_of(b"SUBSYSTEM="));
+    }
+    Ok(Uevent {
+        action: text(action, "ACTION", NAME)?,
+        devpath: text(devpath, "DEVPATH", fields.len())?,
+        subsystem: text(subsystem, "SUBSYSTEM", NAME)?,
+    })
+}
+
+fn text<'a>(value: Option<&'a [u8]>, name: &'static str, longest: usize) -> Result<&'a str, Malformed> {
+    let value = value.filter(|value| !value.is_empty()).ok_or(Malformed::Missing(name))?;
+    let text = str::from_utf8(value).ok().filter(|text| text.len() <= longest);
+    text.ok_or(Malformed::Invalid(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FIELDS: &[u8] = b"ACTION=add\0DEVPATH=/devices/virtual/tty/tty1\0SUBSYSTEM=tty\0MAJOR=4\0SEQNUM=7\0";
+
+    fn kernel(fields: &[u8]) -> Vec<u8> {
+        [b"add@/devices/virtual/tty/tty1\0", fields].concat()
+    }
+
+    /// Builds a message as udevd does: prefix, magic, three lengths, four filter numbers.
+    fn udevd(offset: u32, length: u32, fields: &[u8]) -> Vec<u8> {
+        let mut message = [PREFIX, &MAGIC].concat();
+        for number in [40, offset, length, 0, 0, 0, 0] {
+            message.extend(number.to_ne_bytes());
+        }
+        message.extend(fields);
+        message
+    }
+
+    fn good_udevd() -> Vec<u8> {
+        udevd(40, u32::try_from(FIELDS.len()).unwrap(), FIELDS)
+    }
+
+    #[test]
+    fn both_formats_parse_to_the_same_event() {
+        let event = Uevent { action: "add", devpath: "/devices/virtual/tty/tty1", subsystem: "tty" };
+        assert_eq!(from_kernel(&kernel(FIELDS)), Ok(event));
+        assert_eq!(from_udevd(&good_udevd()), Ok(event));
+    }
+
+    #[test]
+    fn first_duplicate_field_wins_and_other_fields_are_ignored() {
+        let fields = b"ID=\xff\xfe\0SUBSYSTEM=a\0SUBSYSTEM=b\0\0=\0ACTION=x\0DEVPATH=/y\0NOVALUE";
+        assert_eq!(from_kernel(&kernel(fields)), Ok(Uevent { action: "x", devpath: "/y", subsystem: "a" }));
+    }
+
+    #[test]
+    fn incomplete_kernel_message_is_refused() {
+        let long = [b"ACTION=add\0DEVPATH=/a\0SUBSYSTEM=".as_slice(), &[b'x'; 65]].concat();
+        for (message, why) in [
+            (&b""[..], Malformed::NoTitle),
+            (b"add@/devices", Malformed::NoTitle),
+            (b"no title\0ACTION=add\0", Malformed::NoTitle),
+            (b"add@/a\0", Malformed::Missing("ACTION")),
+            (b"add@/a\0ACTION=add\0SUBSYSTEM=tty\0", Malformed::Missing("DEVPATH")),
+            (b"add@/a\0ACTION=add\0DEVPATH=/a\0", Malformed::Missing("SUBSYSTEM")),
+            (b"add@/a\0ACTION=add\0DEVPATH=/a\0SUBSYSTEM=\0", Malformed::Missing("SUBSYSTEM")),
+            (b"add@/a\0ACTION=add\0DEVPATH=/\xff\0SUBSYSTEM=tty\0", Malformed::Invalid("DEVPATH")),
+            (&kernel(&long), Malformed::Invalid("SUBSYSTEM")),
+            (&good_udevd(), Malformed::NoTitle),
+        ] {
+            assert_eq!(from_kernel(message), Err(why), "{:?}", String::from_utf8_lossy(message));
+        }
+    }
+
+    #[test]
+    fn udevd_message_with_an_invalid_header_is_refused() {
+        let fields = u32::try_from(FIELDS.len()).unwrap();
+        for (message, why) in [
+            (kernel(FIELDS), Malformed::NoHeader),
+            (good_udevd()[..23].to_vec(), Malformed::NoHeader),
+            ([PREFIX, &[0; 40]].concat(), Malformed::NoHeader),
+            (udevd(41, fields, FIELDS), Malformed::OutOfBounds),
+            (udevd(u32::MAX, u32::MAX, FIELDS), Malformed::OutOfBounds),
+            (udevd(40, u32::MAX, FIELDS), Malformed::OutOfBounds),
+            (udevd(40, 0, FIELDS), Malformed::Missing("ACTION")),
+        ] {
+            assert_eq!(from_udevd(&message), Err(why), "{message:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_messages_cause_no_panic(message in prop::collection::vec(any::<u8>(), 0..512)) {
+            let _ = from_kernel(&message);
+            let _ = from_udevd(&message);
+        }
+
+        #[test]
+        fn mutated_message_gives_an_event_or_an_error(
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+            length in any::<prop::sample::Index>(),
+        ) {
+            for mut message in [kernel(FIELDS), good_udevd()] {
+                for (index, byte) in &damage {
+                    let at = index.index(message.len());
+                    message[at] = *byte;
+                }
+                message.truncate(length.index(message.len() + 1));
+                for event in [from_kernel(&message), from_udevd(&message)].into_iter().flatten() {
+                    prop_assert!(!event.subsystem.is_empty() && event.subsystem.len() <= NAME);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Watches directories for changes. A change only marks the directory as dirty, and the caller reads everything again:
+//! editors, ConfigMap volumes and partial writes all raise different events.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Changes within this time are one change.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// Maximum delay while changes continue.
+const MAX_DELAY: Duration = Duration::from_secs(1);
+
+/// Interval of rescans in case an event was missed.
+const RESCAN: Duration = Duration::from_secs(30);
+
+/// Interval of rescans while the directory can't be watched, for example because it does not exist yet.
+const SEARCH: Duration = Duration::from_secs(1);
+
+/// A watched directory.
+#[derive(Debug)]
+pub struct WatchDir {
+    directory: PathBuf,
+    dirty: watch::Receiver<u64>,
+    sender: watch::Sender<u64>,
+    /// The notifications, and the directory they are for.
+    watcher: Option<(DirectoryId, RecommendedWatcher)>,
+}
+
+/// The identity of a directory: device, inode and, since inodes are reused, the time of birth.
+type DirectoryId = (u64, u64, Option<SystemTime>);
+
+impl WatchDir {
+    /// Watches a directory, which need not exist yet. Subdirectories are not watched.
+    pub fn new(directory: &Path) -> Self {
+        let (sender, dirty) = watch::channel(0);
+        let mut watched = Self { directory: directory.to_owned(), dirty, sender, watcher: None };
+        watched.ensure_watcher();
+        watched
+    }
+
+    /// Waits until the directory must be read again.
+    pub async fn changed(&mut self) {
+        if self.ensure_watcher() {
+            return; // whatever happened before the new watch raised no event
+        }
+        let deadline = Instant::now() + if self.watcher.is_some() { RESCAN } else { SEARCH };
+        if timeout_at(deadline, self.dirty.changed()).await.is_err() {
+            return;
+        }
+        let latest = Instant::now() + MAX_DELAY;
+        while Instant::now() < latest {
+            sleep(DEBOUNCE).await;
+            match self.dirty.has_changed() {
+                Ok(true) => self.dirty.mark_unchanged(),
+                _ => break,
+            }
+        }
+    }
+
+    /// Watches the current directory of this name if it is not watched yet; returns whether the watch is new. A working
+    /// watch is kept: its last events would be lost with it.
+    fn ensure_watcher(&mut self) -> bool {
+        let now = directory_id(&self.directory);
+        if self.watcher.is_some() && self.watcher.as_ref().map(|(id, _)| *id) == now {
+            return false;
+        }
+        self.watcher = now.and_then(|id| Some((id, self.watch()?))); // without a watcher the rescan remains
+        self.watcher.is_some()
+    }
+
+    fn watch(&self) -> Option<RecommendedWatcher> {
+        let sender = self.sender.clone();
+        let on_event = move |event: notify::Result<notify::Event>| {
+            if event.as_ref().map_or(true, |event| is_change(&event.kind)) {
+                sender.send_modify(|count| *count = count.wrapping_add(1));
+            }
+        };
+        let mut watcher = notify::recommended_watcher(on_event).ok()?;
+        watcher.watch(&self.directory, RecursiveMode::NonRecursive).ok()?;
+        Some(watcher)
+    }
+}
+
+fn directory_id(directory: &Path) -> Option<DirectoryId> {
+    let metadata = fs::metadata(directory).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.created().ok()))
+}
+
+/// Waits until one of the directories must be read again; forever if there is none.
+pub async fn any_changed(watched: &mut [WatchDir]) {
+    if watched.is_empty() {
+        return std::future::pending().await;
+    }
+    let changes = watched.iter_mut().map(|directory| Box::pin(directory.changed()));
+    futures::future::select_all(changes).await;
+}
+
+/// Returns whether an event is a change. Reading the directory raises access events, which must not cause another read.
+fn is_change(kind: &EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) => false,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn change_is_noticed_and_reading_is_not_a_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut watched = WatchDir::new(directory.path());
+        std::fs::write(directory.path().join("a.yaml"), "x").unwrap();
+        tokio::time::timeout(Duration::from_secs(10), watched.changed()).await.unwrap();
+        std::fs::read_dir(directory.path()).unwrap().for_each(drop);
+        std::fs::read(directory.path().join("a.yaml")).unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(500), watched.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn late_or_recreated_directory_is_read_once_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("late");
+        let mut watched = WatchDir::new(&directory);
+        let changed = async |watched: &mut WatchDir| {
+            tokio::time::timeout(Duration::from_secs(10), watched.changed()).await.unwrap();
+        };
+        for _ in 0..3 {
+            fs::create_dir(&directory).unwrap();
+            while watched.watcher.as_ref().map(|(id, _)| *id) != directory_id(&directory) {
+                changed(&mut watched).await;
+            }
+            // From here on, every change and the removal of the directory are noticed.
+            fs::write(directory.join("a.yaml"), "x").unwrap();
+            changed(&mut watched).await;
+            fs::remove_dir_all(&directory).unwrap();
+            changed(&mut watched).await;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Connections to handlers.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_grpc::unix::{FileId, cause};
+use akri_model::remote::Address;
+use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use tokio::net::UnixStream;
+use tonic::transport::{self, Channel, Endpoint, Uri};
+use tower::service_fn;
+
+use crate::trust::{Trust, TrustError, link_of};
+
+/// Connect timeout.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// HTTP/2 flow control window, in bytes: larger than most messages.
+const WINDOW: u32 = 256 << 10;
+
+/// TCP keepalive: a host that disappears is noticed after a minute. HTTP/2 pings don't serve: common gRPC servers close
+/// connections that are pinged more often than every five minutes.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
+
+/// The reason for a failed connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    /// The address may not be dialled, or the process behind it is not trusted.
+    #[error(transparent)]
+    TrustError(#[from] TrustError),
+    /// Nothing accepts connections at the address.
+    #[error("{0}")]
+    Connect(String),
+}
+
+/// Connects to a handler. The `:authority` on a Unix socket is `localhost`, which every gRPC stack accepts.
+pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channel, DialError> {
+    let connected = match address {
+        Address::Unix(path) => {
+            trust.socket(path)?;
+            let (path, trust) = (path.clone(), Arc::clone(trust));
+            let connect = service_fn(move |_: Uri| {
+                let (path, trust) = (path.clone(), Arc::clone(&trust));
+                async move { unix(&path, &trust).await.map(TokioIo::new) }
+            });
+            configured(Endpoint::from_static("http://localhost")).connect_with_connector(connect).await
+        }
+        Address::Network(address) => {
+            trust.check(&Address::Network(*address))?;
+            let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(failed)?;
+            let (idle, interval, retries) = KEEPALIVE;
+            let endpoint = endpoint
+                .tcp_keepalive(Some(idle))
+                .tcp_keepalive_interval(Some(interval))
+                .tcp_keepalive_retries(Some(retries));
+            configured(endpoint).connect().await
+        }
+    };
+    connected.map_err(failed)
+}
+
+fn configured(endpoint: Endpoint) -> Endpoint {
+    endpoint.connect_timeout(CONNECT).initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW)
+}
+
+/// Connects to the socket that was checked, and checks the user of the peer.
+async fn unix(path: &str, trust: &Trust) -> io::Result<UnixStream> {
+    let denied = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
+    let socket = trust.socket(path).map_err(denied)?;
+    let stream = UnixStream::connect(link_of(&socket)).await?;
+    let user = stream.peer_cred()?.uid();
+    trust.check_user(user).map_err(denied)?;
+    Ok(stream)
+}
+
+fn failed(error: transport::Error) -> DialError {
+    DialError::Connect(cause(&error))
+}
+
+/// Returns whether nothing can be listening at the address of an endpoint that was not dialled yet. A killed handler
+/// leaves its socket behind.
+pub(super) fn is_dead(address: &Address) -> bool {
+    match address {
+        Address::Unix(path) => FileId::of_socket(Path::new(path)).is_none() || is_refused(path),
+        Address::Network(_) => false,
+    }
+}
+
+/// Returns whether a connection is refused, without waiting: a socket with a full backlog is not dead.
+fn is_refused(path: &str) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let connected = socket.and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    connected == Err(Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn refused_connection_fails_without_waiting() {
+        let root = tempfile::tempdir().unwrap();
+        let dead = |name: &str| is_dead(&Address::Unix(root.path().join(name).display().to_string()));
+        let listener = UnixListener::bind(root.path().join("live")).unwrap();
+        let busy = UnixListener::bind(root.path().join("busy")).unwrap();
+        rustix::net::listen(&busy, 0).unwrap();
+        drop(UnixListener::bind(root.path().join("killed")).unwrap());
+        fs::write(root.path().join("file"), "").unwrap();
+        let found = ["live", "busy", "busy", "busy", "killed", "file", "none"].map(dead);
+        assert_eq!(found, [false, false, false, false, true, true, true]);
+        assert!(!is_dead(&Address::Network("192.0.2.1:1".parse().unwrap())), "that would take a while to find out");
+        drop(listener);
+        assert!(dead("live"));
+    }
+}

@@ -1,0 +1,131 @@
+//! The registered endpoints of this node: every change is observable, and a file keeps them across restarts.
+
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use akri_model::names::Key;
+use akri_model::remote::{Address, Endpoint, Endpoints, Refusal};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use crate::endpoint_file;
+
+/// Shortest interval between writes of the file.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// All endpoints; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct EndpointRegistry {
+    endpoints: Arc<watch::Sender<Arc<Endpoints>>>,
+    /// The origin of the endpoints' times, on both clocks.
+    started: (Instant, SystemTime),
+    /// The state directory, locked for one writer at a time.
+    state: Arc<Mutex<PathBuf>>,
+}
+
+impl EndpointRegistry {
+    pub(super) fn new(state: &Path) -> Self {
+        let endpoints = Arc::new(watch::Sender::new(Arc::default()));
+        Self { endpoints, started: (Instant::now(), SystemTime::now()), state: Arc::new(Mutex::new(state.to_owned())) }
+    }
+
+    /// Returns all endpoints, and every change.
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<Endpoints>> {
+        self.endpoints.subscribe()
+    }
+
+    /// Registers an endpoint; returns whether it is new or changed.
+    pub(super) fn register(
+        &self,
+        endpoint: Endpoint,
+        shared: bool,
+        is_dead: impl Fn(&Address) -> bool,
+    ) -> Result<bool, Refusal> {
+        let mut registered = Ok(false);
+        self.change(|all, now| {
+            let is_new = all.get(&endpoint).is_none_or(|record| record.shared != Some(shared));
+            registered = all.register(endpoint, shared, now, is_dead).map(|()| is_new);
+        });
+        registered
+    }
+
+    /// Adds an endpoint from the file or from a socket.
+    pub(super) fn restore(&self, endpoint: Endpoint, shared: Option<bool>) {
+        self.change(|all, now| all.restore(endpoint, shared, now));
+    }
+
+    /// Records that a Configuration uses an endpoint; repeated calls are allowed.
+    pub(super) fn add_user(&self, endpoint: &Endpoint, user: &Key) {
+        // This is called at every change: updating copies everything, and reading does not.
+        let is_news = self.endpoints.borrow().get(endpoint).is_some_and(|record| !record.has_user(user));
+        if is_news {
+            self.change(|all, _| all.add_user(endpoint, user));
+        }
+    }
+
+    /// Records that a Configuration is connected (`true`), could not connect or lost the connection (`false`), or does
+    /// not try.
+    pub(super) fn set_connected(&self, endpoint: &Endpoint, user: &Key, connected: Option<bool>) {
+        self.change(|all, now| all.set_connected(endpoint, user, connected, now));
+    }
+
+    /// Records the last result for a Configuration: a number of devices, or an error.
+    pub(super) fn record_result(&self, endpoint: &Endpoint, user: &Key, result: Result<usize, String>) {
+        self.change(|all, _| all.record_result(endpoint, user, result));
+    }
+
+    /// Records that a Configuration no longer uses the endpoint.
+    pub(super) fn remove_user(&self, endpoint: &Endpoint, user: &Key) {
+        self.change(|all, now| all.remove_user(endpoint, user, now));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Endpoints, Duration)) {
+        self.endpoints.send_if_modified(|all| {
+            let before = Arc::clone(all);
+            change(Arc::make_mut(all), self.started.0.elapsed());
+            *before != **all
+        });
+    }
+
+    /// Keeps the file up to date, and removes endpoints that were offline for the timeout.
+    pub(super) async fn run(self, offline_timeout: Duration) {
+        let mut watched = self.watch();
+        loop {
+            let offline_since = watched.borrow_and_update().offline_since();
+            let expiry = async {
+                match offline_since {
+                    Some(since) => sleep_until(self.started.0 + since + offline_timeout).await,
+                    None => pending().await,
+                }
+            };
+            self.save().await;
+            tokio::select! {
+                changed = watched.changed() => if changed.is_err() { return },
+                () = expiry => self.expire(offline_timeout),
+            }
+            sleep(DEBOUNCE).await;
+        }
+    }
+
+    /// Writes the current endpoints to the file.
+    pub(super) async fn save(&self) {
+        let state = Arc::clone(&self.state).lock_owned().await;
+        let endpoints = self.endpoints.borrow().clone();
+        let (_, started) = self.started;
+        let written = tokio::task::spawn_blocking(move || endpoint_file::write(&state, &endpoints, started)).await;
+        if let Ok(Err(error)) = written {
+            warn!("cannot save remote handlers: {error}");
+        }
+    }
+
+    fn expire(&self, offline_timeout: Duration) {
+        let mut expired = Vec::new();
+        self.change(|all, now| expired = all.forget(now.saturating_sub(offline_timeout)));
+        for endpoint in expired {
+            info!(handler = endpoint.handler, endpoint = %endpoint.address, "endpoint removed: it was offline for too long");
+        }
+    }
+}

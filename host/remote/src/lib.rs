@@ -1,0 +1,146 @@
+//! Remote discovery handlers: processes that register on a Unix socket and stream their devices (rule 31).
+//!
+//! Handlers for upstream Akri keep working: `proto/discovery.proto` is the same. Their messages are trusted as little
+//! as the results of a component.
+
+mod codec;
+mod convert;
+mod dial;
+mod endpoint_file;
+mod endpoints;
+mod registration;
+mod socket;
+mod stream;
+mod trust;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::grant::Limits;
+use akri_model::remote::Endpoints;
+use ipnet::IpNet;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+pub use endpoint_file::{EndpointFileError, read_remote_handlers};
+use endpoints::EndpointRegistry;
+use registration::Service;
+pub use stream::{DiscoveryInput, EndpointEvent, EndpointStream, EndpointUpdate};
+use trust::Trust;
+
+/// The socket on which handlers register, in the handler directory.
+const SOCKET: &str = "agent-registration.sock";
+
+/// Shortest interval between logged refusals; every refusal is returned to the caller.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of messages decoded at once, of all handlers together.
+const DECODING: usize = 2;
+
+/// The settings of remote handlers: who may serve them, and how far they are trusted.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The handler directory: it contains the registration socket and the sockets of handlers.
+    pub directory: PathBuf,
+    /// Users that may register and serve, in addition to root and the agent's own.
+    pub users: Vec<u32>,
+    /// Networks in which handlers may register addresses. Requests, including secrets, are sent there unencrypted.
+    pub networks: Vec<IpNet>,
+    /// Whether handlers may report any path of the node in mounts and device specs, as upstream Akri's may; otherwise
+    /// only devices below `/dev`.
+    pub trust_paths: bool,
+    /// Time that an endpoint may be offline, or silent on a new stream, before its devices become `Unknown`.
+    pub offline_timeout: Duration,
+}
+
+impl Settings {
+    /// Returns the mode of the registration socket. The kernel decides who may connect, unless users are allowed that
+    /// could not open the socket.
+    fn socket_mode(&self) -> u32 {
+        if self.users.is_empty() { 0o660 } else { 0o666 }
+    }
+
+    fn trust(&self) -> Trust {
+        let own = [0, rustix::process::geteuid().as_raw()];
+        Trust {
+            directory: self.directory.clone(),
+            users: own.into_iter().chain(self.users.iter().copied()).collect(),
+            networks: self.networks.clone(),
+        }
+    }
+}
+
+/// Returns whether the component handler of a name reports shared devices; `None` if there is no such component. Remote
+/// handlers of the same name must agree, since the names of Instances depend on it.
+pub type SharedByComponent = Arc<dyn Fn(&str) -> Option<bool> + Send + Sync>;
+
+/// The remote handlers of this node; cheap to clone.
+#[derive(Clone)]
+pub struct Remote(Arc<Inner>);
+
+struct Inner {
+    trust: Arc<Trust>,
+    endpoints: EndpointRegistry,
+    limits: Limits,
+    trust_paths: bool,
+    decoding: Semaphore,
+    socket: PathBuf,
+    offline_timeout: Duration,
+}
+
+/// The background tasks of remote handlers. Stopping or dropping them removes the registration socket.
+pub struct RemoteTasks(Vec<JoinHandle<()>>);
+
+impl RemoteTasks {
+    /// Stops the tasks and waits until the socket is removed.
+    pub async fn stop(mut self) {
+        for task in &mut self.0 {
+            task.abort();
+            let _ = task.await; // the result of an aborted task
+        }
+    }
+}
+
+impl Drop for RemoteTasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Remote {
+    /// Restores known handlers and starts to accept registrations. If the socket can't be created, that is logged and
+    /// retried; the rest of the agent works without it.
+    pub fn start(settings: Settings, state: &Path, shared_by_component: SharedByComponent) -> (Self, RemoteTasks) {
+        let (trust, endpoints) = (Arc::new(settings.trust()), EndpointRegistry::new(state));
+        endpoint_file::restore(state, &trust, &endpoints);
+        let service = Service::new(Arc::clone(&trust), endpoints.clone(), shared_by_component);
+        let remote = Self(Arc::new(Inner {
+            trust,
+            endpoints: endpoints.clone(),
+            limits: Limits::default(),
+            trust_paths: settings.trust_paths,
+            decoding: Semaphore::new(DECODING),
+            socket: settings.directory.join(SOCKET),
+            offline_timeout: settings.offline_timeout,
+        }));
+        let keeping = tokio::spawn(endpoints.run(settings.offline_timeout));
+        let serving = tokio::spawn(registration::serve(settings, service));
+        (remote, RemoteTasks(vec![keeping, serving]))
+    }
+
+    /// Returns all endpoints, and every change.
+    pub fn endpoints(&self) -> watch::Receiver<Arc<Endpoints>> {
+        self.0.endpoints.watch()
+    }
+
+    /// Returns how long a new stream may be silent.
+    pub fn offline_timeout(&self) -> Duration {
+        self.0.offline_timeout
+    }
+
+    /// Returns the path of the registration socket.
+    pub fn socket(&self) -> &Path {
+        &self.0.socket
+    }
+}

@@ -1,0 +1,183 @@
+//! The registration service, and the task that serves it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use akri_grpc::discovery::register_discovery_handler_request::EndpointType;
+use akri_grpc::discovery::registration_server::{Registration, RegistrationServer};
+use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
+use akri_grpc::unix::OwnSocket;
+use akri_model::remote::{Endpoint, Refusal};
+use akri_model::text::clean;
+use tokio::net::UnixListener;
+use tokio::time::{Instant, sleep};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use tracing::{debug, info, warn};
+
+use crate::dial::is_dead;
+use crate::endpoints::EndpointRegistry;
+use crate::socket;
+use crate::trust::{Trust, TrustError};
+use crate::{REFUSAL_LOG_INTERVAL, SOCKET, Settings, SharedByComponent};
+
+/// Limit on a request, in bytes: a name, a path or URL, and their encoding.
+const MAX_REQUEST: usize = 16 << 10;
+
+/// Maximum length of a refusal's message, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// Maximum age and grace period of a connection, which is for one call.
+const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(5));
+
+/// Interval of checks whether the socket still exists, or can be created.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Serves registrations while it is polled; binds a new socket if the first is lost.
+pub(super) async fn serve(settings: Settings, service: Service) {
+    let mode = settings.socket_mode();
+    let mut expected = String::new();
+    loop {
+        match socket::bind(&settings.directory, mode).await {
+            Ok((socket, listener)) => {
+                info!(socket = %settings.directory.join(SOCKET).display(), "discovery handlers can register");
+                expected.clear();
+                serve_until_lost(&socket, listener, service.clone()).await;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if error != expected {
+                    warn!("remote discovery handlers can't register: {error}");
+                }
+                expected = error;
+            }
+        }
+        sleep(CHECK_INTERVAL).await;
+    }
+}
+
+async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: Service) {
+    let (age, grace) = CONNECTION;
+    let incoming = socket::incoming(listener, Arc::clone(&service.trust));
+    let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
+    let mut server =
+        Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);
+    let lost = async {
+        while !socket.is_lost() {
+            sleep(CHECK_INTERVAL).await;
+        }
+        warn!("the registration socket is lost; binding it again");
+    };
+    tokio::select! {
+        Err(error) = server.add_service(service).serve_with_incoming(incoming) => {
+            warn!(%error, "the registration server failed");
+        }
+        () = lost => {} // open connections end by themselves
+    }
+}
+
+/// The registration service.
+#[derive(Clone)]
+pub(super) struct Service {
+    trust: Arc<Trust>,
+    endpoints: EndpointRegistry,
+    shared_by_component: SharedByComponent,
+    /// When a refusal was last logged.
+    last_logged: Arc<Mutex<Option<Instant>>>,
+}
+
+#[tonic::async_trait]
+impl Registration for Service {
+    async fn register_discovery_handler(
+        &self,
+        request: Request<RegisterDiscoveryHandlerRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        match self.register(&request) {
+            Ok(is_new) => {
+                // A registration is confirmed after it was saved, so the handler need not repeat it when the agent
+                // restarts.
+                if is_new {
+                    self.endpoints.save().await;
+                }
+                Ok(Response::new(Empty {}))
+            }
+            Err(error) => {
+                self.log_refusal(&request, &error);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl Service {
+    pub(super) fn new(trust: Arc<Trust>, endpoints: EndpointRegistry, shared_by_component: SharedByComponent) -> Self {
+        Self { trust, endpoints, shared_by_component, last_logged: Arc::default() }
+    }
+
+    /// Registers an endpoint; returns whether it must be saved.
+    fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<bool, RegisterError> {
+        let address = match EndpointType::try_from(request.endpoint_type) {
+            Ok(EndpointType::Uds) => self.trust.unix(&request.endpoint)?,
+            Ok(EndpointType::Network) => self.trust.network(&request.endpoint)?,
+            Err(_) => return Err(RegisterError::EndpointType(request.endpoint_type)),
+        };
+        let endpoint = Endpoint { handler: request.name.clone(), address };
+        self.check_shared(&endpoint, request.shared)?;
+        let is_new = self.endpoints.register(endpoint.clone(), request.shared, is_dead)?;
+        let (handler, endpoint) = (&endpoint.handler, &endpoint.address);
+        if is_new {
+            info!(handler, %endpoint, shared = request.shared, "discovery handler registered");
+        } else {
+            debug!(handler, %endpoint, "discovery handler registered again");
+        }
+        Ok(is_new)
+    }
+
+    /// Checks that remote handlers and the component agree on `shared`, since names of Instances depend on it.
+    fn check_shared(&self, endpoint: &Endpoint, shared: bool) -> Result<(), Refusal> {
+        match (self.shared_by_component)(&endpoint.handler) {
+            Some(by_component) if by_component != shared => {
+                let other = "the component of that name".to_owned();
+                Err(Refusal::SharedDiffers { handler: endpoint.handler.clone(), shared, other })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn log_refusal(&self, request: &RegisterDiscoveryHandlerRequest, error: &RegisterError) {
+        let mut last = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|last| last.elapsed() >= REFUSAL_LOG_INTERVAL) {
+            *last = Some(Instant::now());
+            let (handler, endpoint) = (clean(&request.name, 64), clean(&request.endpoint, 128));
+            warn!(handler, endpoint, "refused: {}", clean(&error.to_string(), MAX_MESSAGE));
+        }
+    }
+}
+
+/// The reason for a refused registration.
+#[derive(Debug, thiserror::Error)]
+enum RegisterError {
+    #[error("endpoint_type {0} is unknown; 0 is UDS, 1 is NETWORK")]
+    EndpointType(i32),
+    #[error(transparent)]
+    TrustError(#[from] TrustError),
+    #[error(transparent)]
+    Refusal(#[from] Refusal),
+}
+
+impl From<RegisterError> for Status {
+    fn from(refused: RegisterError) -> Self {
+        let message = clean(&refused.to_string(), MAX_MESSAGE);
+        match refused {
+            RegisterError::EndpointType(_)
+            | RegisterError::TrustError(TrustError::Path(_) | TrustError::Url(_))
+            | RegisterError::Refusal(Refusal::Name) => Self::invalid_argument(message),
+            RegisterError::TrustError(_) => Self::permission_denied(message),
+            RegisterError::Refusal(Refusal::SharedDiffers { .. }) => Self::failed_precondition(message),
+            RegisterError::Refusal(Refusal::TooMany | Refusal::TooManyOfOneHandler(_)) => {
+                Self::resource_exhausted(message)
+            }
+        }
+    }
+}

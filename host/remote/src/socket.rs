@@ -1,0 +1,206 @@
+//! The registration socket.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use akri_grpc::unix::{FileId, Filter, OwnSocket};
+use futures::Stream;
+use futures::stream::unfold;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::server::Connected;
+use tracing::{debug, warn};
+
+use crate::trust::Trust;
+use crate::{REFUSAL_LOG_INTERVAL, SOCKET};
+
+/// Maximum number of connections; further ones wait.
+const CONNECTIONS: usize = 64;
+
+/// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Time for the agent behind an existing socket to accept.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// The reason why the socket can't be bound.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindError {
+    /// The directory or the socket can't be created.
+    #[error("cannot create '{}': {source}; set another directory with --handlers-dir", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// Another agent serves the socket.
+    #[error("'{}' is served by another agent; stop it, or set another directory with --handlers-dir", .0.display())]
+    InUse(PathBuf),
+    /// Another kind of file has the name.
+    #[error("'{}' exists and is not a socket; remove it", .0.display())]
+    NoSocket(PathBuf),
+}
+
+/// Creates the socket in the handler directory, which is created if needed. A stale socket is replaced; the new one has
+/// its mode before it is visible.
+pub(super) async fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, UnixListener), BindError> {
+    let path = directory.join(SOCKET);
+    let failed = |source| BindError::Io { path: path.clone(), source };
+    DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
+    if FileId::of(&path).is_some() {
+        check_stale(&path).await?;
+    }
+    let beside = directory.join(format!(".{SOCKET}.{}", std::process::id()));
+    let _ = fs::remove_file(&beside); // of a process of the same id that was killed
+    let listener = UnixListener::bind(&beside).map_err(failed)?;
+    let socket = OwnSocket::new(beside.clone())
+        .and_then(|socket| fs::set_permissions(&beside, Permissions::from_mode(mode)).map(|()| socket))
+        .and_then(|socket| socket.rename(path.clone()))
+        .map_err(failed)?;
+    Ok((socket, listener))
+}
+
+async fn check_stale(path: &Path) -> Result<(), BindError> {
+    if FileId::of_socket(path).is_none() {
+        return Err(BindError::NoSocket(path.to_owned()));
+    }
+    match timeout(CONNECT, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(Err(source)) => Err(BindError::Io { path: path.to_owned(), source }),
+        Ok(Ok(_)) | Err(_) => Err(BindError::InUse(path.to_owned())),
+    }
+}
+
+/// Returns a stream of the connections of users that may register.
+pub(super) fn incoming(listener: UnixListener, trust: Arc<Trust>) -> impl Stream<Item = io::Result<Filter<Peer>>> {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    unfold((listener, trust, room, None), |(listener, trust, room, mut refused)| async move {
+        loop {
+            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    sleep(ACCEPT_PAUSE).await;
+                    return Some((Err(error), (listener, trust, room, refused)));
+                }
+            };
+            if may_register(&stream, &trust, &mut refused) {
+                let peer = Filter::new(Peer { stream, _permit: permit });
+                return Some((Ok(peer), (listener, trust, room, refused)));
+            }
+        }
+    })
+}
+
+/// Returns whether the peer's user may register. Refusals of one user are logged once, and others at a limited rate: a
+/// process that may open the socket can connect as many users.
+fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<(u32, Instant)>) -> bool {
+    let Ok(credentials) = stream.peer_cred() else { return false };
+    let user = credentials.uid();
+    let Err(error) = trust.check_user(user) else { return true };
+    if refused.is_some_and(|(last, when)| last == user || when.elapsed() < REFUSAL_LOG_INTERVAL) {
+        debug!(pid = credentials.pid(), "connection refused: {error}");
+    } else {
+        *refused = Some((user, Instant::now()));
+        warn!(pid = credentials.pid(), "connection refused: {error}");
+    }
+    false
+}
+
+/// A connection that holds a permit.
+#[derive(Debug)]
+pub(super) struct Peer {
+    stream: UnixStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Peer {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Peer {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Peer {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn socket_is_created_with_its_directory_and_removed_on_drop() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("lib/akri");
+        let (socket, _listener) = bind(&directory, 0o660).await.unwrap();
+        assert_eq!(mode(&directory.join(SOCKET)), 0o660);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
+        drop(socket);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn stale_socket_is_replaced_and_a_live_one_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(SOCKET);
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (first, _listener) = bind(root.path(), 0o660).await.unwrap();
+        assert!(matches!(bind(root.path(), 0o660).await, Err(BindError::InUse(_))));
+        assert!(!first.is_lost());
+        UnixStream::connect(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn other_files_are_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(SOCKET), "precious").unwrap();
+        assert!(matches!(bind(root.path(), 0o660).await, Err(BindError::NoSocket(_))));
+        assert_eq!(fs::read_to_string(root.path().join(SOCKET)).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn replaced_socket_is_not_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(SOCKET);
+        let (socket, _listener) = bind(root.path(), 0o660).await.unwrap();
+        // Kept under another name, so that the file system can't reuse its inode for the new socket.
+        fs::rename(&path, root.path().join("other")).unwrap();
+        assert!(socket.is_lost());
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(socket);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn uncreatable_directory_is_named_with_the_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "").unwrap();
+        let error = bind(&root.path().join("file/akri"), 0o660).await.unwrap_err().to_string();
+        assert!(error.contains("file/akri/agent-registration.sock") && error.contains("--handlers-dir"), "{error}");
+    }
+}

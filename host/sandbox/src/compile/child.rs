@@ -1,0 +1,133 @@
+//! The compiler's process, seen from outside.
+
+use std::io::{Read, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use akri_model::grant::CompileLimits;
+use akri_model::text::clean;
+use rustix::process::Signal;
+
+use super::CompileError;
+
+/// Wall-clock time for each second of processor time: others may be busy.
+const PATIENCE: u32 = 4;
+/// Interval of polling the process.
+const LOOK: Duration = Duration::from_millis(10);
+/// Bytes of its messages.
+const MESSAGE: usize = 16 << 10;
+
+/// Compiles a component in a process that the `program` starts, into a directory. Blocks.
+pub(crate) fn compile(
+    program: &Path,
+    component: &[u8],
+    limits: &CompileLimits,
+    output: &Path,
+) -> Result<(), CompileError> {
+    let unavailable = |what: &dyn std::fmt::Display| CompileError::Unavailable(what.to_string());
+    let mut command = Command::new(program);
+    command.args(["handler", "compile", "--output"]).arg(output);
+    command.arg("--memory").arg(limits.memory_bytes.to_string());
+    command.arg("--time").arg(limits.time.as_secs().to_string());
+    command.env_clear().current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| unavailable(&error))?;
+    let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+    let (status, message) = thread::scope(|scope| {
+        // It may end before it has read all.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(component)));
+        let message = scope.spawn(move || stderr.map(tail).unwrap_or_default());
+        (wait(&mut child, limits.time * PATIENCE), message.join().unwrap_or_default())
+    });
+    match status.map_err(|error| unavailable(&error))? {
+        Some(status) => judge(status, &message, limits),
+        None => Err(unavailable(&format_args!(
+            "the compiler had not finished after {:?}: others keep the processors busy, or it hangs",
+            limits.time * PATIENCE
+        ))),
+    }
+}
+
+/// Reads the start of a process's output and discards the rest.
+fn tail(mut from: impl Read) -> String {
+    let mut message = Vec::new();
+    let _ = from.by_ref().take(MESSAGE as u64).read_to_end(&mut message);
+    let _ = std::io::copy(&mut from, &mut std::io::sink());
+    String::from_utf8_lossy(&message).into_owned()
+}
+
+/// Waits for its end, or ends it; `None` if it took too long.
+fn wait(child: &mut Child, longest: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + longest;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn judge(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<(), CompileError> {
+    let told = |message: &str| {
+        let error = message.rsplit_once("error: ").map_or(message, |(_, error)| error);
+        clean(error, 1024)
+    };
+    let is = |signal: Signal| status.signal() == Some(signal.as_raw());
+    if status.success() {
+        Ok(())
+    } else if is(Signal::XCPU) || is(Signal::KILL) {
+        Err(CompileError::Time(limits.time))
+    } else if status.signal().is_some() || message.contains("Cannot allocate memory") {
+        // The allocator ends the process that gets no more.
+        Err(CompileError::Memory(limits.memory_bytes))
+    } else {
+        Err(CompileError::Invalid(told(message)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> CompileLimits {
+        CompileLimits { memory_bytes: 64 << 20, time: Duration::from_secs(1) }
+    }
+
+    /// Runs a shell script in place of the compiler.
+    fn ended(script: &str) -> Result<(), CompileError> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("compiler");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        compile(&program, &vec![0; 1 << 20], &limits(), directory.path())
+    }
+
+    #[test]
+    fn exit_status_of_the_compiler_tells_the_cause() {
+        assert_eq!(ended("exit 0"), Ok(()));
+        assert_eq!(ended("kill -XCPU $$"), Err(CompileError::Time(Duration::from_secs(1))));
+        assert_eq!(ended("kill -ABRT $$"), Err(CompileError::Memory(64 << 20)));
+        let told = "echo 'warning: x' >&2; echo 'error: no magic' >&2; exit 1";
+        assert_eq!(ended(told), Err(CompileError::Invalid("no magic".to_owned())));
+        assert!(matches!(
+            compile(Path::new("/nonexistent"), &[], &limits(), Path::new("/")),
+            Err(CompileError::Unavailable(_))
+        ));
+    }
+
+    #[test]
+    fn compiler_that_hangs_is_killed() {
+        for script in ["exec sleep 3600", "exec yes >&2"] {
+            let Err(CompileError::Unavailable(why)) = ended(script) else { panic!("{script}") };
+            assert!(why.contains("had not finished after 4s"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The addresses that rounds of this program send from: their own questions must not start rounds.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A listener that is busy reads what was sent so long ago.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// Addresses remembered: one for each conversation and interface.
+const MOST: usize = 8192;
+
+/// Clones share what they know.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnSenders(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    sent: HashMap<SocketAddr, Instant>,
+    /// The oldest first.
+    order: VecDeque<SocketAddr>,
+}
+
+impl OwnSenders {
+    /// Datagrams from this address are our own from now on, and for a while.
+    pub(crate) fn add(&self, address: SocketAddr) {
+        let (mut known, address) = (self.known(), plain(address));
+        if known.sent.insert(address, Instant::now()).is_none() {
+            known.order.push_back(address);
+        }
+        if known.order.len() > MOST
+            && let Some(oldest) = known.order.pop_front()
+        {
+            known.sent.remove(&oldest);
+        }
+    }
+
+    /// Returns whether a datagram from this address is our own.
+    pub(crate) fn contain(&self, address: SocketAddr) -> bool {
+        self.known().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < REMEMBERED)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Without the zone, which not every call of the kernel tells.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses_match_without_their_zone() {
+        let own = OwnSenders::default();
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        own.add(address("[fe80::1%3]:4000"));
+        own.clone().add(address("10.0.0.1:4000"));
+        for (text, is_own) in
+            [("[fe80::1]:4000", true), ("[fe80::1]:4001", false), ("10.0.0.1:4000", true), ("10.0.0.2:4000", false)]
+        {
+            assert_eq!(own.contain(address(text)), is_own, "{text}");
+        }
+    }
+
+    #[test]
+    fn own_senders_are_bounded() {
+        let own = OwnSenders::default();
+        (0..20_000_u32).for_each(|number| own.add(SocketAddr::new(number.to_be_bytes().into(), 1)));
+        let known = own.known();
+        assert_eq!((known.sent.len(), known.order.len()), (MOST, MOST));
+    }
+}

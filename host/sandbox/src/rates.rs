@@ -1,0 +1,129 @@
+//! Budgets over time of a handler for one Configuration. Limits of a round alone would allow ten times as much a second,
+//! since a round may follow a round.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use akri_model::budget::Budget;
+
+use crate::runtime::TICK;
+
+/// Bytes of log at once, and a second from then on.
+const LOG: Budget = Budget::new(256 << 10, 4 << 10);
+/// Connections: two for each of two thousand cameras at once.
+const CONNECTIONS: Budget = Budget::new(4096, 200);
+/// Datagrams, and names to be resolved.
+const DATAGRAMS: Budget = Budget::new(4096, 500);
+
+/// The budgets of one Configuration with one handler. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Rates(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    log: Budget,
+    /// Lines that were not logged and not told of yet.
+    dropped: u64,
+    connections: Budget,
+    datagrams: Budget,
+    ticks: u32,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { log: LOG, dropped: 0, connections: CONNECTIONS, datagrams: DATAGRAMS, ticks: 0 }
+    }
+}
+
+impl Rates {
+    /// Takes a line of so many bytes; returns whether it may be logged. One that may not is counted.
+    pub(crate) fn log(&self, bytes: usize) -> bool {
+        let mut state = self.state();
+        let may = state.log.take(bytes as u64, Instant::now());
+        state.dropped += u64::from(!may);
+        may
+    }
+
+    /// Returns how many lines were not logged, once that may be said itself.
+    pub(crate) fn log_dropped(&self, more: u64) -> u64 {
+        let mut state = self.state();
+        state.dropped = state.dropped.saturating_add(more);
+        if state.dropped == 0 || !state.log.take(64, Instant::now()) {
+            return 0;
+        }
+        std::mem::take(&mut state.dropped)
+    }
+
+    /// Waits until a connection may be opened.
+    pub(crate) async fn connection(&self) {
+        self.turn(|state| &mut state.connections).await;
+    }
+
+    /// Waits until a datagram may be sent.
+    pub(crate) async fn datagram(&self) {
+        self.turn(|state| &mut state.datagrams).await;
+    }
+
+    async fn turn(&self, budget: fn(&mut State) -> &mut Budget) {
+        loop {
+            let wait = {
+                let mut state = self.state();
+                let (budget, now) = (budget(&mut state), Instant::now());
+                if budget.take(1, now) {
+                    return;
+                }
+                budget.wait(now)
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The guest was interrupted: it has computed since the last time.
+    pub(crate) fn tick(&self) {
+        let mut state = self.state();
+        state.ticks = state.ticks.saturating_add(1);
+    }
+
+    /// Returns the processor time that guests took since this was called last, give or take what is below ten milliseconds.
+    pub fn take_processor_time(&self) -> Duration {
+        TICK.saturating_mul(std::mem::take(&mut self.state().ticks))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_beyond_the_budget_are_counted() {
+        let rates = Rates::default();
+        let logged = (0..1000).filter(|_| rates.clone().log(4096)).count();
+        assert!((64..80).contains(&logged), "{logged}");
+        assert_eq!(rates.log_dropped(0), 0, "nor may that be said");
+        rates.state().log = LOG;
+        assert_eq!(rates.log_dropped(5), 1005 - logged as u64);
+        assert_eq!(rates.log_dropped(0), 0);
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_budget_wait() {
+        let rates = Rates::default();
+        rates.state().connections = Budget::new(2, 1);
+        rates.connection().await;
+        rates.connection().await;
+        let next = tokio::time::timeout(Duration::ZERO, rates.connection()).await;
+        assert!(next.is_err());
+    }
+
+    #[test]
+    fn processor_time_is_reported_once() {
+        let rates = Rates::default();
+        (0..5).for_each(|_| rates.tick());
+        assert_eq!(rates.take_processor_time(), Duration::from_millis(50));
+        assert_eq!(rates.take_processor_time(), Duration::ZERO);
+    }
+}

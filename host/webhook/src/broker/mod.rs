@@ -1,0 +1,169 @@
+//! Dry runs of what a Configuration makes the controller create, so that the API server names misspelled fields in its own
+//! words: it knows the fields of its version, and this program does not.
+
+mod objects;
+mod unknown;
+
+use std::time::Duration;
+
+use akri_api::Configuration;
+use futures::future::join_all;
+use http_status::{BAD_REQUEST, UNPROCESSABLE};
+use kube::api::DynamicObject;
+use kube::core::Status;
+use kube::{Client, Resource as _, ResourceExt as _};
+use tokio::time::timeout;
+
+use crate::verdict::{Finding, Verdict, reason};
+
+pub(crate) use objects::broker_secrets;
+use objects::{Expected, expected};
+
+/// How long the API server may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Codes by which an API server says that an object is wrong, and not that it may not be created now.
+mod http_status {
+    pub(super) const BAD_REQUEST: u16 = 400;
+    pub(super) const UNPROCESSABLE: u16 = 422;
+}
+
+/// Whether brokers and Services are dry-run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DryRun {
+    /// Yes, with the webhook's own account, which therefore may create them.
+    On,
+    /// No: mistakes in them show when the controller creates the first one.
+    Off,
+}
+
+/// Dry-runs the Pod or Job and the Services of a Configuration.
+pub(crate) async fn check_brokers(client: &Client, dry_run: DryRun, configuration: &Configuration) -> Verdict {
+    if dry_run == DryRun::Off {
+        return Verdict::default();
+    }
+    let namespace = configuration.namespace().unwrap_or_else(|| "default".to_owned());
+    let verdicts = expected(configuration).into_iter().map(|object| check(client, &namespace, object));
+    join_all(verdicts).await.into_iter().fold(Verdict::default(), Verdict::and)
+}
+
+async fn check(client: &Client, namespace: &str, expected: Expected) -> Verdict {
+    match timeout(PATIENCE, create(client, namespace, &expected)).await {
+        Ok(Ok(stored)) => {
+            let fields = unknown::dropped(&expected.spec, stored.data.get("spec"));
+            Verdict::invalid(fields.into_iter().map(|path| Finding::new(expected.field_of(&path), "unknown field")))
+        }
+        Ok(Err(kube::Error::Api(status))) => judge(&expected, &status),
+        Ok(Err(error)) => unchecked(&expected, &reason(&error)),
+        Err(_) => unchecked(&expected, "the API server did not answer in time"),
+    }
+}
+
+/// Creates the object without storing it. API servers from 1.25 on refuse unknown fields; older ones drop them.
+async fn create(client: &Client, namespace: &str, expected: &Expected) -> kube::Result<DynamicObject> {
+    let path = DynamicObject::url_path(&expected.resource, Some(namespace));
+    let body = serde_json::to_vec(&expected.object()).map_err(kube::Error::SerdeError)?;
+    let request = http::Request::post(format!("{path}?dryRun=All&fieldValidation=Strict"));
+    let request = request.header(http::header::CONTENT_TYPE, "application/json").body(body);
+    client.request(request.map_err(kube::Error::HttpError)?).await
+}
+
+fn judge(expected: &Expected, status: &Status) -> Verdict {
+    if ![BAD_REQUEST, UNPROCESSABLE].contains(&status.code) {
+        return unchecked(expected, &status.message);
+    }
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    if causes.is_empty() {
+        return Verdict::invalid([Finding::new(expected.field, status.message.clone())]);
+    }
+    Verdict::invalid(causes.iter().map(|cause| Finding::new(expected.field_of(&cause.field), cause.message.clone())))
+}
+
+/// The object may be right: a quota, a missing right or another webhook says nothing about the Configuration.
+fn unchecked(expected: &Expected, why: &str) -> Verdict {
+    Verdict::warning(format!("{} could not be tried: {why}", expected.field))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::api;
+
+    fn configuration(spec: Value) -> Configuration {
+        let mut object =
+            json!({"metadata": {"name": "cam", "namespace": "lab"}, "spec": {"discoveryHandler": {"name": "x"}}});
+        object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn with_pod() -> Configuration {
+        let pod =
+            json!({"containers": [{"name": "b", "image": "b:1", "resources": {"limits": {"{{PLACEHOLDER}}": "2"}}}]});
+        configuration(json!({"brokerSpec": {"brokerPodSpec": pod}}))
+    }
+
+    fn failure(code: u16, message: &str, causes: Value) -> (u16, Value) {
+        let details = json!({"causes": causes});
+        (code, json!({"kind": "Status", "status": "Failure", "message": message, "code": code, "details": details}))
+    }
+
+    #[tokio::test]
+    async fn every_object_is_created_without_being_stored() {
+        let (client, asked) = api(|_, _, body| (201, body.clone()));
+        let service = json!({"ports": [{"port": 80}]});
+        let job = json!({"template": {"spec": {"containers": []}}});
+        let spec = json!({
+            "brokerSpec": {"brokerJobSpec": job}, "instanceServiceSpec": service, "configurationServiceSpec": service,
+        });
+        assert_eq!(check_brokers(&client, DryRun::On, &configuration(spec)).await, Verdict::default());
+        let mut paths: Vec<String> = asked.lock().unwrap().iter().map(|(_, path, _)| path.clone()).collect();
+        paths.sort();
+        let query = "?dryRun=All&fieldValidation=Strict";
+        let services = format!("/api/v1/namespaces/lab/services{query}");
+        assert_eq!(paths, [services.clone(), services, format!("/apis/batch/v1/namespaces/lab/jobs{query}")]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_created_when_dry_runs_are_off() {
+        let (client, asked) = api(|_, _, body| (201, body.clone()));
+        assert_eq!(check_brokers(&client, DryRun::Off, &with_pod()).await, Verdict::default());
+        assert!(asked.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn api_server_errors_are_named_in_the_configuration() {
+        let cause =
+            json!([{"field": "spec.containers[0].image", "message": "Required value", "reason": "FieldValueRequired"}]);
+        let (client, _) = api(move |_, _, _| failure(422, "Pod is invalid", cause.clone()));
+        let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let expected = Finding::new("spec.brokerSpec.brokerPodSpec.containers[0].image", "Required value");
+        assert_eq!(verdict.invalid, [expected]);
+        let message = "strict decoding error: unknown field \"spec.containers[0].imag\"";
+        let (client, _) = api(move |_, _, _| failure(400, message, json!([])));
+        let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
+        assert_eq!(verdict.invalid, [Finding::new("spec.brokerSpec.brokerPodSpec", message)]);
+    }
+
+    #[tokio::test]
+    async fn what_an_old_api_server_drops_is_an_unknown_field() {
+        let (client, _) = api(|_, _, body| {
+            let mut stored = body.clone();
+            stored["spec"]["containers"][0].as_object_mut().unwrap().remove("image");
+            (201, stored)
+        });
+        let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let expected = Finding::new("spec.brokerSpec.brokerPodSpec.containers[0].image", "unknown field");
+        assert_eq!(verdict.invalid, [expected]);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_that_is_not_about_the_object_is_a_warning() {
+        for code in [403, 404, 429, 500] {
+            let (client, _) = api(move |_, _, _| failure(code, "exceeded quota", json!([])));
+            let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
+            assert!(verdict.is_allowed() && verdict.warnings[0].contains("exceeded quota"), "{verdict:?}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The certificate the webhook serves with: made and renewed by itself and shared by its replicas through a Secret, or read
+//! from files that somebody else renews.
+//!
+//! The API server trusts exactly the certificates in the bundle: the one in use and the one before it. A renewed certificate
+//! is served only after the bundle that the API server has holds it, so that no request meets a certificate it does not know.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+/// Clocks of nodes differ.
+const SKEW: Duration = Duration::from_secs(300);
+
+/// Where the certificate comes from.
+#[derive(Debug, Clone)]
+pub enum CertificateSource {
+    /// Files in PEM, read again when they change.
+    Files {
+        /// The chain, the own certificate first.
+        certificate: std::path::PathBuf,
+        /// The private key.
+        key: std::path::PathBuf,
+    },
+    /// Made here, and kept in a Secret.
+    Secret {
+        /// The Secret's name, in the Service's namespace. It has to exist.
+        name: String,
+        /// The Service that leads to the webhook, as namespace and name.
+        service: akri_model::names::Key,
+        /// How long a certificate is good for. It is renewed when a third of that is left.
+        lifetime: Duration,
+    },
+}
+
+/// What is wrong with a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CertificateError {
+    #[error("the certificate is not PEM: {0}")]
+    Certificate(String),
+    #[error("the private key cannot be used: {0}")]
+    Key(String),
+    #[error("no certificate can be made: {0}")]
+    Make(String),
+}
+
+/// A certificate with its key and what trusts it, in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Material {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+    /// What the API server has to trust: this certificate and the one before it.
+    pub(crate) bundle: String,
+}
+
+/// The names by which API servers call a Service.
+pub(crate) fn service_names(namespace: &str, name: &str) -> Vec<String> {
+    [format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local"), format!("{name}.{namespace}")]
+        .into()
+}
+
+impl Material {
+    /// Makes a certificate for these names, which is its own authority. `previous` stays trusted.
+    pub(crate) fn make(
+        names: &[String],
+        now: SystemTime,
+        lifetime: Duration,
+        previous: Option<&Self>,
+    ) -> Result<Self, CertificateError> {
+        let failed = |error: rcgen::Error| CertificateError::Make(error.to_string());
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::new(names).map_err(failed)?;
+        let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        params.not_before = date_time_ymd(1970, 1, 1) + since_epoch.saturating_sub(SKEW);
+        params.not_after = date_time_ymd(1970, 1, 1) + since_epoch + lifetime;
+        params.distinguished_name.push(DnType::CommonName, names.first().map_or("akri-webhook", String::as_str));
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.self_signed(&key).map_err(failed)?.pem();
+        let trusted = previous.map(|previous| previous.certificate.as_str()).unwrap_or_default();
+        Ok(Self { bundle: format!("{certificate}{trusted}"), certificate, key: key.serialize_pem() })
+    }
+
+    /// Whether an API server that trusts the bundle accepts this certificate for all names at a moment, and the key belongs to
+    /// it.
+    pub(crate) fn is_good(&self, names: &[String], at: SystemTime) -> bool {
+        self.certified_key().is_ok() && verify(self, names, at).is_some()
+    }
+
+    /// What TLS serves with.
+    pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, CertificateError> {
+        certified_key(self.certificate.as_bytes(), self.key.as_bytes())
+    }
+}
+
+/// A chain and its key for TLS, if they belong together.
+pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, CertificateError> {
+    let chain = certificates(certificate)?;
+    let failed = |error: &dyn std::fmt::Display| CertificateError::Key(error.to_string());
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| failed(&error))?;
+    let key = CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| failed(&error))?;
+    Ok(Arc::new(key))
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let chain = chain.map_err(|error| CertificateError::Certificate(error.to_string()))?;
+    if chain.is_empty() { Err(CertificateError::Certificate("it holds no certificate".to_owned())) } else { Ok(chain) }
+}
+
+fn verify(material: &Material, names: &[String], at: SystemTime) -> Option<()> {
+    let mut roots = RootCertStore::empty();
+    for trusted in certificates(material.bundle.as_bytes()).ok()? {
+        roots.add(trusted).ok()?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().ok()?;
+    let certificate = certificates(material.certificate.as_bytes()).ok()?.into_iter().next()?;
+    let at = UnixTime::since_unix_epoch(at.duration_since(UNIX_EPOCH).ok()?);
+    for name in names {
+        let name = ServerName::try_from(name.as_str()).ok()?;
+        verifier.verify_server_cert(&certificate, &[], &name, &[], at).ok()?;
+    }
+    Some(())
+}
+
+/// The certificate that new connections get. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Serving(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
+
+impl Serving {
+    /// From now on.
+    pub(crate) fn set(&self, key: Arc<CertifiedKey>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
+    }
+
+    /// The one in use.
+    pub(crate) fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_set(&self) -> bool {
+        self.current().is_some()
+    }
+
+    /// Whether it is this one.
+    pub(crate) fn is(&self, key: &CertifiedKey) -> bool {
+        self.current().is_some_and(|own| own.cert == key.cert)
+    }
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.current()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+    }
+
+    fn names() -> Vec<String> {
+        service_names("akri-system", "akri-webhook")
+    }
+
+    #[test]
+    fn a_certificate_is_good_for_its_names_and_its_time() {
+        let made = Material::make(&names(), now(), DAY * 90, None).unwrap();
+        assert!(made.is_good(&names(), now()) && made.is_good(&names(), now() + DAY * 89));
+        assert!(!made.is_good(&names(), now() + DAY * 91), "expired");
+        assert!(!made.is_good(&names(), now() - DAY), "not yet");
+        assert!(!made.is_good(&service_names("akri-system", "other"), now()), "another Service");
+    }
+
+    #[test]
+    fn the_one_before_stays_trusted_and_no_older_one() {
+        let first = Material::make(&names(), now(), DAY, None).unwrap();
+        let second = Material::make(&names(), now(), DAY, Some(&first)).unwrap();
+        let third = Material::make(&names(), now(), DAY, Some(&second)).unwrap();
+        let served = |old: &Material, bundle: &str| Material { bundle: bundle.to_owned(), ..old.clone() };
+        assert!(served(&first, &second.bundle).is_good(&names(), now()));
+        assert!(served(&second, &third.bundle).is_good(&names(), now()));
+        assert!(!served(&first, &third.bundle).is_good(&names(), now()));
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_not_good() {
+        let (one, other) = (Material::make(&names(), now(), DAY, None), Material::make(&names(), now(), DAY, None));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert!(!Material { key: other.key, ..one.clone() }.is_good(&names(), now()));
+        assert!(!Material { bundle: other.bundle, ..one.clone() }.is_good(&names(), now()));
+        for text in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            assert!(!Material { certificate: text.to_owned(), ..one.clone() }.is_good(&names(), now()));
+            assert!(!Material { key: text.to_owned(), ..one.clone() }.is_good(&names(), now()));
+            assert!(!Material { bundle: text.to_owned(), ..one.clone() }.is_good(&names(), now()));
+        }
+    }
+}

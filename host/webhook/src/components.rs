@@ -1,0 +1,290 @@
+//! The handlers' own `validate`: a component says what it thinks of the details of a Configuration that names it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use akri_api::document::Document;
+use akri_api::manifest::dotted;
+use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
+use akri_model::discovery::{Problem, RoundError};
+use akri_sandbox::{Call, Component, Host};
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::verdict::{Finding, Verdict, reason};
+
+/// Where the details are.
+const FIELD: &str = "spec.discoveryHandler.discoveryDetails";
+/// How long a handler may think.
+const THINK: Duration = Duration::from_secs(1);
+/// The same with waiting for others.
+const WAIT: Duration = Duration::from_secs(2);
+/// Component files that are loaded.
+const FILES: usize = 64;
+/// Bytes of one, as in the agent.
+const BYTES: u64 = 64 << 20;
+
+/// The components of a directory. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Components {
+    host: Option<Host>,
+    directory: PathBuf,
+    loaded: Arc<RwLock<BTreeMap<String, Loaded>>>,
+}
+
+/// A file as it was when it was loaded.
+#[derive(Clone)]
+struct Loaded {
+    version: FileVersion,
+    /// None: it is no handler.
+    component: Option<Component>,
+}
+
+/// Tells a file that changed from one that did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileVersion {
+    changed: Option<SystemTime>,
+    size: u64,
+}
+
+impl Components {
+    /// Those of a directory, none of which is loaded yet.
+    pub(crate) fn new(host: Host, directory: PathBuf) -> Self {
+        Self { host: Some(host), directory, loaded: Arc::default() }
+    }
+
+    /// No components: details are not checked.
+    pub(crate) fn none() -> Self {
+        Self { host: None, directory: PathBuf::new(), loaded: Arc::default() }
+    }
+
+    /// Loads files that are new or have changed, and forgets those that are gone.
+    pub(crate) async fn refresh(&self) {
+        let Some(host) = &self.host else { return };
+        let files = list(&self.directory);
+        for (name, version) in &files {
+            if self.known(name).is_none_or(|known| known != *version) {
+                let component = load(host, &self.directory.join(name)).await;
+                self.write(|loaded| loaded.insert(name.clone(), Loaded { version: version.clone(), component }));
+            }
+        }
+        self.write(|loaded| loaded.retain(|name, _| files.contains_key(name)));
+    }
+
+    fn known(&self, name: &str) -> Option<FileVersion> {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(name).map(|loaded| loaded.version.clone())
+    }
+
+    fn write<R>(&self, change: impl FnOnce(&mut BTreeMap<String, Loaded>) -> R) {
+        change(&mut self.loaded.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Components by the handler's name.
+    fn by_name(&self, name: &str) -> Vec<(String, Component)> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        let components = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.component.clone()?)));
+        components.filter(|(_, component)| component.description().name == name).collect()
+    }
+
+    /// Asks the handler that the Configuration names, if it is a component of the directory that a DiscoveryHandler of the
+    /// cluster uses. Others are asked by the agents.
+    pub(crate) async fn check_details(&self, client: &Client, configuration: &Configuration) -> Verdict {
+        let candidates = self.by_name(&configuration.spec.discovery_handler.name);
+        if candidates.is_empty() {
+            return Verdict::default();
+        }
+        let handlers = match Api::<DiscoveryHandler>::all(client.clone()).list(&cached()).await {
+            Ok(handlers) => handlers.items,
+            Err(error) => {
+                return Verdict::warning(format!(
+                    "{FIELD} was not checked: no list of DiscoveryHandlers: {}",
+                    reason(&error)
+                ));
+            }
+        };
+        let used = candidates.iter().find_map(|(file, component)| {
+            Some((component, handlers.iter().find(|handler| handler.spec.component.file == *file)?))
+        });
+        match used {
+            Some((component, handler)) => ask(component, handler, configuration).await,
+            None => Verdict::default(),
+        }
+    }
+}
+
+/// From the API server's cache.
+fn cached() -> ListParams {
+    ListParams::default().match_any()
+}
+
+/// The component files of a directory. One that cannot be read has none.
+fn list(directory: &Path) -> BTreeMap<String, FileVersion> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let file = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| name.ends_with(".wasm"))?;
+        let metadata = std::fs::metadata(entry.path()).ok().filter(std::fs::Metadata::is_file)?;
+        let version = FileVersion { changed: metadata.modified().ok(), size: metadata.len() };
+        (metadata.len() <= BYTES).then_some((name, version))
+    };
+    entries.filter_map(file).take(FILES).collect()
+}
+
+async fn load(host: &Host, path: &Path) -> Option<Component> {
+    let bytes = tokio::fs::read(path).await.map_err(|error| error.to_string());
+    let loaded = match bytes {
+        Ok(bytes) => host.load(bytes).await.map_err(|error| error.to_string()),
+        Err(error) => Err(error),
+    };
+    match loaded {
+        Ok(component) => {
+            info!(file = %path.display(), handler = component.description().name, "loaded a component");
+            Some(component)
+        }
+        Err(error) => {
+            warn!(file = %path.display(), error, "a component cannot be loaded; details of its handler are not checked");
+            None
+        }
+    }
+}
+
+/// A handler that fails to answer does not stop anyone: the agent will say what is wrong.
+async fn ask(component: &Component, handler: &DiscoveryHandler, configuration: &Configuration) -> Verdict {
+    match timeout(WAIT, component.validate(call(handler, configuration))).await {
+        Ok(Ok(_)) => Verdict::default(),
+        Ok(Err(RoundError::InvalidDetails(problems))) => {
+            let details = &configuration.spec.discovery_handler.discovery_details;
+            Verdict::invalid(problems.iter().map(|problem| finding(details, problem)))
+        }
+        Ok(Err(error)) => unchecked(handler, &error.to_string()),
+        Err(_) => unchecked(handler, "too many other Configurations wait for it"),
+    }
+}
+
+fn unchecked(handler: &DiscoveryHandler, why: &str) -> Verdict {
+    Verdict::warning(format!("{FIELD} was not checked by DiscoveryHandler '{}': {why}", handler.name_any()))
+}
+
+fn call(handler: &DiscoveryHandler, configuration: &Configuration) -> Call {
+    let rules = HandlerRules::from(handler);
+    let model = configuration_to_model(configuration);
+    let mut limits = rules.limits;
+    limits.round = limits.round.min(THINK);
+    Call {
+        subject: model.key.to_string(),
+        details_json: Document::json(&model.details),
+        details: model.details,
+        limits,
+        ..Call::default()
+    }
+}
+
+/// With the line within the details, which is all that is left of the user's file here.
+fn finding(details: &str, problem: &Problem) -> Finding {
+    let document = Document::parse_all(details).ok().and_then(|documents| documents.into_iter().next());
+    let line = document.filter(|_| details.contains('\n')).and_then(|document| document.line(&problem.path));
+    let message = match line {
+        Some(line) => format!("line {line}: {}", problem.message),
+        None => problem.message.clone(),
+    };
+    let path = dotted(&problem.path);
+    let joint = if path.is_empty() || path.starts_with('[') { "" } else { "." };
+    Finding::new(format!("{FIELD}{joint}{path}"), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_sandbox::HostConfig;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::api;
+
+    #[test]
+    fn a_problem_is_found_in_the_details() {
+        let details = "udevRules:\n- 'KERNEL==\"video*\"'\n- 'KERNAL==\"x\"'\n";
+        let problem = |path: &str| Problem { path: path.into(), reason: "InvalidRule".into(), message: "wrong".into() };
+        let found = finding(details, &problem("/udevRules/1"));
+        assert_eq!(
+            (found.field.as_str(), found.message.as_str()),
+            (&*format!("{FIELD}.udevRules[1]"), "line 3: wrong")
+        );
+        let found = finding("{}", &problem("/udevRules"));
+        assert_eq!((found.field.as_str(), found.message.as_str()), (&*format!("{FIELD}.udevRules"), "wrong"));
+        let found = finding("a: [", &problem(""));
+        assert_eq!((found.field.as_str(), found.message.as_str()), (FIELD, "wrong"));
+    }
+
+    /// The guest of the sandbox's tests, as the component of a DiscoveryHandler of the cluster.
+    async fn guest() -> (Components, Client) {
+        let built =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/target/wasm32-wasip2/release/akri_guest.wasm");
+        let file = std::env::var_os("AKRI_GUESTS").map_or_else(|| PathBuf::from(built), PathBuf::from);
+        let bytes = std::fs::read(file).expect("run 'make guests'");
+        let directory = tempfile::tempdir().unwrap().keep();
+        std::fs::write(directory.join("guest.wasm"), bytes).unwrap();
+        let nowhere = PathBuf::from("/nonexistent");
+        let config = HostConfig { cache_dir: None, compiler: None, sysfs: nowhere.clone(), udev_data: nowhere };
+        let components = Components::new(Host::new(config).unwrap(), directory);
+        components.refresh().await;
+        let (client, _) = api(|_, _, _| {
+            let handler =
+                |name: &str, file: &str| json!({"metadata": {"name": name}, "spec": {"component": {"file": file}}});
+            let items = [handler("other", "other.wasm"), handler("guest", "guest.wasm")];
+            (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": items}))
+        });
+        (components, client)
+    }
+
+    fn naming(handler: &str, details: &str) -> Configuration {
+        let handler = json!({"name": handler, "discoveryDetails": details});
+        serde_json::from_value(json!({"metadata": {"name": "cam"}, "spec": {"discoveryHandler": handler}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_component_is_asked_about_details_and_may_fail_to_answer() {
+        let (components, client) = guest().await;
+        let check = async |details: &str| components.check_details(&client, &naming("guest", details)).await;
+        assert_eq!(check("devices").await, Verdict::default());
+        let refused = check("invalid-details").await;
+        assert_eq!(
+            refused.invalid,
+            [Finding::new(format!("{FIELD}.word"), "the details have to name a behaviour of the guest")]
+        );
+        for (details, why) in [("loop", "did not finish within 1s"), ("panic", "the handler trapped")] {
+            let verdict = check(details).await;
+            assert!(verdict.is_allowed() && verdict.warnings[0].contains(why), "{details}: {verdict:?}");
+        }
+        assert_eq!(check("devices").await, Verdict::default(), "it is asked again");
+        assert_eq!(components.check_details(&client, &naming("remote", "x")).await, Verdict::default());
+    }
+
+    #[tokio::test]
+    async fn what_no_handler_of_the_cluster_uses_is_not_asked() {
+        let (components, _) = guest().await;
+        let (client, _) = api(|_, _, _| {
+            (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": []}))
+        });
+        let verdict = components.check_details(&client, &naming("guest", "invalid-details")).await;
+        assert_eq!(verdict, Verdict::default());
+        std::fs::remove_dir_all(&components.directory).unwrap();
+        components.refresh().await;
+        assert!(components.by_name("guest").is_empty());
+    }
+
+    #[test]
+    fn only_files_that_may_be_components_are_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("udev.wasm"), "x").unwrap();
+        std::fs::write(path("udev.yaml"), "x").unwrap();
+        std::fs::create_dir(path("directory.wasm")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("endless.wasm")).unwrap();
+        std::fs::File::create(path("large.wasm")).unwrap().set_len(BYTES + 1).unwrap();
+        assert_eq!(list(directory.path()).into_keys().collect::<Vec<_>>(), ["udev.wasm"]);
+        assert!(list(Path::new("/nonexistent")).is_empty());
+    }
+}

@@ -1,0 +1,141 @@
+//! All checks of a Configuration, from the cheap to the dear.
+
+use akri_api::manifest::typed;
+use akri_api::{Configuration, validate};
+use akri_model::names::LONG_CONFIGURATION_NAME;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::join;
+
+use crate::access::check_access;
+use crate::broker::{DryRun, check_brokers};
+use crate::components::Components;
+use crate::review::Request;
+use crate::verdict::Verdict;
+
+/// What the checks need.
+#[derive(Clone)]
+pub(crate) struct Checks {
+    pub(crate) client: Client,
+    pub(crate) components: Components,
+    pub(crate) dry_run: DryRun,
+}
+
+/// Checks the Configuration of a request. What depends on others is asked only of one that is valid in itself.
+pub(crate) async fn check(checks: &Checks, request: &Request) -> Verdict {
+    let configuration = match read(request) {
+        Ok(configuration) => configuration,
+        Err(verdict) => return verdict,
+    };
+    let (details, brokers, access) = join!(
+        checks.components.check_details(&checks.client, &configuration),
+        check_brokers(&checks.client, checks.dry_run, &configuration),
+        check_access(&checks.client, &request.user_info, &configuration),
+    );
+    name_warning(&configuration).and(details).and(brokers).and(access)
+}
+
+/// The typed object, if it is valid in itself. Only `spec` is looked at: metadata is the API server's, and may have fields that
+/// are newer than this program.
+pub(crate) fn read(request: &Request) -> Result<Configuration, Verdict> {
+    let spec = request.object.as_ref().and_then(|object| object.data.get("spec")).cloned().unwrap_or(Value::Null);
+    let object = json!({"metadata": {"name": name(request), "namespace": request.namespace}, "spec": spec});
+    let configuration: Configuration = typed(&object).map_err(Verdict::invalid)?;
+    let errors = validate::configuration(&configuration);
+    if errors.is_empty() { Ok(configuration) } else { Err(Verdict::invalid(errors)) }
+}
+
+/// A request to create may leave the choice of the name to the API server, which has chosen by now.
+pub(crate) fn name(request: &Request) -> String {
+    let chosen = request.object.as_ref().and_then(|object| object.metadata.name.clone());
+    chosen.unwrap_or_else(|| request.name.clone())
+}
+
+fn name_warning(configuration: &Configuration) -> Verdict {
+    let length = configuration.metadata.name.as_deref().unwrap_or_default().len();
+    if length <= LONG_CONFIGURATION_NAME {
+        return Verdict::default();
+    }
+    Verdict::warning(format!(
+        "metadata.name has {length} characters: devices whose short hashes are equal cannot be told apart by longer ones \
+         above {LONG_CONFIGURATION_NAME}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::review::parse;
+    use crate::testing::{any_json, api, review};
+    use crate::verdict::Finding;
+
+    fn request(spec: &Value) -> Request {
+        let object = json!({"metadata": {"name": "cam", "namespace": "lab"}, "spec": spec});
+        parse(review("configurations", "CREATE", &object, &Value::Null).to_string().as_bytes()).unwrap()
+    }
+
+    fn checks(client: Client) -> Checks {
+        Checks { client, components: Components::none(), dry_run: DryRun::On }
+    }
+
+    async fn verdict(spec: &Value) -> Verdict {
+        let allow = |_: &str, _: &str, body: &Value| (201, body.clone());
+        check(&checks(api(allow).0), &request(spec)).await
+    }
+
+    #[tokio::test]
+    async fn a_valid_configuration_is_accepted() {
+        let spec = json!({"discoveryHandler": {"name": "udev"}, "brokerSpec": {"brokerPodSpec": {"containers": []}}});
+        assert_eq!(verdict(&spec).await, Verdict::default());
+    }
+
+    #[tokio::test]
+    async fn an_invalid_configuration_names_its_fields() {
+        for (spec, field, message) in [
+            (Value::Null, "spec", "invalid type"),
+            (json!({}), "spec", "missing field `discoveryHandler`"),
+            (json!({"discoveryHandler": {"name": "udev"}, "capacity": 0}), "spec.capacity", "0 is not between"),
+            (json!({"discoveryHandler": {"name": "udev"}, "capacity": "two"}), "spec.capacity", "invalid type"),
+            (
+                json!({"discoveryHandler": {"name": "udev"}, "brokerPodSpec": {}}),
+                "spec.brokerPodSpec",
+                "unknown field; today it is spec.brokerSpec.brokerPodSpec",
+            ),
+        ] {
+            let found = verdict(&spec).await;
+            let [Finding { field: named, message: said }] = found.invalid.as_slice() else { panic!("{found:?}") };
+            assert!(named == field && said.starts_with(message), "{named}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_asked_about_an_invalid_configuration() {
+        let (client, asked) = api(|_, _, body| (201, body.clone()));
+        let spec = json!({"discoveryHandler": {"name": ""}, "brokerSpec": {"brokerPodSpec": {}}});
+        assert!(!check(&checks(client), &request(&spec)).await.is_allowed());
+        assert!(asked.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_long_name_is_a_warning() {
+        let mut configuration = Configuration::default();
+        configuration.metadata.name = Some("c".repeat(52));
+        assert_eq!(name_warning(&configuration), Verdict::default());
+        configuration.metadata.name = Some("c".repeat(53));
+        assert_eq!(name_warning(&configuration).warnings.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_spec_gets_a_verdict(spec in any_json(), field in 0_usize..6, value in any_json()) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(verdict(&spec));
+            let fields = ["capacity", "brokerSpec", "instanceServiceSpec", "brokerProperties", "resources", "discoveryHandler"];
+            let mut spec = json!({"discoveryHandler": {"name": "udev"}});
+            spec[fields[field]] = value;
+            runtime.block_on(verdict(&spec));
+        }
+    }
+}

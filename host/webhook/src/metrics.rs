@@ -1,0 +1,58 @@
+//! What the webhook counts, in the OpenMetrics format.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// Everything that is counted. Clones count together.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    reviews: Family<Review, Counter>,
+    duration: Histogram,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Review {
+    result: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Arc::default(),
+            reviews: Family::default(),
+            duration: Histogram::new(exponential_buckets(0.001, 2.0, 13)),
+        };
+        {
+            let mut registry = metrics.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            let reviews = metrics.reviews.clone();
+            registry.register("akri_webhook_reviews", "Reviews by result: allowed, denied or malformed", reviews);
+            let name = "akri_webhook_review_duration";
+            registry.register_with_unit(name, "Time from request to answer", Unit::Seconds, metrics.duration.clone());
+        }
+        metrics
+    }
+}
+
+impl Metrics {
+    /// Counts an answered request.
+    pub(crate) fn count(&self, result: &'static str, duration: Duration) {
+        self.reviews.get_or_create(&Review { result }).inc();
+        self.duration.observe(duration.as_secs_f64());
+    }
+
+    /// All of them as text.
+    pub(crate) fn encode(&self) -> String {
+        let mut text = String::new();
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = encode(&mut text, &registry); // writing to a String cannot fail
+        text
+    }
+}

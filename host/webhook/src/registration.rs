@@ -1,0 +1,209 @@
+//! The ValidatingWebhookConfiguration, by which the API server knows the webhook: whom it trusts there and what happens when
+//! nobody answers.
+
+use std::time::SystemTime;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::certificate::{CertificateError, Material};
+
+/// Keys of the Secret, as cert-manager names them.
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const BUNDLE: &str = "ca.crt";
+
+/// Why the API server does not know about the webhook what it should.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegistrationError {
+    #[error("the {what} '{name}' cannot be {done}: {source}")]
+    Api { what: &'static str, name: String, done: &'static str, source: kube::Error },
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+}
+
+/// The Secret that replicas share.
+pub(crate) struct CertificateSecret {
+    api: Api<Secret>,
+    name: String,
+}
+
+impl CertificateSecret {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned() }
+    }
+
+    /// Reads the Secret. None inside: it holds no certificate yet.
+    pub(crate) async fn read(&self) -> Result<(Secret, Option<Material>), RegistrationError> {
+        let secret = self.api.get(&self.name).await.map_err(|source| self.failed("read", source))?;
+        let material = material(&secret);
+        Ok((secret, material))
+    }
+
+    /// Stores a certificate. False: another replica was faster.
+    pub(crate) async fn write(&self, mut secret: Secret, material: &Material) -> Result<bool, RegistrationError> {
+        let entries = [(CERTIFICATE, &material.certificate), (KEY, &material.key), (BUNDLE, &material.bundle)];
+        let data = secret.data.get_or_insert_default();
+        for (key, text) in entries {
+            data.insert(key.to_owned(), ByteString(text.clone().into_bytes()));
+        }
+        secret.metadata.managed_fields = None;
+        // With the resourceVersion it was read with: a conflict is another replica's certificate.
+        match self.api.replace(&self.name, &PostParams::default(), &secret).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(source) => Err(self.failed("written", source)),
+        }
+    }
+
+    fn failed(&self, done: &'static str, source: kube::Error) -> RegistrationError {
+        RegistrationError::Api { what: "Secret", name: self.name.clone(), done, source }
+    }
+}
+
+fn material(secret: &Secret) -> Option<Material> {
+    let text = |key: &str| String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok();
+    Some(Material { certificate: text(CERTIFICATE)?, key: text(KEY)?, bundle: text(BUNDLE)? })
+}
+
+/// Whether a certificate has to be replaced: there is none, it is wrong, or a third of its lifetime or less is left.
+pub(crate) fn is_due(
+    material: Option<&Material>,
+    names: &[String],
+    now: SystemTime,
+    lifetime: std::time::Duration,
+) -> bool {
+    material.is_none_or(|material| !material.is_good(names, now) || !material.is_good(names, now + lifetime / 3))
+}
+
+/// What the ValidatingWebhookConfiguration should say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// None: somebody else writes it.
+    pub(crate) bundle: Option<String>,
+    /// `Fail` or `Ignore`; None: it stays as it is.
+    pub(crate) failure_policy: Option<String>,
+}
+
+/// Brings the ValidatingWebhookConfiguration up to date. True: it was so already.
+pub(crate) async fn register(client: &Client, name: &str, wanted: &Wanted) -> Result<bool, RegistrationError> {
+    let failed = |done| {
+        let name = name.to_owned();
+        move |source| RegistrationError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
+    };
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let registered = api.get(name).await.map_err(failed("read"))?;
+    let changes = changes(&registered, wanted);
+    if changes.is_empty() {
+        return Ok(true);
+    }
+    let version =
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": registered.metadata.resource_version});
+    let operations: Vec<Value> = std::iter::once(version).chain(changes).collect();
+    let patch = serde_json::from_value(Value::Array(operations)).map_err(kube::Error::SerdeError);
+    let patch: Patch<()> = Patch::Json(patch.map_err(failed("changed"))?);
+    api.patch(name, &PatchParams::default(), &patch).await.map_err(failed("changed"))?;
+    Ok(false)
+}
+
+/// The operations that are missing, for each webhook.
+fn changes(registered: &ValidatingWebhookConfiguration, wanted: &Wanted) -> Vec<Value> {
+    let webhooks = registered.webhooks.as_deref().unwrap_or_default().iter().enumerate();
+    webhooks.flat_map(|(index, webhook)| changes_of(index, webhook, wanted)).collect()
+}
+
+fn changes_of(index: usize, webhook: &ValidatingWebhook, wanted: &Wanted) -> Vec<Value> {
+    let add =
+        |field: &str, value: Value| json!({"op": "add", "path": format!("/webhooks/{index}/{field}"), "value": value});
+    let mut changes = Vec::new();
+    let bundle = wanted.bundle.as_ref().map(|bundle| ByteString(bundle.clone().into_bytes()));
+    if let Some(bundle) = bundle.filter(|bundle| webhook.client_config.ca_bundle.as_ref() != Some(bundle)) {
+        changes.push(add("clientConfig/caBundle", json!(bundle)));
+    }
+    if let Some(policy) =
+        wanted.failure_policy.as_ref().filter(|policy| webhook.failure_policy.as_ref() != Some(*policy))
+    {
+        changes.push(add("failurePolicy", json!(policy)));
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+    use crate::certificate::service_names;
+    use crate::testing::api;
+
+    fn registered(bundle: Option<&str>) -> Value {
+        let bundle = bundle.map(|bundle| ByteString(bundle.as_bytes().to_vec()));
+        let webhook = |name: &str| {
+            json!({
+                "name": name, "clientConfig": {"caBundle": bundle}, "failurePolicy": "Ignore", "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            })
+        };
+        json!({"metadata": {"name": "akri", "resourceVersion": "7"}, "webhooks": [webhook("a.akri.sh"), webhook("b.akri.sh")]})
+    }
+
+    #[tokio::test]
+    async fn every_webhook_gets_the_bundle_unless_the_object_changed() {
+        let (client, asked) = api(|_, _, _| (200, registered(None)));
+        let wanted = Wanted { bundle: Some("PEM".to_owned()), failure_policy: Some("Fail".to_owned()) };
+        assert!(!register(&client, "akri", &wanted).await.unwrap());
+        let (method, _, patch) = asked.lock().unwrap()[1].clone();
+        assert_eq!(method, "PATCH");
+        assert_eq!(
+            patch,
+            json!([
+                {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+                {"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "UEVN"},
+                {"op": "add", "path": "/webhooks/0/failurePolicy", "value": "Fail"},
+                {"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": "UEVN"},
+                {"op": "add", "path": "/webhooks/1/failurePolicy", "value": "Fail"},
+            ])
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_registered_already_is_not_written_again() {
+        let (client, asked) = api(|_, _, _| (200, registered(Some("PEM"))));
+        let wanted = Wanted { bundle: Some("PEM".to_owned()), failure_policy: None };
+        assert!(register(&client, "akri", &wanted).await.unwrap());
+        assert_eq!(asked.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn another_replicas_certificate_is_not_overwritten() {
+        let secret = json!({"metadata": {"name": "tls", "namespace": "akri-system", "resourceVersion": "3"}});
+        let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
+        let answer = secret.clone();
+        let (client, asked) =
+            api(move |method, _, _| if method == "GET" { (200, answer.clone()) } else { (409, conflict.clone()) });
+        let secret = CertificateSecret::new(client, "akri-system", "tls");
+        let (object, material) = secret.read().await.unwrap();
+        assert!(material.is_none());
+        let made = Material::make(&service_names("akri-system", "w"), SystemTime::now(), Duration::from_hours(1), None)
+            .unwrap();
+        assert!(!secret.write(object, &made).await.unwrap());
+        let sent = asked.lock().unwrap()[1].2.clone();
+        assert_eq!(sent["metadata"]["resourceVersion"], "3");
+        assert_eq!(sent["data"].as_object().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_in_the_last_third_of_its_life() {
+        let (names, now) = (service_names("akri-system", "w"), UNIX_EPOCH + Duration::from_secs(1_800_000_000));
+        let life = Duration::from_hours(90);
+        let made = Material::make(&names, now, life, None).unwrap();
+        let due = |hours: u64| is_due(Some(&made), &names, now + Duration::from_hours(hours), life);
+        assert_eq!([due(0), due(59), due(61), due(91)], [false, false, true, true]);
+        assert!(is_due(None, &names, now, life));
+        assert!(is_due(Some(&made), &service_names("akri-system", "renamed"), now, life));
+    }
+}

@@ -1,0 +1,312 @@
+//! Start, upkeep and end of the webhook.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use akri_sandbox::{Host, HostConfig, SandboxError};
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::broker::DryRun;
+use crate::certificate::{CertificateError, CertificateSource, Material, Serving, certified_key, service_names};
+use crate::components::Components;
+use crate::configuration::Checks;
+use crate::metrics::Metrics;
+use crate::registration::{CertificateSecret, RegistrationError, Wanted, is_due, register};
+use crate::server::{self, Readiness};
+
+/// Pause between two looks at the certificate and the registration.
+const UPKEEP: Duration = Duration::from_secs(15);
+/// Pause after a failure, and while the API server learns of a new certificate.
+const RETRY: Duration = Duration::from_secs(3);
+/// Pause between two looks at the components.
+const REFRESH: Duration = Duration::from_secs(30);
+/// How long the webhook is ready before requests may fail for want of it: endpoints take a moment to be known.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// How to run the webhook.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where to listen, for everything: reviews, health and metrics.
+    pub listen: SocketAddr,
+    /// What to serve with.
+    pub certificate: CertificateSource,
+    /// The ValidatingWebhookConfiguration to keep up to date. None: somebody else does.
+    pub registration: Option<String>,
+    /// The `failurePolicy` it gets once the webhook serves. None: it stays as it is.
+    pub failure_policy: Option<String>,
+    /// Directory of components that are asked about details. None: no details are checked.
+    pub components: Option<PathBuf>,
+    /// Where compiled components are kept; an absolute path. None: they are compiled at each start.
+    pub cache: Option<PathBuf>,
+    /// Whether brokers and Services are dry-run.
+    pub dry_run: DryRun,
+}
+
+/// Why the webhook does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// The address cannot be used.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Components cannot be run here.
+    #[error("components cannot be run: {0}")]
+    Sandbox(#[from] SandboxError),
+    /// TLS refused its settings.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Runs until `stop` ends; requests under way are finished.
+///
+/// # Errors
+/// If it cannot start. From then on failures are logged and what failed is tried again.
+pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), WebhookError> {
+    let address = settings.listen;
+    let listener = TcpListener::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
+    info!(address = %listener.local_addr().unwrap_or(address), "the webhook listens");
+    let components = components(&settings)?;
+    let serving = Serving::default();
+    let loaded = Arc::new(AtomicBool::new(false));
+    let readiness = Readiness { serving: serving.clone(), loaded: loaded.clone() };
+    let checks = Checks { client: client.clone(), components: components.clone(), dry_run: settings.dry_run };
+    let router = server::router(checks, readiness.clone(), Metrics::default());
+    let served = server::serve(listener, server::tls(serving.clone())?, router, stop);
+    tokio::select! {
+        () = served => {}
+        () = refresh(components, &loaded) => {}
+        () = keep(client, settings, serving, readiness) => {}
+    }
+    Ok(())
+}
+
+fn components(settings: &Settings) -> Result<Components, SandboxError> {
+    let Some(directory) = settings.components.clone() else { return Ok(Components::none()) };
+    // Details are all that components are asked about: nothing of the node is needed, and nothing granted.
+    let nowhere = PathBuf::from("/nonexistent");
+    let compiler = settings.cache.as_ref().map(|_| PathBuf::from("/proc/self/exe"));
+    let config = HostConfig { cache_dir: settings.cache.clone(), compiler, sysfs: nowhere.clone(), udev_data: nowhere };
+    Ok(Components::new(Host::new(config)?, directory))
+}
+
+async fn refresh(components: Components, loaded: &AtomicBool) {
+    loop {
+        components.refresh().await;
+        loaded.store(true, Ordering::Relaxed);
+        sleep(REFRESH).await;
+    }
+}
+
+/// Keeps the certificate and the registration as they should be.
+async fn keep(client: Client, settings: Settings, serving: Serving, readiness: Readiness) {
+    let mut ready_since = None;
+    loop {
+        if readiness.is_ready() {
+            ready_since = ready_since.or_else(|| Some(Instant::now()));
+        }
+        let settled = ready_since.is_some_and(|since: Instant| since.elapsed() >= SETTLED);
+        let policy = settings.failure_policy.clone().filter(|_| settled);
+        let pause = match upkeep(&client, &settings, policy, &serving).await {
+            Ok(Upkeep::Done) if settled => UPKEEP,
+            Ok(_) => RETRY,
+            Err(error) => {
+                warn!(%error, "the webhook's certificate or registration is not up to date; retrying");
+                RETRY
+            }
+        };
+        sleep(pause).await;
+    }
+}
+
+/// How far one look got.
+#[derive(Debug, PartialEq, Eq)]
+enum Upkeep {
+    /// All is as it should be.
+    Done,
+    /// Something was written; the next look shows whether it is there.
+    Changed,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum UpkeepError {
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error("cannot read '{file}': {source}")]
+    File { file: String, source: io::Error },
+}
+
+async fn upkeep(
+    client: &Client,
+    settings: &Settings,
+    failure_policy: Option<String>,
+    serving: &Serving,
+) -> Result<Upkeep, UpkeepError> {
+    let (key, bundle) = match &settings.certificate {
+        CertificateSource::Files { certificate, key } => (certified_key(&read(certificate)?, &read(key)?)?, None),
+        CertificateSource::Secret { name, service, lifetime } => {
+            let secret = CertificateSecret::new(client.clone(), &service.namespace, name);
+            let names = service_names(&service.namespace, &service.name);
+            let Some(material) = current(&secret, &names, *lifetime).await? else { return Ok(Upkeep::Changed) };
+            (material.certified_key()?, Some(material.bundle))
+        }
+    };
+    let wanted = Wanted { bundle, failure_policy };
+    let is_registered = match &settings.registration {
+        Some(name) => register(client, name, &wanted).await?,
+        None => true,
+    };
+    // A first certificate has none before it that could serve until the new one is known.
+    if (is_registered || !serving.is_set()) && !serving.is(&key) {
+        serving.set(key);
+        info!("serving with a new certificate");
+    }
+    Ok(if is_registered { Upkeep::Done } else { Upkeep::Changed })
+}
+
+/// The certificate in the Secret. None: it was just renewed, or another replica did.
+async fn current(
+    secret: &CertificateSecret,
+    names: &[String],
+    lifetime: Duration,
+) -> Result<Option<Material>, UpkeepError> {
+    let (object, stored) = secret.read().await?;
+    let now = SystemTime::now();
+    if !is_due(stored.as_ref(), names, now, lifetime) {
+        return Ok(stored);
+    }
+    let previous = stored.filter(|stored| stored.is_good(names, now));
+    let made = Material::make(names, now, lifetime, previous.as_ref())?;
+    if secret.write(object, &made).await? {
+        info!(days = lifetime.as_secs() / 86_400, "made a new certificate");
+    }
+    Ok(None)
+}
+
+fn read(path: &std::path::Path) -> Result<Vec<u8>, UpkeepError> {
+    std::fs::read(path).map_err(|source| UpkeepError::File { file: path.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use akri_model::names::Key;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::api;
+
+    fn settings(certificate: CertificateSource) -> Settings {
+        Settings {
+            listen: ([127, 0, 0, 1], 0).into(),
+            certificate,
+            registration: Some("akri".to_owned()),
+            failure_policy: None,
+            components: None,
+            cache: None,
+            dry_run: DryRun::Off,
+        }
+    }
+
+    /// An API server with the Secret and the registration, which stores what is written.
+    fn cluster() -> (Client, Arc<Mutex<[Value; 2]>>) {
+        let secret = json!({"metadata": {"name": "tls", "resourceVersion": "1"}});
+        let webhook =
+            json!({"name": "a.akri.sh", "clientConfig": {}, "sideEffects": "None", "admissionReviewVersions": ["v1"]});
+        let registration = json!({"metadata": {"name": "akri", "resourceVersion": "1"}, "webhooks": [webhook]});
+        let state = Arc::new(Mutex::new([secret, registration]));
+        let stored = state.clone();
+        let (client, _) = api(move |method, path, body| {
+            let mut objects = stored.lock().unwrap();
+            let object = &mut objects[usize::from(!path.contains("/secrets/"))];
+            match method {
+                "PUT" => *object = body.clone(),
+                "PATCH" => object["webhooks"][0]["clientConfig"]["caBundle"] = body[1]["value"].clone(),
+                _ => {}
+            }
+            (200, object.clone())
+        });
+        (client, state)
+    }
+
+    fn in_secret(lifetime: Duration) -> Settings {
+        let service = Key::new("akri-system", "akri-webhook");
+        settings(CertificateSource::Secret { name: "tls".to_owned(), service, lifetime })
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_made_registered_and_served_in_this_order() {
+        let (client, state) = cluster();
+        let (settings, serving) = (in_secret(Duration::from_hours(1)), Serving::default());
+        let look = async || upkeep(&client, &settings, None, &serving).await.unwrap();
+        assert_eq!((look().await, serving.is_set()), (Upkeep::Changed, false), "made");
+        assert!(state.lock().unwrap()[0]["data"]["tls.key"].is_string());
+        assert_eq!(
+            (look().await, serving.is_set()),
+            (Upkeep::Changed, true),
+            "registered, and there is no other to serve"
+        );
+        assert_eq!(look().await, Upkeep::Done);
+    }
+
+    #[tokio::test]
+    async fn a_renewed_certificate_waits_until_the_api_server_trusts_it() {
+        let (client, state) = cluster();
+        let (settings, serving) = (in_secret(Duration::from_hours(1)), Serving::default());
+        let look = async |settings: &Settings| upkeep(&client, settings, None, &serving).await.unwrap();
+        for _ in 0..3 {
+            look(&settings).await;
+        }
+        let key = |state: &Mutex<[Value; 2]>| state.lock().unwrap()[0]["data"]["tls.crt"].clone();
+        let before = key(&state);
+        // With a lifetime that is so much longer a third of it is not left any more.
+        let longer = in_secret(Duration::from_hours(24));
+        assert_eq!(look(&longer).await, Upkeep::Changed);
+        assert_ne!(key(&state), before);
+        let old = serving.current().unwrap();
+        assert_eq!(look(&longer).await, Upkeep::Changed, "only registered");
+        assert!(serving.is(&old));
+        assert_eq!(look(&longer).await, Upkeep::Done);
+        assert!(!serving.is(&old));
+    }
+
+    #[tokio::test]
+    async fn files_are_read_again_and_bad_ones_do_not_replace_good_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let (certificate, key) = (directory.path().join("tls.crt"), directory.path().join("tls.key"));
+        let write = |material: &Material| {
+            std::fs::write(&certificate, &material.certificate).unwrap();
+            std::fs::write(&key, &material.key).unwrap();
+        };
+        let settings = settings(CertificateSource::Files { certificate: certificate.clone(), key: key.clone() });
+        let (client, state) = cluster();
+        let serving = Serving::default();
+        let look = async || upkeep(&client, &settings, None, &serving).await;
+        assert!(look().await.unwrap_err().to_string().contains("tls.crt"));
+        let make = || Material::make(&["w".to_owned()], SystemTime::now(), Duration::from_hours(1), None).unwrap();
+        let (first, second) = (make(), make());
+        write(&first);
+        assert_eq!(look().await.unwrap(), Upkeep::Done);
+        assert!(serving.is(&first.certified_key().unwrap()));
+        std::fs::write(&key, &second.key).unwrap();
+        assert!(look().await.unwrap_err().to_string().contains("the private key cannot be used"));
+        assert!(serving.is(&first.certified_key().unwrap()));
+        write(&second);
+        look().await.unwrap();
+        assert!(serving.is(&second.certified_key().unwrap()));
+        assert!(state.lock().unwrap()[1]["webhooks"][0]["clientConfig"]["caBundle"].is_null(), "not ours to write");
+    }
+}

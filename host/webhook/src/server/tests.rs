@@ -1,0 +1,170 @@
+//! The server over real TLS, with clients as good and as bad as they come.
+
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::*;
+use crate::broker::DryRun;
+use crate::certificate::Material;
+use crate::components::Components;
+use crate::testing::{api, review};
+
+struct Server {
+    address: SocketAddr,
+    material: Material,
+    serving: Serving,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+fn make() -> Material {
+    Material::make(&["webhook".to_owned()], SystemTime::now(), Duration::from_hours(1), None).unwrap()
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (material, serving) = (make(), Serving::default());
+        serving.set(material.certified_key().unwrap());
+        let (client, _) = api(|_, _, body| (201, body.clone()));
+        let checks = Checks { client, components: Components::none(), dry_run: DryRun::On };
+        let readiness = Readiness { serving: serving.clone(), loaded: Arc::new(AtomicBool::new(true)) };
+        let router = router(checks, readiness, Metrics::default());
+        let (stop, stopped) = oneshot::channel();
+        let config = tls(serving.clone()).unwrap();
+        let task = tokio::spawn(async move {
+            serve(listener, config, router, async {
+                let _ = stopped.await;
+            })
+            .await;
+        });
+        Self { address, material, serving, stop: Some(stop), task }
+    }
+
+    async fn connect(&self, trusted: &Material) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(trusted.certificate.as_bytes()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let config = builder.with_root_certificates(roots).with_no_client_auth();
+        let stream = TcpStream::connect(self.address).await?;
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("webhook").unwrap(), stream).await
+    }
+
+    /// Sends a request on a connection of its own. Returns the code and the body.
+    async fn ask(&self, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+        let mut stream = self.connect(&self.material).await.unwrap();
+        send(&mut stream, method, path, body, "close").await;
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text).await;
+        parse_response(&String::from_utf8_lossy(&text))
+    }
+}
+
+async fn send(stream: &mut TlsStream<TcpStream>, method: &str, path: &str, body: &[u8], connection: &str) {
+    let length = body.len();
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let _ = stream.write_all(body).await; // the server may have heard enough
+}
+
+fn parse_response(text: &str) -> (u16, String) {
+    let code = text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
+    (code, text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+fn configuration(capacity: i64) -> Value {
+    let spec = json!({"discoveryHandler": {"name": "udev"}, "capacity": capacity});
+    review("configurations", "CREATE", &json!({"metadata": {"name": "cam"}, "spec": spec}), &Value::Null)
+}
+
+#[tokio::test]
+async fn a_review_is_answered() {
+    let server = Server::start().await;
+    let (code, body) = server.ask("POST", "/validate", configuration(1).to_string().as_bytes()).await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &answer["response"]["allowed"]), (200, &json!(true)));
+    let (code, body) = server.ask("POST", "/validate?timeout=5s", configuration(0).to_string().as_bytes()).await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &answer["response"]["allowed"]), (200, &json!(false)));
+    let (_, metrics) = server.ask("GET", "/metrics", b"").await;
+    assert!(metrics.contains("akri_webhook_reviews_total{result=\"denied\"} 1"), "{metrics}");
+    assert_eq!(server.ask("GET", "/readyz", b"").await.0, 200);
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_refused_and_the_next_is_served() {
+    let server = Server::start().await;
+    let deep = format!("{{\"request\":{}1{}}}", "[".repeat(200_000), "]".repeat(200_000));
+    let large = vec![b' '; BODY + 1];
+    let wide = format!("[{}0]", "0,".repeat(1_000_000));
+    for (body, code) in [
+        (b"".as_slice(), 400),
+        (b"{}", 400),
+        (b"\xff\xfe", 400),
+        (deep.as_bytes(), 400),
+        (wide.as_bytes(), 400),
+        (&large, 413),
+    ] {
+        let (answered, text) = server.ask("POST", "/validate", body).await;
+        assert_eq!(answered, code, "{text}");
+    }
+    assert_eq!(server.ask("GET", "/validate", b"").await.0, 405);
+    assert_eq!(server.ask("POST", "/", b"").await.0, 404);
+    assert_eq!(server.ask("POST", "/validate", configuration(1).to_string().as_bytes()).await.0, 200);
+}
+
+#[tokio::test]
+async fn clients_without_tls_or_trust_get_nothing() {
+    let server = Server::start().await;
+    let mut plain = TcpStream::connect(server.address).await.unwrap();
+    plain.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut text = Vec::new();
+    let _ = plain.read_to_end(&mut text).await;
+    assert!(!String::from_utf8_lossy(&text).contains("akri"));
+    assert!(server.connect(&make()).await.is_err(), "another certificate is trusted");
+    assert_eq!(server.ask("GET", "/healthz", b"").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_new_certificate_serves_new_connections_and_old_ones_go_on() {
+    let server = Server::start().await;
+    let mut old = server.connect(&server.material).await.unwrap();
+    let renewed = make();
+    server.serving.set(renewed.certified_key().unwrap());
+    assert!(server.connect(&renewed).await.is_ok());
+    send(&mut old, "GET", "/healthz", b"", "close").await;
+    let mut text = String::new();
+    old.read_to_string(&mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+}
+
+#[tokio::test]
+async fn the_end_waits_for_what_is_under_way() {
+    let mut server = Server::start().await;
+    let mut stream = server.connect(&server.material).await.unwrap();
+    let body = configuration(1).to_string();
+    let head = format!("POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    tokio::task::yield_now().await;
+    server.stop.take().unwrap().send(()).unwrap();
+    let _ = stream.write_all(body.as_bytes()).await;
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text).await;
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.is_empty() || text.contains("\"allowed\":true"), "answered in full or not at all: {text}");
+    server.task.await.unwrap();
+}

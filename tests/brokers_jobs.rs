@@ -1,0 +1,143 @@
+//! Job brokers (rules 37 and 55): once for each Instance and spec, whatever happens in between.
+
+use akri_api::Instance;
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::support::brokers::{Brokers, job_broker, names_of};
+use crate::support::cluster::wait_for;
+
+const RECORD: &str = "akri.sh/broker-job";
+
+async fn record(site: &Brokers, instance: &str) -> String {
+    let instance = site.get::<Instance>(instance).await.unwrap();
+    instance.annotations().get(RECORD).cloned().unwrap_or_default()
+}
+
+async fn wait_for_record(site: &Brokers, instance: &str) -> String {
+    wait_for("a Job that is recorded", async || record(site, instance).await, |record| record.starts_with("created "))
+        .await
+}
+
+/// Waits until the controller has looked at everything that was there before.
+async fn wait_for_another(site: &Brokers, hash: &str) {
+    let cam = site.get("cam").await.unwrap();
+    site.instance(&cam, hash, &[]).await;
+    wait_for_record(site, &format!("cam-{hash}")).await;
+}
+
+#[tokio::test]
+async fn job_runs_once_over_slot_changes_and_restarts() {
+    let Some(mut site) = Brokers::begin("job-once").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    let instance = site.instance(&cam, "000001", &[&node]).await;
+    let job = site.wait_for_names::<Job>(&["cam-000001-1-job"]).await.remove(0);
+    assert_eq!(job.owner_references()[0].uid, instance.uid().unwrap());
+    let limits = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap().containers[0].resources.clone();
+    assert!(limits.unwrap().limits.unwrap().contains_key("akri.sh/cam-000001"));
+    wait_for_record(&site, "cam-000001").await;
+    for number in 0..20 {
+        let user = if number % 2 == 0 { node.as_str() } else { "" };
+        site.change_instance("cam-000001", json!({"deviceUsage": {"cam-000001-0": user}})).await;
+    }
+    site.kill_controller();
+    site.controller = Some(site.start_controller());
+    wait_for_another(&site, "000002").await;
+    let jobs = site.list::<Job>().await;
+    assert_eq!(names_of(&jobs), ["cam-000001-1-job", "cam-000002-1-job"]);
+    assert!(jobs.iter().any(|again| again.uid() == job.uid()));
+}
+
+#[tokio::test]
+async fn job_that_was_deleted_is_not_run_again() {
+    let Some(mut site) = Brokers::begin("job-deleted").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
+    wait_for_record(&site, "cam-000001").await;
+    site.delete::<Job>("cam-000001-1-job").await;
+    site.wait_for_instance_condition("cam-000001", "True", "JobDeleted").await;
+    site.kill_controller();
+    site.controller = Some(site.start_controller());
+    wait_for_another(&site, "000002").await;
+    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
+}
+
+#[tokio::test]
+async fn edited_job_runs_once_more() {
+    let Some(mut site) = Brokers::begin("job-edited").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
+    wait_for_record(&site, "cam-000001").await;
+    // An edit of something else is not for the Job.
+    let mut spec = job_broker("update:1");
+    spec["brokerProperties"] = json!({"COLOUR": "red"});
+    site.configure("cam", spec.clone()).await;
+    wait_for_another(&site, "000002").await;
+    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000001-1-job", "cam-000002-2-job"]);
+    spec["brokerSpec"] = job_broker("update:2")["brokerSpec"].clone();
+    site.configure("cam", spec).await;
+    let names = ["cam-000001-1-job", "cam-000001-3-job", "cam-000002-2-job", "cam-000002-3-job"];
+    site.wait_for_names::<Job>(&names).await;
+}
+
+#[tokio::test]
+async fn instance_that_came_while_no_controller_ran_gets_its_job() {
+    let Some(mut site) = Brokers::begin_without_controller("job-late").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    site.controller = Some(site.start_controller());
+    site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
+}
+
+#[tokio::test]
+async fn crash_between_record_and_job_makes_one_job() {
+    let Some(mut site) = Brokers::begin("job-crash").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let first = site.wait_for_names::<Job>(&["cam-000001-1-job"]).await.remove(0);
+    let created = wait_for_record(&site, "cam-000001").await;
+    site.kill_controller();
+    // As a controller leaves it that is killed after its record, with the Job created or not.
+    let creating = created.replacen("created ", "creating ", 1);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {RECORD: creating}}}));
+    let set = async || {
+        site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &patch).await.unwrap();
+    };
+    set().await;
+    site.controller = Some(site.start_controller());
+    assert_eq!(wait_for_record(&site, "cam-000001").await, created);
+    assert_eq!(site.wait_for_names::<Job>(&["cam-000001-1-job"]).await[0].uid(), first.uid(), "it was there");
+
+    site.kill_controller();
+    site.delete::<Job>("cam-000001-1-job").await;
+    site.wait_for_names::<Job>(&[]).await;
+    let set_again = Patch::Merge(json!({"metadata": {"annotations": {RECORD: creating}}}));
+    site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &set_again).await.unwrap();
+    site.controller = Some(site.start_controller());
+    site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
+    assert_eq!(wait_for_record(&site, "cam-000001").await, created);
+}
+
+#[tokio::test]
+async fn job_ends_with_its_instance_and_runs_again_on_return() {
+    let Some(mut site) = Brokers::begin("job-returns").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let first = site.wait_for_names::<Job>(&["cam-000001-1-job"]).await.remove(0);
+    wait_for_record(&site, "cam-000001").await;
+    site.delete::<Instance>("cam-000001").await;
+    wait_for("no Instance", async || site.get::<Instance>("cam-000001").await, Option::is_none).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let jobs = async || site.list::<Job>().await;
+    wait_for("another Job", jobs, |jobs| jobs.len() == 1 && jobs[0].uid() != first.uid()).await;
+}

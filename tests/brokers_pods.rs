@@ -1,0 +1,315 @@
+//! Pod brokers on a real API server (rules 38, 51 to 54, 62): where they run, what they ask for, and what follows their end.
+
+use akri_api::{Configuration, Instance};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::support::brokers::{Brokers, is_going, names_of, pod_broker};
+use crate::support::cluster::wait_for;
+
+fn strs(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+fn spec_of(pod: &Pod) -> Value {
+    serde_json::to_value(&pod.spec).unwrap()
+}
+
+#[tokio::test]
+async fn broker_runs_on_every_node_within_capacity() {
+    let Some(mut site) = Brokers::begin("placed").await else { return };
+    let nodes = site.nodes(["a", "b", "c", "d"]).await;
+    let cam = site.configure("cam", json!({"capacity": 2, "brokerSpec": pod_broker(json!({}))["brokerSpec"]})).await;
+    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let placed = names_of(&site.wait_for_pods(2).await);
+    for pod in &placed {
+        site.run(pod).await;
+    }
+    site.wait_for_instance_condition("cam-000001", "True", "Running").await;
+    let status = site.get::<Instance>("cam-000001").await.unwrap().status.unwrap();
+    assert_eq!(status.brokers.map(|brokers| (brokers.desired, brokers.running)), Some((2, 2)));
+
+    site.kill_controller();
+    site.controller = Some(site.start_controller());
+    site.controller.as_ref().unwrap().wait_for_log("this controller leads").await;
+    site.instance(&cam, "000002", &[&nodes[0]]).await;
+    let other = format!("{}-cam-000002-pod", nodes[0]);
+    let all: Vec<&str> = placed.iter().map(String::as_str).chain([other.as_str()]).collect();
+    site.wait_for_names::<Pod>(&all).await;
+
+    // A node that has no broker takes over for one that does not see the device any more.
+    let gone = nodes.iter().find(|node| placed.contains(&format!("{node}-cam-000001-pod"))).unwrap();
+    let left: Vec<&String> = nodes.iter().filter(|node| *node != gone).collect();
+    site.change_instance("cam-000001", json!({"nodes": left})).await;
+    let moved = async || names_of(&site.list::<Pod>().await);
+    wait_for("a broker elsewhere", moved, |names| {
+        names.len() == 3 && !names.contains(&format!("{gone}-cam-000001-pod"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn broker_asks_for_its_device_on_its_node() {
+    let Some(mut site) = Brokers::begin("asks").await else { return };
+    let node = site.node("a").await;
+    let zone = json!([{"key": "zone", "operator": "In", "values": ["a"]}]);
+    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": zone}, {"matchExpressions": zone}]});
+    let placeholder = json!({"{{PLACEHOLDER}}": "1"});
+    let quantities = json!({"limits": placeholder, "requests": placeholder});
+    let spec = json!({
+        "initContainers": [{"name": "init", "image": "broker:1", "resources": quantities}],
+        "containers": [{"name": "main", "image": "broker:1", "resources": quantities}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "tolerations": [{"operator": "Exists"}],
+    });
+    let cam = site.configure("cam", json!({"brokerSpec": {"brokerPodSpec": spec}})).await;
+    let instance = site.instance(&cam, "000001", &[&node]).await;
+    let pod = site.wait_for_pods(1).await.remove(0);
+    assert_eq!(pod.name_any(), format!("{node}-cam-000001-pod"));
+    let made = spec_of(&pod);
+    let one = json!({"akri.sh/cam-000001": "1"});
+    for list in ["initContainers", "containers"] {
+        assert_eq!(made[list][0]["resources"], json!({"limits": one, "requests": one}), "{list}");
+    }
+    let here = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
+    let required = &made["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let both = json!({"matchExpressions": zone, "matchFields": here});
+    assert_eq!(required["nodeSelectorTerms"], json!([both, both]));
+    let owner = &pod.owner_references()[0];
+    assert_eq!((owner.kind.as_str(), Some(&owner.uid)), ("Instance", instance.uid().as_ref()));
+
+    site.configure("bare", pod_broker(json!({}))).await;
+    let bare = site.get::<Configuration>("bare").await.unwrap();
+    site.instance_with(&bare, "000002", &[&node], json!({"shared": false})).await;
+    let pods = site.wait_for_pods(2).await;
+    let bare =
+        pods.iter().find(|pod| pod.name_any() == "bare-000002-pod").expect("the name of a local device's broker");
+    assert_eq!(spec_of(bare)["containers"][0]["resources"]["limits"], json!({"akri.sh/bare-000002": "1"}));
+}
+
+#[tokio::test]
+async fn broker_that_needs_what_is_not_advertised_is_refused() {
+    let Some(mut site) = Brokers::begin("unadvertised").await else { return };
+    let node = site.node("a").await;
+    let mut spec = pod_broker(json!({}));
+    spec["resources"] = json!("configuration");
+    let cam = site.configure("cam", spec).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let ready = async || {
+        let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Ready")
+    };
+    let invalid =
+        wait_for("an invalid Configuration", ready, |c| c.as_ref().is_some_and(|c| c.reason == "InvalidConfiguration"))
+            .await;
+    assert!(invalid.unwrap().message.contains("/spec/brokerSpec/brokerPodSpec: "));
+    assert!(site.list::<Pod>().await.is_empty());
+}
+
+#[tokio::test]
+async fn broker_that_somebody_deletes_returns() {
+    let Some(mut site) = Brokers::begin("returns").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let first = site.wait_for_pods(1).await.remove(0);
+    site.delete::<Pod>(&first.name_any()).await;
+    let pods = async || site.list::<Pod>().await;
+    wait_for("another Pod", pods, |pods| pods.len() == 1 && pods[0].uid() != first.uid()).await;
+}
+
+#[tokio::test]
+async fn broker_that_fails_backs_off_and_the_others_run() {
+    let Some(mut site) = Brokers::begin("fails").await else { return };
+    let nodes = site.nodes(["a", "b"]).await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let [bad, good] = nodes.clone().map(|node| format!("{node}-cam-000001-pod"));
+    site.wait_for_names::<Pod>(&[&bad, &good]).await;
+    site.run(&good).await;
+    let first = site.get::<Pod>(&bad).await.unwrap();
+    site.fail(&bad, "UnexpectedAdmissionError").await;
+    let failed = site.get::<Pod>(&bad).await.unwrap().status.unwrap().start_time.unwrap();
+    let why = site.wait_for_instance_condition("cam-000001", "False", "Backoff").await.message;
+    assert!(why.contains(&nodes[0]) && why.contains("UnexpectedAdmissionError: as the story says"), "{why}");
+
+    let pod = async || site.get::<Pod>(&bad).await;
+    let second = wait_for("the next one", pod, |pod| pod.as_ref().is_some_and(|pod| pod.uid() != first.uid())).await;
+    let second = second.unwrap();
+    let pause = second.creation_timestamp().unwrap().0.duration_since(failed.0).as_secs();
+    assert!(pause >= 10, "{pause}");
+    assert_eq!(second.annotations()["akri.sh/broker-failures"], "1");
+    site.fail(&bad, "Error").await;
+    site.kill_controller();
+    site.controller = Some(site.start_controller());
+    let twice = |message: &str| message.contains("has ended 2 times in a row");
+    let why = async || site.wait_for_instance_condition("cam-000001", "False", "Backoff").await.message;
+    wait_for("two failures, after a restart of the controller", why, |why| twice(why)).await;
+    assert_eq!(site.get::<Pod>(&bad).await.unwrap().uid(), second.uid(), "it waits 20 s now");
+    assert!(site.get::<Pod>(&good).await.is_some_and(|pod| !is_going(&pod)));
+}
+
+#[tokio::test]
+async fn broker_of_a_missing_device_goes_after_its_grace() {
+    let Some(mut site) = Brokers::begin("missing").await else { return };
+    let nodes = site.nodes(["a", "b"]).await;
+    let mut spec = pod_broker(json!({}));
+    spec["offlineGracePeriod"] = json!("1h");
+    let cam = site.configure("cam", spec).await;
+    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let [a, b] = nodes.clone().map(|node| format!("{node}-cam-000001-pod"));
+    site.wait_for_names::<Pod>(&[&a, &b]).await;
+    site.run(&a).await;
+    site.run(&b).await;
+    site.miss("cam-000001", &nodes[0], 60).await;
+    site.miss("cam-000001", &nodes[1], 4000).await;
+    site.wait_for_names::<Pod>(&[&a]).await;
+    let status = site.get::<Instance>("cam-000001").await.unwrap().status.unwrap();
+    assert_eq!(status.nodes.len(), 2);
+    site.change_instance("cam-000001", json!({"nodes": [nodes[0]]})).await;
+    site.wait_for_instance_condition("cam-000001", "True", "Running").await;
+}
+
+#[tokio::test]
+async fn spec_that_the_api_server_refuses_disturbs_no_other() {
+    let Some(mut site) = Brokers::begin("refused").await else { return };
+    let node = site.node("a").await;
+    let bad = site.configure("bad", pod_broker(json!({"imagePullPolicy": "Sometimes"}))).await;
+    let strange = site.configure("strange", json!({"brokerSpec": {"brokerPodSpec": {"containers": "none"}}})).await;
+    let good = site.configure("good", pod_broker(json!({}))).await;
+    for configuration in [&bad, &strange, &good] {
+        site.instance(configuration, "000001", &[&node]).await;
+    }
+    site.wait_for_names::<Pod>(&[&format!("{node}-good-000001-pod")]).await;
+    let why = site.wait_for_instance_condition("bad-000001", "False", "Refused").await.message;
+    assert!(why.contains("imagePullPolicy") && why.contains("Sometimes"), "{why}");
+    site.wait_for_configuration_condition("bad", "False", "Refused").await;
+    let why = site.wait_for_instance_condition("strange-000001", "False", "Refused").await.message;
+    assert!(why.contains("ontainers"), "{why}");
+    site.configure("bad", pod_broker(json!({"imagePullPolicy": "Never"}))).await;
+    site.wait_for_pods(2).await;
+}
+
+#[tokio::test]
+async fn forged_instance_gets_no_broker() {
+    let Some(mut site) = Brokers::begin("forged").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    let mut elsewhere = cam.clone();
+    elsewhere.metadata.uid = Some("3f1c2d84-0000-4000-8000-000000000000".to_owned());
+    let forged: Value = json!({
+        "apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "cam-00000f"},
+        "spec": {
+            "configurationName": "cam", "cdiName": "akri.sh/cam=00000f", "capacity": 1, "nodes": [node], "deviceUsage": {},
+        },
+    });
+    site.story.apply_one(forged).await.unwrap();
+    site.instance(&elsewhere, "00000e", &[&node]).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    site.wait_for_names::<Pod>(&[&format!("{node}-cam-000001-pod")]).await;
+    site.run(&format!("{node}-cam-000001-pod")).await;
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    assert_eq!(site.list::<Pod>().await.len(), 1);
+}
+
+#[tokio::test]
+async fn pod_of_another_owner_is_waited_for() {
+    let Some(mut site) = Brokers::begin_without_controller("taken").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    let name = format!("{node}-cam-000001-pod");
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name}, "spec": {"containers": [{"name": "mine", "image": "mine:1"}]},
+    }))
+    .unwrap();
+    let mine = site.story.api::<Pod>().create(&PostParams::default(), &pod).await.unwrap();
+    site.controller = Some(site.start_controller());
+    site.instance(&cam, "000001", &[&node]).await;
+    site.wait_for_instance_condition("cam-000001", "False", "NameTaken").await;
+    assert_eq!(site.get::<Pod>(&name).await.unwrap().uid(), mine.uid());
+    site.delete::<Pod>(&name).await;
+    let pod = async || site.get::<Pod>(&name).await;
+    wait_for("the broker", pod, |pod| pod.as_ref().is_some_and(|pod| !pod.owner_references().is_empty())).await;
+}
+
+#[tokio::test]
+async fn configuration_made_again_gets_new_brokers() {
+    let Some(mut site) = Brokers::begin("again").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let first = site.wait_for_pods(1).await.remove(0);
+    site.delete::<Configuration>("cam").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    wait_for("no old Instance", async || site.get::<Instance>("cam-000001").await, Option::is_none).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let pods = async || site.list::<Pod>().await;
+    let is_new = |pods: &Vec<Pod>| pods.len() == 1 && pods[0].uid() != first.uid() && !is_going(&pods[0]);
+    let second = wait_for("another broker", pods, is_new).await.remove(0);
+    assert_eq!(second.name_any(), first.name_any());
+}
+
+#[tokio::test]
+async fn node_that_is_deleted_loses_its_broker_alone() {
+    let Some(mut site) = Brokers::begin("nodes").await else { return };
+    let nodes = site.nodes(["a", "b"]).await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    site.instance(&cam, "000001", &strs(&nodes)).await;
+    let [a, b] = nodes.clone().map(|node| format!("{node}-cam-000001-pod"));
+    site.wait_for_names::<Pod>(&[&a, &b]).await;
+    // These Nodes have no kubelet and so are not ready: that alone changes nothing.
+    site.delete_node(&nodes[1]).await;
+    site.wait_for_names::<Pod>(&[&a]).await;
+    let left = site.get::<Instance>("cam-000001").await.unwrap();
+    assert_eq!(left.spec.nodes, [nodes[0].clone()]);
+}
+
+#[tokio::test]
+async fn names_that_are_long_or_odd_are_served() {
+    let Some(mut site) = Brokers::begin("odd").await else { return };
+    let node = site.node("a").await;
+    let ports = json!({"ports": [{"port": 80}]});
+    for name in ["c".repeat(56), "my.cam".to_owned(), "0cam".to_owned()] {
+        let mut spec = pod_broker(json!({}));
+        spec["instanceServiceSpec"] = ports.clone();
+        spec["configurationServiceSpec"] = ports.clone();
+        let configuration = site.configure(&name, spec).await;
+        site.instance(&configuration, "000001", &[&node]).await;
+    }
+    let pods = site.wait_for_pods(3).await;
+    for pod in names_of(&pods) {
+        site.run(&pod).await;
+    }
+    let services = async || names_of(&site.list::<k8s_openapi::api::core::v1::Service>().await);
+    let names = wait_for("six Services", services, |names| names.len() == 6).await;
+    assert!(names.contains(&"my-cam-svc".to_owned()) && names.contains(&"my-cam-000001-svc".to_owned()), "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.starts_with("akri-0cam-")).count(), 2, "{names:?}");
+    let long = "c".repeat(56) + "-000001";
+    let pod = pods.iter().find(|pod| pod.labels()["akri.sh/instance"] == long).unwrap();
+    assert!(pod.labels().values().all(|value| value.len() <= 63));
+}
+
+#[tokio::test]
+async fn slot_changes_cause_no_writes_of_the_controller() {
+    let Some(mut site) = Brokers::begin("quiet").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let pod = site.wait_for_pods(1).await.remove(0);
+    site.run(&pod.name_any()).await;
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    let before = site.writes().await;
+    for number in 0..1000 {
+        let user = if number % 2 == 0 { node.as_str() } else { "" };
+        site.change_instance("cam-000001", json!({"deviceUsage": {"cam-000001-0": user}})).await;
+    }
+    // Whatever the controller had to say of these, it has said by the time it has said something of this.
+    site.instance(&cam, "000002", &[]).await;
+    site.wait_for_instance_condition("cam-000002", "True", "NoNodes").await;
+    let after = site.writes().await;
+    let of_first =
+        |writes: &[String]| writes.iter().filter(|write| write.contains("000001")).cloned().collect::<Vec<_>>();
+    assert_eq!(of_first(&before), of_first(&after));
+}

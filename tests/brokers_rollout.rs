@@ -1,0 +1,103 @@
+//! How an edit of a broker reaches its Pods (rule 57): a few at a time, and no further if the new ones fail.
+
+use akri_api::Instance;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::support::brokers::{Brokers, is_going, names_of, pod_broker};
+use crate::support::cluster::wait_for;
+
+fn image(pod: &Pod) -> &str {
+    pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
+}
+
+fn of_version(version: u32) -> Value {
+    pod_broker(json!({"image": format!("broker:{version}")}))
+}
+
+/// Three Instances whose brokers run.
+async fn three(name: &str) -> Option<Brokers> {
+    let mut site = Brokers::begin(name).await?;
+    let node = site.node("a").await;
+    let cam = site.configure("cam", of_version(1)).await;
+    for hash in ["000001", "000002", "000003"] {
+        site.instance(&cam, hash, &[&node]).await;
+    }
+    for pod in names_of(&site.wait_for_pods(3).await) {
+        site.run(&pod).await;
+    }
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    Some(site)
+}
+
+/// Waits until one more Pod has the new image, and all Pods are there.
+async fn new_one(site: &Brokers, before: &[String]) -> String {
+    let pods = async || site.list::<Pod>().await;
+    let is_new = |pod: &Pod| image(pod) == "broker:2" && !before.contains(&pod.name_any()) && !is_going(pod);
+    let found = wait_for("the next new broker", pods, |pods| pods.len() == 3 && pods.iter().any(is_new)).await;
+    let new: Vec<&Pod> = found.iter().filter(|pod| is_new(pod)).collect();
+    assert_eq!(new.len(), 1, "one at a time");
+    new[0].name_any()
+}
+
+#[tokio::test]
+async fn edit_replaces_one_broker_after_the_other() {
+    let Some(site) = three("rolled").await else { return };
+    let instances = async || site.list::<Instance>().await.iter().map(|i| i.uid().unwrap()).collect::<Vec<_>>();
+    let before = instances().await;
+    site.configure("cam", of_version(2)).await;
+    let mut replaced = Vec::new();
+    for _ in 0..3 {
+        let pod = new_one(&site, &replaced).await;
+        let old = site.list::<Pod>().await.iter().filter(|pod| image(pod) == "broker:1").count();
+        assert_eq!(old, 2 - replaced.len(), "the others run on");
+        site.run(&pod).await;
+        replaced.push(pod);
+    }
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    assert_eq!(instances().await, before);
+}
+
+#[tokio::test]
+async fn edit_that_fails_stops_and_goes_on_when_it_is_mended() {
+    let Some(site) = three("stopped").await else { return };
+    site.configure("cam", of_version(2)).await;
+    let first = new_one(&site, &[]).await;
+    site.fail(&first, "Error").await;
+    let why = site.wait_for_configuration_condition("cam", "False", "RolloutStopped").await.message;
+    assert!(why.contains("2 brokers keep the previous spec"), "{why}");
+    site.configure("cam", of_version(1)).await;
+    let pods = async || site.list::<Pod>().await;
+    let old = |pods: &Vec<Pod>| pods.len() == 3 && pods.iter().all(|pod| image(pod) == "broker:1" && !is_going(pod));
+    wait_for("the brokers of before", pods, old).await;
+    site.run(&first).await;
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+}
+
+#[tokio::test]
+async fn broker_that_never_ran_is_replaced_at_once() {
+    let Some(mut site) = Brokers::begin("pending").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", of_version(1)).await;
+    for hash in ["000001", "000002", "000003"] {
+        site.instance(&cam, hash, &[&node]).await;
+    }
+    site.wait_for_pods(3).await;
+    site.wait_for_instance_condition("cam-000001", "False", "Pending").await;
+    site.configure("cam", of_version(2)).await;
+    let pods = async || site.list::<Pod>().await;
+    wait_for("all new", pods, |pods| pods.len() == 3 && pods.iter().all(|pod| image(pod) == "broker:2")).await;
+}
+
+#[tokio::test]
+async fn brokers_go_when_the_configuration_runs_none_any_more() {
+    let Some(site) = three("removed").await else { return };
+    site.configure("cam", json!({})).await;
+    site.wait_for_names::<Pod>(&[]).await;
+    let status = async || site.get::<Instance>("cam-000001").await.unwrap().status.unwrap();
+    let says_nothing = |status: &akri_api::InstanceStatus| {
+        status.brokers.is_none() && !status.conditions.iter().any(|condition| condition.type_ == "BrokersReady")
+    };
+    wait_for("a status without brokers", status, says_nothing).await;
+}

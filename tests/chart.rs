@@ -1,0 +1,295 @@
+//! The chart without a cluster: what helm makes of good values and of bad ones, and that `deploy/` is made from it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use akri_api::manifest::typed;
+use akri_api::validate::FieldError;
+use akri_api::{Configuration, DiscoveryHandler, validate};
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::support::cluster::{helm, render};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(deploy().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn documents(yaml: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+    documents.into_iter().filter(|document| !document.is_null()).collect()
+}
+
+fn find<'a>(documents: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let is_it = |document: &&Value| document["kind"] == kind && document["metadata"]["name"] == name;
+    documents.iter().find(is_it).unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+/// Renders with values as a file of them, which is what upgrades use.
+fn with_values(values: &str) -> Option<Result<Vec<Value>, String>> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), values).unwrap();
+    let output = helm(&["--values", file.path().to_str().unwrap()])?;
+    Some(match output.status.success() {
+        true => Ok(documents(&String::from_utf8(output.stdout).unwrap())),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    })
+}
+
+#[test]
+fn the_manifests_are_made_from_the_chart() {
+    let plain = ["createNamespace=true", "podDisruptionBudget.enabled=false", "crds.upgrade=false"];
+    let plain: Vec<&str> = plain.iter().flat_map(|value| ["--set", *value]).collect();
+    let handlers = "policy.enabled=false,udev.discovery.enabled=false,onvif.discovery.enabled=false,\
+                    opcua.discovery.enabled=false,debugEcho.discovery.enabled=false";
+    for (file, arguments) in
+        [("akri.yaml", ["--set", handlers]), ("policy.yaml", ["--show-only", "templates/policy.yaml"])]
+    {
+        let Some(output) = helm(&[&plain[..], &arguments].concat()) else { return };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8(output.stdout).unwrap() == read(file), "{file} is old: run 'make manifests'");
+    }
+}
+
+#[test]
+fn the_chart_holds_the_kinds_and_the_handlers() {
+    assert!(read("helm/akri/crds/crds.yaml") == read("crds.yaml"), "run 'make manifests'");
+    for handler in ["debug-echo", "onvif", "opcua", "udev"] {
+        let built_in = deploy().join("../handlers").join(handler).join("handler.yaml");
+        let copy = read(&format!("helm/akri/files/handlers/{handler}.yaml"));
+        assert!(copy == fs::read_to_string(built_in).unwrap(), "{handler}: run 'make manifests'");
+    }
+}
+
+#[test]
+fn the_chart_is_of_the_programs_version() {
+    let chart: Value = serde_saphyr::from_str(&read("helm/akri/Chart.yaml")).unwrap();
+    assert_eq!(
+        (&chart["version"], &chart["appVersion"]),
+        (&env!("CARGO_PKG_VERSION").into(), &env!("CARGO_PKG_VERSION").into())
+    );
+}
+
+/// As upstream's users have them: each of its handlers on, with a broker.
+const UPSTREAM: &str = r#"
+useLatestContainers: false
+agent:
+  host: {containerRuntimeSock: /run/containerd/containerd.sock}
+  resources: {memoryRequest: 11Mi, cpuRequest: 10m, memoryLimit: 79Mi, cpuLimit: 26m}
+  tolerations: {}
+  allowDebugEcho: true
+controller: {onlyOnControlPlane: true, nodeSelectors: {disk: ssd}}
+debugEcho:
+  discovery: {enabled: true, image: {repository: handlers/echo}}
+  configuration: {enabled: true, shared: false, brokerPod: {image: {repository: nginx}}}
+udev:
+  discovery: {enabled: true, host: {udev: /run/udev}}
+  configuration:
+    enabled: true
+    discoveryDetails: {udevRules: ['KERNEL=="video[0-9]*"']}
+    brokerPod: {image: {repository: nginx, tag: stable}, resources: {memoryLimit: 30Mi}}
+opcua:
+  discovery: {enabled: true}
+  configuration: {enabled: true, mountCertificates: true, brokerPod: {image: {repository: nginx}}}
+onvif:
+  discovery: {enabled: true}
+  configuration: {enabled: true, brokerJob: {image: {repository: busybox}, command: [sh, -c, "true"]}}
+custom:
+  discovery: {enabled: true, image: {repository: nginx}}
+  configuration: {enabled: true, discoveryHandlerName: some name, brokerPod: {image: {repository: nginx}}}
+webhookConfiguration: {enabled: true, ttlSecondsAfterFinished: 10}
+prometheus: {enabled: true, port: 8080, endpoint: /metrics, portName: metrics}
+"#;
+
+#[test]
+fn values_of_upstream_akri_keep_their_meaning() {
+    let Some(rendered) = with_values(UPSTREAM) else { return };
+    let rendered = rendered.unwrap();
+    let configurations: Vec<&Value> = rendered.iter().filter(|object| object["kind"] == "Configuration").collect();
+    assert_eq!(configurations.len(), 5);
+    for object in &configurations {
+        let typed: Configuration = serde_json::from_value((*object).clone()).unwrap();
+        assert_eq!(validate::configuration(&typed), [], "{object:#}");
+    }
+    let udev = &find(&rendered, "Configuration", "akri-udev")["spec"];
+    let container = &udev["brokerSpec"]["brokerPodSpec"]["containers"][0];
+    assert_eq!(container["image"], "nginx:stable");
+    assert_eq!(container["resources"]["limits"], serde_json::json!({"{{PLACEHOLDER}}": "1", "memory": "30Mi"}));
+    assert_eq!(udev["instanceServiceSpec"]["ports"][0]["targetPort"], 8083);
+    let details: Value =
+        serde_saphyr::from_str(udev["discoveryHandler"]["discoveryDetails"].as_str().unwrap()).unwrap();
+    assert_eq!(details["udevRules"][0], "KERNEL==\"video[0-9]*\"");
+    let opcua = &find(&rendered, "Configuration", "akri-opcua")["spec"];
+    assert_eq!(opcua["brokerSpec"]["brokerPodSpec"]["volumes"][0]["secret"]["secretName"], "opcua-broker-credentials");
+    let details: Value =
+        serde_saphyr::from_str(opcua["discoveryHandler"]["discoveryDetails"].as_str().unwrap()).unwrap();
+    assert_eq!(details["opcuaDiscoveryMethod"]["standard"]["discoveryUrls"][0], "opc.tcp://localhost:4840/");
+    let onvif = &find(&rendered, "Configuration", "akri-onvif")["spec"]["brokerSpec"]["brokerJobSpec"];
+    assert_eq!(onvif["template"]["spec"]["containers"][0]["command"][0], "sh");
+    let agent = &find(&rendered, "DaemonSet", "akri-agent")["spec"]["template"]["spec"];
+    assert_eq!(agent["containers"][0]["resources"]["limits"], serde_json::json!({"memory": "79Mi", "cpu": "26m"}));
+    let controller = &find(&rendered, "Deployment", "akri-controller")["spec"]["template"]["spec"];
+    assert_eq!(controller["nodeSelector"]["node-role.kubernetes.io/control-plane"], "");
+    find(&rendered, "DaemonSet", "akri-custom-discovery");
+    find(&rendered, "PodMonitor", "akri-agent");
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused_by_name() {
+    for (values, named) in [
+        ("agnet: {enabled: false}", "agnet"),
+        ("udev: {configuration: {enabeld: true}}", "enabeld"),
+        ("udev: {configuration: {capacity: 0}}", "/udev/configuration/capacity"),
+        (
+            "udev: {configuration: {discoveryDetails: {permissions: wr}}}",
+            "/udev/configuration/discoveryDetails/permissions",
+        ),
+        ("webhookConfiguration: {failurePolicy: Maybe}", "/webhookConfiguration/failurePolicy"),
+        ("agent: {enabled: \"yes\"}", "/agent/enabled"),
+        ("image: {digest: latest}", "/image/digest"),
+        ("custom: {configuration: {enabled: true}}", "custom.configuration.discoveryHandlerName"),
+        ("custom: {discovery: {enabled: true}}", "custom.discovery.image.repository"),
+    ] {
+        let Some(rendered) = with_values(values) else { return };
+        let error = rendered.unwrap_err();
+        assert!(error.contains(named), "{values}: {error}");
+    }
+}
+
+#[test]
+fn grants_are_values_and_built_in_ones_the_default() {
+    let values = "udev: {discovery: {grants: {udev: {subsystems: [tty]}, devicePaths: [/dev/ttyUSB0]}, interval: 30s}}\n\
+                  onvif: {discovery: {enabled: false}}\n";
+    let Some(rendered) = with_values(values) else { return };
+    let rendered = rendered.unwrap();
+    let handler = |name: &str| -> DiscoveryHandler {
+        serde_json::from_value(find(&rendered, "DiscoveryHandler", name).clone()).unwrap()
+    };
+    assert_eq!(handler("udev").spec.grants.udev.unwrap().subsystems, ["tty"]);
+    assert_eq!(handler("udev").spec.interval.as_deref(), Some("30s"));
+    let built_in: DiscoveryHandler = serde_saphyr::from_str(&read("helm/akri/files/handlers/opcua.yaml")).unwrap();
+    assert_eq!(handler("opcua").spec, built_in.spec);
+    assert!(
+        !rendered.iter().any(|object| object["kind"] == "DiscoveryHandler" && object["metadata"]["name"] == "onvif")
+    );
+}
+
+/// The fields of an object that its kind does not have, in the Kubernetes that the libraries are of.
+fn unknown_fields(object: &Value) -> Option<Vec<FieldError>> {
+    fn of<T: DeserializeOwned>(object: &Value) -> Option<Vec<FieldError>> {
+        Some(typed::<T>(object).err().unwrap_or_default())
+    }
+    match object["kind"].as_str().unwrap() {
+        "ClusterRole" => of::<ClusterRole>(object),
+        "ClusterRoleBinding" => of::<ClusterRoleBinding>(object),
+        "ConfigMap" => of::<ConfigMap>(object),
+        "Configuration" => of::<Configuration>(object),
+        "DaemonSet" => of::<DaemonSet>(object),
+        "Deployment" => of::<Deployment>(object),
+        "DiscoveryHandler" => of::<DiscoveryHandler>(object),
+        "Job" => of::<Job>(object),
+        "Namespace" => of::<Namespace>(object),
+        "NetworkPolicy" => of::<NetworkPolicy>(object),
+        "PodDisruptionBudget" => of::<PodDisruptionBudget>(object),
+        "Role" => of::<Role>(object),
+        "RoleBinding" => of::<RoleBinding>(object),
+        "Secret" => of::<Secret>(object),
+        "Service" => of::<Service>(object),
+        "ServiceAccount" => of::<ServiceAccount>(object),
+        "ValidatingAdmissionPolicy" => of::<ValidatingAdmissionPolicy>(object),
+        "ValidatingAdmissionPolicyBinding" => of::<ValidatingAdmissionPolicyBinding>(object),
+        "ValidatingWebhookConfiguration" => of::<ValidatingWebhookConfiguration>(object),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_field_is_one_that_kubernetes_has() {
+    let everything = format!(
+        "{UPSTREAM}\ncreateNamespace: true\ncontroller: {{replicas: 2}}\nprometheus: {{enabled: true, rules: {{enabled: true}}, \
+         dashboard: {{enabled: true}}}}"
+    );
+    let everything = everything.replacen("controller: {onlyOnControlPlane: true, nodeSelectors: {disk: ssd}}\n", "", 1);
+    let everything =
+        everything.replacen("prometheus: {enabled: true, port: 8080, endpoint: /metrics, portName: metrics}\n", "", 1);
+    let Some(rendered) = with_values(&everything) else { return };
+    let mut others = BTreeSet::new();
+    for object in rendered.unwrap() {
+        match unknown_fields(&object) {
+            Some(errors) => assert_eq!(errors, [], "{} {}", object["kind"], object["metadata"]["name"]),
+            None => drop(others.insert(object["kind"].as_str().unwrap().to_owned())),
+        }
+    }
+    assert_eq!(others, BTreeSet::from(["PodMonitor".to_owned(), "PrometheusRule".to_owned()]));
+}
+
+#[test]
+fn an_image_is_named_by_its_digest() {
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    let Some(rendered) = with_values(&format!("image: {{repository: registry.example/akri, digest: \"{digest}\"}}"))
+    else {
+        return;
+    };
+    let rendered = rendered.unwrap();
+    for (kind, name) in [("DaemonSet", "akri-agent"), ("Deployment", "akri-controller"), ("Deployment", "akri-webhook")]
+    {
+        let container = &find(&rendered, kind, name)["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(
+            container["image"],
+            format!("registry.example/akri:{}@{digest}", env!("CARGO_PKG_VERSION")),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn objects_are_of_versions_that_the_cluster_has() {
+    let Some(old) = render(&["policy.enabled=auto", "controller.replicas=2"]) else { return };
+    let Some(new) = with_values("controller: {replicas: 2}") else { return };
+    let (old, new) = (documents(&old), new.unwrap());
+    assert_eq!(find(&old, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1beta1");
+    assert_eq!(find(&new, "PodDisruptionBudget", "akri-controller")["apiVersion"], "policy/v1");
+    assert!(!old.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
+    assert!(new.iter().any(|object| object["kind"] == "ValidatingAdmissionPolicy"));
+}
+
+/// kubectl would run a hook of helm's as a part of the installation.
+#[test]
+fn the_kinds_are_upgraded_by_a_hook_with_the_programs_own_image() {
+    let Some(rendered) = with_values("") else { return };
+    let rendered = rendered.unwrap();
+    let job = find(&rendered, "Job", "akri-crds");
+    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-upgrade");
+    assert_eq!(job["spec"]["template"]["spec"]["containers"][0]["args"], serde_json::json!(["crds", "--apply"]));
+}
+
+#[test]
+fn certificates_may_be_somebody_elses() {
+    let certificates = "certificate: {certManager: {enabled: true}}";
+    let Some(rendered) = with_values(&format!("webhookConfiguration: {{{certificates}}}")) else { return };
+    let rendered = rendered.unwrap();
+    let spec = &find(&rendered, "Certificate", "akri-webhook")["spec"];
+    assert_eq!(spec["dnsNames"][0], "akri-webhook.akri-system.svc");
+    find(&rendered, "Issuer", "akri-webhook");
+    let webhook = find(&rendered, "ValidatingWebhookConfiguration", "akri-webhook");
+    assert_eq!(webhook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], "akri-system/akri-webhook");
+    let arguments =
+        find(&rendered, "Deployment", "akri-webhook")["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let arguments: Vec<String> = serde_json::from_value(arguments).unwrap();
+    assert!(arguments.contains(&"--tls-crt-file=/etc/akri/tls/tls.crt".to_owned()), "{arguments:?}");
+    assert!(!rendered.iter().any(|object| object["kind"] == "Secret"));
+}

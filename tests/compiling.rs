@@ -1,0 +1,155 @@
+//! Components that are expensive to compile, by mistake or on purpose: the compiler is a process of its own, and nothing waits
+//! for it but the handler that it compiles.
+
+use std::fs;
+use std::path::PathBuf;
+
+use akri_api::condition;
+use akri_api::{DiscoveryHandlerStatus, HandlerState};
+use wasm_encoder::{
+    BlockType, CodeSection, ComponentBuilder, ConstExpr, ElementSection, Elements, Function, FunctionSection, Module,
+    RefType, TableSection, TableType, TypeSection,
+};
+
+use crate::support::node::{Agent, Node, wait_for};
+
+fn component(module: &Module) -> Vec<u8> {
+    let mut component = ComponentBuilder::default();
+    component.core_module(None, module);
+    component.finish()
+}
+
+/// A function of loops in one another: for today's compiler minutes, from a few hundred kilobytes.
+fn nested_loops(depth: usize) -> Vec<u8> {
+    let (mut module, mut types, mut functions, mut code) =
+        (Module::new(), TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], []);
+    functions.function(0);
+    let mut body = Function::new([]);
+    for _ in 0..depth {
+        body.instructions().loop_(BlockType::Empty).i32_const(0).br_if(0);
+    }
+    for _ in 0..=depth {
+        body.instructions().end();
+    }
+    code.function(&body);
+    module.section(&types).section(&functions).section(&code);
+    component(&module)
+}
+
+/// Tables that are filled from element segments with a million entries: gigabytes, from a megabyte.
+fn large_segments() -> Vec<u8> {
+    let (mut module, mut types, mut functions, mut tables, mut elements, mut code) = (
+        Module::new(),
+        TypeSection::new(),
+        FunctionSection::new(),
+        TableSection::new(),
+        ElementSection::new(),
+        CodeSection::new(),
+    );
+    types.ty().function([], []);
+    functions.function(0);
+    let entries = vec![ConstExpr::ref_func(0); 200_000];
+    for table in 0..5 {
+        let element_type = RefType::FUNCREF;
+        tables.table(TableType { element_type, table64: false, minimum: 200_000, maximum: None, shared: false });
+        let all = Elements::Expressions(element_type, entries.as_slice().into());
+        elements.active(Some(table), &ConstExpr::i32_const(0), all);
+    }
+    let mut body = Function::new([]);
+    body.instructions().end();
+    code.function(&body);
+    module.section(&types).section(&functions).section(&tables).section(&elements).section(&code);
+    component(&module)
+}
+
+/// The message of the condition that says why a handler can't be used.
+fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
+    let accepted = condition::find(&status.conditions, "Accepted")?;
+    (status.state == HandlerState::Refused && accepted.status == "False").then(|| accepted.message.clone())
+}
+
+async fn refused(node: &Node, handler: &str, what: &str) {
+    let is_refused = |status: &DiscoveryHandlerStatus| refusal(status).is_some_and(|why| why.contains(what));
+    node.wait_for_handler(handler, what, is_refused).await;
+}
+
+/// A node with a component that sorts before all others, and its limits on compiling.
+fn node_with(bytes: &[u8], limits: &str) -> Node {
+    let node = Node::new();
+    fs::write(node.path("components/aaa.wasm"), bytes).unwrap();
+    node.write_handler("aaa", "aaa.wasm", &format!("  limits:\n    compile: {limits}\n"));
+    node
+}
+
+#[tokio::test]
+async fn slow_compilation_delays_no_other_handler() {
+    let node = node_with(&nested_loops(40_000), "{time: 1m}");
+    node.write_echo("echo", 1, &["one"]);
+    let agent = node.start();
+    node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
+    let is_told = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Loading;
+    node.wait_for_handler("aaa", "being compiled", is_told).await;
+    // What is granted takes effect at once, although the compiler is busy.
+    node.write_handler("udev", "udev.wasm", "  interval: 200ms\n");
+    node.write_configuration("mem", "udev", "      udevRules:\n      - KERNEL==\"null\"\n", "");
+    node.wait_for_condition("mem", "Ready", "False", "NotGranted").await;
+    // So does a limit of its own, and what failed is not tried again.
+    node.write_handler("aaa", "aaa.wasm", "  limits:\n    compile: {time: 1s}\n");
+    refused(&node, "aaa", "compiling it takes more than 1s of processor time; limits.compile.time").await;
+    let tries = compilations(&agent);
+    fs::write(node.path("components/other.txt"), "").unwrap();
+    node.write_handler("debug-echo", "debug_echo.wasm", "  interval: 300ms\n");
+    node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
+    assert_eq!(compilations(&agent), tries);
+}
+
+fn compilations(agent: &Agent) -> usize {
+    agent.log().matches("compiling a component").count()
+}
+
+#[tokio::test]
+async fn compilation_beyond_its_memory_limit_is_refused() {
+    let node = node_with(&large_segments(), "{memory: 128Mi}");
+    node.write_echo("echo", 1, &["one"]);
+    let mut agent = node.start();
+    refused(&node, "aaa", "compiling it takes more than 128 MiB of memory; limits.compile.memory").await;
+    node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
+    assert!(agent.is_running());
+}
+
+/// The files with machine code.
+fn machine_code(node: &Node) -> Vec<PathBuf> {
+    let versions = fs::read_dir(node.path("state/compiled/modules")).into_iter().flatten();
+    let files = versions.flat_map(|version| fs::read_dir(version.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_none()).collect()
+}
+
+#[tokio::test]
+async fn changed_machine_code_is_compiled_again() {
+    let node = Node::new();
+    fs::create_dir(node.path("state")).unwrap(); // not the one that stories share
+    node.write_echo("echo", 1, &["one"]);
+    let agent = node.start();
+    wait_for("two components", || machine_code(&node).len(), |count| *count == 2).await;
+    node.wait_for_instances("its device", |all| all.len() == 1).await;
+    assert!(agent.stop());
+
+    let agent = node.start();
+    agent.wait_for_log("handler ready handler=\"debugEcho\"").await;
+    agent.wait_for_log("handler ready handler=\"udev\"").await;
+    assert_eq!(compilations(&agent), 0);
+    assert!(agent.stop());
+
+    for file in machine_code(&node) {
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&file, bytes).unwrap();
+    }
+    let agent = node.start();
+    agent.wait_for_log("a compiled component was changed").await;
+    agent.wait_for_log("handler ready handler=\"debugEcho\"").await;
+    agent.wait_for_log("handler ready handler=\"udev\"").await;
+    assert_eq!(compilations(&agent), 2);
+}

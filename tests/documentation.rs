@@ -1,0 +1,238 @@
+//! The documentation: its links lead to files and headings that exist, its commands succeed and print what it says, and its
+//! manifests are valid.
+//!
+//! A fenced block `sh` is a script, and a block `console` shows commands after `$ ` with the output below each. Both are run,
+//! and the first line of the output, up to `...`, has to be in what the command prints. `no-run` after either word marks what
+//! needs a cluster, the network or a person.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use akri_api::manifest::{self, Object};
+
+use crate::support::node::{Node, akri, built_components, compiled_components};
+
+/// The component of each handler that the documentation configures.
+const COMPONENTS: [(&str, &str); 4] =
+    [("udev", "udev.wasm"), ("debugEcho", "debug_echo.wasm"), ("onvif", "onvif.wasm"), ("opcua", "opcua.wasm")];
+
+/// One page of Markdown.
+struct Page {
+    /// From the root of the repository.
+    path: PathBuf,
+    text: String,
+}
+
+/// A fenced code block.
+struct Block {
+    info: String,
+    text: String,
+    /// Page and line, for messages.
+    at: String,
+}
+
+#[test]
+fn relative_links_lead_to_files_and_headings() {
+    let mut count = 0;
+    for page in pages() {
+        for link in links(&page.text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let directory = page.path.parent().unwrap();
+            let target = if path.is_empty() { page.path.clone() } else { directory.join(path) };
+            let at = format!("{}: the link '{link}'", page.path.display());
+            assert!(root().join(&target).exists(), "{at} leads to no file");
+            if !anchor.is_empty() {
+                let text = fs::read_to_string(root().join(&target)).unwrap();
+                assert!(anchors(&text).contains(anchor), "{at} leads to no heading; there are {:?}", anchors(&text));
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+#[test]
+fn summary_lists_every_page() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let listed: BTreeSet<PathBuf> = links(&summary).iter().map(|link| Path::new("docs").join(link)).collect();
+    for page in pages().iter().filter(|page| page.path.starts_with("docs") && !page.path.ends_with("SUMMARY.md")) {
+        assert!(listed.contains(&page.path), "docs/SUMMARY.md does not list {}", page.path.display());
+    }
+}
+
+/// A stranger reads it first.
+#[test]
+fn readme_is_short() {
+    let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
+
+#[test]
+fn manifests_in_the_documentation_are_valid() {
+    let node = place();
+    let mut count = 0;
+    for block in pages().iter().flat_map(blocks).filter(|block| block.info == "yaml") {
+        if !block.text.contains("apiVersion: akri.sh/v0") {
+            continue;
+        }
+        let (manifests, errors) = manifest::parse(Path::new(&block.at), &block.text);
+        assert!(errors.is_empty(), "{}: {errors:?}", block.at);
+        node.write("documented.yaml", &block.text);
+        for manifest in &manifests {
+            let Object::Configuration(configuration) = &manifest.object else { continue };
+            let name = &configuration.spec.discovery_handler.name;
+            let Some((_, component)) = COMPONENTS.iter().find(|(handler, _)| handler == name) else { continue };
+            let valid = run(&node, &format!("akri handler validate target/components/{component} documented.yaml"));
+            assert!(valid.status.success(), "{}: {}", block.at, shown(&valid));
+            count += 1;
+        }
+    }
+    assert!(count > 5, "{count}");
+}
+
+/// They run where `make run` leaves things: examples, components, and the state of an agent that serves the examples.
+#[tokio::test]
+async fn documented_commands_succeed() {
+    let node = place();
+    for file in fs::read_dir(root().join("examples/local")).unwrap().map(|entry| entry.unwrap().path()) {
+        fs::copy(&file, node.path("manifests").join(file.file_name().unwrap())).unwrap();
+    }
+    let _agent = node.start();
+    node.wait_for_instances("the devices of the examples", |list| list.len() >= 5).await;
+    let mut count = 0;
+    for block in pages().iter().flat_map(blocks) {
+        for (command, expected) in commands(&block) {
+            let output = run(&node, &command);
+            assert!(output.status.success(), "{}: '{command}': {}", block.at, shown(&output));
+            let printed = squeezed(&String::from_utf8_lossy(&output.stdout));
+            let first = squeezed(expected.lines().next().unwrap_or_default().split("...").next().unwrap());
+            assert!(printed.contains(&first), "{}: '{command}' does not print '{first}': {printed}", block.at);
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count}");
+}
+
+/// A directory in which the documented paths exist: `examples/`, `target/debug/`, `target/components/` and `target/run/`.
+fn place() -> Node {
+    let node = Node::new();
+    fs::create_dir(node.path("target")).unwrap();
+    symlink(root().join("examples").canonicalize().unwrap(), node.path("examples")).unwrap();
+    symlink(built_components().canonicalize().unwrap(), node.path("target/components")).unwrap();
+    symlink(akri().parent().unwrap(), node.path("target/debug")).unwrap();
+    symlink("..", node.path("target/run")).unwrap();
+    node
+}
+
+/// Runs a script as a reader would, with `akri` on the path.
+fn run(node: &Node, script: &str) -> Output {
+    let program = akri();
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("timeout");
+    command.args(["60", "bash", "-euo", "pipefail", "-c", script]).current_dir(node.path("")).env("PATH", path);
+    command.env("XDG_CACHE_HOME", compiled_components());
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// The commands of a block, and what each is said to print.
+fn commands(block: &Block) -> Vec<(String, String)> {
+    match block.info.as_str() {
+        "sh" => vec![(block.text.clone(), String::new())],
+        "console" => {
+            let parts = block.text.strip_prefix("$ ").unwrap_or_else(|| panic!("{}: no '$ ' at the start", block.at));
+            let command = |part: &str| part.split_once('\n').map(|(line, output)| (line.to_owned(), output.to_owned()));
+            parts.split("\n$ ").map(|part| command(&format!("{part}\n")).unwrap()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Tables pad their columns by what is in them.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn shown(output: &Output) -> String {
+    format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// All Markdown at the root and below `docs/`.
+fn pages() -> Vec<Page> {
+    let mut pages = Vec::new();
+    let mut directories = vec![PathBuf::from("docs")];
+    let at_root = fs::read_dir(root()).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
+    let mut paths: Vec<PathBuf> = at_root.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(root().join(&directory)).unwrap().map(Result::unwrap) {
+            let path = directory.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => directories.push(path),
+                false if path.extension().is_some_and(|end| end == "md") => paths.push(path),
+                false => {}
+            }
+        }
+    }
+    paths.sort();
+    for path in paths {
+        pages.push(Page { text: fs::read_to_string(root().join(&path)).unwrap(), path });
+    }
+    pages
+}
+
+/// The fenced blocks of a page.
+fn blocks(page: &Page) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut is_open = false;
+    for (number, line) in page.text.lines().enumerate() {
+        match line.strip_prefix("```") {
+            Some(info) if !is_open => {
+                let at = format!("{}:{}", page.path.display(), number + 1);
+                blocks.push(Block { info: info.trim().to_owned(), text: String::new(), at });
+                is_open = true;
+            }
+            Some(_) => is_open = false,
+            None if is_open => blocks.last_mut().unwrap().text.extend([line, "\n"]),
+            None => {}
+        }
+    }
+    assert!(!is_open, "{}: a block does not end", page.path.display());
+    blocks
+}
+
+/// A page without its code.
+fn prose(text: &str) -> String {
+    let outside = text.split("\n```").step_by(2).map(|part| part.trim_start_matches("```")).collect::<Vec<_>>();
+    outside.join("\n").split('`').step_by(2).collect()
+}
+
+/// Where links, images and HTML attributes of a page lead.
+fn links(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    let after = |start: &str, end: char| {
+        let rests = prose.split(start).skip(1).filter_map(|rest| rest.split(end).next());
+        rests.map(str::to_owned).collect::<Vec<_>>()
+    };
+    [after("](", ')'), after("src=\"", '"'), after("srcset=\"", '"'), after("href=\"", '"')].concat()
+}
+
+/// The anchors that a forge and mdBook make of the headings of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let headings = text.split("\n```").step_by(2).flat_map(str::lines).filter(|line| line.starts_with('#'));
+    for heading in headings {
+        let name = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = name.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        anchors.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+    }
+    anchors
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}

@@ -1,0 +1,64 @@
+//! The image as `make image` makes it, of the program that was built for development.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::support::node::{akri, built_components};
+
+fn script(name: &str) -> Command {
+    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/image").join(name))
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Makes an archive and unpacks it. Returns the directory and the digest of the image.
+fn make(directory: &Path, name: &str, root: &Path) -> (PathBuf, String) {
+    let archive = directory.join(format!("{name}.tar"));
+    let digest =
+        run(script("archive.sh").args([&archive, Path::new("localhost/akri:test"), root]).arg(r#"["/usr/bin/akri"]"#));
+    let unpacked = directory.join(name);
+    fs::create_dir(&unpacked).unwrap();
+    run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&unpacked));
+    fs::remove_file(archive).unwrap();
+    (unpacked, digest.trim().to_owned())
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn an_image_is_the_same_each_time_and_holds_no_shell() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    run(script("root.sh").arg(akri()).arg(built_components()).arg(&root));
+    let (first, digest) = make(directory.path(), "first", &root);
+    run(Command::new("touch").arg(root.join("usr/bin/akri"))); // a time is nothing of it
+    let (_, again) = make(directory.path(), "again", &root);
+    assert_eq!(digest, again);
+
+    let index = read(&first.join("index.json"));
+    assert_eq!(index["manifests"][0]["digest"], *digest);
+    for blob in fs::read_dir(first.join("blobs/sha256")).unwrap().map(|entry| entry.unwrap().path()) {
+        let hash: String = Sha256::digest(fs::read(&blob).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(blob.file_name().unwrap().to_str(), Some(&*hash));
+    }
+    let blob = |digest: &Value| first.join("blobs").join(digest.as_str().unwrap().replace(':', "/"));
+    let manifest = read(&blob(&index["manifests"][0]["digest"]));
+    let config = read(&blob(&manifest["config"]["digest"]));
+    assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"], "the layer is not compressed");
+    let files = run(Command::new("tar").arg("--list").arg("--file").arg(blob(&manifest["layers"][0]["digest"])));
+    for file in ["./usr/bin/akri", "./usr/lib/akri/components/udev.wasm", "./etc/ssl/certs/ca-certificates.crt"] {
+        assert!(files.lines().any(|line| line == file), "{file} is not in {files}");
+    }
+    let programs: Vec<&str> = files.lines().filter(|line| line.contains("bin/") && !line.ends_with('/')).collect();
+    assert_eq!(programs, ["./usr/bin/akri"]);
+}
