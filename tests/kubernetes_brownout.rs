@@ -42,8 +42,11 @@ impl<'m> Churn<'m> {
         }
     }
 
-    /// A pod starts, and if there are enough, the oldest one ends.
+    /// If there are enough pods, the oldest one ends. Another one starts.
     async fn step(&mut self) {
+        if self.pods.len() >= PODS {
+            self.member.kubelet.remove_pod(&self.pods.remove(0));
+        }
         let number = self.started + self.refused;
         let (pod, resource) = (format!("pod-{number}"), &self.resources[number % self.resources.len()]);
         match self.member.kubelet.admit(&pod, "container", resource, 1).await {
@@ -52,9 +55,6 @@ impl<'m> Churn<'m> {
                 self.pods.push(pod);
             }
             Err(_) => self.refused += 1,
-        }
-        if self.pods.len() > PODS {
-            self.member.kubelet.remove_pod(&self.pods.remove(0));
         }
     }
 }
@@ -112,7 +112,7 @@ async fn all_agree(site: &Site, mut a: Member, mut b: Member, free: usize) {
                 sleep(Duration::from_millis(200)).await;
             }
         };
-        timeout(Duration::from_secs(60), enough).await.expect("every free slot is offered again");
+        timeout(Duration::from_secs(100), enough).await.expect("every free slot is offered again");
     }
     sleep(Duration::from_secs(3)).await; // more than a poll of what the pods use
     site.wait_for_instances("the same after restarts", |all| published(all) == used && agree([&a, &b], all)).await;
@@ -126,7 +126,7 @@ async fn claims_agree_after_a_brownout_of_the_api_server() {
     let directory = tempfile::tempdir().unwrap();
     let proxy = Brownout::before(&site.story.kubeconfig()).await;
     let kubeconfig = proxy.kubeconfig(&site.story.kubeconfig(), directory.path().join("kubeconfig"));
-    let (a, b) = (site.add_with("node-a", kubeconfig.clone()), site.add_with("node-b", kubeconfig));
+    let (a, b) = (site.add_with("node-a", kubeconfig.clone(), &[]), site.add_with("node-b", kubeconfig, &[]));
     let ready = |all: &[Instance]| all.len() == 3 && all.iter().all(|i| is_online(i) && i.spec.nodes.len() == 2);
     let instances = site.wait_for_instances("three devices of both nodes", ready).await;
     let mut resources: Vec<String> = instances.iter().map(resource_of).collect();
@@ -157,12 +157,12 @@ async fn claims_agree_after_a_brownout_of_the_api_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_outlive_configurations_that_are_replaced() {
     let Some(site) = Site::begin("replaced").await else { return };
-    site.echo(site.name(), 6, &["one"], json!({})).await;
+    site.echo(site.name(), 16, &["one"], json!({})).await;
     let (a, b) = (site.add("node-a"), site.add("node-b"));
     let instance = site.wait_for_the_instance("both nodes", |i| is_online(i) && i.spec.nodes.len() == 2).await;
     let resources = vec![resource_of(&instance)];
-    a.offers(&resources[0], 6).await;
-    b.offers(&resources[0], 6).await;
+    a.offers(&resources[0], 16).await;
+    b.offers(&resources[0], 16).await;
     // Pods that stay, whatever happens.
     let stays = a.kubelet.admit("stays", "container", &resources[0], 1).await.unwrap();
 
@@ -172,7 +172,7 @@ async fn claims_outlive_configurations_that_are_replaced() {
         while Instant::now() < end {
             sleep(Duration::from_secs(3)).await;
             site.configurations().delete(site.name(), &Default::default()).await.unwrap();
-            site.echo(site.name(), 6, &["one"], json!({})).await;
+            site.echo(site.name(), 16, &["one"], json!({})).await;
         }
     };
     let watch = async {
@@ -185,5 +185,5 @@ async fn claims_outlive_configurations_that_are_replaced() {
     assert!(churn_a.started > 10 && churn_b.started > 10, "{} and {}", churn_a.started, churn_b.started);
     let slots = held([&a, &b]);
     assert!(stays.ids.iter().all(|slot| slots.contains_key(slot)), "{slots:?}");
-    all_agree(&site, a, b, 6 - slots.len()).await;
+    all_agree(&site, a, b, 16 - slots.len()).await;
 }

@@ -89,6 +89,7 @@ impl Site {
             snapshots,
             resource_names: ResourceNames::default(),
             checkpointed: BTreeMap::new(),
+            reservations: akri_agent::owner::reservations::Reservations::default(),
             api_writes: Semaphore::new(8),
             cdi: None,
             metrics: Metrics::default(),

@@ -35,6 +35,7 @@ pub struct Member {
     pub kubelet: Kubelet,
     pub agent: Option<Agent>,
     kubeconfig: PathBuf,
+    flags: &'static [&'static str],
 }
 
 impl Site {
@@ -69,14 +70,14 @@ impl Site {
 
     /// Adds a node with an agent and a kubelet.
     pub fn add(&self, name: &'static str) -> Member {
-        self.add_with(name, self.kubeconfig.clone())
+        self.add_with(name, self.kubeconfig.clone(), &[])
     }
 
-    /// Adds a node whose agent reaches the API server by this kubeconfig.
-    pub fn add_with(&self, name: &'static str, kubeconfig: PathBuf) -> Member {
+    /// Adds a node whose agent reaches the API server by this kubeconfig, and has these flags.
+    pub fn add_with(&self, name: &'static str, kubeconfig: PathBuf, flags: &'static [&'static str]) -> Member {
         let node = Node::new();
         let kubelet = Kubelet::start(&node.path("kubelet"));
-        let mut member = Member { name, node, kubelet, agent: None, kubeconfig };
+        let mut member = Member { name, node, kubelet, agent: None, kubeconfig, flags };
         member.start();
         member
     }
@@ -174,7 +175,7 @@ impl Site {
 impl Member {
     /// Starts the agent.
     pub fn start(&mut self) {
-        self.agent = Some(self.node.start_in(&self.kubeconfig, self.name));
+        self.agent = Some(self.node.start_in(&self.kubeconfig, self.name, self.flags));
     }
 
     /// Kills the agent with SIGKILL.
