@@ -5,6 +5,7 @@ mod allocate;
 mod cluster;
 mod enumerate;
 mod hostile;
+mod install;
 mod load;
 mod measure;
 mod node;
@@ -20,7 +21,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "load",
     "round",
     "remote",
@@ -34,6 +35,7 @@ const NAMES: [&str; 13] = [
     "restart",
     "onvif",
     "cluster",
+    "install",
 ];
 
 fn main() {
@@ -65,6 +67,7 @@ async fn measured(name: &str) -> Table {
         "reclaim" => reclaim::measure().await,
         "onvif" => onvif::measure().await,
         "cluster" => cluster::measure().await,
+        "install" => install::measure().await,
         _ => restart::measure().await,
     }
 }

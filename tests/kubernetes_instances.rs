@@ -128,7 +128,7 @@ async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
 
 /// Rule 24: the first node's agent has gone without a word, and its Lease ends.
 #[tokio::test]
-async fn capacity_changes_although_the_agent_of_the_first_node_is_gone() {
+async fn capacity_changes_without_the_first_nodes_agent() {
     let Some(site) = Site::begin("first").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
     let (mut a, b) = (site.add("node-a"), site.add("node-b"));

@@ -243,7 +243,7 @@ fn slots_of_others_are_kept_until_they_claim_them_again() {
 }
 
 #[test]
-fn slots_known_from_an_earlier_instance_are_kept_before_the_new_one_is_seen() {
+fn slots_known_from_an_earlier_instance_are_kept() {
     let mut table = SlotTable::new(HERE, Authority::Api, 2);
     table.reserve([(1, by("there"))].into());
     table.observe(successor(1, &[]), claim);
