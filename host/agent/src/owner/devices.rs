@@ -173,7 +173,11 @@ impl State {
 
     /// A later round, or after a pause the same devices once more, will try again.
     fn not_named(&mut self, device: &Device, error: &NamingError) {
-        warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+        if let NamingError::Journal(error) = error {
+            debug!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}"); // it is in the log
+        } else {
+            warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+        }
         self.health.unpublished(&device.id, &error.to_string());
         self.tell_unpublished(device, error);
         if self.last.again.is_none() {
@@ -308,13 +312,13 @@ impl State {
 
     pub(super) async fn remember(&self, published: &Published) {
         if let Err(error) = self.context.journal.put(published.journal_entry()).await {
-            warn!(instance = %published.entry().key, "{error}");
+            debug!(instance = %published.entry().key, "{error}");
         }
     }
 
     pub(super) async fn forget(&self, key: Key) {
         if let Err(error) = self.context.journal.remove(key.clone()).await {
-            warn!(instance = %key, "{error}");
+            debug!(instance = %key, "{error}");
         }
     }
 
@@ -365,7 +369,7 @@ impl State {
         for entry in kept {
             let key = entry.key.clone();
             if let Err(error) = self.context.journal.put(entry).await {
-                warn!(instance = %key, "{error}");
+                debug!(instance = %key, "{error}");
             }
         }
     }
@@ -378,7 +382,7 @@ impl State {
                 None => self.context.journal.remove(key.clone()).await,
             };
             if let Err(error) = written {
-                warn!(instance = %key, "{error}");
+                debug!(instance = %key, "{error}");
             }
         }
     }

@@ -22,7 +22,9 @@ use akri_model::budget::Budget;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
+use akri_model::instance::Online;
 use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME, Usage};
+use akri_model::summary::DeviceCounts;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -35,6 +37,7 @@ use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use crate::publisher::Publisher;
+use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
 use allocation::{Allocation, AllocationId, JournalResult};
 use api_sync::StepResult;
@@ -79,6 +82,8 @@ pub struct Context {
     pub naming: Semaphore,
     /// What is counted.
     pub metrics: Metrics,
+    /// What is missing before the agent is ready.
+    pub readiness: Readiness,
 }
 
 /// How an owner ends.
@@ -109,6 +114,7 @@ impl Owner {
             let (key, long) = (&configuration.key, LONG_CONFIGURATION_NAME);
             warn!(configuration = %key, "more than {long} characters: a device whose hash has to be longer won't fit");
         }
+        context.readiness.starts(&configuration.key);
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
@@ -324,7 +330,7 @@ impl State {
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
         let Key { namespace, name } = &self.configuration.key;
-        self.context.metrics.instances(namespace, name, self.published.len());
+        self.context.metrics.devices(namespace, name, self.count_devices());
         let unconfirmed = self.published.values().map(|published| published.slots.unconfirmed()).sum();
         self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
         self.report();
@@ -337,16 +343,28 @@ impl State {
         let wait = self.reports.wait(now.into_std());
         self.next_report = (!wait.is_zero()).then(|| now + wait);
         if wait.is_zero()
-            && let Some(report) = self.health.report(&self.configuration, self.published.len())
+            && let Some(report) = self.health.report(&self.configuration, self.count_devices())
         {
             self.reports.take(REPORT, now.into_std());
+            let Key { namespace, name } = &report.key;
+            self.context.metrics.conditions(namespace, name, report.holds("Ready"), report.holds("DiscoveryComplete"));
             self.context.publisher.report(report);
         }
+        if self.health.has_result() {
+            self.context.readiness.has_started(&self.configuration.key);
+        }
+    }
+
+    fn count_devices(&self) -> DeviceCounts {
+        let is_online = |published: &&Published| published.entry().online == Online::True;
+        let online = self.published.values().filter(is_online).count();
+        DeviceCounts { instances: self.published.len(), online }
     }
 
     async fn finish(mut self, end: End) -> Vec<Entry> {
         self.fail_allocations().await;
         self.context.claims.count(self.counted, 0);
+        self.context.readiness.has_started(&self.configuration.key);
         if end == End::Shutdown {
             return Vec::new();
         }

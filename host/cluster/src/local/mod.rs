@@ -1,8 +1,10 @@
 //! Local mode: manifests in directories instead of an API server, and files instead of objects.
 
+mod directory_identities;
 mod manifest_backup;
 mod manifests;
 mod objects;
+mod problems;
 mod reports;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ use manifests::Watched;
 pub use manifests::{Scan, read_directory};
 use objects::Objects;
 pub use objects::{StoreError, read_configurations, read_handlers, read_instances};
+pub use problems::{read_problems, write_problems};
 
 /// The cluster of one node.
 pub struct Local {
