@@ -135,6 +135,11 @@ impl Candidate {
         self.entries.iter().filter_map(|entry| entry.itself.as_ref())
     }
 
+    /// Returns the discovery URL of the first list if that list holds nothing else.
+    pub fn sole_entry_at(&self) -> Option<&Url> {
+        self.entries.first().and_then(|entry| entry.itself.as_ref())
+    }
+
     /// Returns the endpoints of this server among those offered at one of its URLs: none if another application
     /// responds, because the entry is stale and the port is reused. At a URL that lists only the server itself all
     /// endpoints are its own: some servers use another URI in endpoints than in the list.

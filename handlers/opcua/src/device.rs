@@ -28,6 +28,8 @@ pub struct Device {
     pub id: String,
     /// The index of the discovery URL in the details.
     pub origin: usize,
+    /// Whether the server lists itself, and nothing else, at that discovery URL.
+    pub lists_itself: bool,
     /// The properties, as environment variables.
     pub properties: Vec<(&'static str, String)>,
 }
@@ -47,7 +49,7 @@ impl Device {
 /// Returns the device of a candidate at a URL, with its own endpoints there if it reports them.
 ///
 /// Its origin is the first discovery URL that lists it. If that one is lost, the next one takes its place in the same
-/// round.
+/// round. A server that answers at a discovery URL that lists nothing else is its own list.
 pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Device {
     let (listed, unknown) = (&candidate.application, Application::default());
     let own = endpoints.first().map_or(&unknown, |endpoint| &endpoint.server);
@@ -66,6 +68,7 @@ pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Devi
     Device {
         id: if uri.is_empty() { url.to_string() } else { uri },
         origin: candidate.origins.first().copied().unwrap_or_default(), // there is one: someone lists it
+        lists_itself: candidate.sole_entry_at() == Some(url),
         properties: properties.into_iter().filter(|(_, value)| !value.is_empty()).collect(),
     }
 }

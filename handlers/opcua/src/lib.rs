@@ -56,8 +56,9 @@
 //! # What goes wrong
 //!
 //! A discovery server that does not answer is named in the Configuration's status, and the servers that it listed last
-//! stay as they are; those of the others are found. A server that two of them list stays when one is lost. If none
-//! answers, the round fails and nothing changes. A server that may not be asked at any of its URLs is named with what would
+//! stay as they are; those of the others are found. A server that two of them list stays when one is lost. A server that
+//! listed only itself is gone when nobody answers at its discovery URL any more. If no name of a discovery URL resolves, or
+//! none is granted, the round fails and nothing changes. A server that may not be asked at any of its URLs is named with what would
 //! have to be granted; the log says at level debug of others that are listed and not there why not.
 //!
 //! Discovery servers have 10 s each, 16 at a time, servers 3 s each, 32 at a time. Where that could be more than half of

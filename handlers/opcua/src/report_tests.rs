@@ -141,8 +141,12 @@ fn devices_beyond_the_limit_are_kept() {
 
 #[test]
 fn earlier_device_wins_over_an_oversized_duplicate() {
-    let device =
-        |id: &str, origin, size: usize| Device { id: id.into(), origin, properties: vec![("", "x".repeat(size))] };
+    let device = |id: &str, origin, size: usize| Device {
+        id: id.into(),
+        origin,
+        lists_itself: false,
+        properties: vec![("", "x".repeat(size))],
+    };
     let mut findings = Findings::default();
     findings.add_device(device("urn:a", 1, 1), &[1]);
     findings.add_device(device("urn:b", 1, MAX_BYTES - 100), &[1]);
