@@ -95,7 +95,8 @@ impl Journal {
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
         let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
-        let mut file = LogFile { path, file: None, size: 0, live, boot };
+        let live_bytes = live.values().map(String::len).sum();
+        let mut file = LogFile { path, file: None, size: 0, live, live_bytes, boot };
         file.rewrite()?;
         let (writes, requests) = mpsc::channel(QUEUE);
         let failed = watch::Sender::new(None);
@@ -191,6 +192,8 @@ struct LogFile {
     size: u64,
     /// The last line of each Instance.
     live: BTreeMap<Key, String>,
+    /// Bytes of those.
+    live_bytes: usize,
     boot: String,
 }
 
@@ -200,8 +203,7 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        let live: usize = self.live.values().map(String::len).sum();
-        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
+        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > self.live_bytes as u64) {
             return self.rewrite();
         }
         let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
@@ -217,11 +219,14 @@ impl LogFile {
         match record {
             Record::Put(entry) => {
                 let line = put_line(&entry);
-                self.live.insert(entry.key, line.clone());
+                let before = self.live.insert(entry.key, line.clone());
+                self.live_bytes =
+                    (self.live_bytes + line.len()).saturating_sub(before.map_or(0, |before| before.len()));
                 line
             }
             Record::Remove(key) => {
-                self.live.remove(&key);
+                let before = self.live.remove(&key);
+                self.live_bytes = self.live_bytes.saturating_sub(before.map_or(0, |before| before.len()));
                 line_of(&Record::Remove(key))
             }
             header @ Record::Header(_) => line_of(&header),
@@ -426,6 +431,7 @@ mod tests {
             file: None,
             size: 0,
             live: BTreeMap::new(),
+            live_bytes: 0,
             boot: "b".into(),
         };
         let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();

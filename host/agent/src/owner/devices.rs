@@ -306,6 +306,7 @@ impl State {
             let written = cdi.put(&entry.configuration, published.hash(), &edits).await;
             published.by_cdi = written && cdi.kubelet;
         };
+        let identities: BTreeSet<Identity> = identities.into_iter().collect();
         let wanted = self.published.iter_mut().filter(|(identity, _)| identities.contains(identity));
         futures::future::join_all(wanted.map(|(_, published)| write(published))).await;
     }
@@ -333,6 +334,7 @@ impl State {
     }
 
     pub(super) async fn expire(&mut self) {
+        self.totals.expiry = None; // until the next look
         let now = Instant::now();
         let expired = self.published.iter().filter(|(_, published)| {
             let due = published.missing_since.is_some_and(|since| since + self.grace(published) <= now);

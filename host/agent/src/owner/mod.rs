@@ -51,6 +51,9 @@ use resource::Command;
 /// Requests of the kubelet that wait for an owner.
 const COMMANDS: usize = 64;
 
+/// The pause after a look at all Instances, as a multiple of its time.
+const PAUSE: u32 = 20;
+
 /// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
 const REPORT: u64 = 5;
 
@@ -152,6 +155,25 @@ impl Owner {
     }
 }
 
+/// What is known of all Instances together. Looking at thousands after each single change would take most of the time, so
+/// that the next look comes a multiple of the last one's time later.
+#[derive(Debug)]
+struct Totals {
+    devices: DeviceCounts,
+    /// When the next missing device has been missing for long enough.
+    expiry: Option<Instant>,
+    /// When the next look is, if something has changed since the last one.
+    due: Option<Instant>,
+    /// Before that there is none.
+    earliest: Instant,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { devices: DeviceCounts::default(), expiry: None, due: None, earliest: Instant::now() }
+    }
+}
+
 /// Where messages to an owner come from.
 struct Inbox {
     configuration: watch::Receiver<Arc<Configuration>>,
@@ -199,6 +221,7 @@ struct State {
     has_served: bool,
     /// Instances that the journal no longer needs.
     outdated: Vec<Key>,
+    totals: Totals,
     /// Status writes, a fifth of one each.
     reports: Budget,
     next_report: Option<Instant>,
@@ -230,6 +253,7 @@ impl State {
             duplicates: BTreeSet::new(),
             has_served: false,
             outdated: Vec::new(),
+            totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
             next_report: None,
         };
@@ -261,7 +285,8 @@ impl State {
         let (tells, mut told) = mpsc::channel::<DiscoveryEvent>(1);
         let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
         let end = loop {
-            let (next_expiry, next_answer) = (self.next_expiry(), self.next_answer());
+            let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
+            let next_totals = self.totals.due;
             let (next_naming, next_step) = (self.last.again, self.next_step_at());
             let next_report = self.next_report;
             tokio::select! {
@@ -292,6 +317,7 @@ impl State {
                 () = moment(next_step) => self.wake_delayed(),
                 () = moment(next_naming) => self.find_again().await,
                 () = moment(next_report) => {}
+                () = moment(next_totals) => {}
             }
             self.after_event().await;
         };
@@ -319,21 +345,36 @@ impl State {
         self.published.values().any(|published| published.entry().shared)
     }
 
-    /// What is so after every step: Allocates that are decided are answered, what differs from the API server is being
-    /// changed, claims are counted, the Configuration's resource shows what its Instances have, and so does the status.
+    /// What is so after every step: Allocates that are decided are answered, and what differs from the API server is being
+    /// changed. What takes a look at all Instances follows.
     async fn after_event(&mut self) {
         self.answer_allocations().await;
         self.start_steps();
+        let began = Instant::now();
+        if began < self.totals.earliest {
+            self.totals.due = Some(self.totals.earliest);
+        } else {
+            self.update_totals();
+            let ended = Instant::now();
+            self.totals.earliest = ended + (ended - began) * PAUSE;
+            self.totals.due = None;
+        }
+        self.report();
+    }
+
+    /// Claims are counted, and the Configuration's resource shows what its Instances have.
+    fn update_totals(&mut self) {
         self.whole.advertise(&self.published, false);
+        self.totals.expiry = self.next_expiry();
+        self.totals.devices = self.count_devices();
         let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();
         let counted = claims + self.orphans.len();
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
         let Key { namespace, name } = &self.configuration.key;
-        self.context.metrics.devices(namespace, name, self.count_devices());
+        self.context.metrics.devices(namespace, name, self.totals.devices);
         let unconfirmed = self.published.values().map(|published| published.slots.unconfirmed()).sum();
         self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
-        self.report();
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may
@@ -343,7 +384,7 @@ impl State {
         let wait = self.reports.wait(now.into_std());
         self.next_report = (!wait.is_zero()).then(|| now + wait);
         if wait.is_zero()
-            && let Some(report) = self.health.report(&self.configuration, self.count_devices())
+            && let Some(report) = self.health.report(&self.configuration, self.totals.devices)
         {
             self.reports.take(REPORT, now.into_std());
             let Key { namespace, name } = &report.key;
