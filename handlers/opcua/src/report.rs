@@ -181,8 +181,10 @@ impl Findings {
         urls.dedup();
         if let [first, second, ..] = urls.as_slice() {
             let uri = &candidate.application.uri;
-            let message =
-                format!("who is at {first} and who is at {second} both say they are '{uri}': they are one device");
+            let message = format!(
+                "who is at {first} and who is at {second} both say they are '{uri}': they are one device; give them \
+                         URIs of their own, or set identifyBy: Url"
+            );
             self.note(&candidate.origins, "DuplicateApplicationUri", message);
         }
     }

@@ -102,7 +102,7 @@ fn servers_with_the_same_uri_are_merged_and_reported() {
     let report = World::new([(A, plc(A)), (B, plc(B))]).run(&[A, B]).unwrap();
     assert_eq!(found(&report), [("urn:plc", 0, A)]);
     let note = "who is at opc.tcp://192.0.2.1:4841/ and who is at opc.tcp://192.0.2.2:4841/ both say they are 'urn:plc': they \
-                are one device";
+                are one device; give them URIs of their own, or set identifyBy: Url";
     assert_eq!(notes(&report), [(0, "DuplicateApplicationUri", note)]);
 }
 

@@ -67,7 +67,7 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
         return Err(failure(&failed));
     }
     let mut findings = Findings::without(failed.into_iter().map(|(origin, _, error)| (origin, error)));
-    let candidates = in_turns(candidates(lists, details.application_names.as_ref()), start);
+    let candidates = in_turns(candidates(lists, details.application_names.as_ref(), details.identify_by), start);
     let waiting = Cell::new(candidates.len());
     let checks = stream::iter(&candidates).map(async |candidate| {
         let time = network.remaining().saturating_sub(RESERVE);

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::details::IdentifyBy;
 use crate::fixture::{ApplicationType, application, one_endpoint, servers};
 use crate::world::{
     A, Answers, B, Fails, IsSilent, LATENCY, LDS, OTHER_LDS, World, found, is, lists, lists_all, notes,
@@ -59,6 +60,18 @@ fn silent_server_that_listed_only_itself_is_gone() {
         let report = world.run(&[LDS, OTHER_LDS]).unwrap();
         assert_eq!((report.kept, report.silent), (BTreeSet::from([0]), BTreeSet::new()), "it may be there");
     }
+}
+
+#[test]
+fn servers_of_one_uri_are_devices_of_their_own_by_url() {
+    let sdk = |url: &str| {
+        let itself = servers(vec![application(ApplicationType::Server, "urn:sdk", "SDK", &[url])]);
+        Answers(itself, one_endpoint("urn:sdk"))
+    };
+    let world = World::new([(A, sdk(A)), (B, sdk(B))]);
+    let report = world.run_by(IdentifyBy::Url, 0, &[A, B]).unwrap();
+    assert_eq!(found(&report), [(A, 0, A), (B, 1, B)]);
+    assert_eq!(notes(&report), []);
 }
 
 #[test]
