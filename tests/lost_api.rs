@@ -93,6 +93,7 @@ impl Site {
             api_writes: Semaphore::new(8),
             cdi: None,
             metrics: Metrics::default(),
+            readiness: Default::default(),
             naming: Semaphore::new(8),
         });
         let config =

@@ -114,3 +114,31 @@ async fn writes_are_tried_one_at_a_time_during_an_outage() {
     site.line.cut.store(false, Ordering::SeqCst);
     site.wait_for("red", COUNT).await;
 }
+
+/// Returns the processor time of a process, in ticks.
+fn processor_time(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = fields.split(' ').collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum() // utime and stime
+}
+
+/// Returns the processor time that an agent takes to publish so many devices.
+async fn cost_of(devices: usize) -> u64 {
+    let node = Node::new();
+    node.add_guest("");
+    node.write_handler("guest", "guest.wasm", "  interval: 60s\n");
+    node.write_configuration("many", "guest", &format!("      devices:{devices}\n"), "");
+    let agent = node.start();
+    let directory = node.path("state/instances/default");
+    let published = || std::fs::read_dir(&directory).map_or(0, Iterator::count);
+    wait_for("all devices", published, |count| *count >= devices).await;
+    processor_time(agent.pid())
+}
+
+/// Four times as many devices take about four times as long: if every device looked at all others, it would be sixteen.
+#[tokio::test]
+async fn publishing_cost_grows_with_the_devices() {
+    let (few, many) = (cost_of(900).await, cost_of(3600).await);
+    assert!(many < 8 * few, "900 devices took {few} ticks, 3,600 {many}");
+}

@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::mem;
 use std::net::IpAddr;
 
+use crate::inquiry::MAX_TRIED;
 use crate::service_url::ServiceUrl;
 use crate::soap::{self, SoapError};
 use crate::xml::Element;
@@ -57,7 +58,8 @@ pub struct Camera {
     pub scopes: Vec<String>,
     /// The metadata version, which changes with the camera's metadata.
     pub metadata_version: String,
-    /// The URLs of the device service, the most promising first; at least one.
+    /// The URLs of the device service, the most promising first; at least one. That at the address which answered the probe
+    /// is among those that are tried, announced or not.
     pub urls: Vec<ServiceUrl>,
 }
 
@@ -135,8 +137,11 @@ fn camera(found: &Element, sender: IpAddr) -> Result<Camera, ReplyError> {
     let mut urls: Vec<ServiceUrl> =
         urls.filter_map(|text| ServiceUrl::announced(text, sender)).take(MAX_URLS).collect();
     urls.sort_by_key(|url| url.rank(sender));
-    if urls.is_empty() {
-        return Err(ReplyError::NoUrl);
+    let Some(first) = urls.first() else { return Err(ReplyError::NoUrl) };
+    if urls.iter().all(|url| url.ip() != Some(sender))
+        && let Some(answered) = first.at(sender)
+    {
+        urls.insert(urls.len().min(MAX_TRIED - 1), answered);
     }
     let metadata_version = found.text_at(&["MetadataVersion"]).unwrap_or_default();
     let metadata_version = metadata_version.chars().take(20).collect();

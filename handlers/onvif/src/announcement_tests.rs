@@ -49,6 +49,21 @@ fn probe_match_is_a_camera() {
 }
 
 #[test]
+fn address_that_answered_is_tried_last() {
+    for (announced, tried) in [
+        ("https://10.0.0.1:81/x", &["https://10.0.0.1:81/x", "https://192.168.1.5:81/x"][..]),
+        ("http://camera.example/x", &["http://camera.example/x", "http://192.168.1.5/x"]),
+        ("http://10.0.0.1/ http://192.168.1.5/y", &["http://192.168.1.5/y", "http://10.0.0.1/"]),
+        (
+            "http://10.0.0.1/ http://10.0.0.2/ http://10.0.0.3/ http://10.0.0.4/",
+            &["http://10.0.0.1/", "http://10.0.0.2/", "http://10.0.0.3/", "http://192.168.1.5/", "http://10.0.0.4/"],
+        ),
+    ] {
+        assert_eq!(urls(&cameras(&reply("urn:uuid:x", announced))[0]), tried, "{announced}");
+    }
+}
+
+#[test]
 fn prefixes_and_white_space_are_ignored() {
     // As Python's WSDiscovery writes.
     let message = r#"<?xml version="1.0" encoding="UTF-8"?>

@@ -9,6 +9,7 @@ use wstd::http::error::ErrorCode;
 use wstd::http::{Body, Client, Error, HeaderMap, Request, Response};
 use wstd::time::Timer;
 
+use crate::service_url::ServiceUrl;
 use crate::session::{Post, Reply, Transport, TransportError};
 
 /// Connect timeout, TLS included: an unused address of a camera must not take the time of the others.
@@ -37,8 +38,8 @@ impl Http {
         if let Some(authorization) = post.authorization {
             request = request.header("Authorization", authorization);
         }
-        let request = request.body(Body::from(post.message)).map_err(|error| failed(&error.into()))?;
-        let response = self.client.send(request).await.map_err(|error| failed(&error))?;
+        let request = request.body(Body::from(post.message)).map_err(|error| failed(post.url, &error.into()))?;
+        let response = self.client.send(request).await.map_err(|error| failed(post.url, &error))?;
         reply(response).await
     }
 }
@@ -95,17 +96,18 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     if values.is_empty() { None } else { Some(values.join(", ")) }
 }
 
-fn failed(error: &Error) -> TransportError {
+fn failed(url: &ServiceUrl, error: &Error) -> TransportError {
     let Some(code) = error.downcast_ref::<ErrorCode>() else { return TransportError::Failed(error.to_string()) };
     let why = match code {
-        ErrorCode::HttpRequestDenied | ErrorCode::DestinationIpProhibited => return TransportError::NotGranted,
+        ErrorCode::HttpRequestDenied => return TransportError::not_granted(url, false),
+        ErrorCode::DestinationIpProhibited => return TransportError::not_granted(url, true),
         ErrorCode::ConnectionTimeout | ErrorCode::HttpResponseTimeout => return TransportError::TimedOut,
         ErrorCode::ConnectionRefused => "the connection is refused",
         ErrorCode::DnsError(_) => "its name is not known",
         ErrorCode::TlsCertificateError => "its certificate is not trusted",
         ErrorCode::HttpResponseBodySize(_) => "its answer is too large",
         ErrorCode::InternalError(Some(why)) => why,
-        other => return TransportError::Failed(format!("{other:?}")),
+        other => return TransportError::named(&format!("{other:?}")),
     };
     TransportError::Failed(why.to_owned())
 }

@@ -13,7 +13,7 @@ use crate::session::{CallError, Session, Transport};
 use crate::xml::Element;
 
 /// Maximum number of URLs tried per camera.
-const MAX_TRIED: usize = 4;
+pub(crate) const MAX_TRIED: usize = 4;
 /// Limit on the URI of a stream, in bytes.
 const MAX_URI: usize = 1024;
 /// Limit on a profile token, in bytes; ONVIF's ReferenceToken has 64 characters.

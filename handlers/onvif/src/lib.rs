@@ -34,7 +34,8 @@
 //!
 //! A camera is one device, and its id is its endpoint reference (in most cases a UUID) without `urn:` and `uuid:`, in
 //! lower case. Of several URLs of its device service the first that answers is taken, those with the address it
-//! answered from and those with `https` before the others. Where a host is `0.0.0.0` the sender's address is meant.
+//! answered from and those with `https` before the others. Where a host is `0.0.0.0` the sender's address is meant. A camera
+//! that announces other addresses or names only is tried last at the address it answered from.
 //!
 //! | property | |
 //! |---|---|

@@ -35,10 +35,15 @@ impl ServiceUrl {
         let url = Self::parse(text)?;
         let is_here = url.ip.map_or(url.host().eq_ignore_ascii_case("localhost"), |ip| ip.to_canonical().is_loopback());
         match url.ip {
-            Some(ip) if ip.is_unspecified() => with_host(url.uri, sender),
+            Some(ip) if ip.is_unspecified() => url.at(sender),
             _ if is_here && !sender.is_loopback() => None,
             _ => Some(url),
         }
+    }
+
+    /// Returns the URL with an address as its host.
+    pub fn at(&self, address: IpAddr) -> Option<Self> {
+        with_host(self.uri.clone(), address)
     }
 
     /// Returns the URI for an HTTP client.

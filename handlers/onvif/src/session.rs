@@ -52,15 +52,47 @@ pub struct Reply {
 /// The reason for a missing response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// The host denies the request.
-    #[error("grants.http of the handler's DiscoveryHandler object does not cover it")]
-    NotGranted,
+    /// The host denies the request; names the grant.
+    #[error("{0} of the handler's DiscoveryHandler object does not cover it")]
+    NotGranted(&'static str),
     /// The request timed out.
     #[error("it does not answer in time")]
     TimedOut,
     /// Connecting or TLS failed, the response was too large, or similar.
     #[error("{0}")]
     Failed(String),
+}
+
+impl TransportError {
+    /// Returns the error for a request that is denied. A host that is a name needs a grant of the name first; whether that
+    /// is the missing one shows in `is_by_address`.
+    pub fn not_granted(url: &ServiceUrl, is_by_address: bool) -> Self {
+        Self::NotGranted(if url.ip().is_some() || is_by_address { "grants.http" } else { "grants.names" })
+    }
+
+    /// Returns the error for a failure that only has a name for programs, such as `DestinationIpUnroutable`.
+    pub fn named(name: &str) -> Self {
+        let name = name.rsplit("::").next().unwrap_or_default();
+        let name: String = name.chars().take_while(char::is_ascii_alphanumeric).collect();
+        let words = match name.as_str() {
+            "DestinationIpUnroutable" => "there is no route to its address",
+            "DestinationNotFound" | "DestinationUnavailable" => "nobody answers at its address",
+            "DnsTimeout" => "its name could not be looked up in time",
+            "ConnectionTerminated" | "HttpResponseIncomplete" => "the connection broke off",
+            "ConnectionReadTimeout" | "ConnectionWriteTimeout" => "it does not answer in time",
+            "ConnectionLimitReached" => "limits.connections of the handler's DiscoveryHandler object are in use",
+            "TlsProtocolError" | "TlsAlertReceived" => "it does not agree on TLS",
+            "HttpProtocolError" => "it does not answer as an HTTP server",
+            _ => return Self::Failed(format!("the request failed ({})", spaced(&name))),
+        };
+        Self::Failed(words.to_owned())
+    }
+}
+
+/// Writes a CamelCase name as words.
+fn spaced(name: &str) -> String {
+    let word = |c: char| if c.is_ascii_uppercase() { format!(" {}", c.to_ascii_lowercase()) } else { c.to_string() };
+    name.chars().map(word).collect::<String>().trim_start().to_owned()
 }
 
 /// The reason for a failed call.
@@ -170,4 +202,34 @@ fn read(reply: &Reply) -> Result<Element, CallError> {
 /// Parses the time of a `Date` header, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(date: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(date).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_grant_is_named() {
+        let url = |text| ServiceUrl::parse(text).unwrap();
+        for (text, is_by_address, grant) in [
+            ("http://10.0.0.9/", false, "grants.http"),
+            ("http://camera.example/", false, "grants.names"),
+            ("http://camera.example/", true, "grants.http"),
+        ] {
+            let told = TransportError::not_granted(&url(text), is_by_address).to_string();
+            assert_eq!(told, format!("{grant} of the handler's DiscoveryHandler object does not cover it"), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_errors_become_words() {
+        for (name, words) in [
+            ("ErrorCode::DestinationIpUnroutable", "there is no route to its address"),
+            ("TlsAlertReceived(TlsAlertReceivedPayload { alert_id: None })", "it does not agree on TLS"),
+            ("ErrorCode::HttpUpgradeFailed", "the request failed (http upgrade failed)"),
+            ("", "the request failed ()"),
+        ] {
+            assert_eq!(TransportError::named(name).to_string(), words, "{name}");
+        }
+    }
 }

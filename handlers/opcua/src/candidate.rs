@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::details::NameFilter;
+use crate::details::{IdentifyBy, NameFilter};
 use crate::message::{Application, ApplicationType, Endpoint};
 use crate::url::{Host, Url};
 
@@ -24,6 +24,8 @@ pub struct Candidate {
     pub origins: Vec<usize>,
     /// The entries of these lists.
     entries: Vec<Entry>,
+    /// The URL that identifies it, if servers are identified by URL.
+    pub url: Option<String>,
 }
 
 /// The possible URLs of one entry.
@@ -47,17 +49,22 @@ pub struct List {
 }
 
 /// Returns the selected servers of all lists, each once. An application is identified by its URI, or by URL if it has
-/// none. The lists are in ascending order of origin.
-pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>) -> Vec<Candidate> {
+/// none or that is wanted. The lists are in ascending order of origin.
+pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>, by: IdentifyBy) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for List { origin, url, applications } in lists {
         let is_alone = applications.len() == 1;
         for mut application in applications.into_iter().filter(|application| counts(application, names)) {
             let entry = Entry::of(&std::mem::take(&mut application.discovery_urls), &url, is_alone);
-            let Some(key) = entry.key(&application.uri) else { continue };
+            let key = match by {
+                IdentifyBy::ApplicationUri => entry.key(&application.uri),
+                IdentifyBy::Url => entry.url(),
+            };
+            let Some(key) = key else { continue };
+            let url = (by == IdentifyBy::Url).then(|| key.clone());
             let place = *places.entry(key).or_insert_with(|| {
-                candidates.push(Candidate { application, origins: Vec::new(), entries: Vec::new() });
+                candidates.push(Candidate { application, origins: Vec::new(), entries: Vec::new(), url });
                 candidates.len() - 1
             });
             if let Some(candidate) = candidates.get_mut(place) {
@@ -94,6 +101,11 @@ impl Entry {
             entry.listed.push(url);
         }
         entry
+    }
+
+    /// Returns the URL that identifies a server: its discovery URL if that lists nothing else, or the first listed one.
+    fn url(&self) -> Option<String> {
+        self.itself.as_ref().or(self.listed.first()).map(Url::to_string)
     }
 
     /// Returns the identity of the application: its URI, or its first URL.
@@ -135,6 +147,11 @@ impl Candidate {
         self.entries.iter().filter_map(|entry| entry.itself.as_ref())
     }
 
+    /// Returns the discovery URL of the first list if that list holds nothing else.
+    pub fn sole_entry_at(&self) -> Option<&Url> {
+        self.entries.first().and_then(|entry| entry.itself.as_ref())
+    }
+
     /// Returns the endpoints of this server among those offered at one of its URLs: none if another application
     /// responds, because the entry is stale and the port is reused. At a URL that lists only the server itself all
     /// endpoints are its own: some servers use another URI in endpoints than in the list.
@@ -174,7 +191,7 @@ mod tests {
             let urls = c.urls().into_iter().map(Url::to_string).collect();
             (c.application.uri.clone(), c.origins, urls)
         };
-        candidates(lists, None).into_iter().map(shown).collect()
+        candidates(lists, None, IdentifyBy::ApplicationUri).into_iter().map(shown).collect()
     }
 
     fn entry(uri: &str, origins: &[usize], urls: &[&str]) -> (String, Vec<usize>, Vec<String>) {
@@ -207,6 +224,20 @@ mod tests {
             found(lists),
             [entry("urn:a", &[0, 2], &urls), entry("urn:b", &[2], &["opc.tcp://192.0.2.1:4842/"])]
         );
+    }
+
+    #[test]
+    fn servers_of_one_uri_can_be_identified_by_url() {
+        let at = |origin: usize, host: &str| {
+            let applications = vec![application("urn:sdk:default", &["opc.tcp://localhost:4840"])];
+            List { applications, ..list(origin, host, Vec::new()) }
+        };
+        let lists =
+            || vec![at(0, "192.0.2.1"), at(1, "192.0.2.2"), list(2, "lds", vec![application("", &["opc.tcp://a"])])];
+        assert_eq!(candidates(lists(), None, IdentifyBy::ApplicationUri).len(), 2);
+        let urls = candidates(lists(), None, IdentifyBy::Url).into_iter().map(|candidate| candidate.url.unwrap());
+        let expected = ["opc.tcp://192.0.2.1", "opc.tcp://192.0.2.2", "opc.tcp://a"];
+        assert_eq!(urls.collect::<Vec<_>>(), expected.map(|url| url.parse::<Url>().unwrap().to_string()));
     }
 
     #[test]
@@ -298,11 +329,11 @@ mod tests {
         let at: Url = "opc.tcp://192.0.2.7:4841/".parse().unwrap();
         for (uri, own) in [("urn:a", 2), ("urn:b", 1), ("urn:c", 0), ("", 3)] {
             let lists = vec![list(0, "lds", vec![application(uri, &["opc.tcp://a"])])];
-            assert_eq!(candidates(lists, None)[0].own(&endpoints, &at).len(), own, "{uri}");
+            assert_eq!(candidates(lists, None, IdentifyBy::ApplicationUri)[0].own(&endpoints, &at).len(), own, "{uri}");
         }
         let applications = vec![application("urn:c", &[])];
         let alone = vec![List { applications, ..list(0, "192.0.2.7:4841/", Vec::new()) }];
-        let alone = candidates(alone, None).remove(0);
+        let alone = candidates(alone, None, IdentifyBy::ApplicationUri).remove(0);
         let elsewhere: Url = "opc.tcp://192.0.2.8:4841/".parse().unwrap();
         assert_eq!(alone.own(&endpoints, &at).len(), 3, "it has just listed itself there");
         assert_eq!(alone.own(&endpoints, &elsewhere).len(), 0);

@@ -74,6 +74,9 @@ fn report_to_host(report: Report, details: &Details) -> Vec<Device> {
     }
     for place in &report.kept {
         host::keep(origin(*place));
+        if !report.silent.contains(place) {
+            host::keep(&own_list(origin(*place)));
+        }
     }
     for line in &report.remarks {
         logging::log(Level::Debug, "servers", line);
@@ -84,10 +87,17 @@ fn report_to_host(report: Report, details: &Details) -> Vec<Device> {
     report.devices.into_iter().map(|device| reported(device, origin)).collect()
 }
 
+/// Returns the origin of a server that lists itself, and nothing else, at a discovery URL. It differs from that of the
+/// servers that a discovery server lists there, which stay when it is lost.
+fn own_list(url: &str) -> String {
+    format!("{url} (lists itself)")
+}
+
 fn reported<'d>(device: device::Device, origin: impl Fn(usize) -> &'d str) -> Device {
+    let url = origin(device.origin);
     Device {
         id: device.id,
-        origin: origin(device.origin).to_owned(),
+        origin: if device.lists_itself { own_list(url) } else { url.to_owned() },
         properties: device.properties.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         mounts: Vec::new(),
         device_specs: Vec::new(),

@@ -23,6 +23,18 @@ pub struct Details {
     pub discovery_urls: Vec<DiscoveryUrl>,
     /// The filter of application names; `None` selects all.
     pub application_names: Option<NameFilter>,
+    /// The meaning of "the same server".
+    pub identify_by: IdentifyBy,
+}
+
+/// What makes two entries of lists one device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum IdentifyBy {
+    /// The application URI.
+    #[default]
+    ApplicationUri,
+    /// The URL: for servers that share the URI with which their SDK was delivered.
+    Url,
 }
 
 /// A discovery URL.
@@ -68,6 +80,8 @@ impl NameFilter {
 struct Fields {
     opcua_discovery_method: Method,
     application_names: Option<NameFilter>,
+    #[serde(default)]
+    identify_by: IdentifyBy,
 }
 
 /// The discovery method; Akri's API allows for others.
@@ -97,7 +111,8 @@ impl Details {
         let mapping = "the details must be a mapping with the field 'opcuaDiscoveryMethod'";
         let fields: Fields = read(json, mapping).map_err(|one| vec![one])?;
         let discovery_urls = discovery_urls(fields.opcua_discovery_method.standard.discovery_urls)?;
-        Ok(Self { discovery_urls, application_names: fields.application_names })
+        let Fields { application_names, identify_by, .. } = fields;
+        Ok(Self { discovery_urls, application_names, identify_by })
     }
 }
 
@@ -142,7 +157,9 @@ mod tests {
     fn default_is_the_local_discovery_server() {
         let details = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}})).unwrap();
         assert_eq!(details.discovery_urls[0].text, "opc.tcp://localhost:4840/");
-        assert_eq!(details.application_names, None);
+        assert_eq!((details.application_names, details.identify_by), (None, IdentifyBy::ApplicationUri));
+        let by_url = parse(&json!({"opcuaDiscoveryMethod": {"standard": {}}, "identifyBy": "Url"})).unwrap();
+        assert_eq!(by_url.identify_by, IdentifyBy::Url);
         assert_eq!(urls(&json!([])).unwrap(), [""; 0], "none are none");
     }
 
@@ -203,7 +220,7 @@ mod tests {
             (
                 json!({"opcuaDiscoveryMethod": method, "applicationName": {}}),
                 "/applicationName",
-                "unknown field `applicationName`, expected `opcuaDiscoveryMethod` or `applicationNames`",
+                "unknown field `applicationName`, expected one of `opcuaDiscoveryMethod`, `applicationNames`, `identifyBy`",
             ),
         ] {
             assert_eq!(parse(&details), Err(vec![Problem::invalid(path, message)]), "{details}");

@@ -24,10 +24,12 @@ const MAX_POLICY: usize = 64;
 /// A device. Of two with one id the one with the lower origin comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// The application URI, or the URL if there is none.
+    /// The application URI, or the URL if there is none or servers are identified by it.
     pub id: String,
     /// The index of the discovery URL in the details.
     pub origin: usize,
+    /// Whether the server lists itself, and nothing else, at that discovery URL.
+    pub lists_itself: bool,
     /// The properties, as environment variables.
     pub properties: Vec<(&'static str, String)>,
 }
@@ -47,7 +49,7 @@ impl Device {
 /// Returns the device of a candidate at a URL, with its own endpoints there if it reports them.
 ///
 /// Its origin is the first discovery URL that lists it. If that one is lost, the next one takes its place in the same
-/// round.
+/// round. A server that answers at a discovery URL that lists nothing else is its own list.
 pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Device {
     let (listed, unknown) = (&candidate.application, Application::default());
     let own = endpoints.first().map_or(&unknown, |endpoint| &endpoint.server);
@@ -64,8 +66,13 @@ pub fn device(candidate: &Candidate, url: &Url, endpoints: &[&Endpoint]) -> Devi
         ("OPCUA_USER_TOKEN_TYPES", tokens.join(",")),
     ];
     Device {
-        id: if uri.is_empty() { url.to_string() } else { uri },
+        id: match &candidate.url {
+            Some(identity) => identity.clone(),
+            None if uri.is_empty() => url.to_string(),
+            None => uri,
+        },
         origin: candidate.origins.first().copied().unwrap_or_default(), // there is one: someone lists it
+        lists_itself: candidate.sole_entry_at() == Some(url),
         properties: properties.into_iter().filter(|(_, value)| !value.is_empty()).collect(),
     }
 }
@@ -126,6 +133,7 @@ fn leaf(chain: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
     use crate::candidate::{List, candidates};
+    use crate::details::IdentifyBy;
 
     fn candidate(application: Application) -> Candidate {
         let discovery_urls = vec!["opc.tcp://192.0.2.1:4841/".to_owned()];
@@ -133,7 +141,7 @@ mod tests {
             let applications = vec![Application { discovery_urls: discovery_urls.clone(), ..application.clone() }];
             List { origin, url: url(), applications }
         });
-        candidates(lists.into(), None).remove(0)
+        candidates(lists.into(), None, IdentifyBy::ApplicationUri).remove(0)
     }
 
     fn url() -> Url {

@@ -38,8 +38,9 @@
 //! itself even where its endpoints have another URI, as those of some stacks do.
 //!
 //! The id is the application URI, which is unique in the world by the specification. Servers that were copied with their
-//! URI are one device until they get URIs of their own, which the status says where each lists itself. One without a URI
-//! is known by its URL.
+//! URI are one device until they get URIs of their own, which the status says where each lists itself, or until the details
+//! say `identifyBy: Url`: then the id is the discovery URL of a server that lists itself, or the first listed URL. One without
+//! a URI is known by its URL.
 //!
 //! | property | |
 //! |---|---|
@@ -56,8 +57,9 @@
 //! # What goes wrong
 //!
 //! A discovery server that does not answer is named in the Configuration's status, and the servers that it listed last
-//! stay as they are; those of the others are found. A server that two of them list stays when one is lost. If none
-//! answers, the round fails and nothing changes. A server that may not be asked at any of its URLs is named with what would
+//! stay as they are; those of the others are found. A server that two of them list stays when one is lost. A server that
+//! listed only itself is gone when nobody answers at its discovery URL any more. If no name of a discovery URL resolves, or
+//! none is granted, the round fails and nothing changes. A server that may not be asked at any of its URLs is named with what would
 //! have to be granted; the log says at level debug of others that are listed and not there why not.
 //!
 //! Discovery servers have 10 s each, 16 at a time, servers 3 s each, 32 at a time. Where that could be more than half of

@@ -65,6 +65,12 @@ impl Error {
         }
     }
 
+    /// Returns whether nobody answers at the URL. A name that does not resolve, a missing grant and a limit of the round
+    /// say nothing about the server.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::TimedOut(_))
+    }
+
     /// Returns whether the server has no free connections.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.status.is_busy())

@@ -32,6 +32,8 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// Indices of discovery URLs whose servers are kept unchanged.
     pub kept: BTreeSet<usize>,
+    /// Those of them where nobody answers: a server that listed itself there, and nothing else, is gone.
+    pub silent: BTreeSet<usize>,
     /// Lines for the log: servers that are listed and absent, which is common, or that do not identify themselves.
     pub remarks: Vec<String>,
     /// Number of omitted remarks.
@@ -113,6 +115,9 @@ impl Findings {
             let (reason, message) = (error.reason(), error.to_string());
             findings.report.notes.push(Note { origin, reason, message });
             findings.report.kept.insert(origin);
+            if error.is_silence() {
+                findings.report.silent.insert(origin);
+            }
         }
         findings
     }
@@ -176,8 +181,10 @@ impl Findings {
         urls.dedup();
         if let [first, second, ..] = urls.as_slice() {
             let uri = &candidate.application.uri;
-            let message =
-                format!("who is at {first} and who is at {second} both say they are '{uri}': they are one device");
+            let message = format!(
+                "who is at {first} and who is at {second} both say they are '{uri}': they are one device; give them \
+                         URIs of their own, or set identifyBy: Url"
+            );
             self.note(&candidate.origins, "DuplicateApplicationUri", message);
         }
     }

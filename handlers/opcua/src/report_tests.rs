@@ -102,7 +102,7 @@ fn servers_with_the_same_uri_are_merged_and_reported() {
     let report = World::new([(A, plc(A)), (B, plc(B))]).run(&[A, B]).unwrap();
     assert_eq!(found(&report), [("urn:plc", 0, A)]);
     let note = "who is at opc.tcp://192.0.2.1:4841/ and who is at opc.tcp://192.0.2.2:4841/ both say they are 'urn:plc': they \
-                are one device";
+                are one device; give them URIs of their own, or set identifyBy: Url";
     assert_eq!(notes(&report), [(0, "DuplicateApplicationUri", note)]);
 }
 
@@ -141,8 +141,12 @@ fn devices_beyond_the_limit_are_kept() {
 
 #[test]
 fn earlier_device_wins_over_an_oversized_duplicate() {
-    let device =
-        |id: &str, origin, size: usize| Device { id: id.into(), origin, properties: vec![("", "x".repeat(size))] };
+    let device = |id: &str, origin, size: usize| Device {
+        id: id.into(),
+        origin,
+        lists_itself: false,
+        properties: vec![("", "x".repeat(size))],
+    };
     let mut findings = Findings::default();
     findings.add_device(device("urn:a", 1, 1), &[1]);
     findings.add_device(device("urn:b", 1, MAX_BYTES - 100), &[1]);

@@ -44,7 +44,7 @@ const RESERVE: Duration = Duration::from_secs(1);
 /// Maximum number of failed discovery URLs in an error.
 const NAMED: usize = 8;
 
-/// The failure of all discovery servers.
+/// The failure of all discovery servers, none of which says that a server is gone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// None of them is granted.
@@ -59,14 +59,15 @@ pub enum Failure {
 /// each is checked even if the time never suffices for all.
 ///
 /// # Errors
-/// If there are discovery URLs and none responds.
+/// If there are discovery URLs, none responds, and that says nothing about servers that list themselves.
 pub async fn run(network: &impl Network, details: &Details, start: usize) -> Result<Report, Failure> {
     let (lists, failed) = find(network, &details.discovery_urls).await;
-    if lists.is_empty() && !failed.is_empty() {
+    let is_silent = failed.iter().any(|(_, _, error)| error.is_silence());
+    if lists.is_empty() && !failed.is_empty() && !is_silent {
         return Err(failure(&failed));
     }
     let mut findings = Findings::without(failed.into_iter().map(|(origin, _, error)| (origin, error)));
-    let candidates = in_turns(candidates(lists, details.application_names.as_ref()), start);
+    let candidates = in_turns(candidates(lists, details.application_names.as_ref(), details.identify_by), start);
     let waiting = Cell::new(candidates.len());
     let checks = stream::iter(&candidates).map(async |candidate| {
         let time = network.remaining().saturating_sub(RESERVE);
@@ -152,7 +153,7 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
         let spent = start.saturating_sub(network.remaining());
         let bound = Bound { most: most.saturating_sub(spent) / left, reserve: RESERVE };
         match find_device(network, candidate, url, bound).await {
-            Ok(device) => return Check::There(device),
+            Ok(device) => return Check::There(with_its_list(network, candidate, device, bound).await),
             Err(Error::NotReached) => return Check::Unknown(Why::NotReached),
             Err(error) => failures.push((url.clone(), error)),
         }
@@ -165,6 +166,20 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
         Some(device) => Check::Secured(device, failures),
         None => Check::Absent(failures),
     }
+}
+
+/// Finds out whether a device is its own list. One that answers elsewhere than at its discovery URL is, if it answers
+/// there, too: otherwise a discovery server lists it alone.
+async fn with_its_list(network: &impl Network, candidate: &Candidate, mut device: Device, bound: Bound) -> Device {
+    if let Some(url) = candidate.sole_entry_at().filter(|_| !device.lists_itself) {
+        device.lists_itself = get_endpoints(network, url, bound).await.is_ok_and(|endpoints| {
+            let uri = &candidate.application.uri;
+            let is_own = |endpoint: &Endpoint| uri.is_empty() || endpoint.server.uri == *uri;
+            let is_server = |endpoint: &Endpoint| endpoint.server.kind != ApplicationType::DiscoveryServer;
+            endpoints.iter().any(|endpoint| is_own(endpoint) && is_server(endpoint))
+        });
+    }
+    device
 }
 
 /// Returns the candidate's device if it responds at a URL.

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::details::IdentifyBy;
 use crate::fixture::{ApplicationType, application, one_endpoint, servers};
 use crate::world::{
     A, Answers, B, Fails, IsSilent, LATENCY, LDS, OTHER_LDS, World, found, is, lists, lists_all, notes,
@@ -28,21 +29,67 @@ fn dead_discovery_server_is_named_and_its_servers_kept() {
     assert_eq!(report.kept, BTreeSet::from([0, 2]));
     let refused = (0, "Unreachable", "connection refused");
     assert_eq!(notes(&report), [refused, (2, "TimedOut", "no answer within 10 s")]);
+    assert_eq!(report.silent, BTreeSet::from([0, 2]));
 }
 
 #[test]
 fn round_fails_without_any_answer() {
     let refused = Fails(Error::NotGranted("TCP".into()));
-    let world = World::new([(LDS, refused)]);
+    let mut world = World::new([(LDS, refused)]);
     let not_granted = "opc.tcp://192.0.2.7:4840/: not granted: TCP".to_owned();
     assert_eq!(world.run(&[LDS]), Err(Failure::NotGranted(not_granted.clone())));
-    let both = format!("{not_granted}; {OTHER_LDS}: connection refused");
+    let unknown = || Fails(Error::NameNotResolved("plc".into()));
+    world.servers.insert(OTHER_LDS.to_owned(), unknown());
+    let both = format!("{not_granted}; {OTHER_LDS}: the name 'plc' does not resolve");
     assert_eq!(world.run(&[LDS, OTHER_LDS]), Err(Failure::Unavailable(both)));
     assert_eq!(world.run(&[]), Ok(Report::default()), "who asks for nothing gets it");
     let many: Vec<String> = (0..11).map(|port| format!("opc.tcp://192.0.2.9:{}/", port + 1)).collect();
+    world.servers.extend(many.iter().map(|url| (url.clone(), unknown())));
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let Err(Failure::Unavailable(message)) = world.run(&many) else { panic!("no failure") };
-    assert!(message.ends_with("opc.tcp://192.0.2.9:8/: connection refused; and 3 more"), "{message}");
+    assert!(message.ends_with("opc.tcp://192.0.2.9:8/: the name 'plc' does not resolve; and 3 more"), "{message}");
+}
+
+#[test]
+fn silent_server_that_listed_only_itself_is_gone() {
+    let dead = World::new([]).run(&[LDS]).unwrap();
+    assert_eq!((dead.kept, dead.silent), (BTreeSet::from([0]), BTreeSet::from([0])));
+    assert_eq!(dead.notes.len(), 1);
+    for unknown in [Error::NameNotResolved("plc".into()), Error::NotReached, Error::NoRoom] {
+        let world = World::new([(LDS, Fails(unknown)), (OTHER_LDS, lists(&[]))]);
+        let report = world.run(&[LDS, OTHER_LDS]).unwrap();
+        assert_eq!((report.kept, report.silent), (BTreeSet::from([0]), BTreeSet::new()), "it may be there");
+    }
+}
+
+#[test]
+fn servers_of_one_uri_are_devices_of_their_own_by_url() {
+    let sdk = |url: &str| {
+        let itself = servers(vec![application(ApplicationType::Server, "urn:sdk", "SDK", &[url])]);
+        Answers(itself, one_endpoint("urn:sdk"))
+    };
+    let world = World::new([(A, sdk(A)), (B, sdk(B))]);
+    let report = world.run_by(IdentifyBy::Url, 0, &[A, B]).unwrap();
+    assert_eq!(found(&report), [(A, 0, A), (B, 1, B)]);
+    assert_eq!(notes(&report), []);
+}
+
+#[test]
+fn server_alone_at_its_discovery_url_lists_itself() {
+    let alone = |kind, url: &str| servers(vec![application(kind, "urn:a", "A", &[url])]);
+    let named = "opc.tcp://plc:4840/";
+    for (list, endpoints_there, url, expected) in [
+        (alone(ApplicationType::Server, LDS), "urn:a", LDS, true),
+        (alone(ApplicationType::ClientAndServer, named), "urn:a", named, true),
+        (alone(ApplicationType::Server, A), "urn:lds", A, false), // a discovery server with one entry
+    ] {
+        let world = World::new([(url, is("urn:a")), (LDS, Answers(list, one_endpoint(endpoints_there)))]);
+        let report = world.run(&[LDS]).unwrap();
+        assert_eq!(found(&report), [("urn:a", 0, url)]);
+        assert_eq!(report.devices[0].lists_itself, expected, "{url}");
+    }
+    let listed = World::new([(LDS, lists(&[("urn:a", A)])), (A, is("urn:a"))]).run(&[LDS]).unwrap();
+    assert!(!listed.devices[0].lists_itself);
 }
 
 #[test]

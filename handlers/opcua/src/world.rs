@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::details::Details;
+use crate::details::{Details, IdentifyBy};
 use crate::fixture::{ApplicationType, application, one_endpoint, servers};
 use crate::message::Question;
 use crate::network::{Error, Network};
@@ -58,8 +58,12 @@ impl World {
     }
 
     pub(crate) fn run_from(&self, start: usize, discovery_urls: &[&str]) -> Result<Report, Failure> {
+        self.run_by(IdentifyBy::ApplicationUri, start, discovery_urls)
+    }
+
+    pub(crate) fn run_by(&self, by: IdentifyBy, start: usize, discovery_urls: &[&str]) -> Result<Report, Failure> {
         let json = serde_json::json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": discovery_urls}}});
-        let details = Details::parse(Some(&json.to_string())).unwrap();
+        let details = Details { identify_by: by, ..Details::parse(Some(&json.to_string())).unwrap() };
         let mut round = pin!(run(self, &details, start));
         loop {
             match round.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

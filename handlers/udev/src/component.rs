@@ -1,8 +1,9 @@
 //! The component: the exports of the world, and the calls to the host.
 
 use crate::device::{self, Extras};
+use crate::rule::{Filter, Rule};
 use crate::{INTERVAL_MS, NAME, details::Details, explain, query, query::Query, record};
-use crate::{record::Snapshot, resource::ResourceName, rule::Rule};
+use crate::{record::Snapshot, resource::ResourceName};
 use bindings::akri::discovery::types::{AccessError, Device, DeviceSpec, DiscoveryError, Problem};
 use bindings::akri::discovery::{logging, logging::Level, properties, round, udev};
 use bindings::exports::akri::discovery::handler::{Description, Guest};
@@ -48,6 +49,9 @@ impl Guest for Udev {
         }
         if details.rules.is_empty() {
             return Ok(Vec::new());
+        }
+        for hint in details.rules.iter().flat_map(|rule| &rule.filters).filter_map(Filter::hint) {
+            round::note("", "RuleMatchesNothing", &hint);
         }
         let resource = properties::get("devicePluginResourceName").and_then(|value| ResourceName::parse(&value));
         let extras = Extras { resource, vfio: vfio_wanted() };

@@ -43,9 +43,15 @@ impl Details {
     }
 }
 
+/// Returns whether a text has comments only.
+fn is_comment(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
+    lines.peek().is_some() && lines.all(|line| line.starts_with('#'))
+}
+
 fn rules(texts: &[String]) -> Result<Vec<Rule>, Vec<Problem>> {
     let (mut rules, mut problems) = (Vec::new(), Vec::new());
-    for (index, text) in texts.iter().enumerate() {
+    for (index, text) in texts.iter().enumerate().filter(|(_, text)| !is_comment(text)) {
         match text.parse::<Rule>() {
             Ok(rule) => rules.push(rule),
             Err(error) => problems.push(Problem {
@@ -111,6 +117,15 @@ mod tests {
         assert_eq!(details.rules.iter().map(Rule::to_string).collect::<Vec<_>>(), ["KERNEL==\"a\"", "TAG!=\"b\""]);
         assert!(details.group_recursive);
         assert_eq!(details.permissions.as_str(), "rw");
+    }
+
+    #[test]
+    fn comments_are_no_rules() {
+        let json = r##"{"udevRules": ["# cameras\n#", "KERNEL==\"a\",\n# and\n TAG==\"b\",", "", "# x"]}"##;
+        let problems = Details::parse(Some(json)).unwrap_err();
+        assert_eq!(problems.iter().map(|problem| problem.path.as_str()).collect::<Vec<_>>(), ["/udevRules/2"]);
+        let details = Details::parse(Some(&json.replace("\"\", ", ""))).unwrap();
+        assert_eq!(details.rules.iter().map(Rule::to_string).collect::<Vec<_>>(), ["KERNEL==\"a\", TAG==\"b\""]);
     }
 
     #[test]

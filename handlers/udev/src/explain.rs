@@ -90,6 +90,8 @@ fn found(filter: &Filter, record: &Record) -> String {
         return not_granted(record);
     }
     let missing = match &filter.key {
+        Key::Symlink if record.links().next().is_none() => "it has no links",
+        Key::Symlink => return format!("its links are {}", quoted(record.links())),
         Key::Tag if record.tags.is_empty() => "it has no tags",
         Key::Tag => return format!("its tags are {}", quoted(record.tags.iter().map(String::as_str))),
         Key::Attr(_) => "it has no such attribute",

@@ -67,6 +67,7 @@ fn video_nodes() -> Vec<Record> {
                 ("MAJOR", "81"),
                 ("MINOR", index),
                 ("ID_SERIAL", "Acme_HD_Pro_Webcam_C920_CAM00000"),
+                ("DEVLINKS", &format!("/dev/v4l/by-id/cam-{index} /dev/v4l/by-path/pci-{index}")),
                 ("ID_V4L_CAPABILITIES", if index == "0" { ":capture:" } else { ":" }),
             ])
             .tags(if index == "0" { &["uaccess", "seat"] } else { &[] })

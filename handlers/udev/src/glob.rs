@@ -157,6 +157,11 @@ impl Glob {
         letters.filter(|text| !text.is_empty())
     }
 
+    /// The text before the first wildcard.
+    pub(crate) fn literal_prefix(&self) -> String {
+        self.0.iter().map_while(|e| if let Element::Char(c) = e { Some(*c) } else { None }).collect()
+    }
+
     /// A glob that matches whatever this one matches, and perhaps more: at most 128 bytes of ASCII whose only wildcards
     /// are `*` and `?`, so that every program that knows globs understands it alike and takes it.
     pub fn widened(&self) -> String {

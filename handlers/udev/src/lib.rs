@@ -24,6 +24,7 @@
 //! | udev tag | `TAG` | `TAGS` |
 //! | property | `ENV{name}` | |
 //! | path without `/sys` | `DEVPATH` | |
+//! | link to the node, without `/dev/` | `SYMLINK` | |
 //!
 //! Values are globs: `*`, `?`, `[a-z]`, `[!a-z]`, and `|` between alternatives, of which an empty one matches the empty
 //! string. Meaning is that of udev (`udev(7)`, systemd's `udev-rules.c`):
@@ -75,8 +76,8 @@
 //!
 //! # Differences from udev
 //!
-//! Rules only match, so keys that act (`NAME`, `RUN`, ...) or ask about events and the machine (`ACTION`, `CONST`, ...)
-//! are refused. Filters need a comma between them. Refused, so that nothing is understood wrongly: `e"..."` and
+//! Rules only match devices, so keys that act (`NAME`, `RUN`, ...) or ask about the event, the machine, files or programs
+//! (`ACTION`, `CONST`, `TEST`, `PROGRAM`, ...) are refused. Filters need a comma between them. Refused, so that nothing is understood wrongly: `e"..."` and
 //! `i"..."`, `$` and `%` in attribute names, `ATTR{[subsystem/kernel]name}`, `..` in attribute names, `[[:digit:]]`, a
 //! `[` without `]`. `TAG=="?*"` holds for devices with a tag (in udev it always holds), `SUBSYSTEM=="bus"` is not taken
 //! to mean `subsystem` and `class` too, and since the host cuts white space at the end of attributes, a value that ends in

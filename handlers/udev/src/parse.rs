@@ -1,5 +1,5 @@
-//! The text of a rule: `rule = filter ("," filter)*`, `filter = FIELD operator "value"`, with blanks allowed between the
-//! parts. Every error knows where it is and shows it.
+//! The text of a rule: `rule = filter ("," filter)* ","?`, `filter = FIELD operator "value"`, with blanks allowed between the
+//! parts, and lines that begin with `#` between lines. Every error knows where it is and shows it.
 
 use std::{ops::Range, str::FromStr};
 
@@ -16,7 +16,7 @@ enum Make {
 }
 
 /// The fields devices can be matched by.
-const FIELDS: [(&str, Scope, Make); 12] = [
+const FIELDS: [(&str, Scope, Make); 13] = [
     ("ATTR", Scope::Device, Make::Named(Key::Attr)),
     ("ATTRS", Scope::Lineage, Make::Named(Key::Attr)),
     ("DEVPATH", Scope::Device, Make::Plain(|| Key::Devpath)),
@@ -27,14 +27,37 @@ const FIELDS: [(&str, Scope, Make); 12] = [
     ("KERNELS", Scope::Lineage, Make::Plain(|| Key::Kernel)),
     ("SUBSYSTEM", Scope::Device, Make::Plain(|| Key::Subsystem)),
     ("SUBSYSTEMS", Scope::Lineage, Make::Plain(|| Key::Subsystem)),
+    ("SYMLINK", Scope::Device, Make::Plain(|| Key::Symlink)),
     ("TAG", Scope::Device, Make::Plain(|| Key::Tag)),
     ("TAGS", Scope::Lineage, Make::Plain(|| Key::Tag)),
 ];
 
-/// udev's other keys: they act on a device, or ask about the event or the machine.
-const UNUSABLE: [&str; 18] = [
-    "ACTION", "CONST", "GOTO", "GROUP", "IMPORT", "LABEL", "MODE", "NAME", "OPTIONS", "OWNER", "PROGRAM", "RESULT",
-    "RUN", "SECLABEL", "SYMLINK", "SYSCTL", "TEST", "WAIT_FOR",
+/// Why udev's other keys have no place in a rule here.
+const ACTS: &str = "acts on devices, and rules here only match them";
+const OF_THE_EVENT: &str = "matches what happens to a device, and rules here match devices that are there";
+const OF_THE_MACHINE: &str = "asks about the machine and not about the device";
+const OF_FILES: &str = "asks whether a file exists, and this handler sees no files";
+const OF_A_PROGRAM: &str = "is about a program that udev runs, and this handler runs none";
+
+/// udev's other keys.
+const UNUSABLE: [(&str, &str); 17] = [
+    ("ACTION", OF_THE_EVENT),
+    ("CONST", OF_THE_MACHINE),
+    ("GOTO", ACTS),
+    ("GROUP", ACTS),
+    ("IMPORT", ACTS),
+    ("LABEL", ACTS),
+    ("MODE", ACTS),
+    ("NAME", ACTS),
+    ("OPTIONS", ACTS),
+    ("OWNER", ACTS),
+    ("PROGRAM", OF_A_PROGRAM),
+    ("RESULT", OF_A_PROGRAM),
+    ("RUN", ACTS),
+    ("SECLABEL", ACTS),
+    ("SYSCTL", OF_THE_MACHINE),
+    ("TEST", OF_FILES),
+    ("WAIT_FOR", ACTS),
 ];
 
 const OPERATORS: [(&str, Operator); 2] = [("==", Operator::Equal), ("!=", Operator::NotEqual)];
@@ -70,8 +93,8 @@ pub enum RuleErrorKind {
     MisspeltField { name: String, meant: &'static str },
     #[error("unknown field '{0}', expected one of {list}", list = FIELDS.map(|(name, ..)| name).join(", "))]
     UnknownField(String),
-    #[error("'{0}' is a udev key that can't be used to match devices")]
-    UnusableField(&'static str),
+    #[error("'{0}' {1}")]
+    UnusableField(&'static str, &'static str),
     #[error("'{0}' needs a name in braces, as in {0}{{name}}")]
     MissingName(&'static str),
     #[error("'{0}' takes no name in braces")]
@@ -150,6 +173,9 @@ impl<'a> Parser<'a> {
                 return Err(self.expected(RuleErrorKind::ExpectedComma));
             }
             self.blanks();
+            if self.rest().is_empty() {
+                return Ok(Rule { filters }); // udev accepts a comma at the end, too
+            }
             filters.push(self.filter()?);
         }
     }
@@ -240,8 +266,17 @@ impl<'a> Parser<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
+    /// Skips white space, and lines that begin with `#`.
     fn blanks(&mut self) {
-        self.take_while(char::is_whitespace);
+        loop {
+            let start = self.at;
+            let blanks = self.take_while(char::is_whitespace);
+            let is_line = start == 0 || blanks.contains('\n');
+            if !is_line || !self.rest().starts_with('#') {
+                return;
+            }
+            self.take_while(|c| c != '\n');
+        }
     }
 
     fn eat(&mut self, token: &str) -> bool {
@@ -265,8 +300,8 @@ impl<'a> Parser<'a> {
 }
 
 fn not_a_field(word: &str) -> RuleErrorKind {
-    if let Some(key) = UNUSABLE.into_iter().find(|key| *key == word) {
-        return RuleErrorKind::UnusableField(key);
+    if let Some((key, why)) = UNUSABLE.into_iter().find(|(key, _)| *key == word) {
+        return RuleErrorKind::UnusableField(key, why);
     }
     let name: String = word.chars().take(SHOWN_NAME).collect();
     let distance = |field: &str| strsim::levenshtein(&name.to_ascii_uppercase(), field);

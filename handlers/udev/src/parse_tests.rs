@@ -42,6 +42,13 @@ fn value_may_hold_an_escaped_quote() {
 }
 
 #[test]
+fn comment_lines_and_a_comma_at_the_end_are_read() {
+    let text = "# a camera\n  # of ours\nKERNEL==\"video*\",\n# with a tag\n  TAG==\"#x\" ,\n # the end";
+    assert_eq!(text.parse::<Rule>().unwrap().to_string(), r##"KERNEL=="video*", TAG=="#x""##);
+    assert_eq!(r#"KERNEL=="a","#.parse::<Rule>().unwrap().to_string(), r#"KERNEL=="a""#);
+}
+
+#[test]
 fn error_shows_the_rule_with_carets() {
     for (rule, explanation) in [
         (r#"KERNAL=="video*""#, "unknown field 'KERNAL', did you mean 'KERNEL'?\n  KERNAL==\"video*\"\n  ^^^^^^"),
@@ -49,12 +56,16 @@ fn error_shows_the_rule_with_carets() {
         (
             r#"KERNEL=="a", COLOUR=="red""#,
             "unknown field 'COLOUR', expected one of ATTR, ATTRS, DEVPATH, DRIVER, DRIVERS, ENV, KERNEL, KERNELS, \
-             SUBSYSTEM, SUBSYSTEMS, TAG, TAGS\n  KERNEL==\"a\", COLOUR==\"red\"\n               ^^^^^^",
+             SUBSYSTEM, SUBSYSTEMS, SYMLINK, TAG, TAGS\n  KERNEL==\"a\", COLOUR==\"red\"\n               ^^^^^^",
         ),
         ("", "the rule is empty\n  \n  ^"),
         (" \t", "the rule is empty\n    \n    ^"),
         ("\"video0\"", "expected a field such as KERNEL or ATTRS{idVendor}\n  \"video0\"\n  ^"),
-        (r#"KERNEL=="a","#, "expected a field such as KERNEL or ATTRS{idVendor}\n  KERNEL==\"a\",\n              ^"),
+        (r#"KERNEL=="a",,"#, "expected a field such as KERNEL or ATTRS{idVendor}\n  KERNEL==\"a\",,\n              ^"),
+        (
+            r#"KERNEL=="a", # b"#,
+            "expected a field such as KERNEL or ATTRS{idVendor}\n  KERNEL==\"a\", # b\n               ^",
+        ),
         (r#"KERNEL=="a" TAG=="b""#, "expected ',' between filters\n  KERNEL==\"a\" TAG==\"b\"\n              ^"),
         (r#"KERNEL=="a"; TAG=="b""#, "expected ',' between filters\n  KERNEL==\"a\"; TAG==\"b\"\n             ^"),
         (r#"KERNEL = "null""#, "'=' assigns; only '==' and '!=' match\n  KERNEL = \"null\"\n         ^"),
@@ -128,15 +139,21 @@ fn other_udev_keys_are_refused_by_name() {
         r#"RESULT=="ok""#,
         r#"RUN{builtin}+="uaccess""#,
         r#"SECLABEL{selinux}="x""#,
-        r#"SYMLINK+="video""#,
         r#"SYSCTL{kernel/x}=="1""#,
         r#"TEST{0644}=="x""#,
         r#"WAIT_FOR="queue/read_q""#,
     ] {
         let error = format!(r#"KERNEL=="a", {rule}"#).parse::<Rule>().unwrap_err();
         let name = rule.split(['=', '{', '+']).next().unwrap();
-        assert_eq!(error.to_string(), format!("'{name}' is a udev key that can't be used to match devices"));
+        assert!(matches!(error.kind, RuleErrorKind::UnusableField(field, _) if field == name), "{error}");
         assert_eq!(error.span, 13..13 + name.len());
+    }
+    for (rule, why) in [
+        (r#"ACTION=="add""#, "'ACTION' matches what happens to a device, and rules here match devices that are there"),
+        (r#"TEST=="/dev/x""#, "'TEST' asks whether a file exists, and this handler sees no files"),
+        (r#"RUN+="x""#, "'RUN' acts on devices, and rules here only match them"),
+    ] {
+        assert_eq!(rule.parse::<Rule>().unwrap_err().to_string(), why);
     }
 }
 
@@ -158,6 +175,7 @@ fn filter() -> impl Strategy<Value = Filter> {
         Just(Key::Driver),
         Just(Key::Kernel),
         Just(Key::Subsystem),
+        Just(Key::Symlink),
         Just(Key::Tag),
     ];
     let scope = prop_oneof![Just(Scope::Device), Just(Scope::Lineage)];
@@ -166,7 +184,7 @@ fn filter() -> impl Strategy<Value = Filter> {
     let pattern = "([\\PC\"|*?]{0,12}[^\\\\\\pC])?";
     let pattern = pattern.prop_filter_map("a pattern", |text| Pattern::parse(&text).ok());
     (scope, key, operator, pattern).prop_map(|(scope, key, operator, pattern)| {
-        let scope = if matches!(key, Key::Env(_) | Key::Devpath) { Scope::Device } else { scope };
+        let scope = if matches!(key, Key::Env(_) | Key::Devpath | Key::Symlink) { Scope::Device } else { scope };
         Filter { scope, key, operator, pattern }
     })
 }

@@ -31,6 +31,12 @@ impl Record {
         find(&self.properties, name)
     }
 
+    /// The links to the device node that udev made, without `/dev/`.
+    pub fn links(&self) -> impl Iterator<Item = &str> {
+        let links = self.property("DEVLINKS").unwrap_or_default().split_ascii_whitespace();
+        links.map(|link| link.strip_prefix("/dev/").unwrap_or(link))
+    }
+
     /// The value of a sysfs attribute.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         find(&self.attributes, name)

@@ -48,6 +48,8 @@ pub enum Key {
     Kernel,
     /// The subsystem's name.
     Subsystem,
+    /// A link to the device node that udev made, without `/dev/`.
+    Symlink,
     /// A tag from udev's database.
     Tag,
 }
@@ -78,12 +80,26 @@ impl Filter {
     /// compared. Without the attribute the filter does not hold, whatever the operator.
     pub fn holds(&self, record: &Record) -> bool {
         let value = match (&self.key, self.key.value(record)) {
+            (Key::Symlink, _) => return self.compare(record.links().any(|link| self.pattern.matches(link))),
             (Key::Tag, _) => return self.compare(record.tags.iter().any(|tag| self.pattern.matches(tag))),
             (Key::Attr(_), None) => return false,
             (Key::Attr(_), Some(value)) if !self.pattern.minds_trailing_space() => value.trim_end(),
             (_, value) => value.unwrap_or_default(),
         };
         self.compare(self.pattern.matches(value))
+    }
+
+    /// Returns why the filter can't match any device, if its value shows it. As in udev, such a rule is valid.
+    pub fn hint(&self) -> Option<String> {
+        let prefix = match self.key {
+            Key::Devpath => "/sys/",
+            Key::Symlink => "/dev/",
+            _ => return None,
+        };
+        let is_idle = self.operator == Operator::Equal
+            && self.pattern.alternatives().iter().all(|glob| glob.literal_prefix().starts_with(prefix));
+        let without = prefix.trim_end_matches('/');
+        is_idle.then(|| format!("{self} matches no device: {} is compared without '{without}'", self.key.name()))
     }
 
     fn compare(&self, matches: bool) -> bool {
@@ -114,7 +130,7 @@ impl fmt::Display for Filter {
 }
 
 impl Key {
-    /// What this record has of it. None of tags, of which there may be many.
+    /// What this record has of it. None of links and tags, of which there may be many.
     pub fn value<'a>(&self, record: &'a Record) -> Option<&'a str> {
         match self {
             Self::Attr(name) => record.attribute(name),
@@ -123,7 +139,7 @@ impl Key {
             Self::Env(name) => record.property(name),
             Self::Kernel => Some(&record.sysname),
             Self::Subsystem => record.subsystem.as_deref(),
-            Self::Tag => None,
+            Self::Symlink | Self::Tag => None,
         }
     }
 
@@ -136,6 +152,7 @@ impl Key {
             Self::Env(_) => "ENV",
             Self::Kernel => "KERNEL",
             Self::Subsystem => "SUBSYSTEM",
+            Self::Symlink => "SYMLINK",
             Self::Tag => "TAG",
         }
     }

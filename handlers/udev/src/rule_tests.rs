@@ -39,7 +39,29 @@ fn filters_match_the_device_itself() {
         (r#"TAG=="se*|systemd""#, &[VIDEO0, SERIAL]),
         (r#"SUBSYSTEM=="video4linux", TAG!="seat""#, &[VIDEO1]),
         (r#"TAG=="?*""#, &[VIDEO0, SERIAL]),
+        (r#"SYMLINK=="v4l/by-id/*""#, &VIDEOS),
+        (r#"SYMLINK=="v4l/by-path/pci-1""#, &[VIDEO1]),
+        (r#"SUBSYSTEM=="video4linux", SYMLINK!="*/cam-0""#, &[VIDEO1]),
+        (r#"SYMLINK=="/dev/v4l/by-id/*""#, &NONE),
     ]);
+}
+
+#[test]
+fn value_that_matches_no_device_gets_a_hint() {
+    let hint = |rule: &str| rule.parse::<Rule>().unwrap().filters[0].hint();
+    let devpath = r#"DEVPATH=="/sys/devices/*""#;
+    assert_eq!(hint(devpath).unwrap(), format!("{devpath} matches no device: DEVPATH is compared without '/sys'"));
+    let link = r#"SYMLINK=="/dev/v4l/by-id/*""#;
+    assert_eq!(hint(link).unwrap(), format!("{link} matches no device: SYMLINK is compared without '/dev'"));
+    for rule in [
+        r#"DEVPATH!="/sys/devices/*""#,
+        r#"DEVPATH=="/sys/a|/devices/*""#,
+        r#"DEVPATH=="*/sys/*""#,
+        r#"SYMLINK=="v4l/*""#,
+        r#"KERNEL=="/sys/x""#,
+    ] {
+        assert_eq!(hint(rule), None, "{rule}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::cdi::Cdi;
 use crate::discovery::handler_reports::Reporter;
@@ -38,6 +38,7 @@ use crate::owner::reservations::Reservations;
 use crate::owner::{Context, Owner};
 use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling, UsageSnapshot};
 use crate::publisher::Publisher;
+use crate::readiness::{Readiness, Sources};
 use crate::resource_names::ResourceNames;
 use crate::state_dir::{self, StateDirError};
 
@@ -129,8 +130,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), settings.polling.clone());
     let checkpointed = if journal.lost_something() { checkpointed(&settings).await } else { BTreeMap::new() };
     let (cluster, components) = open(&settings).await?;
-    let (metrics, ready) = (Metrics::default(), watch::Sender::new(false));
-    let _server = listen(&settings, &metrics, ready.subscribe()).await?;
+    let (metrics, readiness) = (Metrics::default(), Readiness::default());
+    let _server = listen(&settings, &metrics, &readiness).await?;
     let host = start_host(&settings)?;
     let context = Arc::new(Context {
         node: settings.node.clone(),
@@ -147,9 +148,18 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         cdi: settings.cdi.clone(),
         naming: Semaphore::new(MAX_CONCURRENT_CREATES),
         metrics,
+        readiness: readiness.clone(),
     });
     let listener = Listener::start(&settings.udev_data);
     let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
+    readiness.observe(Sources {
+        manifests: cluster.manifests(),
+        handlers: registry.handlers(),
+        resources: context.plugins.counts(),
+        journal: context.journal.failure(),
+        optional_kubelet: is_local(&settings).then(|| settings.kubelet_dir.join("device-plugins/kubelet.sock")),
+    });
+    let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
     let _reporter = Reporter::start(registry.handlers(), &registry.activity(), context.publisher.clone());
     let (remote, registration) =
         Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers()));
@@ -160,7 +170,6 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         entries,
         refused: BTreeMap::new(),
         orphans: Orphans::default(),
-        ready,
     };
     let providers = Providers {
         handlers: registry.handlers(),
@@ -173,6 +182,9 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     registration.stop().await;
     let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // what is not published by then is after the next start
     drop(registry);
+    if let Some(problems) = problems {
+        problems.abort();
+    }
     context.plugins.shutdown().await;
     info!("agent stopped");
     Ok(())
@@ -193,13 +205,13 @@ async fn open(settings: &Settings) -> Result<(Arc<dyn Cluster>, Vec<PathBuf>), A
     })
 }
 
-async fn listen(
-    settings: &Settings,
-    metrics: &Metrics,
-    ready: watch::Receiver<bool>,
-) -> Result<Option<Server>, AgentError> {
+fn is_local(settings: &Settings) -> bool {
+    matches!(settings.source, ClusterKind::Local(_))
+}
+
+async fn listen(settings: &Settings, metrics: &Metrics, readiness: &Readiness) -> Result<Option<Server>, AgentError> {
     let Some(address) = settings.listen else { return Ok(None) };
-    let server = Server::start(address, metrics.clone(), ready).await;
+    let server = Server::start(address, metrics.clone(), readiness.clone()).await;
     server.map(Some).map_err(|reason| AgentError::Listen { address, reason })
 }
 
@@ -260,8 +272,6 @@ struct Supervisor {
     orphans: Orphans,
     /// Configurations that are not served, and which one is instead.
     refused: BTreeMap<Key, Key>,
-    /// Set once every Configuration to be served has an owner.
-    ready: watch::Sender<bool>,
 }
 
 impl Supervisor {
@@ -277,7 +287,7 @@ impl Supervisor {
             let now = manifests.borrow_and_update().clone();
             self.reconcile(&now, &providers).await;
             if now.complete {
-                self.ready.send_replace(true);
+                self.context.readiness.listed();
             }
             loop {
                 tokio::select! {
@@ -301,7 +311,7 @@ impl Supervisor {
                 None => self.context.journal.remove(key.clone()).await,
             };
             if let Err(error) = written {
-                warn!(instance = %key, "{error}");
+                debug!(instance = %key, "{error}");
             }
         }
         self.context.claims.count(before, self.orphans.len());
@@ -404,7 +414,7 @@ impl Supervisor {
             if kept {
                 warn!(instance = %key, "containers still use it: its claims are kept");
             } else if let Err(error) = self.context.journal.remove(key).await {
-                warn!("{error}");
+                debug!("{error}");
             }
         }
     }

@@ -16,12 +16,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
+use crate::readiness::Readiness;
 
 /// The content type of OpenMetrics 1.0, as Prometheus requests it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -44,15 +44,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Server(JoinHandle<()>);
 
 impl Server {
-    /// Binds the address and starts to serve. The agent is healthy while it answers, and ready once every Configuration
-    /// has an owner.
+    /// Binds the address and starts to serve. The agent is healthy while it answers, and ready when nothing is missing.
     ///
     /// # Errors
     /// If the address can't be bound.
-    pub async fn start(address: SocketAddr, metrics: Metrics, ready: watch::Receiver<bool>) -> io::Result<Self> {
+    pub async fn start(address: SocketAddr, metrics: Metrics, readiness: Readiness) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         info!(address = %listener.local_addr()?, "serving health and metrics");
-        Ok(Self(tokio::spawn(serve(listener, router(metrics, ready)))))
+        Ok(Self(tokio::spawn(serve(listener, router(metrics, readiness)))))
     }
 }
 
@@ -62,14 +61,18 @@ impl Drop for Server {
     }
 }
 
-fn router(metrics: Metrics, ready: watch::Receiver<bool>) -> Router {
+fn router(metrics: Metrics, readiness: Readiness) -> Router {
+    let progress = readiness.clone();
     let readyz = move || async move {
-        match *ready.borrow() {
-            true => (StatusCode::OK, "ok\n"),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+        match progress.missing().as_slice() {
+            [] => (StatusCode::OK, "ok\n".to_owned()),
+            missing => (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n"),
         }
     };
-    let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode()) };
+    let metricsz = move || async move {
+        readiness.measure(&metrics);
+        ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode())
+    };
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(readyz)).route("/metrics", get(metricsz))
 }
 
@@ -125,9 +128,15 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::watch;
 
     use super::*;
+    use crate::discovery::registry::Handlers;
+    use crate::readiness::Sources;
 
     async fn ask(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -138,23 +147,42 @@ mod tests {
         answer
     }
 
-    async fn start(ready: &watch::Sender<bool>) -> (SocketAddr, Server) {
+    async fn start(readiness: &Readiness) -> (SocketAddr, Server) {
         let probe = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
-        (address, Server::start(address, Metrics::default(), ready.subscribe()).await.unwrap())
+        (address, Server::start(address, Metrics::default(), readiness.clone()).await.unwrap())
     }
 
     #[tokio::test]
     async fn it_is_ready_once_it_says_so() {
-        let ready = watch::Sender::new(false);
-        let (address, _server) = start(&ready).await;
+        let readiness = Readiness::default();
+        let (address, _server) = start(&readiness).await;
         assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
-        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
-        ready.send_replace(true);
+        let starting = ask(address, "/readyz").await;
+        assert!(starting.starts_with("HTTP/1.1 503") && starting.contains("have not all been read"), "{starting}");
+        let (sources, _senders) = ready();
+        readiness.observe(sources);
+        readiness.listed();
         assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(ask(address, "/metrics").await.contains("# EOF"));
         assert!(ask(address, "/secrets").await.starts_with("HTTP/1.1 404"));
+    }
+
+    /// What a ready agent observes.
+    fn ready() -> (Sources, impl Sized) {
+        let handlers = Handlers { pending: Some(BTreeSet::new()), ..Handlers::default() };
+        let manifests = watch::Sender::new(Arc::default());
+        let handlers = watch::Sender::new(Arc::new(handlers));
+        let (resources, journal) = (watch::Sender::default(), watch::Sender::default());
+        let sources = Sources {
+            manifests: manifests.subscribe(),
+            handlers: handlers.subscribe(),
+            resources: resources.subscribe(),
+            journal: journal.subscribe(),
+            optional_kubelet: None,
+        };
+        (sources, (manifests, handlers, resources, journal))
     }
 
     /// Sends until the server hangs up; how many bytes it took, about.
@@ -169,8 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn endless_request_head_is_cut_off() {
-        let ready = watch::Sender::new(true);
-        let (address, _server) = start(&ready).await;
+        let (address, _server) = start(&Readiness::default()).await;
         let line = format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20));
         let headers = format!("X: {}\r\n", "y".repeat(4000));
         for piece in [line.as_bytes(), headers.as_bytes()] {
@@ -182,15 +209,14 @@ mod tests {
 
     #[tokio::test]
     async fn probe_is_answered_beside_many_held_connections() {
-        let ready = watch::Sender::new(true);
-        let (address, _server) = start(&ready).await;
+        let (address, _server) = start(&Readiness::default()).await;
         let mut held = Vec::new();
         for _ in 0..4 * CONNECTIONS {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n").await;
             held.push(stream);
         }
-        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         // The oldest have been hung up on.
         for stream in held.iter_mut().take(CONNECTIONS) {
             let mut rest = Vec::new();

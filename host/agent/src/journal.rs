@@ -8,18 +8,23 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use akri_model::claim::Entry;
 use akri_model::names::{HashInput, HashLength, Key};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
-use tracing::warn;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
 
 /// The file is written anew when it is this large and mostly outdated.
 const COMPACT_AT: u64 = 1 << 20;
 
 /// Writes waiting for the disk.
 const QUEUE: usize = 256;
+
+/// Pause before a failed write is repeated without another one.
+const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
 
 /// Why something could not be remembered.
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +74,14 @@ struct Replayed {
     damaged: usize,
 }
 
+/// A record to write, and who waits for it.
+type Request = (Record, oneshot::Sender<Result<(), String>>);
+
 /// A handle to the journal's writer; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Journal {
-    writes: mpsc::Sender<(Record, oneshot::Sender<Result<(), String>>)>,
+    writes: mpsc::Sender<Request>,
+    failure: watch::Receiver<Option<String>>,
     damaged: bool,
     /// There was none.
     new: bool,
@@ -86,11 +95,14 @@ impl Journal {
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
         let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
-        let mut file = LogFile { path, file: None, size: 0, live, boot };
+        let live_bytes = live.values().map(String::len).sum();
+        let mut file = LogFile { path, file: None, size: 0, live, live_bytes, boot };
         file.rewrite()?;
         let (writes, requests) = mpsc::channel(QUEUE);
-        tokio::spawn(write_all(file, requests));
-        Ok((Self { writes, damaged, new }, entries))
+        let failed = watch::Sender::new(None);
+        let failure = failed.subscribe();
+        tokio::spawn(write_all(file, requests, failed));
+        Ok((Self { writes, failure, damaged, new }, entries))
     }
 
     /// Whether lines could not be read when it was opened, so that what it remembers may be too old.
@@ -101,6 +113,11 @@ impl Journal {
     /// Whether claims of containers that run may be missing.
     pub fn lost_something(&self) -> bool {
         self.damaged || self.new
+    }
+
+    /// Returns why the last write failed, if it did, and every change.
+    pub fn failure(&self) -> watch::Receiver<Option<String>> {
+        self.failure.clone()
     }
 
     /// Remembers an Instance as it is now. It is on disk when this returns. A write that failed may still take effect
@@ -122,10 +139,17 @@ impl Journal {
     }
 }
 
-/// Writes what is asked for; what comes in while the disk is busy is one write with one sync.
-async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<(Record, oneshot::Sender<Result<(), String>>)>) {
+/// Writes what is asked for; what comes in while the disk is busy is one write with one sync. A failure is logged once,
+/// and the write is repeated until it succeeds.
+async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<Request>, failure: watch::Sender<Option<String>>) {
     let mut batch = Vec::new();
-    while requests.recv_many(&mut batch, QUEUE).await > 0 {
+    let mut refused = 0;
+    loop {
+        let is_failing = failure.borrow().is_some();
+        let received = timeout(if is_failing { RETRY } else { Duration::MAX }, requests.recv_many(&mut batch, QUEUE));
+        if received.await == Ok(0) {
+            return;
+        }
         let (records, waiting): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
         let written = tokio::task::spawn_blocking(move || {
             let result = file.append(records).map_err(|error| error.to_string());
@@ -133,13 +157,32 @@ async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<(Record, ones
         });
         let Ok((back, result)) = written.await else { return };
         file = back;
-        if let Err(error) = &result {
-            warn!("{error}");
+        refused += if result.is_err() { waiting.len() } else { 0 };
+        show(&failure, result.as_ref().err(), refused);
+        if result.is_ok() {
+            refused = 0;
         }
         for done in waiting {
             let _ = done.send(result.clone()); // whoever asked may have given up
         }
     }
+}
+
+/// Shows the error of the last write, and logs when there is one and when there is none any more.
+fn show(failure: &watch::Sender<Option<String>>, error: Option<&String>, refused: usize) {
+    let before = failure.borrow().clone();
+    match (before, error) {
+        (None, None) => return,
+        (None, Some(error)) => warn!("{error}; retrying, and refusing claims until then"),
+        (Some(_), Some(error)) => debug!(refused, "{error}"),
+        (Some(_), None) => info!(refused, "the journal is written again"),
+    }
+    failure.send_if_modified(|shown| {
+        shown.as_ref() != error && {
+            shown.clone_from(&error.cloned());
+            true
+        }
+    });
 }
 
 struct LogFile {
@@ -149,6 +192,8 @@ struct LogFile {
     size: u64,
     /// The last line of each Instance.
     live: BTreeMap<Key, String>,
+    /// Bytes of those.
+    live_bytes: usize,
     boot: String,
 }
 
@@ -158,8 +203,7 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        let live: usize = self.live.values().map(String::len).sum();
-        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
+        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > self.live_bytes as u64) {
             return self.rewrite();
         }
         let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
@@ -175,11 +219,14 @@ impl LogFile {
         match record {
             Record::Put(entry) => {
                 let line = put_line(&entry);
-                self.live.insert(entry.key, line.clone());
+                let before = self.live.insert(entry.key, line.clone());
+                self.live_bytes =
+                    (self.live_bytes + line.len()).saturating_sub(before.map_or(0, |before| before.len()));
                 line
             }
             Record::Remove(key) => {
-                self.live.remove(&key);
+                let before = self.live.remove(&key);
+                self.live_bytes = self.live_bytes.saturating_sub(before.map_or(0, |before| before.len()));
                 line_of(&Record::Remove(key))
             }
             header @ Record::Header(_) => line_of(&header),
@@ -384,6 +431,7 @@ mod tests {
             file: None,
             size: 0,
             live: BTreeMap::new(),
+            live_bytes: 0,
             boot: "b".into(),
         };
         let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();
@@ -392,6 +440,30 @@ mod tests {
         file.append(vec![Record::Put(Box::new(entry("b")))]).unwrap();
         assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
         journal.put(entry("c")).await.unwrap();
+        assert_eq!(*journal.failure().borrow(), None);
+    }
+
+    #[tokio::test]
+    async fn failed_write_is_shown_and_repeated_by_itself() {
+        let state = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::open(state.path()).unwrap();
+        // Neither a full disk nor a read-only one stops root in a test; a directory in the way does.
+        let in_the_way = state.path().join("journal.jsonl.new");
+        fs::create_dir(&in_the_way).unwrap();
+        let mut big = entry("a");
+        big.device.properties.insert("K".into(), "v".repeat(2 * COMPACT_AT as usize));
+        let mut failure = journal.failure();
+        journal.put(big).await.unwrap();
+        let error = loop {
+            if let Err(error) = journal.put(entry("a")).await {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("cannot write journal"), "{error}");
+        assert!(failure.borrow_and_update().as_ref().is_some_and(|error| error.contains("cannot write journal")));
+        fs::remove_dir(&in_the_way).unwrap();
+        failure.changed().await.unwrap();
+        assert_eq!(*failure.borrow(), None, "nothing else was written");
     }
 
     /// A journal as version 0.1 wrote it.

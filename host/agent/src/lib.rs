@@ -12,5 +12,6 @@ pub mod metrics;
 pub mod owner;
 pub mod pod_resources_poller;
 pub mod publisher;
+pub mod readiness;
 pub mod resource_names;
 pub mod state_dir;

@@ -9,6 +9,9 @@ use rustix::fs::{FlockOperation, flock};
 use tokio::time::sleep;
 use tracing::warn;
 
+/// Name of the lock file. Every state directory has one.
+pub const FILE: &str = "lock";
+
 /// Pause between attempts.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -28,7 +31,7 @@ pub struct Lock {
 
 /// Waits for the lock of a state directory.
 pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
-    let path = state.join("lock");
+    let path = state.join(FILE);
     let failed = |reason| LockError { path: path.clone(), reason };
     let mut options = OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
@@ -50,7 +53,7 @@ pub async fn acquire(state: &Path) -> Result<Lock, LockError> {
 
 /// Returns whether the lock of a state directory is free; false if that can't be determined.
 pub fn is_free(state: &Path) -> bool {
-    match File::open(state.join("lock")) {
+    match File::open(state.join(FILE)) {
         // A shared lock for a moment: an agent that starts just then retries.
         Ok(file) => flock_now(&file, FlockOperation::NonBlockingLockShared).unwrap_or(false),
         Err(error) => error.kind() == io::ErrorKind::NotFound,

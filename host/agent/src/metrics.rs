@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use akri_model::discovery::RoundError;
+use akri_model::summary::DeviceCounts;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -19,6 +20,11 @@ pub struct Metrics {
     rounds: Family<Round, Counter>,
     round_durations: Family<Handler, Histogram, fn() -> Histogram>,
     instances: Family<Configuration, Gauge>,
+    online: Family<Configuration, Gauge>,
+    ready: Family<Configuration, Gauge>,
+    complete: Family<Configuration, Gauge>,
+    handlers_loading: Gauge,
+    unregistered: Gauge,
     unconfirmed: Family<Configuration, Gauge>,
     orphaned: Family<Configuration, Gauge>,
     sync_failures: Counter,
@@ -59,6 +65,11 @@ impl Default for Metrics {
             rounds: Family::default(),
             round_durations: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 4.0, 10))),
             instances: Family::default(),
+            online: Family::default(),
+            ready: Family::default(),
+            complete: Family::default(),
+            handlers_loading: Gauge::default(),
+            unregistered: Gauge::default(),
             unconfirmed: Family::default(),
             orphaned: Family::default(),
             sync_failures: Counter::default(),
@@ -81,6 +92,14 @@ impl Metrics {
         let durations = self.round_durations.clone();
         akri.register_with_unit("discovery_round_duration", "Time a round takes", Unit::Seconds, durations);
         akri.register("instances", "Instances of this node by Configuration", self.instances.clone());
+        akri.register("instances_online", "Those of them that are online", self.online.clone());
+        akri.register("configuration_ready", "1 if the condition Ready holds on this node", self.ready.clone());
+        let help = "1 if the condition DiscoveryComplete holds on this node";
+        akri.register("configuration_complete", help, self.complete.clone());
+        let help = "DiscoveryHandlers that are neither loaded nor refused";
+        akri.register("handlers_loading", help, self.handlers_loading.clone());
+        let help = "Resources that are not registered with the kubelet";
+        akri.register("resources_unregistered", help, self.unregistered.clone());
         let help = "Slots whose claim or release the API server has not confirmed";
         akri.register("slots_unconfirmed", help, self.unconfirmed.clone());
         akri.register("claims_orphaned", "Claims of containers whose device has no Instance", self.orphaned.clone());
@@ -106,16 +125,30 @@ impl Metrics {
     }
 
     /// Sets the number of Instances of a Configuration on this node.
-    pub fn instances(&self, namespace: &str, configuration: &str, count: usize) {
+    pub fn devices(&self, namespace: &str, configuration: &str, devices: DeviceCounts) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
-        self.instances.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.instances.get_or_create(&labels).set(number(devices.instances));
+        self.online.get_or_create(&labels).set(number(devices.online));
+    }
+
+    /// Sets which conditions of a Configuration hold on this node.
+    pub fn conditions(&self, namespace: &str, configuration: &str, ready: bool, complete: bool) {
+        let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
+        self.ready.get_or_create(&labels).set(i64::from(ready));
+        self.complete.get_or_create(&labels).set(i64::from(complete));
+    }
+
+    /// Sets how many handlers are being loaded, and how many resources are not registered.
+    pub fn progress(&self, loading: usize, unregistered: usize) {
+        self.handlers_loading.set(number(loading));
+        self.unregistered.set(number(unregistered));
     }
 
     /// Of a Configuration's slots on this node so many are unconfirmed, and so many claims have no Instance.
     pub fn slots(&self, namespace: &str, configuration: &str, unconfirmed: usize, orphaned: usize) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
-        self.unconfirmed.get_or_create(&labels).set(i64::try_from(unconfirmed).unwrap_or(i64::MAX));
-        self.orphaned.get_or_create(&labels).set(i64::try_from(orphaned).unwrap_or(i64::MAX));
+        self.unconfirmed.get_or_create(&labels).set(number(unconfirmed));
+        self.orphaned.get_or_create(&labels).set(number(orphaned));
     }
 
     /// An attempt to agree with the API server failed.
@@ -126,9 +159,9 @@ impl Metrics {
     /// A Configuration is gone.
     pub fn forget(&self, namespace: &str, configuration: &str) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
-        self.instances.remove(&labels);
-        self.unconfirmed.remove(&labels);
-        self.orphaned.remove(&labels);
+        for family in [&self.instances, &self.online, &self.ready, &self.complete, &self.unconfirmed, &self.orphaned] {
+            family.remove(&labels);
+        }
     }
 
     /// Counts a container's request for devices of an Instance or of a Configuration.
@@ -163,6 +196,10 @@ impl Metrics {
     }
 }
 
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +209,9 @@ mod tests {
         let metrics = Metrics::default();
         metrics.round("udev", None, Duration::from_millis(2));
         metrics.round("udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
-        metrics.instances("default", "cam", 3);
+        metrics.devices("default", "cam", DeviceCounts { instances: 3, online: 2 });
+        metrics.conditions("default", "cam", true, false);
+        metrics.progress(1, 2);
         metrics.claim(true, false, Duration::from_millis(1));
         let text = metrics.encode();
         for line in [
@@ -180,6 +219,11 @@ mod tests {
             r#"akri_discovery_rounds_total{handler="udev",result="Trapped"} 1"#,
             r#"akri_discovery_round_duration_seconds_count{handler="udev"} 2"#,
             r#"akri_instances{namespace="default",configuration="cam"} 3"#,
+            r#"akri_instances_online{namespace="default",configuration="cam"} 2"#,
+            r#"akri_configuration_ready{namespace="default",configuration="cam"} 1"#,
+            r#"akri_configuration_complete{namespace="default",configuration="cam"} 0"#,
+            "akri_handlers_loading 1",
+            "akri_resources_unregistered 2",
             r#"akri_claims_total{resource="instance",result="Refused"} 1"#,
             "akri_allocate_duration_seconds_count 1",
             "akri_slots_reclaimed_total 0",
@@ -187,6 +231,6 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         metrics.forget("default", "cam");
-        assert!(!metrics.encode().contains("akri_instances{"));
+        assert!(!metrics.encode().contains("configuration=\"cam\""));
     }
 }

@@ -1,6 +1,6 @@
 //! Publishes what owners decided, afterwards and in the background: a claim never waits for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use akri_model::instance::Instance;
 use akri_model::names::Key;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 /// First pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
@@ -117,13 +117,14 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 }
 
 async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mpsc::Receiver<()>) {
-    let (mut backoff, mut silent) = (FIRST_BACKOFF, None);
+    let (mut backoff, mut silent, mut failing) = (FIRST_BACKOFF, None, Failing::default());
     let mut left = Left::default();
     while left.is_due_or_woken(&mut woken).await {
         put_back(&board, left.take_due());
         loop {
             let Board { wishes, flushes } = std::mem::take(&mut *lock(&board));
-            let failed = attempt(&*cluster, wishes, &mut silent, &mut left).await;
+            let failed = attempt(&*cluster, wishes, &mut silent, &mut left, &mut failing).await;
+            failing.attempt_ended(failed.is_empty());
             flushes.into_iter().for_each(answer);
             if failed.is_empty() {
                 break;
@@ -148,6 +149,38 @@ fn put_back(board: &Mutex<Board>, wishes: Wishes) {
     let mut board = lock(board);
     for (object, wish) in wishes {
         board.wishes.entry(object).or_insert(wish);
+    }
+}
+
+/// Log lines about objects that can't be published, in one attempt.
+const LOGGED: usize = 3;
+
+/// Objects that can't be published. Each is logged once, and of many only some.
+#[derive(Debug, Default)]
+struct Failing {
+    logged: BTreeSet<Object>,
+    new: usize,
+}
+
+impl Failing {
+    fn log(&mut self, object: &Object, error: &ClusterError) {
+        if !self.logged.insert(object.clone()) {
+            return debug!(object = %object.1, "not published yet: {error}");
+        }
+        self.new += 1;
+        if self.new <= LOGGED {
+            warn!(object = %object.1, "not published yet: {error}");
+        }
+    }
+
+    fn attempt_ended(&mut self, is_all_published: bool) {
+        let more = std::mem::take(&mut self.new).saturating_sub(LOGGED);
+        if more > 0 {
+            warn!(more, "further objects are not published yet");
+        }
+        if is_all_published && !std::mem::take(&mut self.logged).is_empty() {
+            info!("all objects are published again");
+        }
     }
 }
 
@@ -185,7 +218,13 @@ impl Left {
 /// Tries every wish once, but none after one that got no answer: most likely the others would get none, either, and each
 /// after the whole time an answer may take. `silent` is that one; if it was the only one, the others have their turn before
 /// it the next time. Returns those that failed.
-async fn attempt(cluster: &dyn Cluster, wishes: Wishes, silent: &mut Option<Object>, left: &mut Left) -> Wishes {
+async fn attempt(
+    cluster: &dyn Cluster,
+    wishes: Wishes,
+    silent: &mut Option<Object>,
+    left: &mut Left,
+    failing: &mut Failing,
+) -> Wishes {
     let mut failed = Wishes::new();
     let mut queue = in_turn(wishes, silent.take()).into_iter();
     while let Some((object, wish)) = queue.next() {
@@ -198,7 +237,7 @@ async fn attempt(cluster: &dyn Cluster, wishes: Wishes, silent: &mut Option<Obje
             }
             Err(error) => error,
         };
-        warn!(object = %object.1, "not published yet: {error}");
+        failing.log(&object, &error);
         failed.insert(object.clone(), wish);
         if matches!(error, ClusterError::Unavailable(_)) {
             *silent = Some(object);

@@ -49,8 +49,10 @@ impl ResourceNames {
         if let Some(wanted) = claims.get_mut(name) {
             wanted.remove(&rank);
         }
-        claims.retain(|_, wanted| !wanted.is_empty());
-        let others = claims.contains_key(name);
+        let others = claims.get(name).is_some_and(|wanted| !wanted.is_empty());
+        if !others {
+            claims.remove(name);
+        }
         drop(claims);
         if had_it && others {
             self.changed();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use akri_agent::lock;
 use akri_api::condition;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
-use akri_cluster::local::{read_configurations, read_handlers, read_instances};
+use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
 use akri_model::names::resource_name;
 use akri_remote::read_remote_handlers;
 use anyhow::ensure;
@@ -24,8 +24,16 @@ const RESULT: usize = 60;
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
+    let is_state = state.join(lock::FILE).exists();
+    ensure!(
+        is_state,
+        "'{}' is not the state directory of an agent; name its directory with --state-dir",
+        state.display()
+    );
     if lock::is_free(state) {
         eprintln!("no agent runs on this state directory; this is how it was left");
+    } else {
+        read_problems(state).iter().for_each(|problem| eprintln!("warning: {}", plain(problem)));
     }
     match args.kind {
         Kind::Instances => {
@@ -86,20 +94,24 @@ fn configuration_table(configurations: &[Configuration]) -> String {
         return "no Configurations\n".to_owned();
     }
     let rows: Vec<Vec<String>> = configurations.iter().map(configuration_row).collect();
-    table(&["NAMESPACE", "NAME", "INSTANCES", "READY", "REASON", "MESSAGE"], &rows)
+    table(&["NAMESPACE", "NAME", "INSTANCES", "READY", "COMPLETE", "REASON", "MESSAGE"], &rows)
 }
 
+/// Returns the row of a Configuration. Reason and message are of the first condition that does not hold.
 fn configuration_row(configuration: &Configuration) -> Vec<String> {
     let status = configuration.status.clone().unwrap_or_default();
-    let ready = condition::find(&status.conditions, "Ready");
-    let of_ready = |text: fn(&_) -> &String| ready.map(text).map(|text| plain(text)).unwrap_or_default();
+    let [ready, complete] = ["Ready", "DiscoveryComplete"].map(|kind| condition::find(&status.conditions, kind));
+    let is_false = |condition: &&condition::Condition| condition.status == "False";
+    let telling = ready.filter(is_false).or(complete.filter(is_false)).or(ready);
+    let truth = |condition: Option<&condition::Condition>| condition.map_or("-", |one| &one.status).to_owned();
     vec![
         configuration.namespace().unwrap_or_default(),
         configuration.name_any(),
         status.instances.to_string(),
-        of_ready(|condition: &condition::Condition| &condition.status),
-        of_ready(|condition| &condition.reason),
-        of_ready(|condition| &condition.message),
+        truth(ready),
+        truth(complete),
+        telling.map(|condition| plain(&condition.reason)).unwrap_or_default(),
+        telling.map(|condition| plain(&condition.message)).unwrap_or_default(),
     ]
 }
 
@@ -164,5 +176,32 @@ fn short(text: &str) -> String {
     match text.char_indices().nth(RESULT) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn incomplete_discovery_is_in_the_table() {
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+            json!({"type": kind, "status": status, "reason": reason, "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let row = |conditions: serde_json::Value| {
+            let object = json!({"apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "cam"},
+                "spec": {"discoveryHandler": {"name": "h"}}, "status": {"instances": 1, "conditions": conditions}});
+            configuration_row(&serde_json::from_value(object).unwrap())[2..].join(" ")
+        };
+        let ready = condition("Ready", "True", "Discovered", "1 devices have an Instance");
+        let incomplete = condition("DiscoveryComplete", "False", "Unauthorized", "cam1: refuses its password");
+        let failed = condition("Ready", "False", "NoHandler", "no handler");
+        assert_eq!(row(json!([])), "1 - -  ");
+        assert_eq!(row(json!([ready])), "1 True - Discovered 1 devices have an Instance");
+        assert_eq!(row(json!([ready, incomplete])), "1 True False Unauthorized cam1: refuses its password");
+        assert_eq!(row(json!([failed, incomplete])), "1 False False NoHandler no handler");
     }
 }

@@ -32,6 +32,7 @@ use crate::instance::BrokerCounts;
     printcolumn = r#"{"name":"Brokers","type":"integer","jsonPath":".status.brokers.desired"}"#,
     printcolumn = r#"{"name":"Running","type":"integer","jsonPath":".status.brokers.running"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
+    printcolumn = r#"{"name":"Complete","type":"string","jsonPath":".status.conditions[?(@.type=='DiscoveryComplete')].status"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]

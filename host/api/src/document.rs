@@ -130,6 +130,11 @@ fn message(error: &serde_saphyr::Error) -> String {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("'{key}' is there twice, or a '---' is missing between two objects")
         }
+        serde_saphyr::Error::Budget { breach, .. } => {
+            let debug = format!("{breach:?}");
+            let bounds = debug.split_once('{').map_or("", |(_, fields)| fields.trim_matches([' ', '}']));
+            format!("is too large, or nested too deeply ({})", bounds.replace('_', " "))
+        }
         other => {
             let text = other.to_string();
             text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what).to_owned()

@@ -28,6 +28,8 @@ pub struct Manifests {
     /// Whether all sources could be read. If not, a missing object may still exist, and nothing may be deleted because
     /// of its absence (invariant 8).
     pub complete: bool,
+    /// What is wrong with manifests, a sentence each, for people: only local mode has any.
+    pub problems: Vec<String>,
 }
 
 /// A DiscoveryHandler object.
@@ -97,6 +99,13 @@ pub struct ConfigurationReport {
     pub instances: usize,
     /// The conditions.
     pub conditions: Vec<ReportedCondition>,
+}
+
+impl ConfigurationReport {
+    /// Returns whether a condition is reported and holds.
+    pub fn holds(&self, kind: &str) -> bool {
+        self.conditions.iter().any(|condition| condition.kind == kind && condition.holds == Some(true))
+    }
 }
 
 /// A node's report about a discovery handler.

@@ -5,7 +5,7 @@ use akri_api::condition::{self, Condition, Truth};
 use akri_api::{BrokerCounts, Configuration, Instance};
 use akri_model::broker::{Counts, summarize_all};
 use akri_model::instance::Online;
-use akri_model::summary::{self, Verdict};
+use akri_model::summary::{self, DeviceCounts, Verdict};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -17,19 +17,19 @@ use crate::world::Fleet;
 pub(crate) async fn write_configuration(
     requests: &Requests,
     view: &ConfigurationView,
-    instances: usize,
+    devices: DeviceCounts,
     fleet: &Fleet,
     has_agent: bool,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
-    let mut verdicts = summary::configuration(invalid, &view.problems, instances, has_agent);
+    let mut verdicts = summary::configuration(invalid, &view.problems, devices, has_agent);
     let has_brokers = view.valid().is_some_and(|wanted| wanted.broker != Broker::None);
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
     if has_brokers {
         verdicts.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
     let conditions = conditions(&view.conditions, &verdicts);
-    let count = i64::try_from(instances).unwrap_or(i64::MAX);
+    let count = i64::try_from(devices.instances).unwrap_or(i64::MAX);
     let is_same = (view.observed_generation, view.instances) == (Some(view.generation), count);
     if is_same && view.conditions == conditions && view.brokers == brokers {
         return Ok(());

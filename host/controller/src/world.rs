@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_model::broker::{Counts, Reason, Rollout};
+use akri_model::instance::Online;
 use akri_model::names::Key;
+use akri_model::summary::{self, DeviceCounts};
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
 
@@ -161,10 +163,12 @@ impl State {
     }
 
     /// How many Instances a Configuration has that its UID owns.
-    fn count_instances(&self, configuration: &Key) -> usize {
+    fn count_devices(&self, configuration: &Key) -> DeviceCounts {
         let uid = self.configurations.get(configuration).map(|view| view.uid.clone());
-        let instances = self.instances.of(&Work::Configuration(configuration.clone()));
-        instances.iter().filter(|instance| instance.owner_uid == uid && !instance.is_deleting).count()
+        let mut instances = self.instances.of(&Work::Configuration(configuration.clone()));
+        instances.retain(|instance| instance.owner_uid == uid && !instance.is_deleting);
+        let is_online = |view: &&Arc<InstanceView>| summary::online(&view.nodes, &view.problems) == Online::True;
+        DeviceCounts { instances: instances.len(), online: instances.iter().filter(is_online).count() }
     }
 }
 
@@ -199,8 +203,8 @@ impl World {
         names.iter().map(String::as_str).filter(|name| state.nodes.contains(*name)).collect()
     }
 
-    pub(crate) fn count_instances(&self, configuration: &Key) -> usize {
-        self.state().count_instances(configuration)
+    pub(crate) fn count_devices(&self, configuration: &Key) -> DeviceCounts {
+        self.state().count_devices(configuration)
     }
 
     pub(crate) fn agents_good_for(&self) -> Option<Duration> {
@@ -228,7 +232,7 @@ impl World {
     pub(crate) fn may_replace(&self, instance: &InstanceView) -> bool {
         let mut state = self.state();
         let configuration = instance.configuration_key();
-        let instances = state.count_instances(&configuration);
+        let instances = state.count_devices(&configuration).instances;
         state.fleets.entry(configuration).or_default().rollout.replace(&instance.key.name, instances)
     }
 

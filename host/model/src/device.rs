@@ -78,6 +78,13 @@ pub struct DeviceSet {
     pub secrets_revealed: u64,
 }
 
+impl DeviceSet {
+    /// Returns whether the round found no device and warns of something: the devices may be behind that.
+    pub fn has_only_warnings(&self) -> bool {
+        self.devices.is_empty() && (!self.notes.is_empty() || self.notes_dropped > 0)
+    }
+}
+
 /// What it says about a known device that a set does not list it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AbsenceMeaning {

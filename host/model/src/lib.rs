@@ -22,6 +22,7 @@ pub mod plan;
 pub mod policy;
 pub mod property;
 pub mod publishing;
+pub mod readiness;
 pub mod reclaim;
 pub mod remote;
 pub mod resolve;

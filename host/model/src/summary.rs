@@ -1,6 +1,7 @@
 //! Aggregates the problems of single nodes into the conditions of an object (rules 34, 59 and 61).
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::instance::Online;
 use crate::text::cut;
@@ -10,6 +11,9 @@ const MAX_MESSAGE: usize = 1024;
 
 /// The reason of a node whose last round succeeded with warnings: its devices are served.
 pub const INCOMPLETE: &str = "DiscoveryIncomplete";
+
+/// The reason of a node whose last round succeeded and came to nothing but warnings.
+pub const NOTHING_FOUND: &str = "NothingFound";
 
 /// The reason of a node that has devices of which no handler can tell whether they are there.
 pub const HANDLER_GONE: &str = "HandlerGone";
@@ -22,7 +26,7 @@ const REASONS: [(&str, &[&str]); 4] = [
     ("HandlerAvailable", &["NoHandler", "Quarantined"]),
     ("DetailsValid", &["InvalidDetails", "InvalidConfiguration"]),
     ("PropertiesResolved", &["PropertiesUnresolved"]),
-    ("DiscoveryComplete", &[INCOMPLETE]),
+    ("DiscoveryComplete", &[INCOMPLETE, NOTHING_FOUND]),
 ];
 
 /// What is wrong with an object on one node.
@@ -78,12 +82,33 @@ impl Verdict {
     }
 }
 
+/// How many devices of a Configuration have an Instance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// All of them.
+    pub instances: usize,
+    /// Those that are online.
+    pub online: usize,
+}
+
+impl fmt::Display for DeviceCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { instances, online } = *self;
+        write!(f, "{instances} devices have an Instance")?;
+        match instances.saturating_sub(online) {
+            0 => Ok(()),
+            offline if offline == instances => f.write_str(", all of them offline"),
+            offline => write!(f, ", {offline} of them offline"),
+        }
+    }
+}
+
 /// Returns the conditions of a Configuration. `invalid` is what is wrong with the object itself, on every node; `has_agent`
 /// is false if no agent renews its Lease.
 pub fn configuration(
     invalid: Option<&str>,
     nodes: &BTreeMap<String, NodeProblem>,
-    instances: usize,
+    devices: DeviceCounts,
     has_agent: bool,
 ) -> Vec<Verdict> {
     if let Some(why) = invalid {
@@ -96,7 +121,7 @@ pub fn configuration(
         return kinds.map(|kind| Verdict::new(kind, Truth::Unknown, NO_AGENT, message)).collect();
     }
     let failing = |problem: &NodeProblem| problem.reason != INCOMPLETE;
-    let ready = verdict("Ready", nodes, failing, ("Discovered", &format!("{instances} devices have an Instance")));
+    let ready = verdict("Ready", nodes, failing, ("Discovered", &devices.to_string()));
     let others = REASONS.iter().map(|(kind, reasons)| {
         let concerns = |problem: &NodeProblem| reasons.contains(&problem.reason.as_str());
         verdict(kind, nodes, concerns, ("Accepted", ""))
@@ -145,6 +170,10 @@ mod tests {
         nodes.iter().map(|(node, reason)| ((*node).to_owned(), problem(reason))).collect()
     }
 
+    fn devices(instances: usize) -> DeviceCounts {
+        DeviceCounts { instances, online: instances }
+    }
+
     fn false_ones(verdicts: &[Verdict]) -> Vec<(&str, &str, &str)> {
         let of = |verdict: &&Verdict| verdict.truth == Truth::False;
         verdicts.iter().filter(of).map(|v| (v.kind, v.reason.as_str(), v.message.as_str())).collect()
@@ -152,14 +181,14 @@ mod tests {
 
     #[test]
     fn all_conditions_hold_without_problems() {
-        let verdicts = configuration(None, &problems(&[]), 3, true);
+        let verdicts = configuration(None, &problems(&[]), devices(3), true);
         assert_eq!(false_ones(&verdicts), []);
         assert_eq!(verdicts[0].message, "3 devices have an Instance");
     }
 
     #[test]
     fn problem_of_a_node_is_named_with_the_node() {
-        let verdicts = configuration(None, &problems(&[("a", "Unavailable"), ("b", "NoHandler")]), 1, true);
+        let verdicts = configuration(None, &problems(&[("a", "Unavailable"), ("b", "NoHandler")]), devices(1), true);
         assert_eq!(
             false_ones(&verdicts),
             [
@@ -171,13 +200,33 @@ mod tests {
 
     #[test]
     fn warnings_make_discovery_incomplete_but_ready() {
-        let verdicts = configuration(None, &problems(&[("a", INCOMPLETE)]), 1, true);
+        let verdicts = configuration(None, &problems(&[("a", INCOMPLETE)]), devices(1), true);
         assert_eq!(false_ones(&verdicts), [("DiscoveryComplete", INCOMPLETE, "a: no DiscoveryIncomplete")]);
     }
 
     #[test]
+    fn nothing_but_warnings_is_neither_ready_nor_complete() {
+        let verdicts = configuration(None, &problems(&[("a", NOTHING_FOUND)]), devices(0), true);
+        let kinds: Vec<&str> = false_ones(&verdicts).into_iter().map(|(kind, ..)| kind).collect();
+        assert_eq!(kinds, ["Ready", "DiscoveryComplete"]);
+    }
+
+    #[test]
+    fn offline_devices_are_counted_in_the_message() {
+        for (instances, online, expected) in [
+            (2, 2, "2 devices have an Instance"),
+            (0, 0, "0 devices have an Instance"),
+            (2, 0, "2 devices have an Instance, all of them offline"),
+            (3, 2, "3 devices have an Instance, 1 of them offline"),
+        ] {
+            let verdicts = configuration(None, &problems(&[]), DeviceCounts { instances, online }, true);
+            assert_eq!(verdicts[0].message, expected);
+        }
+    }
+
+    #[test]
     fn nothing_is_known_without_an_agent() {
-        let verdicts = configuration(None, &problems(&[]), 3, false);
+        let verdicts = configuration(None, &problems(&[]), devices(3), false);
         assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, NO_AGENT)));
         assert_eq!(verdicts.len(), 5);
     }
@@ -185,7 +234,7 @@ mod tests {
     #[test]
     fn invalid_object_is_wrong_on_every_node() {
         for has_agent in [true, false] {
-            let verdicts = configuration(Some("/spec/capacity: 0"), &problems(&[]), 0, has_agent);
+            let verdicts = configuration(Some("/spec/capacity: 0"), &problems(&[]), devices(0), has_agent);
             assert_eq!(false_ones(&verdicts).len(), 2);
             assert!(verdicts.iter().all(|verdict| verdict.message == "/spec/capacity: 0"));
         }

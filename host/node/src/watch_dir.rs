@@ -1,6 +1,7 @@
 //! Watches directories for changes. A change only marks the directory as dirty, and the caller reads everything again:
 //! editors, ConfigMap volumes and partial writes all raise different events.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -31,16 +32,22 @@ pub struct WatchDir {
     sender: watch::Sender<u64>,
     /// The notifications, and the directory they are for.
     watcher: Option<(DirectoryId, RecommendedWatcher)>,
+    /// The files elsewhere to which links in the directory lead, as they are watched.
+    links: BTreeMap<PathBuf, DirectoryId>,
 }
 
-/// The identity of a directory: device, inode and, since inodes are reused, the time of birth.
+/// Limit on watched links of a directory.
+const LINKS: usize = 256;
+
+/// The identity of a directory or file: device, inode and, since inodes are reused, the time of birth.
 type DirectoryId = (u64, u64, Option<SystemTime>);
 
 impl WatchDir {
     /// Watches a directory, which need not exist yet. Subdirectories are not watched.
     pub fn new(directory: &Path) -> Self {
         let (sender, dirty) = watch::channel(0);
-        let mut watched = Self { directory: directory.to_owned(), dirty, sender, watcher: None };
+        let mut watched =
+            Self { directory: directory.to_owned(), dirty, sender, watcher: None, links: BTreeMap::new() };
         watched.ensure_watcher();
         watched
     }
@@ -49,6 +56,9 @@ impl WatchDir {
     pub async fn changed(&mut self) {
         if self.ensure_watcher() {
             return; // whatever happened before the new watch raised no event
+        }
+        if self.watch_links() {
+            return; // likewise
         }
         let deadline = Instant::now() + if self.watcher.is_some() { RESCAN } else { SEARCH };
         if timeout_at(deadline, self.dirty.changed()).await.is_err() {
@@ -75,7 +85,35 @@ impl WatchDir {
             return false;
         }
         self.watcher = now.and_then(|id| Some((id, self.watch()?))); // without a watcher the rescan remains
+        self.links.clear();
+        self.watch_links();
         self.watcher.is_some()
+    }
+
+    /// Watches the files to which links in the directory lead: an edit in place raises no event in the directory. Returns
+    /// whether such a file was replaced by another one.
+    fn watch_links(&mut self) -> bool {
+        let Some((_, watcher)) = &mut self.watcher else { return false };
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink())).take(LINKS);
+        let now: BTreeMap<PathBuf, DirectoryId> = links
+            .map(|link| link.path())
+            .filter(|link| link.is_file())
+            .filter_map(|link| Some((link.clone(), directory_id(&link)?)))
+            .collect();
+        let mut replaced = false;
+        for (link, id) in &now {
+            let before = self.links.get(link);
+            if before != Some(id) {
+                replaced |= before.is_some();
+                if before.is_some() {
+                    let _ = watcher.unwatch(link); // the file of before may have gone, and its watch with it
+                }
+                let _ = watcher.watch(link, RecursiveMode::NonRecursive); // without it the rescan remains
+            }
+        }
+        self.links = now;
+        replaced
     }
 
     fn watch(&self) -> Option<RecommendedWatcher> {
@@ -127,6 +165,19 @@ mod tests {
         std::fs::read_dir(directory.path()).unwrap().for_each(drop);
         std::fs::read(directory.path().join("a.yaml")).unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(500), watched.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn linked_file_that_is_edited_in_place_is_a_change() {
+        let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = elsewhere.path().join("a.yaml");
+        fs::write(&file, "x").unwrap();
+        std::os::unix::fs::symlink(&file, directory.path().join("a.yaml")).unwrap();
+        let mut watched = WatchDir::new(directory.path());
+        for text in ["y", "z"] {
+            fs::write(&file, text).unwrap();
+            tokio::time::timeout(RESCAN / 2, watched.changed()).await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -17,6 +17,9 @@ use crate::round::Round;
 /// Bytes of the contexts of a component's instances. Python's, with a hundred of them, take two megabytes.
 const CONTEXTS: usize = 32 << 20;
 
+/// Bytes of a file that is no component that are looked at.
+const BEGINNING: usize = 80;
+
 /// What the interface that makes a handler is called, whatever its version.
 const HANDLER: &str = "akri:discovery/handler@";
 
@@ -97,7 +100,22 @@ pub(crate) struct Judged {
 
 /// Looks at a component before it is compiled. Blocks for as long as reading it takes.
 pub(crate) fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
+    if !bytes.starts_with(b"\0asm") {
+        return Err(LoadError::Invalid(no_wasm(bytes)));
+    }
     Ok(Judged { digest: hex(&Sha256::digest(bytes)), contexts: contexts(bytes)? })
+}
+
+/// Returns what a file is that is no WebAssembly.
+fn no_wasm(bytes: &[u8]) -> String {
+    let start: String = String::from_utf8_lossy(bytes.get(..BEGINNING).unwrap_or(bytes)).into_owned();
+    let line = start.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let is_text = !line.is_empty() && !line.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
+    match bytes.is_empty() {
+        true => "the file is empty".to_owned(),
+        false if is_text => format!("the file is a text that begins with '{}'", clean(line.trim(), BEGINNING)),
+        false => "the file does not begin as WebAssembly does".to_owned(),
+    }
 }
 
 /// Returns the size of the instance contexts of a component, or an error if no round could have that much.
@@ -117,6 +135,16 @@ fn contexts(bytes: &[u8]) -> Result<usize, LoadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_files_are_named_in_words() {
+        let why = |bytes: &[u8]| judge(bytes).err().unwrap().to_string();
+        let yaml = "not a WebAssembly component: the file is a text that begins with 'apiVersion: akri.sh/v0'";
+        assert_eq!(why(b"\napiVersion: akri.sh/v0\nkind: Configuration\n"), yaml);
+        assert_eq!(why(b""), "not a WebAssembly component: the file is empty");
+        assert_eq!(why(b"\x7fELF\x02\x01"), "not a WebAssembly component: the file does not begin as WebAssembly does");
+        assert!(why(&[b'x'; 4000]).len() < 200);
+    }
 
     #[test]
     fn digests_are_lower_hex() {

@@ -220,13 +220,12 @@ impl Component {
         let contexts = self.compiled.contexts;
         let round = Round::new(call, &self.description.name, deadline, contexts, self.surroundings.clone());
         let served = serve(self.compiled.pre.clone(), round, ask, take);
-        let guests = self.shared.runtime.handle().ok_or_else(stopped)?;
-        let task = guests.spawn(async move {
+        let task = self.shared.runtime.spawn(async move {
             // The turns end with the task, not with its caller: a guest that has not stopped yet still counts.
             let _turns = (own, turn);
             served.await
         });
-        match Task(task).until(deadline).await {
+        match Task(task.ok_or_else(stopped)?).until(deadline).await {
             Ok(ended) => ended,
             Err(error) if error.is_cancelled() => Err(RoundError::DeadlineExceeded(limit)),
             Err(_) => Err(RoundError::Trapped("the host failed while it served the handler".to_owned())),

@@ -1,9 +1,9 @@
 //! The host: what all components share.
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -224,7 +224,7 @@ fn compiler(config: &HostConfig, engine: &Engine) -> Result<Option<CompilerProgr
     Ok(Some(CompilerProgram { path: path.clone(), artifacts }))
 }
 
-/// Makes the directory, or makes sure that nobody else can write to it.
+/// Makes the directory, or makes sure that nobody else can enter it. What others could write to is made anew.
 fn own_directory(path: &Path) -> Result<(), String> {
     if !path.is_absolute() {
         return Err("the path has to be absolute".to_owned());
@@ -234,16 +234,21 @@ fn own_directory(path: &Path) -> Result<(), String> {
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(format!("it belongs to user {}", metadata.uid()));
     }
-    match metadata.mode() & 0o077 {
-        0 => Ok(()),
-        _ => Err(format!("its mode is {:o}, which lets others in; it has to be 700", metadata.mode() & 0o7777)),
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(());
     }
+    tracing::warn!(directory = %path.display(), "others can enter the directory of compiled components (mode {mode:o}); closing it");
+    let closed = if mode & 0o022 == 0 {
+        fs::set_permissions(path, Permissions::from_mode(0o700))
+    } else {
+        fs::remove_dir_all(path).and_then(|()| DirBuilder::new().mode(0o700).create(path))
+    };
+    closed.map_err(|error| format!("its mode is {mode:o}, and it cannot be closed: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -256,11 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_directory_that_others_can_enter_is_refused() {
+    fn a_cache_directory_that_others_can_enter_is_closed() {
         let above = tempfile::tempdir().unwrap();
-        for mode in [0o755, 0o770, 0o702] {
-            std::fs::set_permissions(above.path(), std::fs::Permissions::from_mode(mode)).unwrap();
-            assert!(own_directory(above.path()).unwrap_err().contains("700"), "{mode:o}");
+        let path = above.path().join("compiled");
+        for (mode, is_kept) in [(0o755, true), (0o770, false), (0o702, false)] {
+            own_directory(&path).unwrap();
+            fs::write(path.join("code"), "").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            own_directory(&path).unwrap();
+            assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o700, "{mode:o}");
+            assert_eq!(path.join("code").exists(), is_kept, "what others could write is not run: {mode:o}");
         }
     }
 

@@ -192,12 +192,19 @@ impl Loader {
         self.ready.clone_from(&ready);
         self.publish_refusals(&refused);
         let loading = self.slow().map(|(object, _)| object.clone()).collect::<BTreeSet<_>>();
-        let handlers = Handlers { ready, refused, loading, settled, uevents: self.uevents.clone() };
+        let pending = Some(self.pending());
+        let handlers = Handlers { ready, refused, loading, pending, settled, uevents: self.uevents.clone() };
         sender.send_if_modified(|current| {
             let changed = **current != handlers;
             *current = Arc::new(handlers);
             changed
         });
+    }
+
+    /// Returns the objects that are being loaded and were neither loaded nor refused before.
+    fn pending(&self) -> BTreeSet<String> {
+        let is_new = |object: &&String| !self.loaded.contains_key(*object) && !self.refused.contains_key(*object);
+        self.loading.keys().filter(is_new).cloned().collect()
     }
 
     fn slow(&self) -> impl Iterator<Item = (&String, &Loading)> {

@@ -70,6 +70,8 @@ pub struct Handlers {
     pub refused: BTreeMap<String, Refused>,
     /// DiscoveryHandler objects whose components are being compiled, for longer than a moment.
     pub loading: BTreeSet<String>,
+    /// DiscoveryHandler objects that are neither loaded nor refused; none before the objects were looked at.
+    pub pending: Option<BTreeSet<String>>,
     /// All objects of the manifests have been loaded or refused; before that an absent handler may only be slow to load.
     pub settled: bool,
     /// What starts rounds before their time.

@@ -1,6 +1,7 @@
 //! Agreeing with the API server: what it shows is taken over at once, and what this node wants is sent until it shows
 //! (rules 28, 41, 46). The owner waits for none of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,12 +83,12 @@ impl State {
     pub(super) async fn apply_remote_usage(&mut self) {
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
         self.adopt_forgotten(&shown);
+        let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
         let identities: Vec<Identity> = self.published.keys().cloned().collect();
         for identity in identities {
             let Some(published) = self.published.get(&identity) else { continue };
-            let name = &published.entry().key.name;
-            let shown = shown.iter().find(|shown| shown.key.name == *name && is_of(shown, published));
-            self.observe(&identity, shown).await;
+            let shown = shown.get(published.entry().key.name.as_str()).copied();
+            self.observe(&identity, shown.filter(|shown| is_of(shown, published))).await;
         }
     }
 

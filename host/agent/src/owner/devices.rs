@@ -174,7 +174,11 @@ impl State {
 
     /// A later round, or after a pause the same devices once more, will try again.
     fn not_named(&mut self, device: &Device, error: &NamingError) {
-        warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+        if let NamingError::Journal(error) = error {
+            debug!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}"); // it is in the log
+        } else {
+            warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
+        }
         self.health.unpublished(&device.id, &error.to_string());
         self.tell_unpublished(device, error);
         if self.last.again.is_none() {
@@ -304,19 +308,20 @@ impl State {
             let written = cdi.put(&entry.configuration, published.hash(), &edits).await;
             published.by_cdi = written && cdi.kubelet;
         };
+        let identities: BTreeSet<Identity> = identities.into_iter().collect();
         let wanted = self.published.iter_mut().filter(|(identity, _)| identities.contains(identity));
         futures::future::join_all(wanted.map(|(_, published)| write(published))).await;
     }
 
     pub(super) async fn remember(&self, published: &Published) {
         if let Err(error) = self.context.journal.put(published.journal_entry()).await {
-            warn!(instance = %published.entry().key, "{error}");
+            debug!(instance = %published.entry().key, "{error}");
         }
     }
 
     pub(super) async fn forget(&self, key: Key) {
         if let Err(error) = self.context.journal.remove(key.clone()).await {
-            warn!(instance = %key, "{error}");
+            debug!(instance = %key, "{error}");
         }
     }
 
@@ -331,6 +336,7 @@ impl State {
     }
 
     pub(super) async fn expire(&mut self) {
+        self.totals.expiry = None; // until the next look
         let now = Instant::now();
         let expired = self.published.iter().filter(|(_, published)| {
             let due = published.missing_since.is_some_and(|since| since + self.grace(published) <= now);
@@ -368,7 +374,7 @@ impl State {
         for entry in kept {
             let key = entry.key.clone();
             if let Err(error) = self.context.journal.put(entry).await {
-                warn!(instance = %key, "{error}");
+                debug!(instance = %key, "{error}");
             }
         }
     }
@@ -400,7 +406,7 @@ impl State {
                 None => self.context.journal.remove(key.clone()).await,
             };
             if let Err(error) = written {
-                warn!(instance = %key, "{error}");
+                debug!(instance = %key, "{error}");
             }
         }
     }

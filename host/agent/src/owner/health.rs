@@ -7,6 +7,8 @@ use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::property::Source;
+use akri_model::summary::{DeviceCounts, NOTHING_FOUND};
+use tracing::{info, warn};
 
 use crate::discovery::Outcome;
 
@@ -27,7 +29,7 @@ enum Last {
     NoHandler(String),
     Failed { error: RoundError, ever_found: bool },
     Silent,
-    Found { notes: Vec<Note>, dropped: u64 },
+    Found { notes: Vec<Note>, dropped: u64, only_warnings: bool },
 }
 
 impl Health {
@@ -61,23 +63,33 @@ impl Health {
         self.unpublished.remove(device);
     }
 
-    /// The status, if it says something new.
-    pub(super) fn report(&mut self, configuration: &Configuration, instances: usize) -> Option<ConfigurationReport> {
+    /// Whether a round has ended, or a remote handler is connected.
+    pub(super) fn has_result(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// The status, if it says something new. Warnings of rounds are logged when they change.
+    pub(super) fn report(
+        &mut self,
+        configuration: &Configuration,
+        devices: DeviceCounts,
+    ) -> Option<ConfigurationReport> {
         let report = ConfigurationReport {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
-            instances,
-            conditions: self.conditions(configuration, instances),
+            instances: devices.instances,
+            conditions: self.conditions(configuration, devices),
         };
         if self.reported.as_ref() == Some(&report) {
             return None;
         }
+        log_completeness(self.reported.as_ref(), &report);
         self.reported = Some(report.clone());
         Some(report)
     }
 
-    fn conditions(&self, configuration: &Configuration, instances: usize) -> Vec<ReportedCondition> {
+    fn conditions(&self, configuration: &Configuration, devices: DeviceCounts) -> Vec<ReportedCondition> {
         let mut conditions = match &self.last {
             None => return vec![condition("Ready", None, "Starting", "no round has ended yet")],
             Some(Last::NoHandler(message)) => {
@@ -91,7 +103,10 @@ impl Health {
                 condition("Ready", None, "NothingReported", "the remote handler has not reported any devices yet"),
                 condition("HandlerAvailable", Some(true), "Connected", ""),
             ],
-            Some(Last::Found { notes, dropped }) => self.found(notes, *dropped, instances),
+            Some(Last::Found { notes, dropped, only_warnings }) => {
+                let notes = (notes.first(), notes_text(notes, *dropped));
+                self.found(notes, *only_warnings, devices)
+            }
         };
         conditions.extend(self.properties(configuration));
         conditions
@@ -111,28 +126,52 @@ impl Health {
         }
     }
 
-    fn found(&self, notes: &[Note], dropped: u64, instances: usize) -> Vec<ReportedCondition> {
-        let mut conditions = vec![
-            match self.unpublished.iter().next() {
-                None => condition("Ready", Some(true), "Discovered", &format!("{instances} devices have an Instance")),
-                Some((device, error)) => {
-                    let count = self.unpublished.len();
-                    let message = format!("{count} devices have no Instance, such as '{device}': {error}");
-                    condition("Ready", Some(false), "NotPublished", &message)
-                }
-            },
+    fn found(
+        &self,
+        (first, warnings): (Option<&Note>, String),
+        only_warnings: bool,
+        devices: DeviceCounts,
+    ) -> Vec<ReportedCondition> {
+        let ready = match self.unpublished.iter().next() {
+            Some((device, error)) => {
+                let count = self.unpublished.len();
+                let message = format!("{count} devices have no Instance, such as '{device}': {error}");
+                condition("Ready", Some(false), "NotPublished", &message)
+            }
+            None if only_warnings => condition("Ready", Some(false), NOTHING_FOUND, &warnings),
+            None => condition("Ready", Some(true), "Discovered", &devices.to_string()),
+        };
+        let reason = first.map_or("Complete", |note| note.reason.as_str());
+        vec![
+            ready,
             condition("HandlerAvailable", Some(true), "Running", ""),
             condition("DetailsValid", Some(true), "Accepted", ""),
-        ];
-        let reason = notes.first().map_or("Complete", |note| note.reason.as_str());
-        let complete = notes.is_empty() && dropped == 0;
-        conditions.push(condition("DiscoveryComplete", Some(complete), reason, &notes_text(notes, dropped)));
-        conditions
+            condition("DiscoveryComplete", Some(warnings.is_empty()), reason, &warnings),
+        ]
+    }
+}
+
+/// Logs warnings of rounds: once each time that they change.
+fn log_completeness(before: Option<&ConfigurationReport>, now: &ConfigurationReport) {
+    let find = |report: &ConfigurationReport| {
+        report.conditions.iter().find(|condition| condition.kind == "DiscoveryComplete").cloned()
+    };
+    let (before, configuration) = (before.and_then(find), &now.key);
+    let was_complete = before.as_ref().is_none_or(|before| before.holds != Some(false));
+    match find(now) {
+        Some(now) if now.holds == Some(false) => {
+            if before.is_none_or(|before| before.message != now.message) {
+                warn!(%configuration, reason = now.reason, "discovery is incomplete: {}", now.message);
+            }
+        }
+        Some(_) if !was_complete => info!(%configuration, "discovery is complete again"),
+        _ => {}
     }
 }
 
 fn found(set: &DeviceSet) -> Last {
-    Last::Found { notes: set.notes.clone(), dropped: set.notes_dropped }
+    let only_warnings = set.has_only_warnings();
+    Last::Found { notes: set.notes.clone(), dropped: set.notes_dropped, only_warnings }
 }
 
 fn failed(error: &RoundError, ever_found: bool) -> Vec<ReportedCondition> {
@@ -182,6 +221,8 @@ mod tests {
 
     use super::*;
 
+    const ONLINE: DeviceCounts = DeviceCounts { instances: 2, online: 2 };
+
     fn configuration(properties: serde_json::Value) -> Configuration {
         let handler = serde_json::json!({"name": "h", "discoveryProperties": properties});
         let object = serde_json::json!({"metadata": {"name": "c"}, "spec": {"discoveryHandler": handler}});
@@ -190,7 +231,7 @@ mod tests {
 
     fn conditions(health: &Health) -> Vec<(&'static str, Option<bool>, String)> {
         health
-            .conditions(&configuration(serde_json::json!([])), 2)
+            .conditions(&configuration(serde_json::json!([])), ONLINE)
             .into_iter()
             .map(|c| (c.kind, c.holds, c.reason))
             .collect()
@@ -213,11 +254,19 @@ mod tests {
     fn warnings_make_discovery_incomplete_but_ready() {
         let mut health = Health::default();
         let note = |origin: &str| Note { origin: origin.into(), reason: "Dead".into(), message: "no answer".into() };
-        health.outcome(&found_with(vec![note("opc.tcp://a"), note("")]));
-        let conditions = health.conditions(&configuration(serde_json::json!([])), 0);
+        let notes = || vec![note("opc.tcp://a"), note("")];
+        let set = DeviceSet { devices: vec![Device::default()], notes: notes(), ..DeviceSet::default() };
+        health.outcome(&Outcome::Found { set, shared: false });
+        let conditions = health.conditions(&configuration(serde_json::json!([])), ONLINE);
         assert_eq!(conditions[0].holds, Some(true));
         assert_eq!((conditions[3].holds, conditions[3].reason.as_str()), (Some(false), "Dead"));
         assert_eq!(conditions[3].message, "opc.tcp://a: no answer; no answer");
+
+        health.outcome(&found_with(notes()));
+        let conditions = health.conditions(&configuration(serde_json::json!([])), ONLINE);
+        assert_eq!((conditions[0].holds, conditions[0].reason.as_str()), (Some(false), NOTHING_FOUND));
+        assert_eq!(conditions[0].message, "opc.tcp://a: no answer; no answer");
+        assert_eq!(conditions[3].holds, Some(false));
     }
 
     #[test]
@@ -252,7 +301,7 @@ mod tests {
         let configuration = configuration(serde_json::json!([{"name": "password", "valueFrom": reference}]));
         let mut health = Health::default();
         let resolved = |health: &Health| {
-            let conditions = health.conditions(&configuration, 0);
+            let conditions = health.conditions(&configuration, ONLINE);
             conditions.into_iter().find(|c| c.kind == "PropertiesResolved").map(|c| (c.holds, c.message))
         };
         assert_eq!(resolved(&health), None, "nobody has looked yet");
@@ -270,7 +319,7 @@ mod tests {
         let pause = std::time::Duration::from_secs(600);
         let mut health = Health::default();
         health.outcome(&Outcome::Failed(Arc::new(RoundError::Quarantined { faults: 5, last, pause })));
-        let conditions = health.conditions(&configuration(serde_json::json!([])), 0);
+        let conditions = health.conditions(&configuration(serde_json::json!([])), ONLINE);
         assert_eq!((conditions[1].kind, conditions[1].holds), ("HandlerAvailable", Some(false)));
         let told = "quarantined after 5 failed rounds in a row; the next one is in 10 minutes, or at once when the \
                     component, its DiscoveryHandler or the Configuration changes; the last one failed: the handler \
@@ -282,8 +331,12 @@ mod tests {
     fn nothing_new_is_not_reported() {
         let configuration = configuration(serde_json::json!([]));
         let mut health = Health::default();
-        assert!(health.report(&configuration, 0).is_some());
-        assert!(health.report(&configuration, 0).is_none());
-        assert!(health.report(&configuration, 1).is_some());
+        assert!(health.report(&configuration, ONLINE).is_some());
+        assert!(health.report(&configuration, ONLINE).is_none());
+        health.outcome(&found_with(Vec::new()));
+        assert!(health.report(&configuration, ONLINE).is_some());
+        let offline = DeviceCounts { online: 0, ..ONLINE };
+        let report = health.report(&configuration, offline).unwrap();
+        assert_eq!(report.conditions[0].message, "2 devices have an Instance, all of them offline");
     }
 }

@@ -23,7 +23,9 @@ use akri_model::budget::Budget;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::device::Device;
+use akri_model::instance::Online;
 use akri_model::names::{Identity, Key, LONG_CONFIGURATION_NAME, Usage};
+use akri_model::summary::DeviceCounts;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -36,6 +38,7 @@ use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use crate::publisher::Publisher;
+use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
 use allocation::{Allocation, AllocationId, JournalResult};
 use api_sync::StepResult;
@@ -49,6 +52,9 @@ use resource::Command;
 
 /// Requests of the kubelet that wait for an owner.
 const COMMANDS: usize = 64;
+
+/// The pause after a look at all Instances, as a multiple of its time.
+const PAUSE: u32 = 20;
 
 /// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
 const REPORT: u64 = 5;
@@ -83,6 +89,8 @@ pub struct Context {
     pub naming: Semaphore,
     /// What is counted.
     pub metrics: Metrics,
+    /// What is missing before the agent is ready.
+    pub readiness: Readiness,
 }
 
 /// How an owner ends.
@@ -113,6 +121,7 @@ impl Owner {
             let (key, long) = (&configuration.key, LONG_CONFIGURATION_NAME);
             warn!(configuration = %key, "more than {long} characters: a device whose hash has to be longer won't fit");
         }
+        context.readiness.starts(&configuration.key);
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
@@ -147,6 +156,25 @@ impl Owner {
     async fn finish(self, end: End) -> Vec<Entry> {
         let _ = self.end.send(end);
         self.task.await.unwrap_or_default() // an owner that panicked has nothing left to finish
+    }
+}
+
+/// What is known of all Instances together. Looking at thousands after each single change would take most of the time, so
+/// that the next look comes a multiple of the last one's time later.
+#[derive(Debug)]
+struct Totals {
+    devices: DeviceCounts,
+    /// When the next missing device has been missing for long enough.
+    expiry: Option<Instant>,
+    /// When the next look is, if something has changed since the last one.
+    due: Option<Instant>,
+    /// Before that there is none.
+    earliest: Instant,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { devices: DeviceCounts::default(), expiry: None, due: None, earliest: Instant::now() }
     }
 }
 
@@ -197,6 +225,7 @@ struct State {
     has_served: bool,
     /// Instances that the journal no longer needs.
     outdated: Vec<Key>,
+    totals: Totals,
     /// Status writes, a fifth of one each.
     reports: Budget,
     next_report: Option<Instant>,
@@ -230,6 +259,7 @@ impl State {
             duplicates: BTreeSet::new(),
             has_served: false,
             outdated: Vec::new(),
+            totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
             reservations_end: None,
             next_report: None,
@@ -262,7 +292,8 @@ impl State {
         let (tells, mut told) = mpsc::channel::<DiscoveryEvent>(1);
         let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
         let end = loop {
-            let (next_expiry, next_answer) = (self.next_expiry(), self.next_answer());
+            let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
+            let next_totals = self.totals.due;
             let (next_naming, next_step) = (self.last.again, self.next_step_at());
             let (next_report, reservations_end) = (self.next_report, self.reservations_end);
             tokio::select! {
@@ -294,6 +325,7 @@ impl State {
                 () = moment(next_naming) => self.find_again().await,
                 () = moment(reservations_end) => self.end_reservations().await,
                 () = moment(next_report) => {}
+                () = moment(next_totals) => {}
             }
             self.after_event().await;
         };
@@ -321,22 +353,37 @@ impl State {
         self.published.values().any(|published| published.entry().shared)
     }
 
-    /// What is so after every step: Allocates that are decided are answered, what differs from the API server is being
-    /// changed, claims are counted, the Configuration's resource shows what its Instances have, and so does the status.
+    /// What is so after every step: Allocates that are decided are answered, and what differs from the API server is being
+    /// changed. What takes a look at all Instances follows.
     async fn after_event(&mut self) {
         self.answer_allocations().await;
         self.start_steps();
+        let began = Instant::now();
+        if began < self.totals.earliest {
+            self.totals.due = Some(self.totals.earliest);
+        } else {
+            self.update_totals();
+            let ended = Instant::now();
+            self.totals.earliest = ended + (ended - began) * PAUSE;
+            self.totals.due = None;
+        }
+        self.report();
+    }
+
+    /// Claims are counted, and the Configuration's resource shows what its Instances have.
+    fn update_totals(&mut self) {
         self.watch_reservations();
         self.whole.advertise(&self.published, false);
+        self.totals.expiry = self.next_expiry();
+        self.totals.devices = self.count_devices();
         let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();
         let counted = claims + self.orphans.len();
         self.context.claims.count(self.counted, counted);
         self.counted = counted;
         let Key { namespace, name } = &self.configuration.key;
-        self.context.metrics.instances(namespace, name, self.published.len());
+        self.context.metrics.devices(namespace, name, self.totals.devices);
         let unconfirmed = self.published.values().map(|published| published.slots.unconfirmed()).sum();
         self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
-        self.report();
     }
 
     /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may
@@ -346,16 +393,28 @@ impl State {
         let wait = self.reports.wait(now.into_std());
         self.next_report = (!wait.is_zero()).then(|| now + wait);
         if wait.is_zero()
-            && let Some(report) = self.health.report(&self.configuration, self.published.len())
+            && let Some(report) = self.health.report(&self.configuration, self.totals.devices)
         {
             self.reports.take(REPORT, now.into_std());
+            let Key { namespace, name } = &report.key;
+            self.context.metrics.conditions(namespace, name, report.holds("Ready"), report.holds("DiscoveryComplete"));
             self.context.publisher.report(report);
         }
+        if self.health.has_result() {
+            self.context.readiness.has_started(&self.configuration.key);
+        }
+    }
+
+    fn count_devices(&self) -> DeviceCounts {
+        let is_online = |published: &&Published| published.entry().online == Online::True;
+        let online = self.published.values().filter(is_online).count();
+        DeviceCounts { instances: self.published.len(), online }
     }
 
     async fn finish(mut self, end: End) -> Vec<Entry> {
         self.fail_allocations().await;
         self.context.claims.count(self.counted, 0);
+        self.context.readiness.has_started(&self.configuration.key);
         if end == End::Shutdown {
             return Vec::new();
         }

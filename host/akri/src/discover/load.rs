@@ -121,9 +121,10 @@ pub(crate) fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
         .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |(_, object)| object.rules.clone())
 }
 
-/// Returns the directory for compiled components in the user's cache directory.
+/// Returns the directory for compiled components in the user's cache directory. A variable that is empty or a relative path
+/// counts as unset, as the XDG specification says.
 pub(crate) fn cache_dir() -> Option<PathBuf> {
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let caches = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home)?;
+    let directory = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")))?;
     std::fs::create_dir_all(&caches).ok().map(|()| caches.join("akri"))
 }

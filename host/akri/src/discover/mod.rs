@@ -39,20 +39,25 @@ pub(crate) async fn run(args: DiscoverArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs one round for each Configuration. Fails if one of them failed.
+/// Runs one round for each Configuration. Fails if one of them failed, or came to nothing but warnings.
 async fn once(loaded: &Loaded, output: Output) -> anyhow::Result<ExitCode> {
     let mut found = Vec::new();
     let mut failed = false;
     for source in &mut RoundSource::start_all(loaded) {
         match source.next().await {
-            Ok(round) => found.extend(round.devices(source.configuration(), &loaded.node)),
+            Ok(round) => {
+                failed |= round.set.has_only_warnings();
+                found.extend(round.devices(source.configuration(), &loaded.node));
+            }
             Err(failure) => {
                 eprintln!("error: {failure}");
                 failed = true;
             }
         }
     }
-    print(&found, output, || found_table(&found))?;
+    if !(failed && found.is_empty() && output == Output::Table) {
+        print(&found, output, || found_table(&found))?;
+    }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

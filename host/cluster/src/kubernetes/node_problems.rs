@@ -21,7 +21,6 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tracing::warn;
 
 use super::{Kubernetes, MANAGER, REQUEST, bounded, failed, late};
 use crate::{ClusterError, ConfigurationReport, ObjectEvent};
@@ -121,7 +120,6 @@ impl Kubernetes {
             Err(error) => return Err(error),
         }
         if let Some(problem) = now.1.as_ref().filter(|problem| problem.reason == INCOMPLETE) {
-            warn!(configuration = %key, message = problem.message, "discovery is incomplete");
             self.record_incomplete(report, problem);
         }
         self.reported().insert(key.clone(), now);

@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use akri_api::configuration_to_model;
 use akri_api::data;
 use akri_api::manifest::{self, Identity, Manifest, ManifestError, Object};
 use akri_api::validate::FieldError;
+use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::configuration::Configuration;
-use akri_model::names::{HashInput, Key};
+use akri_model::names::{HashInput, Identity as Digest, Key};
 use akri_model::resolve::{Kind, Stored, Values};
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use zeroize::Zeroizing;
 
+use super::directory_identities::DirectoryIdentities;
 use super::manifest_backup::ManifestBackup;
 use crate::{HandlerObject, Manifests};
 
@@ -35,13 +36,20 @@ pub struct Scan {
 
 /// Reads the manifests (`*.yaml`, `*.yml`, `*.json`) of a directory, in order of name, without its subdirectories.
 pub fn read_directory(directory: &Path) -> Scan {
+    scan(directory, &mut BrokenFiles::new())
+}
+
+/// What parsing files with errors came to, by the digest of their text: they are not parsed again until they change.
+type BrokenFiles = BTreeMap<PathBuf, (Digest, Vec<Manifest>, Vec<ManifestError>)>;
+
+fn scan(directory: &Path, broken: &mut BrokenFiles) -> Scan {
     let mut scan = Scan::default();
     let listing = fs::read_dir(directory).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
     match listing {
         Ok(entries) => {
             let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
             paths.sort();
-            paths.into_iter().filter(|path| is_manifest(path)).for_each(|path| read_file(path, &mut scan));
+            paths.into_iter().filter(|path| is_manifest(path)).for_each(|path| read_file(path, &mut scan, broken));
         }
         Err(error) => scan.errors.push(file_error(directory, format!("cannot list the directory: {error}"))),
     }
@@ -54,15 +62,31 @@ fn is_manifest(path: &Path) -> bool {
     !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
 }
 
-fn read_file(path: PathBuf, scan: &mut Scan) {
+fn read_file(path: PathBuf, scan: &mut Scan, broken: &mut BrokenFiles) {
     match read_text(&path) {
         Ok(text) => {
-            let (manifests, errors) = manifest::parse(&path, &text);
+            let (manifests, errors) = parse(&path, &text, broken);
             scan.errors.extend(errors);
             scan.files.insert(path, manifests);
         }
         Err(error) => scan.errors.push(file_error(&path, format!("cannot read the file: {error}"))),
     }
+}
+
+fn parse(path: &Path, text: &str, broken: &mut BrokenFiles) -> (Vec<Manifest>, Vec<ManifestError>) {
+    let digest = HashInput::new(text, true, "").identity();
+    if let Some((known, manifests, errors)) = broken.get(path)
+        && *known == digest
+    {
+        return (manifests.clone(), errors.clone());
+    }
+    let (manifests, errors) = manifest::parse(path, text);
+    if errors.is_empty() {
+        broken.remove(path);
+    } else {
+        broken.insert(path.to_owned(), (digest, manifests.clone(), errors.clone()));
+    }
+    (manifests, errors)
 }
 
 fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
@@ -133,6 +157,10 @@ struct Reader {
     /// Last valid objects of each file.
     known: BTreeMap<Place, Vec<Manifest>>,
     backup: ManifestBackup,
+    identities: DirectoryIdentities,
+    broken: BrokenFiles,
+    /// Remarks that were logged.
+    remarks: Vec<String>,
     /// Errors already reported.
     reported: Vec<ManifestError>,
     /// Objects whose override was logged.
@@ -150,6 +178,9 @@ impl Reader {
             directories,
             known,
             backup,
+            identities: DirectoryIdentities::open(state),
+            broken: BrokenFiles::new(),
+            remarks: Vec::new(),
             reported: Vec::new(),
             overriding: BTreeSet::new(),
             generations: BTreeMap::new(),
@@ -164,11 +195,14 @@ impl Reader {
     fn read(&mut self) -> Read {
         let mut errors = Vec::new();
         let mut files = BTreeMap::new();
-        for (place, directory) in self.directories.iter().enumerate() {
-            let scan = read_directory(directory);
+        for (place, directory) in self.directories.clone().iter().enumerate() {
+            let scan = scan(directory, &mut self.broken);
+            errors.extend(self.unavailable(place, directory, &scan));
             errors.extend(scan.errors);
             files.extend(scan.files.into_iter().map(|(file, objects)| ((place, file), objects)));
         }
+        self.identities.write();
+        self.broken.retain(|path, _| files.keys().any(|(_, file)| file == path));
         let emptied = self.emptied(&files, &errors);
         errors.extend(emptied);
         self.keep_known(&mut files, &errors);
@@ -176,7 +210,23 @@ impl Reader {
         self.log_errors(&errors);
         self.known = files;
         self.backup.write(self.known.iter().map(|((_, file), objects)| (file, objects)));
-        Read { manifests: self.collect(errors.is_empty()), values: self.values(&errors) }
+        Read { manifests: self.collect(&errors), values: self.values(&errors) }
+    }
+
+    /// Reports a directory that lost all its files and is another one than before: most likely the volume that was mounted
+    /// there is not.
+    fn unavailable(&mut self, place: usize, directory: &Path, scan: &Scan) -> Option<ManifestError> {
+        let had_files = self.known.iter().any(|((of, _), objects)| *of == place && !objects.is_empty());
+        let is_empty = scan.files.is_empty() && scan.errors.is_empty();
+        if is_empty && had_files && self.identities.is_other(directory) {
+            let message = "is empty and not the directory of before, such as one whose volume is not mounted; its objects are \
+                           kept. If they are to go, put an empty file into it, such as none.yaml";
+            return Some(file_error(directory, message.to_owned()));
+        }
+        if scan.errors.is_empty() {
+            self.identities.set(directory);
+        }
+        None
     }
 
     /// Reports files that lost all their objects: most likely they are being written, or the disk is full.
@@ -241,8 +291,9 @@ impl Reader {
         self.reported = errors.to_vec();
     }
 
-    fn collect(&mut self, complete: bool) -> Manifests {
-        let mut manifests = Manifests { complete, ..Manifests::default() };
+    fn collect(&mut self, errors: &[ManifestError]) -> Manifests {
+        let problems = errors.iter().map(ToString::to_string).chain(self.remarks()).collect();
+        let mut manifests = Manifests { complete: errors.is_empty(), problems, ..Manifests::default() };
         for manifest in self.known.values().flatten() {
             match &manifest.object {
                 Object::Configuration(object) => {
@@ -259,6 +310,23 @@ impl Reader {
         self.generations = manifests.configurations.iter().map(|(key, c)| (key.clone(), (**c).clone())).collect();
         self.log_overrides();
         manifests
+    }
+
+    /// Returns what is accepted and has no effect here; logs what is new.
+    fn remarks(&mut self) -> Vec<String> {
+        let remark = |manifest: &Manifest| match &manifest.object {
+            Object::Configuration(object) if wants_brokers(&object.spec) => Some(format!(
+                "{}: Configuration '{}' has a brokerSpec or services: local mode runs no brokers; containers get the devices \
+                 through the kubelet or CDI",
+                manifest.file.display(),
+                manifest.object.identity().2
+            )),
+            _ => None,
+        };
+        let remarks: Vec<String> = self.known.values().flatten().filter_map(remark).collect();
+        remarks.iter().filter(|remark| !self.remarks.contains(remark)).for_each(|remark| warn!("{remark}"));
+        self.remarks.clone_from(&remarks);
+        remarks
     }
 
     /// Logs objects that override one of an earlier directory, such as a handler shipped with the program.
@@ -294,6 +362,10 @@ impl Reader {
         }
         values
     }
+}
+
+fn wants_brokers(spec: &ConfigurationSpec) -> bool {
+    spec.broker_spec.is_some() || spec.instance_service_spec.is_some() || spec.configuration_service_spec.is_some()
 }
 
 fn double(manifest: &Manifest, holder: &Path) -> ManifestError {

@@ -1,15 +1,17 @@
 //! Local mode: manifests in directories instead of an API server, and files instead of objects.
 
+mod directory_identities;
 mod manifest_backup;
 mod manifests;
 mod objects;
+mod problems;
 mod reports;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use akri_api::{IDENTITY_ANNOTATION, instance_from_model, instance_to_model};
+use akri_api::{instance_from_model, instance_to_model};
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key, slot_name};
 use akri_model::resolve::Values;
@@ -25,6 +27,7 @@ use manifests::Watched;
 pub use manifests::{Scan, read_directory};
 use objects::Objects;
 pub use objects::{StoreError, read_configurations, read_handlers, read_instances};
+pub use problems::{read_problems, write_problems};
 
 /// The cluster of one node.
 pub struct Local {
@@ -93,13 +96,11 @@ impl Cluster for Local {
         _names: &[String],
     ) -> Result<Option<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
-        let stands_for = |object: &&akri_api::Instance| {
-            let annotations = object.metadata.annotations.as_ref();
+        let is_its = |object: &&akri_api::Instance| {
             object.metadata.namespace.as_ref() == Some(&configuration.namespace)
                 && object.spec.configuration_name == configuration.name
-                && annotations.and_then(|a| a.get(IDENTITY_ANNOTATION)).is_some_and(|id| id == identity.as_str())
         };
-        Ok(objects.instances().find(stands_for).map(instance_to_model))
+        Ok(objects.of_device(identity.as_str()).find(is_its).map(instance_to_model))
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {

@@ -1,11 +1,11 @@
 //! Objects as JSON files, one each, replaced atomically.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use akri_api::{Configuration, DiscoveryHandler, Instance};
+use akri_api::{Configuration, DiscoveryHandler, IDENTITY_ANNOTATION, Instance};
 use akri_model::names::Key;
 use akri_node::replace::replace;
 use k8s_openapi::jiff::Timestamp;
@@ -47,6 +47,8 @@ pub enum StoreError {
 pub(super) struct Objects {
     state: PathBuf,
     instances: BTreeMap<Key, Instance>,
+    /// The Instances of each device.
+    by_identity: BTreeMap<String, BTreeSet<Key>>,
     /// The last one that was given to an Instance.
     version: u64,
 }
@@ -74,7 +76,35 @@ impl Objects {
         let versions =
             instances.values().filter_map(|object| object.metadata.resource_version.as_deref()?.parse().ok());
         let version = versions.max().unwrap_or_default();
-        Ok(Self { state: state.to_owned(), instances, version })
+        let mut objects =
+            Self { state: state.to_owned(), instances: BTreeMap::new(), by_identity: BTreeMap::new(), version };
+        instances.into_values().for_each(|object| objects.keep(object));
+        Ok(objects)
+    }
+
+    fn keep(&mut self, object: Instance) {
+        let key = key_of(&object);
+        self.drop(&key);
+        if let Some(identity) = identity_of(&object) {
+            self.by_identity.entry(identity.to_owned()).or_default().insert(key.clone());
+        }
+        self.instances.insert(key, object);
+    }
+
+    fn drop(&mut self, key: &Key) {
+        let Some(before) = self.instances.remove(key) else { return };
+        let Some(identity) = identity_of(&before) else { return };
+        if let Some(keys) = self.by_identity.get_mut(identity) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_identity.remove(identity);
+            }
+        }
+    }
+
+    /// Returns the Instances of a device.
+    pub(super) fn of_device(&self, identity: &str) -> impl Iterator<Item = &Instance> {
+        self.by_identity.get(identity).into_iter().flatten().filter_map(|key| self.instances.get(key))
     }
 
     pub(super) fn instances(&self) -> impl Iterator<Item = &Instance> {
@@ -92,13 +122,13 @@ impl Objects {
         self.version += 1;
         object.metadata.resource_version = Some(self.version.to_string());
         write(&path(&self.state, "instances", &key), &object, object.spec.shared)?;
-        self.instances.insert(key, object);
+        self.keep(object);
         Ok(())
     }
 
     pub(super) fn remove_instance(&mut self, key: &Key) -> Result<(), StoreError> {
         remove(&path(&self.state, "instances", key))?;
-        self.instances.remove(key);
+        self.drop(key);
         Ok(())
     }
 
@@ -158,6 +188,10 @@ pub fn read_configurations(state: &Path) -> Result<Vec<Configuration>, StoreErro
 /// Returns all discovery handlers with their status, by name.
 pub fn read_handlers(state: &Path) -> Result<Vec<DiscoveryHandler>, StoreError> {
     read_each(entries(&state.join("handlers"))?)
+}
+
+fn identity_of(object: &Instance) -> Option<&str> {
+    Some(object.metadata.annotations.as_ref()?.get(IDENTITY_ANNOTATION)?.as_str())
 }
 
 fn key_of(object: &Instance) -> Key {

@@ -27,9 +27,9 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
     }
     let served = reconcile_front(context, &view).await;
     let agents = context.world.agents_good_for();
-    let instances = context.world.count_instances(key);
+    let devices = context.world.count_devices(key);
     let fleet = context.world.fleet(key);
-    write_configuration(&context.requests, &view, instances, &fleet, agents.is_some()).await?;
+    write_configuration(&context.requests, &view, devices, &fleet, agents.is_some()).await?;
     served?;
     Ok(agents.map(|left| left + Duration::from_secs(1)))
 }

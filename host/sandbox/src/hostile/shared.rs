@@ -106,7 +106,7 @@ async fn a_guest_nobody_ends_is_interrupted() {
         let error = handler.akri_discovery_handler().call_discover(&mut store, "loop").await.unwrap_err();
         store.data().failure(&error)
     };
-    let ended = shared.runtime.handle().unwrap().spawn(run).await.unwrap();
+    let ended = shared.runtime.spawn(run).unwrap().await.unwrap();
     assert_eq!(ended, RoundError::DeadlineExceeded(Duration::from_millis(300)));
 }
 

@@ -43,6 +43,68 @@ fn vanished_directory_deletes_nothing() {
 }
 
 #[test]
+fn another_directory_that_is_empty_deletes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let (manifests, state) = (root.path().join("manifests"), root.path().join("state"));
+    let read = |reader: &mut Reader| {
+        let read = reader.read().manifests;
+        (names(&read).len(), read.complete)
+    };
+    fs::create_dir(&manifests).unwrap();
+    fs::write(manifests.join("cam.yaml"), CAM).unwrap();
+    let mut first = Reader::new(vec![manifests.clone()], &state);
+    assert_eq!(read(&mut first), (1, true));
+    fs::rename(&manifests, root.path().join("volume")).unwrap();
+    fs::create_dir(&manifests).unwrap();
+    for reader in [&mut first, &mut Reader::new(vec![manifests.clone()], &state)] {
+        assert_eq!(read(reader), (1, false), "while the agent runs, and after a restart");
+        let problem = &reader.read().manifests.problems[0];
+        assert!(problem.contains("is empty and not the directory of before"), "{problem}");
+    }
+    fs::write(manifests.join("none.yaml"), "").unwrap();
+    assert_eq!(read(&mut first), (0, true), "somebody means it");
+}
+
+#[test]
+fn emptied_directory_deletes_its_objects() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("cam.yaml"), CAM).unwrap();
+    let mut reader = reader(directory.path());
+    assert_eq!(names(&reader.read().manifests).len(), 1);
+    fs::remove_file(directory.path().join("cam.yaml")).unwrap();
+    assert_eq!(names(&reader.read().manifests), [""; 0]);
+}
+
+#[test]
+fn broker_spec_is_remarked_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let brokers = "  brokerSpec: {brokerPodSpec: {containers: []}}\n";
+    let cam = CAM.replace("spec: {discoveryHandler: {name: udev}}\n", "spec:\n  discoveryHandler: {name: udev}\n");
+    fs::write(directory.path().join("cam.yaml"), cam + brokers).unwrap();
+    let read = reader(directory.path()).read().manifests;
+    assert!(read.complete);
+    assert!(read.problems[0].contains("local mode runs no brokers"), "{:?}", read.problems);
+}
+
+#[test]
+fn broken_file_is_parsed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let cam = directory.path().join("cam.yaml");
+    fs::write(&cam, "spec: [").unwrap();
+    let mut reader = reader(directory.path());
+    let broken = reader.read().manifests.problems;
+    assert_eq!(broken.len(), 1);
+    // What is kept is used, as long as the text is the same.
+    reader.broken.get_mut(&cam).unwrap().2[0].message = "parsed before".to_owned();
+    assert!(reader.read().manifests.problems[0].contains("parsed before"));
+    fs::write(&cam, "spec: [[").unwrap();
+    assert!(!reader.read().manifests.problems[0].contains("parsed before"));
+    fs::write(&cam, CAM).unwrap();
+    assert_eq!(reader.read().manifests.problems, [""; 0]);
+    assert!(reader.broken.is_empty());
+}
+
+#[test]
 fn emptied_file_keeps_its_objects() {
     let directory = tempfile::tempdir().unwrap();
     let cam = directory.path().join("cam.yaml");

@@ -1,0 +1,165 @@
+//! What the agent still has to do before it is ready, and what a person should know besides: for `/readyz`, for metrics, and
+//! in local mode for `akri get`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use akri_cluster::Manifests;
+use akri_cluster::local::write_problems;
+use akri_kubelet::RegistrationCounts;
+use akri_model::names::Key;
+use akri_model::readiness::AgentProgress;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::debug;
+
+use crate::discovery::registry::Handlers;
+use crate::metrics::Metrics;
+
+/// Changes within this time are written once.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// The progress of the agent; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    own: Mutex<OwnState>,
+    /// Counts changes of that.
+    changes: watch::Sender<u64>,
+    sources: OnceLock<Sources>,
+}
+
+#[derive(Debug, Default)]
+struct OwnState {
+    listed: bool,
+    starting: BTreeSet<Key>,
+}
+
+/// What the progress is read from.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// The manifests.
+    pub manifests: watch::Receiver<Arc<Manifests>>,
+    /// The component handlers.
+    pub handlers: watch::Receiver<Arc<Handlers>>,
+    /// The resources.
+    pub resources: watch::Receiver<RegistrationCounts>,
+    /// The error of the last write to the journal.
+    pub journal: watch::Receiver<Option<String>>,
+    /// The kubelet's socket, if the agent works without a kubelet, too.
+    pub optional_kubelet: Option<PathBuf>,
+}
+
+impl Readiness {
+    /// Reads the progress from these from now on.
+    pub fn observe(&self, sources: Sources) {
+        let _ = self.0.sources.set(sources); // there is one agent
+    }
+
+    /// All Configurations and DiscoveryHandlers have been read once.
+    pub fn listed(&self) {
+        self.change(|own| !std::mem::replace(&mut own.listed, true));
+    }
+
+    /// A Configuration is served from now on.
+    pub fn starts(&self, configuration: &Key) {
+        self.change(|own| own.starting.insert(configuration.clone()));
+    }
+
+    /// The first round of a Configuration has ended, or the Configuration is gone.
+    pub fn has_started(&self, configuration: &Key) {
+        self.change(|own| own.starting.remove(configuration));
+    }
+
+    /// Returns what is missing before the agent is ready.
+    pub fn missing(&self) -> Vec<String> {
+        self.progress().missing()
+    }
+
+    /// Sets the metrics that are read from other parts of the agent.
+    pub fn measure(&self, metrics: &Metrics) {
+        let AgentProgress { loading, wanted, registered, .. } = self.counts();
+        metrics.progress(loading.map_or(0, |loading| loading.len()), wanted.saturating_sub(registered));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut OwnState) -> bool) {
+        if change(&mut self.own()) {
+            self.0.changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    fn own(&self) -> MutexGuard<'_, OwnState> {
+        self.0.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> AgentProgress {
+        let Some(sources) = self.0.sources.get() else { return AgentProgress::default() };
+        let resources = *sources.resources.borrow();
+        AgentProgress {
+            loading: sources.handlers.borrow().pending.clone(),
+            wanted: resources.wanted,
+            registered: resources.registered,
+            journal: sources.journal.borrow().clone(),
+            manifests: sources.manifests.borrow().problems.clone(),
+            ..AgentProgress::default()
+        }
+    }
+
+    /// Without a kubelet nothing is registered, which a local agent need not be.
+    fn progress(&self) -> AgentProgress {
+        let mut progress = self.counts();
+        if self.missing_kubelet().is_some() {
+            progress.wanted = progress.registered;
+        }
+        let own = self.own();
+        AgentProgress { listed: own.listed, starting: own.starting.clone(), ..progress }
+    }
+
+    fn missing_kubelet(&self) -> Option<&PathBuf> {
+        self.0.sources.get()?.optional_kubelet.as_ref().filter(|socket| !socket.exists())
+    }
+
+    /// Returns what a person should know.
+    fn problems(&self) -> Vec<String> {
+        let progress = self.progress();
+        let mut problems = progress.missing();
+        if progress.listed {
+            problems.extend(progress.manifests);
+        }
+        let message =
+            |socket: &PathBuf| format!("no kubelet listens on '{}': no pod is offered the devices", socket.display());
+        problems.extend(self.missing_kubelet().map(message));
+        problems
+    }
+
+    /// Keeps the problems in a state directory, where `akri get` reads them.
+    pub async fn keep_problems(self, state: PathBuf) {
+        let mut written = None;
+        let mut own = self.0.changes.subscribe();
+        let Some(mut sources) = self.0.sources.get().cloned() else { return };
+        loop {
+            let problems = self.problems();
+            if written.as_ref() != Some(&problems) {
+                match write_problems(&state, &problems) {
+                    Ok(()) => written = Some(problems),
+                    Err(error) => debug!("{error}"),
+                }
+            }
+            let changed = tokio::select! {
+                changed = own.changed() => changed,
+                changed = sources.manifests.changed() => changed,
+                changed = sources.handlers.changed() => changed,
+                changed = sources.resources.changed() => changed,
+                changed = sources.journal.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+            sleep(GATHER).await;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Whether an agent does all of its work, and what is missing otherwise.
+
+use std::collections::BTreeSet;
+
+use crate::names::Key;
+
+/// Objects named in one sentence.
+const NAMED: usize = 5;
+
+/// What an agent has done since its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentProgress {
+    /// Whether all Configurations and DiscoveryHandlers have been read once.
+    pub listed: bool,
+    /// What is wrong with manifests.
+    pub manifests: Vec<String>,
+    /// DiscoveryHandlers that are neither loaded nor refused; none before they were looked at.
+    pub loading: Option<BTreeSet<String>>,
+    /// Configurations whose first round has neither succeeded nor failed.
+    pub starting: BTreeSet<Key>,
+    /// Resources to be registered with the kubelet.
+    pub wanted: usize,
+    /// Resources that are.
+    pub registered: usize,
+    /// Why the journal can't be written.
+    pub journal: Option<String>,
+}
+
+impl AgentProgress {
+    /// Returns what is missing, a sentence each: nothing if the agent is ready.
+    pub fn missing(&self) -> Vec<String> {
+        let listed = (!self.listed).then(|| {
+            let what = "Configurations and DiscoveryHandlers have not all been read";
+            if self.manifests.is_empty() { what.to_owned() } else { format!("{what}: {}", self.manifests.join("; ")) }
+        });
+        let handlers = match &self.loading {
+            None => Some("discovery handlers have not been looked for".to_owned()),
+            Some(loading) => named("discovery handlers that are being loaded", loading),
+        };
+        let starting = named("Configurations whose first round has not ended", &self.starting);
+        let Self { wanted, registered, .. } = *self;
+        let resources = (registered < wanted)
+            .then(|| format!("{registered} of {wanted} resources are registered with the kubelet"));
+        let journal = self.journal.as_ref().map(|error| format!("devices can't be claimed: {error}"));
+        [listed, handlers, starting, resources, journal].into_iter().flatten().collect()
+    }
+}
+
+/// Returns a sentence with the first of these names; nothing if there are none.
+fn named<T: ToString>(what: &str, names: &BTreeSet<T>) -> Option<String> {
+    let shown: Vec<String> = names.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = names.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| format!("{what}: {}{more}", shown.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready() -> AgentProgress {
+        AgentProgress { listed: true, loading: Some(BTreeSet::new()), wanted: 2, registered: 2, ..Default::default() }
+    }
+
+    #[test]
+    fn agent_is_ready_when_nothing_is_missing() {
+        assert_eq!(ready().missing(), [""; 0]);
+        let new = [
+            "Configurations and DiscoveryHandlers have not all been read",
+            "discovery handlers have not been looked for",
+        ];
+        assert_eq!(AgentProgress::default().missing(), new);
+    }
+
+    #[test]
+    fn everything_that_is_missing_is_named() {
+        let keys = (0..7).map(|number| Key::new("default", format!("cam{number}"))).collect();
+        let broken = AgentProgress {
+            listed: false,
+            manifests: vec!["/m/a.yaml:3: bad".to_owned()],
+            loading: Some(["udev".to_owned()].into()),
+            starting: keys,
+            wanted: 205,
+            registered: 102,
+            journal: Some("no space left".to_owned()),
+        };
+        let expected = [
+            "Configurations and DiscoveryHandlers have not all been read: /m/a.yaml:3: bad",
+            "discovery handlers that are being loaded: udev",
+            "Configurations whose first round has not ended: default/cam0, default/cam1, default/cam2, default/cam3, \
+             default/cam4 and 2 more",
+            "102 of 205 resources are registered with the kubelet",
+            "devices can't be claimed: no space left",
+        ];
+        assert_eq!(broken.missing(), expected);
+    }
+}
