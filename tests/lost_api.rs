@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use akri_agent::broker_info::BrokerInfo;
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::Registry;
 use akri_agent::discovery::sources::Providers;
@@ -91,6 +92,7 @@ impl Site {
             checkpointed: BTreeMap::new(),
             api_writes: Semaphore::new(8),
             cdi: None,
+            broker_info: BrokerInfo::open(&self.node.path("state"), &self.node.path("state")).unwrap(),
             metrics: Metrics::default(),
             naming: Semaphore::new(8),
         });

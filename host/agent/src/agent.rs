@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use crate::broker_info::{BrokerInfo, BrokerInfoError};
 use crate::cdi::Cdi;
 use crate::discovery::handler_reports::Reporter;
 use crate::discovery::properties::Properties;
@@ -62,6 +63,8 @@ pub struct Settings {
     pub kubelet_dir: PathBuf,
     /// Directory of the journal, Instances and compiled components. CreateOutcome if needed, with access for this user only.
     pub state_dir: PathBuf,
+    /// The same directory as the node knows it, which is another path if the agent runs in a container.
+    pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,
     /// Settings of remote discovery handlers.
@@ -99,6 +102,9 @@ pub enum AgentError {
     /// The journal can't be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The directories for what brokers report can't be opened.
+    #[error(transparent)]
+    BrokerInfo(#[from] BrokerInfoError),
     /// The local object store can't be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -124,7 +130,9 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         () = &mut stop => return Ok(()),
     };
     let (journal, entries) = Journal::open(&settings.state_dir)?;
-    let claims = Arc::new(ClaimTracker::new(last_generation(&entries)));
+    let broker_info = BrokerInfo::open(&settings.state_dir, &settings.host_state_dir)?;
+    let last_generation = last_generation(&entries).max(broker_info.last_generation()?);
+    let claims = Arc::new(ClaimTracker::new(last_generation));
     let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), settings.polling.clone());
     let checkpointed = if journal.lost_something() { checkpointed(&settings).await } else { BTreeMap::new() };
     let (cluster, components) = open(&settings).await?;
@@ -143,9 +151,11 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         checkpointed,
         api_writes: Semaphore::new(API_WRITES),
         cdi: settings.cdi.clone(),
+        broker_info,
         naming: Semaphore::new(MAX_CONCURRENT_CREATES),
         metrics,
     });
+    let _reporting = context.broker_info.start(Arc::clone(&cluster), context.journal.clone());
     let listener = Listener::start(&settings.udev_data);
     let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
     let _reporter = Reporter::start(registry.handlers(), &registry.activity(), context.publisher.clone());

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_model::claim::Entry;
 use akri_model::names::{HashInput, HashLength, Key};
@@ -73,9 +74,20 @@ struct Replayed {
 #[derive(Debug, Clone)]
 pub struct Journal {
     writes: mpsc::Sender<(Record, oneshot::Sender<Result<(), String>>)>,
+    live: Live,
     damaged: bool,
     /// There was none.
     new: bool,
+}
+
+/// The last line of each Instance.
+#[derive(Debug, Clone, Default)]
+struct Live(Arc<Mutex<BTreeMap<Key, String>>>);
+
+impl Live {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<Key, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Journal {
@@ -85,12 +97,22 @@ impl Journal {
         let new = !path.exists();
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
-        let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
-        let mut file = LogFile { path, file: None, size: 0, live, boot };
+        let live = Live::default();
+        live.lines().extend(entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))));
+        let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
         file.rewrite()?;
         let (writes, requests) = mpsc::channel(QUEUE);
         tokio::spawn(write_all(file, requests));
-        Ok((Self { writes, damaged, new }, entries))
+        Ok((Self { writes, live, damaged, new }, entries))
+    }
+
+    /// Returns what it remembers of an Instance now, or will as soon as the disk has it.
+    pub fn entry(&self, key: &Key) -> Option<Entry> {
+        let line = self.live.lines().get(key).cloned()?;
+        match parse_line(line.trim_end())? {
+            Record::Put(entry) => Some(*entry),
+            Record::Remove(_) | Record::Header(_) => None,
+        }
     }
 
     /// Whether lines could not be read when it was opened, so that what it remembers may be too old.
@@ -147,8 +169,7 @@ struct LogFile {
     /// None after a failed write: half a line may be there, so the next write starts a new file.
     file: Option<File>,
     size: u64,
-    /// The last line of each Instance.
-    live: BTreeMap<Key, String>,
+    live: Live,
     boot: String,
 }
 
@@ -158,7 +179,7 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        let live: usize = self.live.values().map(String::len).sum();
+        let live: usize = self.live.lines().values().map(String::len).sum();
         if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
             return self.rewrite();
         }
@@ -175,11 +196,11 @@ impl LogFile {
         match record {
             Record::Put(entry) => {
                 let line = put_line(&entry);
-                self.live.insert(entry.key, line.clone());
+                self.live.lines().insert(entry.key, line.clone());
                 line
             }
             Record::Remove(key) => {
-                self.live.remove(&key);
+                self.live.lines().remove(&key);
                 line_of(&Record::Remove(key))
             }
             header @ Record::Header(_) => line_of(&header),
@@ -190,7 +211,8 @@ impl LogFile {
     fn rewrite(&mut self) -> Result<(), JournalError> {
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
-        let text: String = [header.as_str()].into_iter().chain(self.live.values().map(String::as_str)).collect();
+        let text: String =
+            [header.as_str()].into_iter().chain(self.live.lines().values().map(String::as_str)).collect();
         let beside = self.path.with_extension("jsonl.new");
         let replaced = File::create(&beside).and_then(|mut file| {
             write_synced(&mut file, text.as_bytes())?;
@@ -325,6 +347,8 @@ mod tests {
             journal.put(entry(name)).await.unwrap();
         }
         journal.remove(Key::new("default", "b")).await.unwrap();
+        assert_eq!(journal.entry(&Key::new("default", "a")), Some(entry("a")));
+        assert_eq!(journal.entry(&Key::new("default", "b")), None);
         let (_, entries) = Journal::open(state.path()).unwrap();
         assert_eq!(entries, [(Key::new("default", "a"), entry("a"))].into());
     }
@@ -383,7 +407,7 @@ mod tests {
             path: inner.join("gone/journal.jsonl"),
             file: None,
             size: 0,
-            live: BTreeMap::new(),
+            live: Live::default(),
             boot: "b".into(),
         };
         let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();

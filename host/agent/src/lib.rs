@@ -2,6 +2,7 @@
 //! devices to the kubelet. The numbered rules in comments are described in `docs/rules.md`.
 
 pub mod agent;
+pub mod broker_info;
 pub mod cdi;
 mod container_response;
 pub mod discovery;

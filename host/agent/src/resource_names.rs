@@ -92,6 +92,7 @@ mod tests {
             broker_properties: BTreeMap::new(),
             resources: Default::default(),
             offline_grace: None,
+            broker_info: false,
         }
     }
 

@@ -5,6 +5,7 @@
 //! `docs/rules.md`.
 
 pub mod broker;
+pub mod broker_info;
 pub mod budget;
 pub mod claim;
 pub mod configuration;

@@ -1,6 +1,7 @@
 //! The cluster implementation for an API server. Watches keep the required objects up to date, and every write states
 //! what it expects to find (rules 10, 22 to 25).
 
+mod broker_info;
 mod events;
 mod instances;
 mod lease;
@@ -9,15 +10,17 @@ mod node_problems;
 mod object_watch;
 mod patch;
 mod saved_configurations;
+mod status_patch;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
+use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
@@ -273,6 +276,15 @@ impl Cluster for Kubernetes {
             Err(error) => return Err(failed(key, &error)),
         };
         Ok(current.filter(|instance| instance.uid == patch.uid))
+    }
+
+    async fn publish_broker_info(
+        &self,
+        key: &Key,
+        uid: &str,
+        infos: &BTreeMap<u32, Files>,
+    ) -> Result<BTreeSet<u32>, ClusterError> {
+        self.write_broker_info(key, uid, infos).await
     }
 
     async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {

@@ -17,13 +17,13 @@ use akri_model::text::cut;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use tracing::warn;
 
-use super::{Kubernetes, MANAGER, REQUEST, bounded, failed, late};
+use super::Kubernetes;
+use super::status_patch::change_status;
 use crate::{ClusterError, ConfigurationReport, ObjectEvent};
 
 /// Longest message of a problem, in bytes.
@@ -43,9 +43,6 @@ enum Writers {
     /// Some, who speak for the others.
     Some,
 }
-
-/// Tries to write an entry while others write, too.
-const TRIES: usize = 10;
 
 /// What is wrong with an object on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,26 +159,8 @@ impl Kubernetes {
     {
         let resource = ApiResource::erase::<K>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        for _ in 0..TRIES {
-            let object = bounded(key, api.get(&key.name)).await?;
-            if object.metadata.uid.as_deref() != Some(uid) {
-                return Err(ClusterError::NotFound(key.clone()));
-            }
-            let object = serde_json::to_value(object).map_err(|error| ClusterError::Refused(error.to_string()))?;
-            let Some(operations) = patch(&object, &self.node, problem, writers, Timestamp::now()) else {
-                return Ok(None);
-            };
-            let operations =
-                serde_json::from_value(operations).map_err(|error| ClusterError::Refused(error.to_string()))?;
-            let patch = Patch::Json::<()>(operations);
-            match timeout(REQUEST, api.patch_status(&key.name, &params, &patch)).await.map_err(|_| late())? {
-                Ok(object) => return Ok(Some(object)),
-                Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {} // others write, too
-                Err(error) => return Err(failed(key, &error)),
-            }
-        }
-        Err(ClusterError::Unavailable(format!("the status of {key} changes all the time")))
+        let change = |object: &Value| Ok(patch(object, &self.node, problem, writers, Timestamp::now()));
+        change_status(&api, key, uid, change).await
     }
 }
 
