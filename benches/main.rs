@@ -2,6 +2,7 @@
 //! `cargo bench --bench numbers -- round`.
 
 mod allocate;
+mod brokers;
 mod cluster;
 mod enumerate;
 mod hostile;
@@ -20,7 +21,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "load",
     "round",
     "remote",
@@ -34,6 +35,7 @@ const NAMES: [&str; 13] = [
     "restart",
     "onvif",
     "cluster",
+    "brokers",
 ];
 
 fn main() {
@@ -65,6 +67,7 @@ async fn measured(name: &str) -> Table {
         "reclaim" => reclaim::measure().await,
         "onvif" => onvif::measure().await,
         "cluster" => cluster::measure().await,
+        "brokers" => brokers::measure().await,
         _ => restart::measure().await,
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
 use akri_cluster::{Cluster, ConfigurationReport, Manifests, ReportedCondition};
+use akri_http::Server;
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
@@ -30,7 +31,6 @@ use crate::discovery::handler_reports::Reporter;
 use crate::discovery::properties::Properties;
 use crate::discovery::registry::{Handlers, Registry};
 use crate::discovery::sources::Providers;
-use crate::http_server::Server;
 use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
@@ -207,7 +207,8 @@ async fn listen(
     ready: watch::Receiver<bool>,
 ) -> Result<Option<Server>, AgentError> {
     let Some(address) = settings.listen else { return Ok(None) };
-    let server = Server::start(address, metrics.clone(), ready).await;
+    let metrics = metrics.clone();
+    let server = Server::start(address, Arc::new(move || metrics.encode()), ready).await;
     server.map(Some).map_err(|reason| AgentError::Listen { address, reason })
 }
 

@@ -6,7 +6,6 @@ pub mod broker_info;
 pub mod cdi;
 mod container_response;
 pub mod discovery;
-pub mod http_server;
 pub mod journal;
 pub mod lock;
 pub mod metrics;

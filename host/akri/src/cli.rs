@@ -91,6 +91,9 @@ pub(crate) struct ControllerArgs {
     /// agents' namespace [default: that of the pod, or of the kubeconfig's context].
     #[arg(long, value_name = "NAMESPACE", env = "AKRI_LEASE_NAMESPACE")]
     pub(crate) lease_namespace: Option<String>,
+    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:9465 [default: nowhere].
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// Flags of `akri agent`.

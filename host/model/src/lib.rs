@@ -19,6 +19,7 @@ pub mod environment;
 pub mod grant;
 pub mod instance;
 pub mod names;
+pub mod node_report;
 pub mod plan;
 pub mod policy;
 pub mod property;

@@ -137,7 +137,7 @@ mod tests {
         for name in ["closed", "open"] {
             fs::write(directory.path().join(name), "x").unwrap();
         }
-        fs::set_permissions(directory.path().join("closed"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(directory.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
         let reading = read(directory.path()).unwrap();
         assert_eq!(reading.refused, [("closed".to_owned(), FileRefusal::Unreadable)].into());
         assert_eq!(reading.files.len(), 1);

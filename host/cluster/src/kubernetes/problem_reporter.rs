@@ -140,9 +140,7 @@ impl ProblemReporter {
 
     /// Takes a change from a watch of Configurations or of DiscoveryHandlers.
     pub(super) fn take(&self, subject: fn(Key) -> Subject, change: &Change) {
-        let of = |object: &DynamicObject| {
-            subject(Key::new(object.namespace().unwrap_or_default(), object.name_any()))
-        };
+        let of = |object: &DynamicObject| subject(Key::new(object.namespace().unwrap_or_default(), object.name_any()));
         let mut state = self.state();
         match change {
             Change::All(objects) => {
@@ -171,15 +169,12 @@ impl ProblemReporter {
         self.state().wanted.remove(subject);
     }
 
-    /// Writes what is due, one after the other, for ever. `write` returns the object if that changed it.
-    pub(super) async fn run(self, write: impl AsyncFn(&Due) -> Result<Option<DynamicObject>, ClusterError>) {
+    /// Waits for a write that is due. The caller gives its result to [`ProblemReporter::written`].
+    pub(super) async fn next(&self) -> Due {
         loop {
             let due = self.state().due(&self.node, Instant::now());
             match due {
-                Ok(due) => {
-                    let written = write(&due).await;
-                    self.written(&due, written);
-                }
+                Ok(due) => return due,
                 Err(next) => tokio::select! {
                     () = self.changed.notified() => {}
                     () = sleep_until(next) => {}
@@ -188,7 +183,8 @@ impl ProblemReporter {
         }
     }
 
-    fn written(&self, due: &Due, written: Result<Option<DynamicObject>, ClusterError>) {
+    /// Takes the result of a write: the object, if the write changed it.
+    pub(super) fn written(&self, due: &Due, written: Result<Option<DynamicObject>, ClusterError>) {
         let mut state = self.state();
         let changed = written.is_ok_and(|object| {
             object.as_ref().into_iter().for_each(|object| state.put(due.subject.clone(), object));
@@ -251,7 +247,9 @@ mod tests {
         state.put(subject(), &object(json!({"a": {"reason": "R", "message": "m"}})));
         state.want(subject(), Some("u".into()), report("S"), now);
         assert_eq!(state.due("a", now).unwrap().report, report("S"));
-        assert!(state.want(subject(), Some("u".into()), None, now) && !state.want(subject(), Some("u".into()), None, now));
+        assert!(
+            state.want(subject(), Some("u".into()), None, now) && !state.want(subject(), Some("u".into()), None, now)
+        );
         assert_eq!(state.due("a", now).unwrap().report, None);
         state.put(subject(), &object(json!({})));
         assert!(state.due("a", now).is_err());

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -20,8 +21,6 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
-
-use crate::metrics::Metrics;
 
 /// The content type of OpenMetrics 1.0, as Prometheus requests it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -39,17 +38,19 @@ const LIFETIME: Duration = Duration::from_secs(15);
 /// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Returns all metrics as text.
+pub type Encode = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// The HTTP server; it stops when this is dropped.
 #[derive(Debug)]
 pub struct Server(JoinHandle<()>);
 
 impl Server {
-    /// Binds the address and starts to serve. The agent is healthy while it answers, and ready once every Configuration
-    /// has an owner.
+    /// Binds the address and starts to serve. The process is healthy while it answers, and ready once `ready` says so.
     ///
     /// # Errors
     /// If the address can't be bound.
-    pub async fn start(address: SocketAddr, metrics: Metrics, ready: watch::Receiver<bool>) -> io::Result<Self> {
+    pub async fn start(address: SocketAddr, metrics: Encode, ready: watch::Receiver<bool>) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         info!(address = %listener.local_addr()?, "serving health and metrics");
         Ok(Self(tokio::spawn(serve(listener, router(metrics, ready)))))
@@ -62,14 +63,14 @@ impl Drop for Server {
     }
 }
 
-fn router(metrics: Metrics, ready: watch::Receiver<bool>) -> Router {
+fn router(metrics: Encode, ready: watch::Receiver<bool>) -> Router {
     let readyz = move || async move {
         match *ready.borrow() {
             true => (StatusCode::OK, "ok\n"),
             false => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         }
     };
-    let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode()) };
+    let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics()) };
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(readyz)).route("/metrics", get(metricsz))
 }
 
@@ -142,7 +143,7 @@ mod tests {
         let probe = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
-        (address, Server::start(address, Metrics::default(), ready.subscribe()).await.unwrap())
+        (address, Server::start(address, Arc::new(|| "# EOF\n".to_owned()), ready.subscribe()).await.unwrap())
     }
 
     #[tokio::test]
