@@ -267,12 +267,12 @@ mod tests {
 
     #[test]
     fn write_that_changes_nothing_is_not_repeated_at_once() {
-        let (reporter, now) = (ProblemReporter::new("a"), Instant::now());
+        let reporter = ProblemReporter::new("a");
         reporter.take(Subject::Configuration, &Change::Put(Box::new(object(json!({"a": {"reason": "R"}})))));
         assert!(reporter.report(subject(), Some("u".into()), None));
-        let due = reporter.state().due("a", now).unwrap_or_else(|_| panic!("nothing is due"));
+        let due = reporter.state().due("a", Instant::now()).unwrap_or_else(|_| panic!("nothing is due"));
         reporter.written(&due, Ok(None));
-        assert!(reporter.state().due("a", now).is_err());
+        assert!(reporter.state().due("a", Instant::now()).is_err());
         reporter.written(&due, Ok(Some(object(json!({})))));
         reporter.take(Subject::Configuration, &Change::All(Vec::new()));
         assert!(reporter.state().shown.is_empty());
