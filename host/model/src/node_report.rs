@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_that_its_reporters_no_longer_have_is_reported_by_others() {
+    fn others_report_a_problem_that_its_reporters_lost() {
         let wanted = report("R", "m");
         let mut all = shown(&[("R", 3)]);
         assert_eq!(step(&all, "a", Some(&wanted)), Step::Rest);
