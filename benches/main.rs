@@ -6,6 +6,7 @@ mod brokers;
 mod cluster;
 mod enumerate;
 mod hostile;
+mod install;
 mod load;
 mod measure;
 mod node;
@@ -21,7 +22,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "load",
     "round",
     "remote",
@@ -36,6 +37,7 @@ const NAMES: [&str; 14] = [
     "onvif",
     "cluster",
     "brokers",
+    "install",
 ];
 
 fn main() {
@@ -68,6 +70,7 @@ async fn measured(name: &str) -> Table {
         "onvif" => onvif::measure().await,
         "cluster" => cluster::measure().await,
         "brokers" => brokers::measure().await,
+        "install" => install::measure().await,
         _ => restart::measure().await,
     }
 }

@@ -126,6 +126,24 @@ async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
     assert!(shrunk.spec.device_usage.contains_key(&admitted.ids[0]));
 }
 
+/// Rule 24: the first node's agent has gone without a word, and its Lease ends.
+#[tokio::test]
+async fn capacity_changes_without_the_first_nodes_agent() {
+    let Some(site) = Site::begin("first").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let (mut a, b) = (site.add("node-a"), site.add("node-b"));
+    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let resource = resource_of(&made);
+    b.offers(&resource, 1).await;
+    a.kill();
+    site.echo(site.name(), 3, &["one"], json!({})).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // the other node has left it to the first by now
+    site.end_lease("node-a").await;
+    let grown = site.wait_for_the_instance("three slots", |i| i.spec.device_usage.len() == 3).await;
+    assert_eq!((grown.spec.capacity, grown.uid()), (3, made.uid()));
+    b.offers(&resource, 3).await;
+}
+
 #[tokio::test]
 async fn configuration_is_deleted_while_a_node_is_down() {
     let Some(site) = Site::begin("deleted").await else { return };

@@ -1,6 +1,7 @@
 //! The API server or etcd goes away and comes back: what needs neither goes on, and what happened meanwhile is published.
 
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use akri_api::Instance;
@@ -8,6 +9,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::support::cluster::wait_for;
+use crate::support::kubelet::Admitted;
 use crate::support::node::{is_online, name_of, resource_of, usage};
 use crate::support::remote::Handler;
 use crate::support::site::{Member, Site};
@@ -33,6 +35,17 @@ async fn refusal(member: &Member, pod: &str, resource: &str) -> String {
     member.kubelet.admit(pod, "container", resource, 1).await.unwrap_err().to_string()
 }
 
+/// Admits a pod, and after a failure, which is final for a pod, the next one, as a ReplicaSet does.
+async fn admitted(member: &Member, name: &str, resource: &str) -> (String, Admitted) {
+    let pods = AtomicUsize::new(0);
+    let admit = async || {
+        let pod = format!("{name}-{}", pods.fetch_add(1, Ordering::SeqCst));
+        let admitted = member.kubelet.admit(&pod, "container", resource, 1).await;
+        admitted.map(|admitted| (pod, admitted))
+    };
+    wait_for("a claim that the API server confirms", admit, Result::is_ok).await.unwrap()
+}
+
 #[tokio::test]
 async fn devices_change_while_the_api_server_is_down() {
     let Some(site) = Site::begin_on_machines("outage").await else { return };
@@ -56,7 +69,7 @@ async fn devices_change_while_the_api_server_is_down() {
     let held = a.kubelet.admit("pod", "container", &first, 1).await.unwrap();
     assert_eq!(held.response.envs["NAME"], "one", "a local device needs no API server");
     let refused = refusal(&a, "guest", &resource_of(lamp)).await;
-    assert!(refused.contains("the claim could not be published"), "of a shared one nobody can tell: {refused}");
+    assert!(refused.contains("did not confirm the claim"), "of a shared one nobody can tell: {refused}");
     for _ in 0..OUTAGE.as_millis() / CHURN.as_millis() / 2 {
         cam.sees(&["one"]).await;
         tokio::time::sleep(CHURN).await;
@@ -102,8 +115,7 @@ async fn agent_recovers_after_etcd_restart() {
     refusal(&b, "early", &resource).await;
     etcd.start().unwrap();
 
-    let admitted = async || b.kubelet.admit("late", "container", &resource, 1).await;
-    wait_for("a claim that the API server takes", admitted, Result::is_ok).await.unwrap();
+    admitted(&b, "late", &resource).await;
     let users = |i: &Instance| {
         let mut users: Vec<String> = i.spec.device_usage.values().cloned().collect();
         users.sort();
@@ -127,8 +139,8 @@ async fn kubelet_restart_without_api_server_keeps_claims() {
     let made = site.wait_for_the_instance("the device", is_online).await;
     let resource = resource_of(&made);
     a.offers(&resource, 1).await;
-    let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &admitted.ids).await;
+    let first = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &first.ids).await;
 
     let api_server = &site.story.cluster().control.api_server;
     api_server.stop();
@@ -138,11 +150,10 @@ async fn kubelet_restart_without_api_server_keeps_claims() {
     a.offers(&resource, 1).await;
     tokio::time::sleep(LOOKS).await;
     api_server.start().unwrap();
-    let again = async || a.kubelet.admit("pod", "container", &resource, 1).await;
-    let again = wait_for("the pod again", again, Result::is_ok).await.unwrap();
-    assert_eq!(again.ids, admitted.ids);
+    let (pod, again) = admitted(&a, "again", &resource).await;
+    assert_eq!(again.ids, first.ids);
     let claimed = |i: &Instance| i.uid() == made.uid() && usage(i)[0].1 == "node-a";
     site.wait_for_the_instance("the claim", claimed).await;
-    a.kubelet.remove_pod("pod");
+    a.kubelet.remove_pod(&pod);
     site.wait_for_the_instance("the end of its use", |i| usage(i)[0].1.is_empty()).await;
 }

@@ -68,7 +68,9 @@ async fn instances_of_upstream_are_adopted_and_can_be_left() {
     let left = left_by_upstream(&site, site.name(), "one").await;
     assert_eq!((sorted(&left.spec.nodes), left.finalizers().len()), (NODES.to_vec(), 2));
 
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    // No pod uses the slot, and it is not to be released meanwhile.
+    let patient: &[&str] = &["--reclaim-delay-seconds", "120"];
+    let [a, b] = NODES.map(|node| site.add_with(node, site.story.kubeconfig(), patient));
     let adopted = |i: &Instance| {
         i.annotations().contains_key("akri.sh/identity") && i.labels().len() == 2 && i.finalizers().is_empty()
     };

@@ -90,6 +90,7 @@ impl Site {
             snapshots,
             resource_names: ResourceNames::default(),
             checkpointed: BTreeMap::new(),
+            reservations: akri_agent::owner::reservations::Reservations::default(),
             api_writes: Semaphore::new(8),
             cdi: None,
             broker_info: BrokerInfo::open(&self.node.path("state"), &self.node.path("state")).unwrap(),
@@ -297,13 +298,14 @@ async fn slow_allocate_is_refused_and_undone() {
     let line = Arc::clone(&site.line);
     let slow = line.slow.write().await;
     let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
-    let expected_text = "the claim was not decided within 2s".to_owned();
+    let expected_text = "the API server did not confirm the claim within 2s".to_owned();
     assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
     let lists = || site.kubelet.view(|view| view.resource(&site.resource).lists.len());
     let before = lists();
     drop(slow);
     wait_for("the list again", lists, |now| *now > before).await;
-    assert_eq!(site.usage(0), "", "nobody waited for it any more");
+    wait_for("no claim: nobody waited for it any more", || site.usage(0), String::is_empty).await;
+    site.kubelet.wait_for("both slots", |view| view.resource(&site.resource).allocatable() == 2).await;
     site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
 }
 

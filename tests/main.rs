@@ -26,6 +26,7 @@ mod edits;
 mod handler_command;
 mod health;
 mod image;
+mod kubernetes_brownout;
 mod kubernetes_claims;
 mod kubernetes_configurations;
 mod kubernetes_instances;

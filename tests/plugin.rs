@@ -196,6 +196,23 @@ async fn late_disconnect_keeps_a_new_registration_healthy() {
     assert_eq!(kubelet.view(|view| view.resource(&shelf.name).registrations), 2);
 }
 
+/// A second after registering, when its list is due again, the kubelet says that it has it (rule 49).
+#[tokio::test]
+async fn list_that_the_kubelet_has_kept_is_not_sent_again() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(node.path());
+    let (kept, lost) = (Shelf::new("kept", 2), Shelf::new("lost", 2));
+    kept.set_health(1, false);
+    let _plugins = [node.serve(&kept), node.serve(&lost)];
+    let listed = |view: &View| [&kept, &lost].map(|shelf| view.resource(&shelf.name).lists.len());
+    kubelet.wait_for("both lists", |view| listed(view) == [1, 1]).await;
+    kubelet.forget_health(&lost.name);
+    kubelet.wait_for("the list that it has lost", |view| listed(view)[1] == 2).await;
+    kubelet.wait_for("the questions of both", |view| view.allocatable_answers > 0).await;
+    assert_eq!(kubelet.view(|view| listed(view)), [1, 2]);
+    assert_eq!(kubelet.view(|view| view.resource(&lost.name).allocatable()), 2);
+}
+
 #[tokio::test]
 async fn late_kubelet_and_directory_are_waited_for() {
     let node = Node::fresh(tempfile::tempdir().unwrap());

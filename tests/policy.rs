@@ -303,6 +303,27 @@ fn an_agent_tells_what_brokers_of_its_own_slots_say() {
 }
 
 #[test]
+fn an_agent_renews_the_lease_of_its_own_node() {
+    let policy = Policy::named("akri-agent-leases");
+    let lease = |name: &str, holder: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": holder}});
+    let of = |node: &str| lease(&format!("akri-agent-{node}"), node);
+    let write =
+        |operation: &str, old: &Value, new: &Value| policy.denials(&request("node-a", operation), old, new).unwrap();
+    assert_eq!(write("CREATE", &Value::Null, &of("node-a")), Vec::<String>::new());
+    assert_eq!(write("UPDATE", &of("node-a"), &of("node-a")), Vec::<String>::new());
+    let controller = lease("akri-controller", "node-a");
+    for (operation, old, new) in [
+        ("CREATE", Value::Null, of("node-b")),
+        ("CREATE", Value::Null, controller.clone()),
+        ("UPDATE", of("node-b"), of("node-b")),
+        ("UPDATE", of("node-b"), lease("akri-agent-node-b", "node-a")),
+        ("UPDATE", lease("akri-controller", "controller-1"), controller),
+    ] {
+        assert_denied(&write(operation, &old, &new), "an agent renews the Lease");
+    }
+}
+
+#[test]
 fn the_webhook_creates_nothing_but_dry_runs() {
     let policy = Policy::named("akri-webhook");
     let request = |dry_run: bool, account: &str| json!({"operation": "CREATE", "dryRun": dry_run, "userInfo": {"username": format!("system:serviceaccount:akri-system:{account}")}});

@@ -116,10 +116,13 @@ fn discovered<'a>(mut akri: Command, rules: impl Iterator<Item = &'a str>) -> Fo
     let node = Node::new();
     let documents: Vec<String> = rules.enumerate().map(|(number, rule)| configuration(number, rule)).collect();
     node.write("rules.yaml", &documents.join("---\n"));
-    // The shipped object does not grant memory and the kernel's log, which some rules find: here they are named.
+    // The shipped object does not grant terminals, and memory and disks have to be named. Some rules find these.
+    let disks: String = (0..64).map(|number| format!("    - /dev/loop{number}\n")).collect();
     let object = std::fs::read_to_string(built_components().join("udev.yaml")).unwrap();
-    let named =
-        object.replace("    - /dev/null\n", "    - /dev/null\n    - /dev/kmsg\n    - /dev/mem\n    - /dev/port\n");
+    let named = object.replace(
+        "    - /dev/null\n",
+        &format!("    - /dev/**\n    - /dev/kmsg\n    - /dev/mem\n    - /dev/port\n{disks}"),
+    );
     assert_ne!(named, object);
     std::fs::create_dir(node.path("all-nodes")).unwrap();
     node.write("all-nodes/udev.yaml", &named);

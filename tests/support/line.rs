@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use akri_cluster::local::Local;
-use akri_cluster::{Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent};
+use akri_cluster::{
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
@@ -92,7 +94,7 @@ impl Cluster for Line {
         self.through(self.to.create(instance).await)
     }
 
-    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
+    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError> {
         self.published.fetch_add(1, Ordering::SeqCst);
         self.check()?;
         if let Some((_, error)) = self.lost.lock().unwrap().as_ref().filter(|(key, _)| *key == instance.key) {

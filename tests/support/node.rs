@@ -161,10 +161,10 @@ impl Node {
     }
 
     /// Starts the agent as a node of a cluster.
-    pub fn start_in(&self, kubeconfig: &Path, node: &str) -> Agent {
+    pub fn start_in(&self, kubeconfig: &Path, node: &str, flags: &[&str]) -> Agent {
         let mut command = Command::new(akri());
         command.arg("agent").env("KUBECONFIG", kubeconfig);
-        self.spawn_agent(self.directory.path(), command, node, &[])
+        self.spawn_agent(self.directory.path(), command, node, flags)
     }
 
     fn spawn_agent(&self, directory: &Path, mut command: Command, node: &str, flags: &[&str]) -> Agent {

@@ -6,9 +6,11 @@ use std::process::Command;
 
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, Instance};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -33,6 +35,7 @@ pub struct Member {
     pub kubelet: Kubelet,
     pub agent: Option<Agent>,
     kubeconfig: PathBuf,
+    flags: &'static [&'static str],
 }
 
 impl Site {
@@ -67,9 +70,14 @@ impl Site {
 
     /// Adds a node with an agent and a kubelet.
     pub fn add(&self, name: &'static str) -> Member {
+        self.add_with(name, self.kubeconfig.clone(), &[])
+    }
+
+    /// Adds a node whose agent reaches the API server by this kubeconfig, and has these flags.
+    pub fn add_with(&self, name: &'static str, kubeconfig: PathBuf, flags: &'static [&'static str]) -> Member {
         let node = Node::new();
         let kubelet = Kubelet::start(&node.path("kubelet"));
-        let mut member = Member { name, node, kubelet, agent: None, kubeconfig: self.kubeconfig.clone() };
+        let mut member = Member { name, node, kubelet, agent: None, kubeconfig, flags };
         member.start();
         member
     }
@@ -144,6 +152,18 @@ impl Site {
         condition::find(&status.conditions, kind).cloned()
     }
 
+    /// Makes the Lease of a node's agent look as if it had not been renewed for an hour.
+    pub async fn end_lease(&self, node: &str) {
+        let leases = Api::<Lease>::all(self.story.client()).list(&ListParams::default()).await.unwrap();
+        let is_its = |lease: &Lease| lease.spec.as_ref().is_some_and(|s| s.holder_identity.as_deref() == Some(node));
+        let long_ago = format!("{:.6}", Timestamp::now() - SignedDuration::from_hours(1));
+        for lease in leases.items.into_iter().filter(is_its) {
+            let api: Api<Lease> = Api::namespaced(self.story.client(), &lease.namespace().unwrap());
+            let patch = Patch::Merge(json!({"spec": {"renewTime": long_ago}}));
+            api.patch(&lease.name_any(), &PatchParams::default(), &patch).await.unwrap();
+        }
+    }
+
     /// Deletes a Configuration, and waits for the end of its Instances.
     pub async fn delete(&self, configuration: &str) {
         self.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
@@ -155,7 +175,7 @@ impl Site {
 impl Member {
     /// Starts the agent.
     pub fn start(&mut self) {
-        self.agent = Some(self.node.start_in(&self.kubeconfig, self.name));
+        self.agent = Some(self.node.start_in(&self.kubeconfig, self.name, self.flags));
     }
 
     /// Kills the agent with SIGKILL.

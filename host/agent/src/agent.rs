@@ -35,6 +35,7 @@ use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
 use crate::owner::orphans::Orphans;
+use crate::owner::reservations::Reservations;
 use crate::owner::{Context, Owner};
 use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling, UsageSnapshot};
 use crate::publisher::Publisher;
@@ -149,6 +150,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         snapshots: poller.snapshots(),
         resource_names: ResourceNames::default(),
         checkpointed,
+        reservations: Reservations::default(),
         api_writes: Semaphore::new(API_WRITES),
         cdi: settings.cdi.clone(),
         broker_info,

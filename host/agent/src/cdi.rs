@@ -26,9 +26,17 @@ impl Cdi {
     /// name, since an unresolvable name keeps the container from starting.
     pub async fn put(&self, configuration: &str, hash: &str, edits: &ContainerEdits) -> bool {
         let path = self.path(configuration, hash);
-        let text = format!("{:#}\n", spec(configuration, hash, edits));
+        let text = format!("{:#}\n", spec(configuration, hash, self.env(hash, edits), edits));
         let sync = self.kubelet;
         self.run(path, move |path| replace(path, text.as_bytes(), sync)).await
+    }
+
+    /// The variables of a file. Of the same variable of several devices the last file would win; a kubelet is answered with
+    /// the variables without the hash, in which the lowest slot name wins (rule 16).
+    fn env(&self, hash: &str, edits: &ContainerEdits) -> Vec<String> {
+        let suffix = format!("_{}", hash.to_uppercase());
+        let env = edits.env.iter().filter(|(key, _)| !self.kubelet || key.ends_with(&suffix));
+        env.map(|(key, value)| format!("{key}={value}")).collect()
     }
 
     /// Removes the file of an Instance, if it exists.
@@ -60,8 +68,7 @@ impl Cdi {
     }
 }
 
-fn spec(configuration: &str, hash: &str, edits: &ContainerEdits) -> Value {
-    let env: Vec<String> = edits.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
+fn spec(configuration: &str, hash: &str, env: Vec<String>, edits: &ContainerEdits) -> Value {
     let node = |spec: &akri_model::device::DeviceSpec| json!({"path": spec.container_path, "hostPath": spec.host_path, "permissions": spec.permissions});
     let mount = |mount: &akri_model::device::Mount| {
         let access = if mount.read_only { "ro" } else { "rw" };
@@ -85,7 +92,7 @@ mod tests {
 
     fn edits() -> ContainerEdits {
         ContainerEdits {
-            env: [("K".into(), "v=1".into())].into(),
+            env: [("K".into(), "v=1".into()), ("K_8120FE".into(), "v=1".into())].into(),
             device_specs: vec![DeviceSpec {
                 container_path: "/dev/cam".into(),
                 host_path: "/dev/video0".into(),
@@ -107,7 +114,7 @@ mod tests {
             "cdiVersion": "0.5.0",
             "kind": format!("akri.sh/{class}"),
             "devices": [{"name": "8120fe", "containerEdits": {
-                "env": ["K=v=1"],
+                "env": ["K_8120FE=v=1"],
                 "deviceNodes": [{"path": "/dev/cam", "hostPath": "/dev/video0", "permissions": "rw"}],
                 "mounts": [{"hostPath": "/dev/m", "containerPath": "/m", "options": ["ro", "nosuid", "nodev", "bind"]}],
             }}],
@@ -116,6 +123,12 @@ mod tests {
         cdi.remove("my.cam", "8120fe").await;
         cdi.remove("my.cam", "8120fe").await;
         assert_eq!(fs::read_dir(&cdi.directory).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn engines_without_kubelet_get_the_variables_without_hash_too() {
+        let cdi = Cdi { directory: PathBuf::new(), kubelet: false };
+        assert_eq!(cdi.env("8120fe", &edits()), ["K=v=1", "K_8120FE=v=1"]);
     }
 
     #[tokio::test]

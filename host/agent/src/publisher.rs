@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use akri_cluster::{Cluster, ClusterError, ConfigurationReport, HandlerReport};
+use akri_cluster::{Cluster, ClusterError, ConfigurationReport, HandlerReport, Published};
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 /// First pause after a failure.
@@ -16,6 +16,9 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 
 /// Longest pause after failures.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// Pause until an Instance that was left to another node is looked at again.
+const LEFT: Duration = Duration::from_secs(30);
 
 /// A handle; cheap to clone.
 #[derive(Debug, Clone)]
@@ -115,17 +118,17 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 
 async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mpsc::Receiver<()>) {
     let (mut backoff, mut silent) = (FIRST_BACKOFF, None);
-    while woken.recv().await.is_some() {
+    let mut left = Left::default();
+    while left.is_due_or_woken(&mut woken).await {
+        put_back(&board, left.take_due());
         loop {
             let Board { wishes, flushes } = std::mem::take(&mut *lock(&board));
-            let failed = attempt(&*cluster, wishes, &mut silent).await;
+            let failed = attempt(&*cluster, wishes, &mut silent, &mut left).await;
             flushes.into_iter().for_each(answer);
             if failed.is_empty() {
                 break;
             }
-            for (object, wish) in failed {
-                lock(&board).wishes.entry(object).or_insert(wish); // a newer wish counts
-            }
+            put_back(&board, failed);
             if woken.is_closed() {
                 return;
             }
@@ -140,14 +143,61 @@ async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mps
     }
 }
 
+/// Puts back what is to be tried again, unless there is a newer wish.
+fn put_back(board: &Mutex<Board>, wishes: Wishes) {
+    let mut board = lock(board);
+    for (object, wish) in wishes {
+        board.wishes.entry(object).or_insert(wish);
+    }
+}
+
+/// Instances that were left to the agent of another node, which may have gone since (rule 24).
+#[derive(Debug, Default)]
+struct Left {
+    wishes: Wishes,
+    since: Option<Instant>,
+}
+
+impl Left {
+    fn add(&mut self, object: Object, wish: Wish) {
+        self.since.get_or_insert_with(Instant::now);
+        self.wishes.insert(object, wish);
+    }
+
+    /// Waits until these are due or something new is. Returns false at the end.
+    async fn is_due_or_woken(&self, woken: &mut mpsc::Receiver<()>) -> bool {
+        let due = self.since.map(|since| since + LEFT);
+        tokio::select! {
+            woken = woken.recv() => woken.is_some(),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => true,
+        }
+    }
+
+    fn take_due(&mut self) -> Wishes {
+        if self.since.is_none_or(|since| since.elapsed() < LEFT) {
+            return Wishes::new();
+        }
+        self.since = None;
+        std::mem::take(&mut self.wishes)
+    }
+}
+
 /// Tries every wish once, but none after one that got no answer: most likely the others would get none, either, and each
 /// after the whole time an answer may take. `silent` is that one; if it was the only one, the others have their turn before
 /// it the next time. Returns those that failed.
-async fn attempt(cluster: &dyn Cluster, wishes: Wishes, silent: &mut Option<Object>) -> Wishes {
+async fn attempt(cluster: &dyn Cluster, wishes: Wishes, silent: &mut Option<Object>, left: &mut Left) -> Wishes {
     let mut failed = Wishes::new();
     let mut queue = in_turn(wishes, silent.take()).into_iter();
     while let Some((object, wish)) = queue.next() {
-        let Err(error) = fulfil(cluster, &object.1, &wish).await else { continue };
+        left.wishes.remove(&object); // this one is newer
+        let error = match fulfil(cluster, &object.1, &wish).await {
+            Ok(Published::Whole) => continue,
+            Ok(Published::LeftToAnotherNode) => {
+                left.add(object, wish);
+                continue;
+            }
+            Err(error) => error,
+        };
         warn!(object = %object.1, "not published yet: {error}");
         failed.insert(object.clone(), wish);
         if matches!(error, ClusterError::Unavailable(_)) {
@@ -166,18 +216,19 @@ fn in_turn(mut wishes: Wishes, silent: Option<Object>) -> Vec<(Object, Wish)> {
     behind.into_iter().chain(wishes).chain(own).collect()
 }
 
-async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<(), ClusterError> {
-    match wish {
+async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<Published, ClusterError> {
+    let done = match wish {
         Wish::Publish(instance) => match cluster.publish(instance).await {
             Err(ClusterError::NotFound(_)) => Ok(()), // its owner is told, too, and makes it again or has let it go
-            other => other,
+            other => return other,
         },
         Wish::Delete { uid } => cluster.delete(key, uid).await,
         Wish::Report(report) => cluster.report(report).await,
         Wish::Forget => cluster.forget(key).await,
         Wish::ReportHandler(report) => cluster.report_handler(report).await,
         Wish::ForgetHandler => cluster.forget_handler(&key.name).await,
-    }
+    };
+    done.map(|()| Published::Whole)
 }
 
 fn answer(done: oneshot::Sender<()>) {

@@ -67,6 +67,15 @@ pub enum ClusterError {
     Refused(String),
 }
 
+/// What came of publishing an Instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Published {
+    /// It says what this node wants.
+    Whole,
+    /// Its capacity or properties differ, and the agent of another node has to write them (rule 24).
+    LeftToAnotherNode,
+}
+
 /// The result of creating an Instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CreateOutcome {
@@ -171,8 +180,8 @@ pub trait Cluster: Send + Sync + 'static {
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError>;
 
     /// Updates the published Instance with this node's view. The `device_usage` of a shared Instance is unchanged: only
-    /// [`Cluster::swap_usage`] writes it (rule 10).
-    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError>;
+    /// [`Cluster::patch_slots`] writes it (rule 10).
+    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError>;
 
     /// Deletes an Instance if it has this UID; succeeds if it does not exist.
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError>;

@@ -11,11 +11,13 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub use akri_grpc::unix::FileId;
+use allocatable::KeptDevices;
 use kubelet::Watcher;
 use registration::{PluginContext, Registration};
 use resource::Resource;
 use socket::Sockets;
 
+mod allocatable;
 pub mod checkpoint;
 mod convert;
 mod kubelet;
@@ -51,7 +53,12 @@ impl Plugins {
         let sockets = Arc::new(Sockets::new(kubelet_dir.join("device-plugins")));
         let watch = Watcher::start(Arc::clone(&sockets));
         Self {
-            common: Arc::new(PluginContext::new(sockets, watch, registrations)),
+            common: Arc::new(PluginContext::new(
+                sockets,
+                watch,
+                KeptDevices::new(kubelet_dir.to_owned()),
+                registrations,
+            )),
             shutdown: watch::Sender::new(false),
         }
     }

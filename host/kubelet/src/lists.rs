@@ -1,11 +1,13 @@
 //! The lists that one ListAndWatch stream sends, and their schedule.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::deviceplugin::ListAndWatchResponse;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
+use crate::allocatable::KeptDevices;
 use crate::convert;
 use crate::resource::AdvertisedDevices;
 
@@ -27,8 +29,10 @@ pub(super) struct Phase {
 }
 
 /// The ListAndWatch streams of one plugin.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Streams {
+    resource: String,
+    kept: Arc<KeptDevices>,
     /// The open streams hold its receivers.
     pub(super) phase: watch::Sender<Phase>,
     /// Notified when a stream is opened.
@@ -36,9 +40,14 @@ pub(super) struct Streams {
 }
 
 impl Streams {
+    pub(super) fn new(resource: &str, kept: Arc<KeptDevices>) -> Self {
+        Self { resource: resource.to_owned(), kept, phase: watch::Sender::default(), opened: Notify::new() }
+    }
+
     pub(super) fn open(&self, advertised: watch::Receiver<AdvertisedDevices>) -> Lists {
         self.opened.notify_one();
-        Lists::new(advertised, self.phase.subscribe())
+        let (resource, kept, phase) = (self.resource.clone(), Arc::clone(&self.kept), self.phase.subscribe());
+        Lists { advertised, phase, resource, kept, sent: None }
     }
 }
 
@@ -46,24 +55,26 @@ impl Streams {
 pub(super) struct Lists {
     advertised: watch::Receiver<AdvertisedDevices>,
     phase: watch::Receiver<Phase>,
-    sent: Option<AdvertisedDevices>,
+    resource: String,
+    kept: Arc<KeptDevices>,
+    sent: Option<Sent>,
+}
+
+/// The list that was sent last.
+struct Sent {
+    list: AdvertisedDevices,
+    at: Instant,
 }
 
 impl Lists {
-    fn new(advertised: watch::Receiver<AdvertisedDevices>, phase: watch::Receiver<Phase>) -> Self {
-        Self { advertised, phase, sent: None }
-    }
-
     /// Waits for the next list: the first at once, then one for each change, and the repetitions of rule 3. `None` ends
     /// the stream.
     pub(super) async fn next(&mut self) -> Option<ListAndWatchResponse> {
-        if self.sent.as_ref().is_some_and(|sent| sent.closed) {
-            return None;
-        }
-        if self.sent.is_none() {
-            return Some(self.current());
-        }
         loop {
+            let Some(sent) = &self.sent else { return Some(self.current()) };
+            if sent.list.closed {
+                return None;
+            }
             let phase = *self.phase.borrow_and_update();
             match phase.end {
                 Some(StreamEnd::Silent) => return None,
@@ -72,45 +83,50 @@ impl Lists {
             }
             tokio::select! {
                 changed = self.advertised.changed() => match changed {
-                    Ok(()) if self.sent.as_ref() == Some(&*self.advertised.borrow_and_update()) => {}
+                    Ok(()) if sent.list == *self.advertised.borrow_and_update() => {}
                     Ok(()) => return Some(self.current()),
                     // The resource was dropped without closing it, so the kubelet keeps its devices.
                     Err(_) => return None,
                 },
                 // Without a sender the server has ended, and this stream ends with it.
                 changed = self.phase.changed() => changed.ok()?,
-                () = repeat(phase.registered) => return Some(self.current()),
+                () = lost(phase.registered, &self.resource, &self.kept, sent) => return Some(self.current()),
             }
         }
     }
 
     fn current(&mut self) -> ListAndWatchResponse {
-        let advertised = self.advertised.borrow_and_update().clone();
-        let list = convert::list(&advertised);
-        self.sent = Some(advertised);
-        list
+        let list = self.advertised.borrow_and_update().clone();
+        self.send(list)
     }
 
     /// Returns the empty list that ends the stream.
     fn last(&mut self) -> ListAndWatchResponse {
-        let advertised = AdvertisedDevices { closed: true, ..AdvertisedDevices::default() };
-        let list = convert::list(&advertised);
-        self.sent = Some(advertised);
-        list
+        self.send(AdvertisedDevices { closed: true, ..AdvertisedDevices::default() })
+    }
+
+    fn send(&mut self, list: AdvertisedDevices) -> ListAndWatchResponse {
+        let message = convert::list(&list);
+        self.sent = Some(Sent { list, at: Instant::now() });
+        message
     }
 }
 
 /// Waits until an unchanged list must be sent again. Kubelets before late 2025 mark a new registration unhealthy if
-/// they notice the end of the old connection after it, and the devices would stay unhealthy (rule 3).
-async fn repeat(registered: Option<Instant>) {
-    match registered {
-        Some(since) => sleep_until(next_repeat(since, Instant::now())).await,
-        None => std::future::pending().await,
+/// they notice the end of the old connection after it, and the devices would stay unhealthy (rule 3). Each list makes the
+/// kubelet write its checkpoint to disk, so one that has kept the devices gets none (rule 49).
+async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, sent: &Sent) {
+    let Some(since) = registered else { return std::future::pending().await };
+    loop {
+        sleep_until(next_check(since, Instant::now())).await;
+        if !kept.include(resource, &sent.list, sent.at).await {
+            return;
+        }
     }
 }
 
 /// Returns the next time of 1 s and 10 s after the registration, then every 60 s.
-fn next_repeat(since: Instant, now: Instant) -> Instant {
+fn next_check(since: Instant, now: Instant) -> Instant {
     let after = match now.duration_since(since).as_secs() {
         0 => 1,
         1..10 => 10,
@@ -133,8 +149,15 @@ mod tests {
     fn source() -> Source {
         let advertised = watch::Sender::new(AdvertisedDevices::default());
         let phase = watch::Sender::new(Phase::default());
-        let lists = Lists::new(advertised.subscribe(), phase.subscribe());
+        let lists = lists(&advertised, &phase);
         Source { advertised, phase, lists }
+    }
+
+    /// Those for a kubelet that does not say what it has.
+    fn lists(advertised: &watch::Sender<AdvertisedDevices>, phase: &watch::Sender<Phase>) -> Lists {
+        let kept = Arc::new(KeptDevices::new("/nonexistent".into()));
+        let (advertised, phase) = (advertised.subscribe(), phase.subscribe());
+        Lists { advertised, phase, resource: "akri.sh/cam".to_owned(), kept, sent: None }
     }
 
     fn set(healthy: &[bool]) -> Vec<VirtualDevice> {
@@ -185,7 +208,7 @@ mod tests {
     async fn plugin_ends_with_an_empty_list_or_silently() {
         let mut source = source();
         source.advertised.send_modify(|a| a.devices = set(&[true]));
-        let mut other = Lists::new(source.advertised.subscribe(), source.phase.subscribe());
+        let mut other = lists(&source.advertised, &source.phase);
         other.next().await;
         source.now().await;
         source.phase.send_modify(|phase| phase.end = Some(StreamEnd::Empty));
@@ -223,7 +246,7 @@ mod tests {
             (60_001, 120_000),
         ];
         for (now, next) in cases {
-            let due = next_repeat(since, since + Duration::from_millis(now));
+            let due = next_check(since, since + Duration::from_millis(now));
             assert_eq!((due - since).as_millis(), next, "at {now} ms");
         }
     }

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use akri_grpc::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use akri_grpc::podresources::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
+use akri_grpc::podresources::{
+    AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+};
 use akri_grpc::unix::connect;
 use tokio::time::timeout;
+use tonic::transport::Channel;
 
 /// Timeout of a request. The kubelet answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,6 +51,9 @@ pub struct PodList {
     pub uses: Vec<PodUse>,
 }
 
+/// The healthy devices of each resource, whether in use or not.
+pub type Allocatable = BTreeMap<String, BTreeSet<String>>;
+
 /// The reason for a failed request. It says nothing about which devices are in use.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -73,17 +79,43 @@ pub enum Error {
 /// # Errors
 /// If there is no kubelet, or it does not answer within 5 s and 16 MiB.
 pub async fn list(kubelet_dir: &Path, prefix: &str) -> Result<PodList, Error> {
-    let socket = kubelet_dir.join("pod-resources").join("kubelet.sock");
-    let response = timeout(TIMEOUT, request_list(socket)).await.map_err(|_| Error::Timeout)??;
+    let response = timeout(TIMEOUT, request_list(kubelet_dir)).await.map_err(|_| Error::Timeout)??;
     let name = |pod: &PodResources| PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
     Ok(PodList { pods: response.pod_resources.iter().map(name).collect(), uses: uses(response, prefix) })
 }
 
-async fn request_list(socket: PathBuf) -> Result<ListPodResourcesResponse, Error> {
-    let channel = connect(&socket).await.map_err(|error| Error::Connect { socket, error })?;
-    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE);
-    let response = client.list(ListPodResourcesRequest {}).await.map_err(|status| Error::Refused(Box::new(status)))?;
+/// Returns the healthy devices of all resources, by `GetAllocatableResources` of the same API.
+///
+/// # Errors
+/// As [`list`], and if the kubelet is older than 1.23, which does not offer it.
+pub async fn allocatable(kubelet_dir: &Path) -> Result<Allocatable, Error> {
+    let devices = timeout(TIMEOUT, request_allocatable(kubelet_dir)).await.map_err(|_| Error::Timeout)??;
+    let mut all = Allocatable::new();
+    for ContainerDevices { resource_name, device_ids, .. } in devices {
+        all.entry(resource_name).or_default().extend(device_ids); // one entry for each NUMA node
+    }
+    Ok(all)
+}
+
+async fn request_list(kubelet_dir: &Path) -> Result<ListPodResourcesResponse, Error> {
+    let response = client(kubelet_dir).await?.list(ListPodResourcesRequest {}).await.map_err(refused)?;
     Ok(response.into_inner())
+}
+
+async fn request_allocatable(kubelet_dir: &Path) -> Result<Vec<ContainerDevices>, Error> {
+    let request = AllocatableResourcesRequest {};
+    let response = client(kubelet_dir).await?.get_allocatable_resources(request).await.map_err(refused)?;
+    Ok(response.into_inner().devices)
+}
+
+async fn client(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, Error> {
+    let socket = kubelet_dir.join("pod-resources").join("kubelet.sock");
+    let channel = connect(&socket).await.map_err(|error| Error::Connect { socket, error })?;
+    Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE))
+}
+
+fn refused(status: tonic::Status) -> Error {
+    Error::Refused(Box::new(status))
 }
 
 /// Returns one use for each container and resource. The kubelet groups the devices of a resource by NUMA nodes; the

@@ -14,6 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::allocatable::KeptDevices;
 use crate::kubelet::{KubeletState, KubeletWatch, SOCKET};
 use crate::lists::StreamEnd;
 use crate::resource::{AdvertisedDevices, Resource};
@@ -45,6 +46,7 @@ enum Error {
 pub(super) struct PluginContext {
     sockets: Arc<Sockets>,
     watch: KubeletWatch,
+    kept: Arc<KeptDevices>,
     pub(super) counts: watch::Sender<RegistrationCounts>,
     registrations: Counter,
     permits: Semaphore,
@@ -53,11 +55,12 @@ pub(super) struct PluginContext {
 }
 
 impl PluginContext {
-    pub(super) fn new(sockets: Arc<Sockets>, watch: KubeletWatch, registrations: Counter) -> Self {
+    pub(super) fn new(sockets: Arc<Sockets>, watch: KubeletWatch, kept: KeptDevices, registrations: Counter) -> Self {
         let counts = watch::Sender::new(RegistrationCounts::default());
         Self {
             sockets,
             watch,
+            kept: Arc::new(kept),
             counts,
             registrations,
             permits: Semaphore::new(MAX_CONCURRENT),
@@ -73,7 +76,7 @@ impl PluginContext {
         let dir = self.sockets.dir();
         let id = FileId::of_socket(&dir.join(SOCKET));
         let kubelet = connect(&dir.join(SOCKET)).await.map_err(Error::Connect)?;
-        let server = Server::start(&self.sockets, Arc::clone(resource))
+        let server = Server::start(&self.sockets, &self.kept, Arc::clone(resource))
             .map_err(|error| Error::Serve { dir: dir.to_owned(), error })?;
         let request = convert::register_request(resource.name(), server.name());
         let failed = match timeout(REGISTER, RegistrationClient::new(kubelet).register(request)).await {

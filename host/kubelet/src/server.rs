@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::allocatable::KeptDevices;
 use crate::lists::{StreamEnd, Streams};
 use crate::resource::Resource;
 use crate::service::{CALL_TIMEOUT, Service};
@@ -35,9 +36,13 @@ pub(super) struct Server {
 
 impl Server {
     /// Binds a new socket and serves the resource on it.
-    pub(super) fn start(sockets: &Arc<Sockets>, resource: Arc<dyn Resource>) -> io::Result<Self> {
+    pub(super) fn start(
+        sockets: &Arc<Sockets>,
+        kept: &Arc<KeptDevices>,
+        resource: Arc<dyn Resource>,
+    ) -> io::Result<Self> {
         let (socket, listener) = sockets.bind(resource.name())?;
-        let streams = Arc::new(Streams::default());
+        let streams = Arc::new(Streams::new(resource.name(), Arc::clone(kept)));
         let service = DevicePluginServer::new(Service { resource, streams: Arc::clone(&streams), limit: CALL_TIMEOUT })
             .max_decoding_message_size(MAX_REQUEST);
         let (stop, stopped) = oneshot::channel();

@@ -93,6 +93,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::allocatable::KeptDevices;
     use crate::resource::{AdvertisedDevices, AllocateError, ContainerResponse, Preference};
 
     /// A resource that never responds.
@@ -124,7 +125,9 @@ mod tests {
     #[tokio::test]
     async fn stuck_resource_does_not_block_the_kubelet() {
         let resource = Arc::new(Stuck(watch::Sender::new(AdvertisedDevices::default())));
-        let service = Service { resource, streams: Arc::default(), limit: Duration::from_millis(1) };
+        let kept = Arc::new(KeptDevices::new("/nonexistent".into()));
+        let streams = Streams::new("akri.sh/stuck", kept);
+        let service = Service { resource, streams: Arc::new(streams), limit: Duration::from_millis(1) };
         let allocate = service.allocate(Request::new(proto::AllocateRequest::default())).await;
         assert_eq!(allocate.unwrap_err().code(), Code::DeadlineExceeded);
         let start = service.pre_start_container(Request::new(proto::PreStartContainerRequest::default())).await;

@@ -69,10 +69,14 @@ impl ContainerEdits {
         Self { annotations, ..Self::of_device(device, properties, slot.hash) }
     }
 
-    /// Replaces mounts and device nodes by a CDI name (rule 8).
+    /// Names the CDI device that has the mounts and the device nodes: [`merge`] leaves these to it (rule 8).
     #[must_use]
     pub fn by_cdi(self, name: String) -> Self {
-        Self { mounts: Vec::new(), device_specs: Vec::new(), cdi_devices: vec![name], ..self }
+        Self { cdi_devices: vec![name], ..self }
+    }
+
+    fn is_by_cdi(&self) -> bool {
+        !self.cdi_devices.is_empty()
     }
 }
 
@@ -98,16 +102,19 @@ pub fn merge(slots: &BTreeMap<String, ContainerEdits>) -> Result<ContainerEdits,
         }
         merged.annotations.extend(edits.annotations.clone());
     }
-    let mounts: BTreeSet<&Mount> = slots.values().flat_map(|edits| &edits.mounts).collect();
-    let specs: BTreeSet<&DeviceSpec> = slots.values().flat_map(|edits| &edits.device_specs).collect();
-    let mounted = mounts.iter().map(|mount| (mount.container_path.as_str(), mount.host_path.as_str()));
-    let nodes = specs.iter().map(|spec| (spec.container_path.as_str(), spec.host_path.as_str()));
-    check_paths(mounted.chain(nodes))?;
-    merged.mounts = mounts.into_iter().cloned().collect();
-    merged.device_specs = specs.into_iter().cloned().collect();
-    let names: BTreeSet<&String> = slots.values().flat_map(|edits| &edits.cdi_devices).collect();
-    merged.cdi_devices = names.into_iter().cloned().collect();
+    let mounts = slots.values().flat_map(|edits| &edits.mounts);
+    let nodes = slots.values().flat_map(|edits| &edits.device_specs);
+    let mounted = mounts.map(|mount| (mount.container_path.as_str(), mount.host_path.as_str()));
+    check_paths(mounted.chain(nodes.map(|node| (node.container_path.as_str(), node.host_path.as_str()))))?;
+    let explicit = || slots.values().filter(|edits| !edits.is_by_cdi());
+    merged.mounts = distinct(explicit().flat_map(|edits| &edits.mounts));
+    merged.device_specs = distinct(explicit().flat_map(|edits| &edits.device_specs));
+    merged.cdi_devices = distinct(slots.values().flat_map(|edits| &edits.cdi_devices));
     Ok(merged)
+}
+
+fn distinct<'a, T: Ord + Clone + 'a>(items: impl Iterator<Item = &'a T>) -> Vec<T> {
+    items.collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
 fn check_paths<'a>(paths: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Conflict> {
@@ -162,9 +169,20 @@ mod tests {
     #[test]
     fn by_cdi_name_there_are_no_nodes_and_each_name_counts_once() {
         let edits = with_node("/dev/v", "/dev/v0").by_cdi("akri.sh/cam=8120fe".into());
-        assert!(edits.device_specs.is_empty());
         let slots = [("a".to_owned(), edits.clone()), ("b".to_owned(), edits)].into();
-        assert_eq!(merge(&slots).unwrap().cdi_devices, ["akri.sh/cam=8120fe"]);
+        let merged = merge(&slots).unwrap();
+        assert_eq!(merged.cdi_devices, ["akri.sh/cam=8120fe"]);
+        assert!(merged.device_specs.is_empty());
+    }
+
+    #[test]
+    fn devices_by_cdi_name_conflict_too() {
+        let by_cdi = |host, name: &str| with_node("/dev/v", host).by_cdi(name.to_owned());
+        let slots = [
+            ("a".to_owned(), by_cdi("/dev/v0", "akri.sh/cam=1")),
+            ("b".to_owned(), by_cdi("/dev/v1", "akri.sh/cam=2")),
+        ];
+        assert!(merge(&slots.into()).is_err());
     }
 
     #[test]

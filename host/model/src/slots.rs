@@ -154,12 +154,21 @@ pub struct SlotTable {
     /// Slots that are not free. One at or above the capacity was in use when the capacity was lowered.
     slots: BTreeMap<u32, SlotState>,
     api: ApiView,
+    /// Slots that others had of the Instance that this one takes the place of. They have not claimed them again yet.
+    reserved: BTreeSet<u32>,
 }
 
 impl SlotTable {
     /// Returns a table of free slots. Unless the journal decides, they can't be claimed before [`SlotTable::observe`].
     pub fn new(node: &str, authority: Authority, capacity: u32) -> Self {
-        Self { node: node.to_owned(), authority, capacity, slots: BTreeMap::new(), api: ApiView::Unknown }
+        Self {
+            node: node.to_owned(),
+            authority,
+            capacity,
+            slots: BTreeMap::new(),
+            api: ApiView::Unknown,
+            reserved: BTreeSet::new(),
+        }
     }
 
     /// Whether nodes share the Instance.
@@ -306,6 +315,38 @@ impl SlotTable {
         }
     }
 
+    /// What others have.
+    pub fn of_others(&self) -> BTreeMap<u32, Usage> {
+        let of_others = self.taken().filter_map(|(slot, state)| match state {
+            SlotState::Elsewhere(usage) => Some((slot, usage.clone())),
+            _ => None,
+        });
+        of_others.collect()
+    }
+
+    /// Keeps slots for those who had them when the device last had an Instance: they claim them again once they know of the
+    /// new one, which nobody may write for them (rules 43, 64).
+    pub fn reserve(&mut self, of_others: BTreeMap<u32, Usage>) {
+        for (slot, usage) in of_others {
+            if self.shared() && *self.state(slot) == SlotState::Free {
+                self.slots.insert(slot, SlotState::Elsewhere(usage));
+                self.reserved.insert(slot);
+            }
+        }
+    }
+
+    /// The slots that are kept for others.
+    pub fn reserved(&self) -> &BTreeSet<u32> {
+        &self.reserved
+    }
+
+    /// Keeps nothing for others any more: they have had time to claim it.
+    pub fn end_reservations(&mut self) {
+        for slot in std::mem::take(&mut self.reserved) {
+            self.slots.remove(&slot);
+        }
+    }
+
     /// Changes what snapshots say about the claim on a slot.
     pub fn observation_mut(&mut self, slot: u32) -> Option<&mut ClaimObservation> {
         match self.slots.get_mut(&slot)? {
@@ -331,6 +372,9 @@ impl SlotTable {
             }
             ApiView::Present(_) => {}
         }
+        if takes_the_place_of(&self.api, &before) {
+            self.reserved = self.of_others().into_keys().collect();
+        }
         let mut events = Vec::new();
         for slot in self.all_slots() {
             let shown = shown_in(&self.api, slot);
@@ -349,6 +393,8 @@ impl SlotTable {
                 self.slots.insert(slot, next);
             }
         }
+        let Self { api, reserved, .. } = self;
+        reserved.retain(|slot| shown_in(api, *slot).is_free());
         if self.authority == Authority::DamagedJournal {
             self.authority = Authority::Journal;
             self.slots.retain(|_, state| !matches!(state, SlotState::Elsewhere(_)));
@@ -388,6 +434,9 @@ impl SlotTable {
             SlotState::Claiming(claim) if shown == claim.usage => SlotState::Held(claim),
             SlotState::Claiming(claim) if shown.is_free() || is_own => SlotState::Claiming(claim),
             SlotState::Releasing(_) if is_own => SlotState::Releasing(shown),
+            SlotState::Elsewhere(usage) if shown.is_free() && self.reserved.contains(&slot) => {
+                SlotState::Elsewhere(usage)
+            }
             SlotState::Free | SlotState::Elsewhere(_) if is_own => {
                 events.push(SlotEvent::Adopted(slot));
                 SlotState::Held(claim(shown))
@@ -440,10 +489,12 @@ impl SlotTable {
         (!changes.is_empty()).then(|| SlotPatch { uid: published.uid.clone(), version, changes })
     }
 
-    /// `deviceUsage` as this node would write it: every slot below the capacity, and those in use above it (rule 9).
+    /// `deviceUsage` as this node would write it: every slot below the capacity, and those in use above it (rule 9). What
+    /// nodes share of it others write themselves (rule 64).
     pub fn to_usage(&self, instance: &str) -> BTreeMap<String, String> {
         let free = (0..self.capacity).map(|slot| (slot_name(instance, slot), String::new()));
-        let taken = self.taken().map(|(slot, state)| (slot_name(instance, slot), usage_of(state).to_string()));
+        let own = self.taken().filter(|(_, state)| !(self.shared() && matches!(state, SlotState::Elsewhere(_))));
+        let taken = own.map(|(slot, state)| (slot_name(instance, slot), usage_of(state).to_string()));
         free.chain(taken).collect()
     }
 
@@ -457,6 +508,15 @@ impl SlotTable {
         let mut list: Vec<(u32, bool)> = free.chain(taken).collect();
         list.sort_unstable();
         list
+    }
+}
+
+/// Whether the one is of another Instance than the other, of which something is known.
+fn takes_the_place_of(new: &ApiView, before: &ApiView) -> bool {
+    match (new, before) {
+        (ApiView::Present(new), ApiView::Present(before)) => new.uid != before.uid,
+        (ApiView::Present(_), ApiView::Absent) => true,
+        _ => false,
     }
 }
 

@@ -45,7 +45,7 @@ impl WatchDir {
         watched
     }
 
-    /// Waits until the directory must be read again.
+    /// Waits until the directory must be read again. It can be dropped before: the next call tells of the same change.
     pub async fn changed(&mut self) {
         if self.ensure_watcher() {
             return; // whatever happened before the new watch raised no event
@@ -54,14 +54,17 @@ impl WatchDir {
         if timeout_at(deadline, self.dirty.changed()).await.is_err() {
             return;
         }
+        self.dirty.mark_changed();
         let latest = Instant::now() + MAX_DELAY;
+        let mut known = *self.dirty.borrow();
         while Instant::now() < latest {
             sleep(DEBOUNCE).await;
-            match self.dirty.has_changed() {
-                Ok(true) => self.dirty.mark_unchanged(),
-                _ => break,
+            let before = std::mem::replace(&mut known, *self.dirty.borrow());
+            if known == before {
+                break;
             }
         }
+        self.dirty.mark_unchanged();
     }
 
     /// Watches the current directory of this name if it is not watched yet; returns whether the watch is new. A working
@@ -124,6 +127,17 @@ mod tests {
         std::fs::read_dir(directory.path()).unwrap().for_each(drop);
         std::fs::read(directory.path().join("a.yaml")).unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(500), watched.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn change_is_not_lost_with_a_call_that_is_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut watched = WatchDir::new(directory.path());
+        std::fs::write(directory.path().join("a.yaml"), "x").unwrap();
+        let mut dirty = watched.dirty.clone();
+        dirty.changed().await.unwrap();
+        assert!(tokio::time::timeout(DEBOUNCE / 2, watched.changed()).await.is_err());
+        tokio::time::timeout(Duration::from_secs(10), watched.changed()).await.unwrap();
     }
 
     #[tokio::test]

@@ -27,6 +27,8 @@ const VERSION: &str = "1.20.2";
 pub struct Installation<'a> {
     story: &'a Story,
     manifests: String,
+    /// When the first object was applied.
+    pub since: Instant,
 }
 
 impl<'a> Installation<'a> {
@@ -35,8 +37,9 @@ impl<'a> Installation<'a> {
     pub async fn new(story: &'a Story, values: &[&str]) -> Option<Self> {
         let manifests = render(&[&["createNamespace=true", "crds.upgrade=false"], values].concat())?;
         story.cluster().load_akri().unwrap();
-        let installation = Self { story, manifests };
+        let mut installation = Self { story, manifests, since: Instant::now() };
         installation.wait_until_gone().await; // what a story that failed has left may be about to go
+        installation.since = Instant::now();
         let crds = chart().join("crds/crds.yaml");
         installation.kubectl(&["apply", "--validate=false", "--filename", crds.to_str().unwrap()], "");
         installation.kubectl(&["wait", "--for=condition=established", "customresourcedefinitions", "--all"], "");

@@ -5,6 +5,7 @@
 //! The stories of a run share one cluster, each with its own namespace. The first story starts it, and it ends with the
 //! run. A cluster started by `make cluster`, or named by KUBECONFIG, is used and left running.
 
+mod brownout;
 mod certificates;
 mod cgroup;
 mod component;
@@ -19,6 +20,7 @@ mod ready;
 mod story;
 mod worker;
 
+pub use brownout::Brownout;
 pub use component::Component;
 pub use control_plane::ControlPlane;
 pub use image::{AKRI, BUSYBOX};

@@ -80,6 +80,7 @@ impl Kubelet {
 
     /// Kills it: all connections break, sockets and checkpoint remain.
     pub fn stop(&mut self) {
+        self.state.stop();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -99,6 +100,7 @@ impl Kubelet {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let guard = runtime.enter();
         registration::serve(&plugins.join("kubelet.sock"), self.options, Arc::clone(&self.state)).unwrap();
+        tokio::spawn(Arc::clone(&self.state).keep_saved());
         pod_resources::serve(&pods.join("kubelet.sock"), Arc::clone(&self.state)).unwrap();
         drop(guard);
         self.runtime = Some(runtime);
@@ -108,6 +110,14 @@ impl Kubelet {
     pub fn restart(&mut self) {
         self.stop();
         self.start_again();
+    }
+
+    /// Marks the devices of a resource unhealthy, as the late end of an old connection does.
+    pub fn forget_health(&self, resource: &str) {
+        self.state.change(|state| {
+            let view = state.view.resources.entry(resource.to_owned()).or_default();
+            view.unhealthy.append(&mut view.healthy);
+        });
     }
 
     /// Sets whether every Register is answered with an error, also across restarts.

@@ -39,6 +39,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        self.0.change(|state| state.view.allocatable_answers += 1);
         let state = self.0.lock();
         let devices = state.view.resources.iter().map(|(name, resource)| devices(name, resource.healthy.iter()));
         Ok(Response::new(AllocatableResourcesResponse { devices: devices.collect(), ..Default::default() }))

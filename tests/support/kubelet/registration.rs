@@ -69,7 +69,7 @@ impl Service {
             Authority::Path => options.unwrap_or_default(),
         };
         self.state.change(|state| state.connected(&resource, &socket, client.clone(), options));
-        self.state.save();
+        self.state.save_soon();
         tokio::spawn(self.clone().run(resource, socket, client));
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Service {
             let mut lists = lists.into_inner();
             while let Ok(Some(list)) = lists.message().await {
                 self.state.change(|state| state.listed(&resource, list));
-                self.state.save(); // as the real one does
+                self.state.save_soon();
             }
         }
         let late = self.options.late_disconnect;

@@ -44,6 +44,10 @@ pub(super) struct State {
     /// Locked during the admission of a pod.
     pub(super) admission: tokio::sync::Mutex<()>,
     checkpoint: PathBuf,
+    /// Notified when the checkpoint is older than the state.
+    outdated: Notify,
+    /// Whether the checkpoint belongs to another kubelet by now. Locked while it is written.
+    stopped: Mutex<bool>,
 }
 
 impl State {
@@ -51,9 +55,9 @@ impl State {
     pub(super) fn new(dir: &Path, refuse: bool) -> Arc<Self> {
         let checkpoint = dir.join("device-plugins").join(checkpoint::FILE);
         let inner = Inner { view: checkpoint::read(&checkpoint), refuse, ..Inner::default() };
-        let changed = Notify::new();
-        let admission = tokio::sync::Mutex::default();
-        Arc::new(Self { inner: Mutex::new(inner), changed, admission, checkpoint })
+        let (changed, outdated) = (Notify::new(), Notify::new());
+        let (admission, stopped) = (tokio::sync::Mutex::default(), Mutex::default());
+        Arc::new(Self { inner: Mutex::new(inner), changed, admission, checkpoint, outdated, stopped })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -68,7 +72,28 @@ impl State {
 
     /// Writes the checkpoint, as a real kubelet does after each admission.
     pub(super) fn save(&self) {
-        checkpoint::write(&self.checkpoint, &self.lock().view);
+        let stopped = self.stopped.lock().unwrap();
+        if !*stopped {
+            checkpoint::write(&self.checkpoint, &self.lock().view);
+        }
+    }
+
+    /// Has the checkpoint written in a moment: a real kubelet writes it for each list, but thousands in a row are one here.
+    pub(super) fn save_soon(&self) {
+        self.outdated.notify_one();
+    }
+
+    /// Writes the checkpoint whenever it is outdated.
+    pub(super) async fn keep_saved(self: Arc<Self>) {
+        loop {
+            self.outdated.notified().await;
+            self.save();
+        }
+    }
+
+    /// Leaves the checkpoint to the next kubelet.
+    pub(super) fn stop(&self) {
+        *self.stopped.lock().unwrap() = true;
     }
 }
 

@@ -148,6 +148,7 @@ impl State {
             _ => AllocateError::Unavailable(error.to_string()),
         })?;
         if claimed == Claimed::Pending {
+            published.sync.try_at_once();
             allocation.claimed.push((request.identity.clone(), request.slot, generation));
         }
         allocation.left.extend(request.moved_from.clone());
@@ -218,7 +219,7 @@ impl State {
     }
 
     fn progress(&self, allocation: &Allocation) -> Progress {
-        let late = || AllocateError::Unavailable(format!("the claim was not decided within {BUDGET:?}"));
+        let late = |who: &str| AllocateError::Unavailable(format!("{who} did not confirm the claim within {BUDGET:?}"));
         let Some(unwritten) = allocation.unwritten else {
             return Progress::Failed(AllocateError::Internal(
                 "the claim can't be recorded; see the agent's log".to_owned(),
@@ -237,7 +238,9 @@ impl State {
             }
         }
         match () {
-            () if allocation.reply.is_closed() || allocation.started.elapsed() >= BUDGET => Progress::Failed(late()),
+            () if allocation.reply.is_closed() || allocation.started.elapsed() >= BUDGET => {
+                Progress::Failed(late(if unwritten == 0 { "the API server" } else { "the journal" }))
+            }
             () if confirmed => Progress::Granted,
             () => Progress::Pending,
         }

@@ -40,6 +40,13 @@ impl Default for SyncState {
     }
 }
 
+impl SyncState {
+    /// An Allocate waits for the next step: it is not held up by failures before it.
+    pub(super) fn try_at_once(&mut self) {
+        self.retry_at = None;
+    }
+}
+
 /// A step towards agreement.
 #[derive(Debug)]
 pub(super) enum Step {

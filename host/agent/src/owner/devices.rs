@@ -21,6 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::naming::{self, BoundInstance, NamingError, PendingInstance};
 use super::published::Published;
+use super::reservations::RESERVED;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
 use crate::discovery::Outcome;
@@ -192,6 +193,7 @@ impl State {
         }
         let mut published = Published::new(entry, &self.context.node, &self.context.claims, false);
         published.resize(self.configuration.capacity);
+        published.slots.reserve(self.context.reservations.take(&self.configuration.key, &identity));
         self.published.insert(identity.clone(), published);
         self.observe(&identity, Some(&instance)).await;
         self.restore_lost(&identity);
@@ -353,6 +355,7 @@ impl State {
             }
             self.context.resource_names.release(&entry.key.name, &self.configuration);
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone());
+            self.context.reservations.keep(&self.configuration.key, &entry.identity, published.slots.of_others());
             info!(instance = %entry.key, "removed");
             let entry = published.journal_entry();
             if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {
@@ -368,6 +371,25 @@ impl State {
                 warn!(instance = %key, "{error}");
             }
         }
+    }
+
+    /// Notes when slots are no longer kept for others.
+    pub(super) fn watch_reservations(&mut self) {
+        let has_some = self.published.values().any(|published| !published.slots.reserved().is_empty());
+        self.reservations_end = has_some.then(|| self.reservations_end.unwrap_or_else(|| Instant::now() + RESERVED));
+    }
+
+    pub(super) async fn end_reservations(&mut self) {
+        self.reservations_end = None;
+        let mut ended = Vec::new();
+        for (identity, published) in &mut self.published {
+            if !published.slots.reserved().is_empty() {
+                info!(instance = %published.entry().key, slots = ?published.slots.reserved(), "nobody claimed them again");
+                published.slots.end_reservations();
+                ended.push(identity.clone());
+            }
+        }
+        self.changed(ended).await;
     }
 
     /// Ends claims without an Instance that no container uses any more.

@@ -11,6 +11,7 @@ mod naming;
 pub mod orphans;
 mod published;
 mod requests;
+pub mod reservations;
 mod resource;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,7 @@ use health::Health;
 use naming::{BoundInstance, NamingError};
 use orphans::Orphans;
 use published::Published;
+use reservations::Reservations;
 use resource::Command;
 
 /// Requests of the kubelet that wait for an owner.
@@ -72,6 +74,8 @@ pub struct Context {
     pub resource_names: ResourceNames,
     /// Slots that the kubelet's checkpoint had in use when the agent started, by name: only if the journal lost something.
     pub checkpointed: BTreeMap<String, Usage>,
+    /// Slots of other nodes whose Instances are gone.
+    pub reservations: Reservations,
     /// How many Instances change slots at once.
     pub api_writes: Semaphore,
     /// Where CDI specifications go, if anywhere.
@@ -199,6 +203,8 @@ struct State {
     /// Status writes, a fifth of one each.
     reports: Budget,
     next_report: Option<Instant>,
+    /// When slots are no longer kept for other nodes.
+    reservations_end: Option<Instant>,
 }
 
 impl State {
@@ -228,6 +234,7 @@ impl State {
             has_served: false,
             outdated: Vec::new(),
             reports: Budget::new(20 * REPORT, 1),
+            reservations_end: None,
             next_report: None,
         };
         entries.into_iter().for_each(|entry| state.take_entry(entry));
@@ -260,7 +267,7 @@ impl State {
         let end = loop {
             let (next_expiry, next_answer) = (self.next_expiry(), self.next_answer());
             let (next_naming, next_step) = (self.last.again, self.next_step_at());
-            let next_report = self.next_report;
+            let (next_report, reservations_end) = (self.next_report, self.reservations_end);
             tokio::select! {
                 end = &mut inbox.ended => break end.unwrap_or(End::Shutdown),
                 Some(command) = self.commands.recv() => self.serve(command),
@@ -288,6 +295,7 @@ impl State {
                 () = moment(next_answer) => {}
                 () = moment(next_step) => self.wake_delayed(),
                 () = moment(next_naming) => self.find_again().await,
+                () = moment(reservations_end) => self.end_reservations().await,
                 () = moment(next_report) => {}
             }
             self.after_event().await;
@@ -321,6 +329,7 @@ impl State {
     async fn after_event(&mut self) {
         self.answer_allocations().await;
         self.start_steps();
+        self.watch_reservations();
         self.whole.advertise(&self.published, false);
         let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();
         let counted = claims + self.orphans.len();

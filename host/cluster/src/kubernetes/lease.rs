@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use akri_model::names::node_hash;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const RENEWAL: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// How long it is good for.
-const GOOD_FOR_SECONDS: u32 = 180;
+const GOOD_FOR: SignedDuration = SignedDuration::from_secs(180);
 
 /// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.
 pub(super) async fn renew(client: Client, node: String) {
@@ -46,6 +46,16 @@ pub(super) async fn renew(client: Client, node: String) {
     }
 }
 
+/// Returns whether an agent runs on that node, as far as its Lease tells.
+///
+/// # Errors
+/// If the API server does not answer.
+pub(super) async fn is_held(client: &Client, node: &str) -> kube::Result<bool> {
+    let lease = Api::<Lease>::default_namespaced(client.clone()).get_opt(&lease_name(node)).await?;
+    let renewed = lease.and_then(|lease| lease.spec?.renew_time);
+    Ok(renewed.is_some_and(|renewed| Timestamp::now().duration_since(renewed.0) < GOOD_FOR))
+}
+
 /// Names of nodes can be longer than those of Leases.
 fn lease_name(node: &str) -> String {
     format!("akri-agent-{}", node_hash(node))
@@ -59,7 +69,7 @@ fn lease(name: &str, node: &str, now: Timestamp) -> Value {
             "name": name,
             "labels": {"akri.sh/lease": "agent", "app.kubernetes.io/version": env!("CARGO_PKG_VERSION")},
         },
-        "spec": {"holderIdentity": node, "leaseDurationSeconds": GOOD_FOR_SECONDS, "renewTime": format!("{now:.6}")},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": GOOD_FOR.as_secs(), "renewTime": format!("{now:.6}")},
     })
 }
 
@@ -74,6 +84,7 @@ mod tests {
         let lease: Lease = serde_json::from_value(lease(&lease_name(&node), &node, now)).unwrap();
         assert!(lease.metadata.name.unwrap().len() < 63);
         let spec = lease.spec.unwrap();
+        assert_eq!(spec.lease_duration_seconds, Some(180));
         assert_eq!((spec.holder_identity.unwrap(), spec.renew_time.unwrap().0), (node, now));
     }
 }

@@ -39,7 +39,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::{Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent};
+use crate::{
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+};
 use events::Events;
 use instances::Instances;
 use manifests::Assembler;
@@ -142,6 +144,16 @@ impl Kubernetes {
         Ok(self.instances.update(&joined))
     }
 
+    /// Whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
+    async fn is_writer(&self, published: &Instance) -> Result<bool, ClusterError> {
+        for node in patch::nodes_before(published, &self.node) {
+            if bounded(&published.key, lease::is_held(&self.client, node)).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     async fn published(&self, instance: &Instance) -> Result<Instance, ClusterError> {
         let known = match self.instances.get(&instance.key) {
             Some(known) => Some(known),
@@ -228,7 +240,7 @@ impl Cluster for Kubernetes {
         }
     }
 
-    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
+    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError> {
         let mut published = self.published(instance).await?;
         if !published.nodes.contains(&self.node) || !self.instances.is_adopted(&instance.key) {
             published = self.join(instance).await?;
@@ -236,11 +248,13 @@ impl Cluster for Kubernetes {
         if published.online != instance.online {
             self.write_online(instance).await?;
         }
-        if let Some(value) = patch::agreement(&published, instance, &self.node) {
-            let patched = bounded(&instance.key, self.json_patch(&instance.key, value)).await?;
-            self.instances.update(&patched);
+        let Some(value) = patch::agreement(&published, instance) else { return Ok(Published::Whole) };
+        if !self.is_writer(&published).await? {
+            return Ok(Published::LeftToAnotherNode);
         }
-        Ok(())
+        let patched = bounded(&instance.key, self.json_patch(&instance.key, value)).await?;
+        self.instances.update(&patched);
+        Ok(Published::Whole)
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {

@@ -71,14 +71,15 @@ fn pointer(slot: &str) -> String {
     format!("/spec/deviceUsage/{}", pointer_token(slot))
 }
 
-/// Returns the patch from the published to the wanted Instance, limited to what this node may write: everything for a
-/// local device; for a shared one, capacity and properties if it is the first node (rule 24), and no slot in use (rule
-/// 10). `None` if nothing has to change.
-pub(super) fn agreement(published: &Instance, wanted: &Instance, node: &str) -> Option<Value> {
-    let mine = !wanted.shared || published.nodes.iter().min().is_none_or(|first| first == node);
-    if !mine {
-        return None;
-    }
+/// Returns the nodes of a shared Instance that write what all have in common rather than this one, in order (rule 24).
+pub(super) fn nodes_before<'a>(published: &'a Instance, node: &str) -> BTreeSet<&'a str> {
+    let nodes = published.nodes.iter().map(String::as_str);
+    nodes.filter(|other| published.shared && *other < node).collect()
+}
+
+/// Returns the patch from the published to the wanted Instance: everything for a local device; for a shared one what all nodes
+/// have in common, which is capacity and properties, and no slot in use (rule 10). `None` if nothing has to change.
+pub(super) fn agreement(published: &Instance, wanted: &Instance) -> Option<Value> {
     let mut patch = vec![test("/metadata/uid", &wanted.uid)];
     if published.capacity != wanted.capacity {
         patch.push(test("/spec/capacity", published.capacity));
@@ -141,8 +142,8 @@ mod tests {
         }
     }
 
-    fn applied(published: &Instance, wanted: &Instance, node: &str) -> Option<Value> {
-        let operations = agreement(published, wanted, node)?;
+    fn applied(published: &Instance, wanted: &Instance) -> Option<Value> {
+        let operations = agreement(published, wanted)?;
         let object = json!({
             "metadata": {"uid": published.uid},
             "spec": {
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn unchanged_instance_needs_no_patch() {
         let one = instance(true, &["a", "b"], &[("cam-1-0", "b")]);
-        assert_eq!(agreement(&one, &one, "a"), None);
+        assert_eq!(agreement(&one, &one), None);
     }
 
     #[test]
@@ -168,8 +169,9 @@ mod tests {
         let published = instance(true, &["b", "a"], &[("cam-1-0", "b")]);
         let mut wanted = instance(true, &["b"], &[("cam-1-0", "b"), ("cam-1-1", "")]);
         wanted.properties.insert("K".into(), "v".into());
-        assert_eq!(agreement(&published, &wanted, "b"), None);
-        let spec = applied(&published, &wanted, "a").unwrap();
+        assert_eq!(nodes_before(&published, "b"), ["a"].into());
+        assert_eq!(nodes_before(&published, "a"), BTreeSet::new());
+        let spec = applied(&published, &wanted).unwrap();
         assert_eq!(spec["capacity"], 2);
         assert_eq!(spec["brokerProperties"], json!({"K": "v"}));
         assert_eq!(spec["deviceUsage"], json!({"cam-1-0": "b", "cam-1-1": ""}));
@@ -179,7 +181,7 @@ mod tests {
     fn usage_of_shared_devices_is_never_overwritten() {
         let published = instance(true, &["a"], &[("cam-1-0", "b"), ("cam-1-1", ""), ("cam-1-2", "a")]);
         let wanted = instance(true, &["a"], &[("cam-1-0", "a")]);
-        let spec = applied(&published, &wanted, "a").unwrap();
+        let spec = applied(&published, &wanted).unwrap();
         assert_eq!(spec["deviceUsage"], json!({"cam-1-0": "b", "cam-1-2": "a"}), "only the free one above goes");
     }
 
@@ -187,7 +189,7 @@ mod tests {
     fn usage_of_local_devices_is_written_by_this_node() {
         let published = instance(false, &["a"], &[("cam-1-0", "x"), ("cam-1-1", "a")]);
         let wanted = instance(false, &["a"], &[("cam-1-0", "a")]);
-        let spec = applied(&published, &wanted, "a").unwrap();
+        let spec = applied(&published, &wanted).unwrap();
         assert_eq!((&spec["capacity"], &spec["deviceUsage"]), (&json!(1), &json!({"cam-1-0": "a"})));
     }
 

@@ -19,7 +19,9 @@ use async_trait::async_trait;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use crate::{Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent};
+use crate::{
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+};
 use manifests::Watched;
 pub use manifests::{Scan, read_directory};
 use objects::Objects;
@@ -116,7 +118,7 @@ impl Cluster for Local {
         .await
     }
 
-    async fn publish(&self, instance: &Instance) -> Result<(), ClusterError> {
+    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError> {
         let mut instance = instance.clone();
         let key = instance.key.clone();
         let found = self.with(move |objects| {
@@ -133,7 +135,7 @@ impl Cluster for Local {
             }
             Ok(true)
         });
-        if found.await? { Ok(()) } else { Err(ClusterError::NotFound(key)) }
+        if found.await? { Ok(Published::Whole) } else { Err(ClusterError::NotFound(key)) }
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {

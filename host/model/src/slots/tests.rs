@@ -216,7 +216,39 @@ fn absent_instance_keeps_what_others_have() {
     table.release(1);
     table.observe(ApiView::Absent, claim);
     assert_eq!((label(table.state(0)), label(table.state(1))), ("elsewhere there".into(), "free".into()));
-    assert_eq!(table.to_usage("i"), [("i-0".into(), "there".into()), ("i-1".into(), String::new())].into());
+    assert_eq!(table.to_usage("i"), [("i-0".into(), String::new()), ("i-1".into(), String::new())].into());
+}
+
+/// A view of the Instance that takes the place of the first.
+fn successor(version: u64, used: &[(u32, Usage)]) -> ApiView {
+    match view(version, used) {
+        ApiView::Present(published) => ApiView::Present(PublishedSlots { uid: "another".into(), ..published }),
+        other => other,
+    }
+}
+
+#[test]
+fn slots_of_others_are_kept_until_they_claim_them_again() {
+    let mut table = shared(&[(0, by("there")), (1, by("away"))]);
+    table.observe(ApiView::Absent, claim);
+    table.observe(successor(1, &[]), claim);
+    assert_eq!(table.free().count(), 0, "{table:?}");
+    assert!(table.claim(0, claim(by(HERE))).is_err());
+    table.observe(successor(2, &[(0, by("there"))]), claim);
+    assert_eq!(table.reserved(), &[1].into());
+    table.observe(successor(3, &[]), claim);
+    assert_eq!(table.free().collect::<Vec<_>>(), [0], "given back");
+    table.end_reservations();
+    assert_eq!(table.free().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn slots_known_from_an_earlier_instance_are_kept() {
+    let mut table = SlotTable::new(HERE, Authority::Api, 2);
+    table.reserve([(1, by("there"))].into());
+    table.observe(successor(1, &[]), claim);
+    assert_eq!(table.free().collect::<Vec<_>>(), [0]);
+    assert_eq!(table.of_others(), [(1, by("there"))].into());
 }
 
 #[test]

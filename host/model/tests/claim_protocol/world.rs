@@ -99,6 +99,7 @@ pub(crate) enum Action {
     Snapshot(usize),
     Restart(usize),
     Recreate(usize),
+    EndReservations(usize),
     // Faults.
     Lose(usize),
     Delay(usize),
@@ -179,6 +180,9 @@ impl World {
         if *table.api() == ApiView::Absent && !self.api.exists {
             actions.push(Action::Recreate(number));
         }
+        if self.reservations_end(table) {
+            actions.push(Action::EndReservations(number));
+        }
         if self.faults > 0 {
             actions.push(Action::Crash(number));
         }
@@ -188,6 +192,22 @@ impl World {
     fn is_current(&self, node: &Node) -> bool {
         node.table.as_ref().is_some_and(|table| *table.api() == self.view() && table.unconfirmed() == 0)
             && self.network.is_empty()
+    }
+
+    /// Slots are kept for longer than it takes their users to claim them again.
+    fn reservations_end(&self, table: &SlotTable) -> bool {
+        let is_claimed = |node: &Node, slot: u32| {
+            let is_known = match &node.table {
+                Some(table) => table.claims().any(|(claimed, _)| claimed == slot),
+                None => node.journal.get(&slot).is_some_and(|claim| claim.state != ClaimState::Releasing),
+            };
+            is_known || node.kubelet[slot as usize] != Container::None
+        };
+        let has_user = |slot: &u32| {
+            let others = self.nodes.iter().zip(NODES).filter(|(_, name)| table.of_others()[slot].node() == Some(name));
+            others.into_iter().any(|(node, _)| is_claimed(node, *slot))
+        };
+        !table.reserved().is_empty() && !table.reserved().iter().any(has_user)
     }
 
     fn is_granted(&self, number: usize) -> bool {
@@ -219,6 +239,7 @@ impl World {
             Action::Snapshot(node) => self.snapshot(node),
             Action::Restart(node) => self.restart(node),
             Action::Recreate(node) => self.recreate(node),
+            Action::EndReservations(node) => self.nodes[node].table.as_mut().unwrap().end_reservations(),
             Action::Lose(index) => self.lose(index),
             Action::Delay(index) => self.delay(index),
             Action::Crash(node) => self.crash(node),
@@ -358,7 +379,7 @@ impl World {
         node.table = Some(table);
     }
 
-    /// A node makes the Instance of a device again that somebody deleted, with everything it knows of its slots.
+    /// A node makes the Instance of a device again that somebody deleted, with its own claims.
     fn recreate(&mut self, number: usize) {
         let table = self.nodes[number].table.as_ref().unwrap();
         let usage = table.to_usage("i").into_iter();
@@ -417,7 +438,7 @@ impl World {
         for node in &self.nodes {
             (node.table.is_some(), node.waiting, &node.allocate, &node.kubelet, node.allocates).hash(hasher);
             if let Some(table) = &node.table {
-                table.taken().collect::<Vec<_>>().hash(hasher);
+                (table.taken().collect::<Vec<_>>(), table.reserved()).hash(hasher);
                 ranks.hash_view(table.api(), hasher);
             }
             for claims in [Some(&node.journal), node.writing.as_ref()] {
@@ -511,10 +532,9 @@ impl World {
     fn calm_actions(&self) -> Vec<Action> {
         let mut actions = vec![Action::Deliver(0)];
         for node in 0..NODES.len() {
-            use Action::{JournalWritten, Recreate, Restart, Send, Snapshot, TimedOut, Watch};
-            actions.extend(
-                [Restart, JournalWritten, TimedOut, Watch, Recreate, Send, Snapshot].map(|action| action(node)),
-            );
+            use Action::{EndReservations, JournalWritten, Recreate, Restart, Send, Snapshot, TimedOut, Watch};
+            let steps = [Restart, JournalWritten, TimedOut, Watch, Recreate, Send, Snapshot, EndReservations];
+            actions.extend(steps.map(|action| action(node)));
         }
         actions
     }
@@ -531,6 +551,7 @@ impl World {
             Action::Send(node) => {
                 !self.nodes[node].waiting && up(node).is_some_and(|table| table.next_step().is_some())
             }
+            Action::EndReservations(node) => up(node).is_some_and(|table| self.reservations_end(table)),
             Action::Snapshot(node) => {
                 self.nodes[node].allocate.is_none() && up(node).is_some_and(|table| table.claims().count() > 0)
             }

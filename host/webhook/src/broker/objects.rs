@@ -1,18 +1,16 @@
-//! The objects that the controller will create for a Configuration, as far as they can be known before a device is found.
+//! The objects that the controller will create for a Configuration, for an Instance that stands for any.
 
 use akri_api::Configuration;
-use akri_model::names::RESOURCE_PREFIX;
+use akri_model::broker::{self, CONFIGURATION_LABEL, INSTANCE_LABEL, Manifest, Owner, Target};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, TypeMeta};
 use kube::core::{ApiResource, ObjectMeta};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-/// What stands for the resource of the device in the resource lists of a broker.
-const PLACEHOLDER: &str = "{{PLACEHOLDER}}";
-/// Lists of containers in a PodSpec.
-const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+/// A node that stands for any.
+const NODE: &str = "node";
 
 /// An object to try.
 #[derive(Debug, Clone)]
@@ -26,10 +24,12 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    fn new<K: kube::Resource<DynamicType = ()>>(field: &'static str, spec: &Map<String, Value>) -> Self {
-        Self { field, resource: ApiResource::erase::<K>(&()), spec: Value::Object(spec.clone()) }
+    fn new<K: kube::Resource<DynamicType = ()>>(field: &'static str, (mut object, _): (Value, String)) -> Self {
+        let spec = object.get_mut("spec").map(Value::take).unwrap_or_default();
+        Self { field, resource: ApiResource::erase::<K>(&()), spec }
     }
 
+    /// It gets a name of its own: the one of the real object may be taken.
     pub(super) fn object(&self) -> DynamicObject {
         let metadata = ObjectMeta { generate_name: Some("akri-dry-run-".to_owned()), ..ObjectMeta::default() };
         let types = TypeMeta { api_version: self.resource.api_version.clone(), kind: self.resource.kind.clone() };
@@ -47,41 +47,28 @@ impl Expected {
 
 /// What the Configuration makes the controller create.
 pub(super) fn expected(configuration: &Configuration) -> Vec<Expected> {
-    let spec = &configuration.spec;
-    let resource = format!("{RESOURCE_PREFIX}{}", configuration.name_any());
-    let broker = spec.broker_spec.clone().unwrap_or_default();
-    let pod = broker.broker_pod_spec.as_ref().map(|pod| Expected::new::<Pod>("spec.brokerSpec.brokerPodSpec", pod));
-    let job = broker.broker_job_spec.as_ref().map(|job| Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", job));
-    let service = |field, service: &Option<Map<String, Value>>| {
-        service.as_ref().map(|service| Expected::new::<Service>(field, service))
+    let (spec, name) = (&configuration.spec, configuration.name_any());
+    let (namespace, instance) = (configuration.namespace().unwrap_or_default(), format!("{name}-000000"));
+    let target = Target { namespace: &namespace, name: &instance, uid: "", configuration: &name, shared: true };
+    let of_configuration = Owner { kind: "Configuration", name: &name, uid: "" };
+    let service = |field, label, owner, service: &Option<Manifest>| {
+        let object = service.as_ref().map(|spec| broker::service(&name, &namespace, owner, label, spec));
+        object.map(|object| Expected::new::<Service>(field, object))
     };
+    let brokers = spec.broker_spec.clone().unwrap_or_default();
+    let pod = brokers
+        .broker_pod_spec
+        .map(|pod| Expected::new::<Pod>("spec.brokerSpec.brokerPodSpec", broker::pod(&target, &pod, NODE, 0)));
+    let job = brokers
+        .broker_job_spec
+        .map(|job| Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", broker::job(&target, &job, &instance)));
+    let of_instance = (INSTANCE_LABEL, instance.as_str());
+    let of_all = (CONFIGURATION_LABEL, name.as_str());
     let services = [
-        service("spec.instanceServiceSpec", &spec.instance_service_spec),
-        service("spec.configurationServiceSpec", &spec.configuration_service_spec),
+        service("spec.instanceServiceSpec", of_instance, target.owner(), &spec.instance_service_spec),
+        service("spec.configurationServiceSpec", of_all, of_configuration, &spec.configuration_service_spec),
     ];
-    let mut found: Vec<Expected> = [pod, job].into_iter().chain(services).flatten().collect();
-    for Expected { spec, .. } in &mut found {
-        replace_placeholder(spec, &resource);
-        if let Some(template) = spec.pointer_mut("/template/spec") {
-            replace_placeholder(template, &resource);
-        }
-    }
-    found
-}
-
-/// Puts a resource of this Configuration in the place of the placeholder: its own name serves, since no device is known yet.
-fn replace_placeholder(pod: &mut Value, resource: &str) {
-    for list in CONTAINERS {
-        for container in pod.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            for field in ["limits", "requests"] {
-                let quantities = container.get_mut("resources").and_then(|resources| resources.get_mut(field));
-                let Some(quantities) = quantities.and_then(Value::as_object_mut) else { continue };
-                if let Some(quantity) = quantities.remove(PLACEHOLDER) {
-                    quantities.insert(resource.to_owned(), quantity);
-                }
-            }
-        }
-    }
+    [pod, job].into_iter().chain(services).flatten().collect()
 }
 
 /// The Secrets that a broker's containers would get, each with the field that names it.
@@ -140,14 +127,17 @@ mod tests {
     }
 
     #[test]
-    fn the_placeholder_becomes_a_resource_with_its_quantity() {
-        let container =
-            |resource: &str| json!({"resources": {"limits": {resource: "2"}, "requests": {resource: "2", "cpu": 1}}});
-        let pod = |resource: &str| json!({"containers": [container(resource)], "initContainers": [container(resource), {}, 7]});
-        let found = expected(&configuration(json!({"brokerPodSpec": pod(PLACEHOLDER)})));
-        assert_eq!(found[0].spec, pod("akri.sh/cam"));
-        let job = |resource: &str| json!({"template": {"spec": pod(resource)}});
-        assert_eq!(expected(&configuration(json!({"brokerJobSpec": job(PLACEHOLDER)})))[0].spec, job("akri.sh/cam"));
+    fn brokers_ask_for_a_device_as_the_controllers_do() {
+        let pod = json!({"containers": [{"name": "b", "resources": {"limits": {"{{PLACEHOLDER}}": "2"}}}]});
+        let limit = |found: &[Expected], spec: &str| {
+            let path = format!("{spec}/containers/0/resources/limits/akri.sh~1cam-000000");
+            found[0].spec.pointer(&path).cloned()
+        };
+        let found = expected(&configuration(json!({"brokerPodSpec": pod})));
+        assert_eq!(limit(&found, ""), Some(json!("2")));
+        assert!(found[0].spec.pointer("/affinity/nodeAffinity").is_some(), "{:?}", found[0].spec);
+        let found = expected(&configuration(json!({"brokerJobSpec": {"template": {"spec": pod}}})));
+        assert_eq!(limit(&found, "/template/spec"), Some(json!("2")));
     }
 
     #[test]
