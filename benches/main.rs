@@ -2,6 +2,7 @@
 //! `cargo bench --bench numbers -- round`.
 
 mod allocate;
+mod brokers;
 mod cluster;
 mod enumerate;
 mod hostile;
@@ -21,7 +22,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "load",
     "round",
     "remote",
@@ -35,6 +36,7 @@ const NAMES: [&str; 14] = [
     "restart",
     "onvif",
     "cluster",
+    "brokers",
     "install",
 ];
 
@@ -67,6 +69,7 @@ async fn measured(name: &str) -> Table {
         "reclaim" => reclaim::measure().await,
         "onvif" => onvif::measure().await,
         "cluster" => cluster::measure().await,
+        "brokers" => brokers::measure().await,
         "install" => install::measure().await,
         _ => restart::measure().await,
     }

@@ -9,9 +9,10 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 11] = [
+const HOST: [&str; 12] = [
     "akri-model",
     "akri-grpc",
+    "akri-http",
     "akri-api",
     "akri-node",
     "akri-sandbox",
@@ -24,9 +25,10 @@ const HOST: [&str; 11] = [
 ];
 
 /// What our crates may know of each other. One that is not here may not be in the workspace.
-const MAY_KNOW: [(&str, &[&str]); 15] = [
+const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
+    ("akri-http", &[]),
     ("akri-api", &["akri-model"]),
     ("akri-node", &["akri-model"]),
     ("akri-sandbox", &["akri-model"]),
@@ -35,9 +37,18 @@ const MAY_KNOW: [(&str, &[&str]); 15] = [
     ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),
     (
         "akri-agent",
-        &["akri-model", "akri-api", "akri-node", "akri-sandbox", "akri-kubelet", "akri-remote", "akri-cluster"],
+        &[
+            "akri-model",
+            "akri-api",
+            "akri-http",
+            "akri-node",
+            "akri-sandbox",
+            "akri-kubelet",
+            "akri-remote",
+            "akri-cluster",
+        ],
     ),
-    ("akri-controller", &["akri-model", "akri-api"]),
+    ("akri-controller", &["akri-model", "akri-api", "akri-http"]),
     ("akri-webhook", &["akri-model", "akri-api", "akri-sandbox"]),
     ("akri", &HOST),
     ("remote-handler", &[]),

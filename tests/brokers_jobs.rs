@@ -2,6 +2,7 @@
 
 use akri_api::Instance;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -63,6 +64,25 @@ async fn job_that_was_deleted_is_not_run_again() {
     site.wait_for_instance_condition("cam-000001", "True", "JobDeleted").await;
     site.kill_controller();
     site.controller = Some(site.start_controller());
+    wait_for_another(&site, "000002").await;
+    assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
+}
+
+#[tokio::test]
+async fn finished_job_that_its_ttl_deletes_is_not_run_again() {
+    let Some(mut site) = Brokers::begin("job-ttl").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", job_broker("update:1")).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
+    wait_for_record(&site, "cam-000001").await;
+    let pods = async || site.list::<Pod>().await;
+    let pod = wait_for("the Job's Pod", pods, |pods| pods.len() == 1).await.remove(0);
+    site.set_status(&pod.name_any(), json!({"phase": "Succeeded"})).await;
+    let finished = async || site.get::<Job>("cam-000001-1-job").await.unwrap().status.unwrap_or_default();
+    wait_for("a Job that has succeeded", finished, |status| status.succeeded == Some(1)).await;
+    site.delete::<Job>("cam-000001-1-job").await; // as the TTL controller of Kubernetes 1.21 and newer does
+    site.wait_for_instance_condition("cam-000001", "True", "JobDeleted").await;
     wait_for_another(&site, "000002").await;
     assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
 }

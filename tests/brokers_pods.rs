@@ -1,9 +1,9 @@
 //! Pod brokers on a real API server (rules 38, 51 to 54, 62): where they run, what they ask for, and what follows their end.
 
 use akri_api::{Configuration, Instance};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
-use kube::api::PostParams;
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::support::brokers::{Brokers, is_going, names_of, pod_broker};
@@ -264,6 +264,29 @@ async fn node_that_is_deleted_loses_its_broker_alone() {
     site.wait_for_names::<Pod>(&[&a]).await;
     let left = site.get::<Instance>("cam-000001").await.unwrap();
     assert_eq!(left.spec.nodes, [nodes[0].clone()]);
+}
+
+#[tokio::test]
+async fn node_that_is_not_ready_keeps_its_broker() {
+    let Some(mut site) = Brokers::begin("not-ready").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({}))).await;
+    site.instance(&cam, "000001", &[&node]).await;
+    let pod = site.wait_for_pods(1).await.remove(0);
+    site.run(&pod.name_any()).await;
+    site.wait_for_configuration_condition("cam", "True", "Running").await;
+    let before = site.get::<Instance>("cam-000001").await.unwrap();
+    let not_ready = json!({
+        "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status.",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let patch = Patch::Merge(json!({"status": {"conditions": [not_ready]}}));
+    let nodes: Api<Node> = Api::all(site.story.client());
+    nodes.patch_status(&node, &PatchParams::default(), &patch).await.unwrap();
+    site.instance(&cam, "000002", &[]).await;
+    site.wait_for_instance_condition("cam-000002", "True", "NoNodes").await;
+    assert_eq!(site.get::<Pod>(&pod.name_any()).await.unwrap().uid(), pod.uid());
+    assert_eq!(site.get::<Instance>("cam-000001").await.unwrap().spec, before.spec);
 }
 
 #[tokio::test]

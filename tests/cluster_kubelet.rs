@@ -117,6 +117,35 @@ async fn pod_gets_the_device_and_its_properties_alone() {
 }
 
 #[tokio::test]
+async fn container_reports_what_the_agent_may_publish() {
+    let Some(story) = Story::begin_on_machines("reports").await else { return };
+    let edge = Edge::new(&story);
+    let details = "      descriptions:\n      - one\n";
+    edge.node.write_configuration("reports-echo", "debugEcho", details, "  capacity: 1\n  brokerInfo: true\n");
+    let agent = edge.start();
+    let echo = edge.found("reports-echo", 1).await;
+    // A character device of this number is a watchdog, which would restart the machine if it were opened and closed.
+    let script = "cd $AKRI_BROKER_INFO_DIR && mkfifo fifo && mknod watchdog c 10 130 && ln -s /etc/passwd link && \
+                  echo 2.1 >.firmware && chown 1000 .firmware && mv .firmware firmware && echo reported";
+    edge.run("update", &[&resource_of(&echo)], script).await;
+    story.wait_for_log("update", "reported").await;
+    let files = |instance: &Instance| {
+        let infos = instance.status.as_ref().map(|status| status.broker_info.clone()).unwrap_or_default();
+        infos.into_values().flatten().collect::<Vec<_>>()
+    };
+    let expected = [("firmware".to_owned(), "2.1\n".to_owned())];
+    let shown = edge.node.wait_for_instance(name_of(&echo), "the firmware", |i| files(i) == expected).await;
+    agent.wait_for_log("'fifo' is not a regular file; 'link' is not a regular file; 'watchdog' is not").await;
+    let slot = format!("{}-0", name_of(&echo));
+    agent.sees_in_use(std::slice::from_ref(&slot)).await;
+    story.delete_pod("update").await;
+    let ended = edge.node.wait_for_instance(name_of(&shown), "a free slot", |i| usage(i) == [(&*slot, "")]).await;
+    assert_eq!(files(&ended), expected);
+    let left = || fs::read_dir(edge.node.path("state/broker-info")).unwrap().count();
+    node::wait_for("no directory", left, |count| *count == 0).await;
+}
+
+#[tokio::test]
 async fn pods_run_up_to_the_number_of_slots() {
     let Some(story) = Story::begin_on_machines("slots").await else { return };
     let edge = Edge::new(&story);

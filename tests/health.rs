@@ -1,8 +1,13 @@
-//! What the agent says of itself over HTTP: that it lives, that it is ready, and what it has counted.
+//! What the agent and the controller serve over HTTP: whether they live, whether they are ready, and what they have counted.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use k8s_openapi::api::core::v1::Event;
+use serde_json::json;
+
+use crate::support::brokers::{Brokers, pod_broker, start_controller};
+use crate::support::cluster::wait_for as wait_for_cluster;
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, wait_for};
 
@@ -17,6 +22,36 @@ fn get(address: SocketAddr, path: &str) -> (String, String) {
     let answer: String = ask().unwrap_or_default();
     let (status, rest) = answer.split_once("\r\n").unwrap_or_default();
     (status.to_owned(), rest.to_owned())
+}
+
+#[tokio::test]
+async fn controller_serves_health_and_metrics() {
+    let Some(mut site) = Brokers::begin_without_controller("served").await else { return };
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let namespace = site.namespace().to_owned();
+    let flags = ["--namespace", &namespace, "--listen", &address.to_string()];
+    site.controller = Some(start_controller(&site.story.kubeconfig(), &flags, &namespace));
+    let is_ok = |(status, _): &(String, String)| status == "HTTP/1.1 200 OK";
+    wait_for("life", || get(address, "/healthz"), is_ok).await;
+    wait_for("readiness", || get(address, "/readyz"), is_ok).await;
+    let node = site.node("a").await;
+    let cam = site.configure("cam", pod_broker(json!({"imagePullPolicy": "Sometimes"}))).await;
+    let made = site.instance(&cam, "000001", &[&node]).await;
+    site.wait_for_instance_condition("cam-000001", "False", "Refused").await;
+    for line in [
+        r#"akri_controller_reconciles_total{kind="Configuration",result="Succeeded"} "#,
+        r#"akri_controller_reconciles_total{kind="Instance",result="Failed"} "#,
+        "akri_controller_reconcile_duration_seconds_count ",
+        "akri_controller_queue_length ",
+        "akri_controller_leads 1",
+    ] {
+        let has_line = |(_, body): &(String, String)| body.lines().any(|expected| expected.starts_with(line));
+        wait_for(line, || get(address, "/metrics"), has_line).await;
+    }
+    let events = async || site.list::<Event>().await;
+    let refused =
+        |event: &Event| event.reason.as_deref() == Some("Refused") && event.involved_object.uid == made.metadata.uid;
+    wait_for_cluster("the event", events, |events| events.iter().any(refused)).await;
 }
 
 #[tokio::test]

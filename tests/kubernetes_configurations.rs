@@ -1,6 +1,10 @@
 //! Configurations on a real API server: what is wrong with them, and what an edit does (rules 29, 32 to 34).
 
-use akri_api::{Configuration, ConfigurationStatus, Instance};
+use std::collections::BTreeMap;
+
+use akri_api::condition::{self, Condition, NodeProblem};
+use akri_api::{Configuration, ConfigurationStatus, DiscoveryHandler, Instance};
+use kube::api::DeleteParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -26,6 +30,33 @@ async fn node_problem_is_in_the_status_until_fixed() {
     let counted = async || site.configurations().get(site.name()).await.unwrap().status.unwrap();
     let status = wait_for("one Instance", counted, |status| status.instances == 1).await;
     assert!(status.nodes.is_empty() && status.observed_generation == Some(3), "{status:?}");
+}
+
+#[tokio::test]
+async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
+    let Some(site) = Site::begin("handlers").await else { return };
+    let name = format!("{}-handler", site.name());
+    site.handle(&name, json!({"component": {"file": "missing.wasm"}})).await;
+    let api: Api<DiscoveryHandler> = Api::all(site.story.client());
+    let ready = async || {
+        let status = api.get(&name).await.unwrap().status.unwrap_or_default();
+        (condition::find(&status.conditions, "Ready").cloned(), status.nodes)
+    };
+    let is = |status: &'static str| {
+        move |(ready, _): &(Option<Condition>, BTreeMap<String, NodeProblem>)| {
+            ready.as_ref().is_some_and(|ready| ready.status == status)
+        }
+    };
+    let a = site.add("node-a");
+    let (refused, nodes) = wait_for("a handler without a file", ready, is("False")).await;
+    let message = refused.unwrap().message;
+    assert!(message.starts_with("node-a: ") && message.contains("missing.wasm"), "{message}");
+    assert_eq!(nodes.keys().collect::<Vec<_>>(), ["node-a"]);
+    site.handle(&name, json!({"component": {"file": "udev.wasm"}})).await;
+    let (_, nodes) = wait_for("a handler that runs", ready, is("True")).await;
+    assert!(nodes.is_empty(), "{nodes:?}");
+    drop(a);
+    api.delete(&name, &DeleteParams::default()).await.unwrap(); // it is the whole cluster's
 }
 
 #[tokio::test]

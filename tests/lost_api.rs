@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use akri_agent::broker_info::BrokerInfo;
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::Registry;
 use akri_agent::discovery::sources::Providers;
@@ -92,6 +93,7 @@ impl Site {
             reservations: akri_agent::owner::reservations::Reservations::default(),
             api_writes: Semaphore::new(8),
             cdi: None,
+            broker_info: BrokerInfo::open(&self.node.path("state"), &self.node.path("state")).unwrap(),
             metrics: Metrics::default(),
             readiness: Default::default(),
             naming: Semaphore::new(8),

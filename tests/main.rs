@@ -3,9 +3,12 @@
 
 mod architecture;
 mod bad_input;
+mod broker_info;
 mod brokers_controllers;
+mod brokers_devices;
 mod brokers_jobs;
 mod brokers_pods;
+mod brokers_refused;
 mod brokers_rollout;
 mod brokers_services;
 mod cdi;

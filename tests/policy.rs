@@ -263,7 +263,7 @@ fn an_agent_says_only_what_its_node_has_to_say() {
         |nodes: Value, conditions: Value| json!({"spec": {}, "status": {"nodes": nodes, "conditions": conditions}});
     let conditions = json!([{"type": "Online", "status": "True"}]);
     let old = object(json!({"node-a": problem("A"), "node-b": problem("B")}), conditions.clone());
-    for kind in ["configurations", "instances"] {
+    for kind in ["configurations", "discoveryhandlers", "instances"] {
         let policy = Policy::named(&format!("akri-agent-{kind}-status"));
         let write = |new: &Value| policy.denials(&request("node-a", "UPDATE"), &old, new).unwrap();
         for nodes in [json!({"node-a": problem("C"), "node-b": problem("B")}), json!({"node-b": problem("B")})] {

@@ -1,5 +1,6 @@
 //! A cluster with simulated faults.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -7,6 +8,7 @@ use akri_cluster::local::Local;
 use akri_cluster::{
     Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
 };
+use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
@@ -115,6 +117,16 @@ impl Cluster for Line {
         self.check()?;
         let _turn = self.slow.read().await;
         self.through(self.to.patch_slots(key, patch).await)
+    }
+
+    async fn publish_broker_info(
+        &self,
+        key: &Key,
+        uid: &str,
+        infos: &BTreeMap<u32, Files>,
+    ) -> Result<BTreeSet<u32>, ClusterError> {
+        self.check()?;
+        self.through(self.to.publish_broker_info(key, uid, infos).await)
     }
 
     fn record_event(&self, event: ObjectEvent) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
 use akri_cluster::{Cluster, ConfigurationReport, Manifests, ReportedCondition};
+use akri_http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
@@ -24,12 +25,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
 
+use crate::broker_info::{BrokerInfo, BrokerInfoError};
 use crate::cdi::Cdi;
 use crate::discovery::handler_reports::Reporter;
 use crate::discovery::properties::Properties;
 use crate::discovery::registry::{Handlers, Registry};
 use crate::discovery::sources::Providers;
-use crate::http_server::Server;
 use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
@@ -64,6 +65,8 @@ pub struct Settings {
     pub kubelet_dir: PathBuf,
     /// Directory of the journal, Instances and compiled components. CreateOutcome if needed, with access for this user only.
     pub state_dir: PathBuf,
+    /// The same directory as the node knows it, which is another path if the agent runs in a container.
+    pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,
     /// Settings of remote discovery handlers.
@@ -101,6 +104,9 @@ pub enum AgentError {
     /// The journal can't be opened.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The directories for what brokers report can't be opened.
+    #[error(transparent)]
+    BrokerInfo(#[from] BrokerInfoError),
     /// The local object store can't be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -126,7 +132,9 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         () = &mut stop => return Ok(()),
     };
     let (journal, entries) = Journal::open(&settings.state_dir)?;
-    let claims = Arc::new(ClaimTracker::new(last_generation(&entries)));
+    let broker_info = BrokerInfo::open(&settings.state_dir, &settings.host_state_dir)?;
+    let last_generation = last_generation(&entries).max(broker_info.last_generation()?);
+    let claims = Arc::new(ClaimTracker::new(last_generation));
     let poller = PodResourcesPoller::start(&settings.kubelet_dir, Arc::clone(&claims), settings.polling.clone());
     let checkpointed = if journal.lost_something() { checkpointed(&settings).await } else { BTreeMap::new() };
     let (cluster, components) = open(&settings).await?;
@@ -146,10 +154,12 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         reservations: Reservations::default(),
         api_writes: Semaphore::new(API_WRITES),
         cdi: settings.cdi.clone(),
+        broker_info,
         naming: Semaphore::new(MAX_CONCURRENT_CREATES),
         metrics,
         readiness: readiness.clone(),
     });
+    let _reporting = context.broker_info.start(Arc::clone(&cluster), context.journal.clone());
     let listener = Listener::start(&settings.udev_data);
     let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
     readiness.observe(Sources {
@@ -211,7 +221,13 @@ fn is_local(settings: &Settings) -> bool {
 
 async fn listen(settings: &Settings, metrics: &Metrics, readiness: &Readiness) -> Result<Option<Server>, AgentError> {
     let Some(address) = settings.listen else { return Ok(None) };
-    let server = Server::start(address, metrics.clone(), readiness.clone()).await;
+    let (metrics, measured, missing) = (metrics.clone(), readiness.clone(), readiness.clone());
+    let encode = move || {
+        measured.measure(&metrics);
+        metrics.encode()
+    };
+    let pages = Pages { metrics: Arc::new(encode), missing: Arc::new(move || missing.missing()) };
+    let server = Server::start(address, pages).await;
     server.map(Some).map_err(|reason| AgentError::Listen { address, reason })
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_model::claim::Entry;
@@ -82,9 +83,40 @@ type Request = (Record, oneshot::Sender<Result<(), String>>);
 pub struct Journal {
     writes: mpsc::Sender<Request>,
     failure: watch::Receiver<Option<String>>,
+    live: Live,
     damaged: bool,
     /// There was none.
     new: bool,
+}
+
+/// The last line of each Instance.
+#[derive(Debug, Clone, Default)]
+struct Live(Arc<Mutex<Lines>>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    by_key: BTreeMap<Key, String>,
+    /// Bytes of all.
+    bytes: usize,
+}
+
+impl Live {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lines {
+    fn insert(&mut self, key: Key, line: String) {
+        self.remove(&key);
+        self.bytes += line.len();
+        self.by_key.insert(key, line);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let before = self.by_key.remove(key);
+        self.bytes = self.bytes.saturating_sub(before.map_or(0, |before| before.len()));
+    }
 }
 
 impl Journal {
@@ -94,15 +126,24 @@ impl Journal {
         let new = !path.exists();
         let boot = boot_id();
         let (entries, damaged) = read(&path, &boot)?;
-        let live: BTreeMap<Key, String> = entries.iter().map(|(key, entry)| (key.clone(), put_line(entry))).collect();
-        let live_bytes = live.values().map(String::len).sum();
-        let mut file = LogFile { path, file: None, size: 0, live, live_bytes, boot };
+        let live = Live::default();
+        entries.iter().for_each(|(key, entry)| live.lines().insert(key.clone(), put_line(entry)));
+        let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
         file.rewrite()?;
         let (writes, requests) = mpsc::channel(QUEUE);
         let failed = watch::Sender::new(None);
         let failure = failed.subscribe();
         tokio::spawn(write_all(file, requests, failed));
-        Ok((Self { writes, failure, damaged, new }, entries))
+        Ok((Self { writes, failure, live, damaged, new }, entries))
+    }
+
+    /// Returns what it remembers of an Instance now, or will as soon as the disk has it.
+    pub fn entry(&self, key: &Key) -> Option<Entry> {
+        let line = self.live.lines().by_key.get(key).cloned()?;
+        match parse_line(line.trim_end())? {
+            Record::Put(entry) => Some(*entry),
+            Record::Remove(_) | Record::Header(_) => None,
+        }
     }
 
     /// Whether lines could not be read when it was opened, so that what it remembers may be too old.
@@ -190,10 +231,7 @@ struct LogFile {
     /// None after a failed write: half a line may be there, so the next write starts a new file.
     file: Option<File>,
     size: u64,
-    /// The last line of each Instance.
-    live: BTreeMap<Key, String>,
-    /// Bytes of those.
-    live_bytes: usize,
+    live: Live,
     boot: String,
 }
 
@@ -203,7 +241,8 @@ impl LogFile {
         for record in records {
             text += &self.apply(record);
         }
-        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > self.live_bytes as u64) {
+        let live = self.live.lines().bytes;
+        if self.file.is_none() || (self.size > COMPACT_AT && self.size / 4 > live as u64) {
             return self.rewrite();
         }
         let result = self.file.as_mut().map_or(Ok(()), |file| write_synced(file, text.as_bytes()));
@@ -219,14 +258,11 @@ impl LogFile {
         match record {
             Record::Put(entry) => {
                 let line = put_line(&entry);
-                let before = self.live.insert(entry.key, line.clone());
-                self.live_bytes =
-                    (self.live_bytes + line.len()).saturating_sub(before.map_or(0, |before| before.len()));
+                self.live.lines().insert(entry.key, line.clone());
                 line
             }
             Record::Remove(key) => {
-                let before = self.live.remove(&key);
-                self.live_bytes = self.live_bytes.saturating_sub(before.map_or(0, |before| before.len()));
+                self.live.lines().remove(&key);
                 line_of(&Record::Remove(key))
             }
             header @ Record::Header(_) => line_of(&header),
@@ -237,7 +273,8 @@ impl LogFile {
     fn rewrite(&mut self) -> Result<(), JournalError> {
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
-        let text: String = [header.as_str()].into_iter().chain(self.live.values().map(String::as_str)).collect();
+        let text: String =
+            [header.as_str()].into_iter().chain(self.live.lines().by_key.values().map(String::as_str)).collect();
         let beside = self.path.with_extension("jsonl.new");
         let replaced = File::create(&beside).and_then(|mut file| {
             write_synced(&mut file, text.as_bytes())?;
@@ -372,6 +409,8 @@ mod tests {
             journal.put(entry(name)).await.unwrap();
         }
         journal.remove(Key::new("default", "b")).await.unwrap();
+        assert_eq!(journal.entry(&Key::new("default", "a")), Some(entry("a")));
+        assert_eq!(journal.entry(&Key::new("default", "b")), None);
         let (_, entries) = Journal::open(state.path()).unwrap();
         assert_eq!(entries, [(Key::new("default", "a"), entry("a"))].into());
     }
@@ -430,8 +469,7 @@ mod tests {
             path: inner.join("gone/journal.jsonl"),
             file: None,
             size: 0,
-            live: BTreeMap::new(),
-            live_bytes: 0,
+            live: Live::default(),
             boot: "b".into(),
         };
         let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();

@@ -2,10 +2,10 @@
 //! devices to the kubelet. The numbered rules in comments are described in `docs/rules.md`.
 
 pub mod agent;
+pub mod broker_info;
 pub mod cdi;
 mod container_response;
 pub mod discovery;
-pub mod http_server;
 pub mod journal;
 pub mod lock;
 pub mod metrics;

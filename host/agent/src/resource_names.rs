@@ -94,6 +94,7 @@ mod tests {
             broker_properties: BTreeMap::new(),
             resources: Default::default(),
             offline_grace: None,
+            broker_info: false,
         }
     }
 

@@ -31,7 +31,10 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
     let source = source(args.local.clone()).await?;
     let shown = args.show.then(|| tokio::spawn(show(args.state_dir.clone())));
     let kubelet = args.cdi == CdiFor::Kubelet;
+    let state_dir = std::path::absolute(&args.state_dir).context("--state-dir")?; // compiled code is only run from a fixed place
     let settings = Settings {
+        host_state_dir: args.host_state_dir.unwrap_or_else(|| state_dir.clone()),
+        state_dir,
         cdi: args.cdi_dir.map(|directory| Cdi { directory, kubelet }),
         node: node_name(args.node_name)?,
         remote: remote(args.remote)?,
@@ -39,7 +42,6 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         listen: args.listen,
         components: args.components,
         kubelet_dir: args.kubelet_dir,
-        state_dir: std::path::absolute(&args.state_dir).context("--state-dir")?, // compiled code is only run from a fixed place
         compiler: Some(OWN_PROGRAM.into()),
         sysfs: args.host.sysfs,
         udev_data: args.host.udev_data,

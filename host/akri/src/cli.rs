@@ -91,6 +91,9 @@ pub(crate) struct ControllerArgs {
     /// agents' namespace [default: that of the pod, or of the kubeconfig's context].
     #[arg(long, value_name = "NAMESPACE", env = "AKRI_LEASE_NAMESPACE")]
     pub(crate) lease_namespace: Option<String>,
+    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:9465 [default: nowhere].
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// Flags of `akri agent`.
@@ -113,6 +116,10 @@ pub(crate) struct AgentArgs {
     /// of --handlers-dir.
     #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
     pub(crate) state_dir: PathBuf,
+    /// The path of --state-dir on the node, if the agent runs in a container that has it elsewhere. Containers get directories
+    /// in it [default: that of --state-dir].
+    #[arg(long, value_name = "DIR", env = "AKRI_HOST_STATE_DIR")]
+    pub(crate) host_state_dir: Option<PathBuf>,
     /// Write a CDI specification for each Instance into this directory, for Podman, Docker, containerd and CRI-O; they
     /// read /etc/cdi and /var/run/cdi.
     #[arg(long, value_name = "DIR", env = "AKRI_CDI_DIR")]

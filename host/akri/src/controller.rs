@@ -15,7 +15,8 @@ pub(crate) async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {
         lease_namespace: args.lease_namespace.unwrap_or_else(|| client.default_namespace().to_owned()),
         // The host name is that of the pod; two processes of one machine differ by their number.
         identity: format!("{}-{}", node_name(None)?, std::process::id()),
+        listen: args.listen,
     };
-    akri_controller::run(client, settings, stop_signal()?).await;
+    akri_controller::run(client, settings, stop_signal()?).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -63,6 +63,10 @@ pub struct ConfigurationSpec {
     /// Time that a missing device keeps its Instance, such as `5m`. Default 0s for local devices, 5m for shared ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offline_grace_period: Option<String>,
+    /// Give each container a directory for small files about its device, which are published in `status.brokerInfo` of the
+    /// Instance. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub broker_info: bool,
 }
 
 fn default_capacity() -> i64 {

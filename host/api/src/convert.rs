@@ -44,6 +44,7 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
             Resources::Both => model::Resources::Both,
         },
         offline_grace: spec.offline_grace_period.as_deref().and_then(|text| parse_duration(text).ok()),
+        broker_info: spec.broker_info,
     }
 }
 

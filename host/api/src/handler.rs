@@ -1,10 +1,13 @@
 //! The DiscoveryHandler: a component, and what it may reach. It belongs to the administrator of the cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::condition::{NodeProblem, null_is_empty};
 use crate::grants::Grants;
 use crate::limits::Limits;
 
@@ -22,6 +25,7 @@ use crate::limits::Limits;
     derive = "PartialEq",
     status = "DiscoveryHandlerStatus",
     printcolumn = r#"{"name":"Component","type":"string","jsonPath":".spec.component.file"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -58,7 +62,8 @@ pub struct ComponentRef {
     pub digest: Option<String>,
 }
 
-/// Observed state of a discovery handler on this node, component or remote.
+/// Observed state of a discovery handler. In local mode all of it is this node's; in a cluster it has only `nodes` and
+/// `conditions`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerStatus {
@@ -67,6 +72,7 @@ pub struct DiscoveryHandlerStatus {
     pub handler: Option<String>,
     /// The type of the handler.
     #[serde(default)]
+    #[schemars(extend("default" = null))]
     pub kind: HandlerKind,
     /// For a component: SHA-256 of the running one, in lower-case hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,6 +82,7 @@ pub struct DiscoveryHandlerStatus {
     pub endpoint: Option<String>,
     /// The current state.
     #[serde(default)]
+    #[schemars(extend("default" = null))]
     pub state: HandlerState,
     /// The time of the last change of the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,9 +93,13 @@ pub struct DiscoveryHandlerStatus {
     /// Number of devices last reported, for all Configurations.
     #[serde(default)]
     pub devices: i64,
+    /// What is wrong with it on single nodes. Each node writes its own, only while something is, and at most 20 do.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub nodes: BTreeMap<String, NodeProblem>,
     /// `Ready`: the handler is usable. `Accepted`: the running component is the one of this object.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use akri_model::broker_info::Files;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -80,6 +81,11 @@ pub struct InstanceStatus {
     /// Brokers of the device, if its Configuration has any. Written by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brokers: Option<BrokerCounts>,
+    /// Files that containers have written about the device, by slot and name. Each node writes those of its own slots; they stay
+    /// until the next claim of the slot.
+    #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub broker_info: BTreeMap<String, Files>,
     /// `Online`, `BrokersReady`.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

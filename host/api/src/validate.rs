@@ -17,6 +17,9 @@ use crate::duration::parse_duration;
 use crate::handler::{ComponentRef, DiscoveryHandler};
 use crate::{grants, limits};
 
+/// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
+const MAX_BROKER: usize = 256 << 10;
+
 /// Something wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
@@ -52,6 +55,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
         let message = "brokerPodSpec and brokerJobSpec exclude each other; keep one";
         errors.push(FieldError::new("/spec/brokerSpec", message));
     }
+    check_broker_sizes(spec, &mut errors);
     check_broker_resource(spec, &mut errors);
     check_broker_properties(spec.broker_properties.keys(), &mut errors);
     check_duration("/spec/offlineGracePeriod", spec.offline_grace_period.as_deref(), &mut errors);
@@ -116,6 +120,22 @@ fn check_details(details: &str, errors: &mut Vec<FieldError>) {
     if details.len() > MAX_DETAILS {
         let message = format!("has {} bytes, more than {MAX_DETAILS}", details.len());
         errors.push(FieldError::new("/spec/discoveryHandler/discoveryDetails", message));
+    }
+}
+
+fn check_broker_sizes(spec: &ConfigurationSpec, errors: &mut Vec<FieldError>) {
+    let broker = spec.broker_spec.as_ref();
+    for (field, value) in [
+        ("brokerSpec/brokerPodSpec", broker.and_then(|broker| broker.broker_pod_spec.as_ref())),
+        ("brokerSpec/brokerJobSpec", broker.and_then(|broker| broker.broker_job_spec.as_ref())),
+        ("instanceServiceSpec", spec.instance_service_spec.as_ref()),
+        ("configurationServiceSpec", spec.configuration_service_spec.as_ref()),
+    ] {
+        let bytes = value.and_then(|value| serde_json::to_string(value).ok()).map_or(0, |text| text.len());
+        if bytes > MAX_BROKER {
+            let message = format!("has {bytes} bytes, more than {MAX_BROKER}; put large data into a ConfigMap");
+            errors.push(FieldError::new(format!("/spec/{field}"), message));
+        }
     }
 }
 
@@ -266,6 +286,9 @@ mod tests {
         named(with("brokerProperties", json!({"A=B": "c"})), "/spec/brokerProperties: ");
         named(with("brokerProperties", json!({"LD_PRELOAD": "c"})), "/spec/brokerProperties: 'LD_PRELOAD' chooses");
         named(with("offlineGracePeriod", json!("soon")), "/spec/offlineGracePeriod: ");
+        let large = json!({"metadata": "x".repeat(MAX_BROKER)});
+        named(with("brokerSpec", json!({"brokerPodSpec": large})), "/spec/brokerSpec/brokerPodSpec: has 262159 bytes");
+        named(with("instanceServiceSpec", large), "/spec/instanceServiceSpec: has 262159 bytes");
         let details = json!({"discoveryHandler": {"name": "udev", "discoveryDetails": "x".repeat(MAX_DETAILS + 1)}});
         named(details, "/spec/discoveryHandler/discoveryDetails: has 262145 bytes");
         let properties = |list: Value| json!({"discoveryHandler": {"name": "udev", "discoveryProperties": list}});

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_api::{DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
+use akri_model::broker_info::Files;
 use akri_model::configuration::Configuration;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
@@ -200,6 +201,15 @@ pub trait Cluster: Send + Sync + 'static {
     /// Changes slots of a shared Instance, all of them or none (rule 10), and returns the Instance as it is then: whether the
     /// patch took effect shows in it. None if there is no such Instance.
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError>;
+
+    /// Writes what brokers of this node report of an Instance, by slot; without files, what was reported before is removed.
+    /// Returns the slots that are not this node's in the store, of which nothing was written.
+    async fn publish_broker_info(
+        &self,
+        key: &Key,
+        uid: &str,
+        infos: &BTreeMap<u32, Files>,
+    ) -> Result<BTreeSet<u32>, ClusterError>;
 
     /// Reports the state of a Configuration to users.
     async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError>;

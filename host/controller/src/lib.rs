@@ -5,7 +5,9 @@
 //! and reconcile them one by one; decisions are pure functions of `akri_model::broker`.
 
 mod agents;
+mod events;
 mod leader;
+mod metrics;
 mod node_cleanup;
 mod queue;
 mod reconcile;
@@ -18,10 +20,13 @@ mod watch;
 mod world;
 
 use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_api::{Configuration, Instance};
+use akri_api::{Configuration, DiscoveryHandler, Instance};
+use akri_http::{Pages, Server};
 use akri_model::broker::SELECTOR;
 use akri_model::retry::jitter;
 use k8s_openapi::NamespaceResourceScope;
@@ -34,16 +39,18 @@ use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
+use events::Events;
 use leader::Election;
+use metrics::Metrics;
 use node_cleanup::Nodes;
 use queue::{Queue, Work};
 use reconcile::{Context, reconcile};
 use requests::{RequestError, Requests};
 use upstream::UpstreamFinalizers;
-use views::{ConfigurationView, InstanceView, JobView, PodView, ServiceView};
+use views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView};
 use watch::{Source, follow};
 
 /// Objects that are reconciled at a time.
@@ -64,19 +71,37 @@ pub struct Settings {
     pub lease_namespace: String,
     /// The name under which it takes part in leader election; different for each process.
     pub identity: String,
+    /// Where health and metrics are served, if anywhere.
+    pub listen: Option<SocketAddr>,
+}
+
+/// The address for health and metrics can't be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {reason}; set another address with --listen")]
+pub struct ListenError {
+    address: SocketAddr,
+    reason: io::Error,
 }
 
 /// Runs until `stop` ends.
-pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) {
+///
+/// # Errors
+/// If the address for health and metrics can't be bound.
+pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ListenError> {
     let context = Arc::new(Context {
         world: world::World::default(),
         requests: Requests::new(client.clone()),
         nodes: Nodes::new(client.clone()),
         upstream: UpstreamFinalizers::default(),
+        events: Events::start(client.clone(), settings.identity.clone()),
+        metrics: Metrics::default(),
     });
     let mut tasks = JoinSet::new();
     let listed = start_watches(&client, &settings, &context, &mut tasks);
     let (leads, leading) = channel::channel(false);
+    let (ready, is_ready) = channel::channel(false);
+    let _server = listen(&settings, &context, leading.clone(), is_ready).await?;
+    tasks.spawn(say_ready(listed.clone(), ready));
     tasks.spawn(Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone()).run(leads));
     for _ in 0..WORKERS {
         tasks.spawn(work(Arc::clone(&context), leading.clone(), listed.clone()));
@@ -84,6 +109,33 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     stop.await;
     tasks.shutdown().await;
     leader::release(client, &settings.lease_namespace, &settings.identity).await;
+    Ok(())
+}
+
+/// Serves health and metrics, if wanted.
+async fn listen(
+    settings: &Settings,
+    context: &Arc<Context>,
+    leading: channel::Receiver<bool>,
+    ready: channel::Receiver<bool>,
+) -> Result<Option<Server>, ListenError> {
+    let Some(address) = settings.listen else { return Ok(None) };
+    let context = Arc::clone(context);
+    let metrics = Arc::new(move || context.metrics.encode(context.world.queue.len(), *leading.borrow()));
+    let missing = Arc::new(move || if *ready.borrow() { Vec::new() } else { vec!["starting".to_owned()] });
+    let server = Server::start(address, Pages { metrics, missing }).await;
+    server.map(Some).map_err(|reason| ListenError { address, reason })
+}
+
+/// A controller is ready once it has listed everything, whether it leads or not.
+async fn say_ready(mut listed: Vec<channel::Receiver<bool>>, ready: channel::Sender<bool>) {
+    for listed in &mut listed {
+        if listed.wait_for(|listed| *listed).await.is_err() {
+            return;
+        }
+    }
+    ready.send_replace(true);
+    std::future::pending().await // who drops the sender takes it back
 }
 
 /// Starts to follow all kinds. Returns whether each has been listed.
@@ -131,6 +183,16 @@ fn start_watches(
     let instances =
         Source { api: watches.erased::<Instance>(), what: "Instances", labels: "", read: InstanceView::read };
     watches.start(instances, |context, change| context.world.take_instances(change));
+    if settings.namespace.is_none() {
+        // They belong to no namespace, so that a controller of one leaves them to that of all.
+        let handlers = Source {
+            api: Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&())),
+            what: "DiscoveryHandlers",
+            labels: "",
+            read: |object| Some(HandlerView::read(object)),
+        };
+        watches.start(handlers, |context, change| context.world.take_handlers(change));
+    }
     watches.listed
 }
 
@@ -184,9 +246,12 @@ async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut l
             context.world.queue.done(work, Some(Duration::ZERO));
             continue;
         }
+        let started = Instant::now();
         let result = timeout(LIMIT, reconcile(&context, &work)).await;
         let late = |_| RequestError::Unavailable(format!("it took longer than {LIMIT:?}"));
-        give_back(&context.world.queue, work, result.unwrap_or_else(|elapsed| Err(late(elapsed))));
+        let result = result.unwrap_or_else(|elapsed| Err(late(elapsed)));
+        context.metrics.reconciled(&work, result.is_ok(), started.elapsed());
+        give_back(&context.world.queue, work, result);
     }
 }
 
@@ -197,6 +262,7 @@ fn give_back(queue: &Queue, work: Work, result: Result<reconcile::Again, Request
             let object = match &work {
                 Work::Configuration(key) => format!("Configuration {key}"),
                 Work::Instance(key) => format!("Instance {key}"),
+                Work::Handler(key) => format!("DiscoveryHandler {}", key.name),
             };
             let pause = queue.failed(work, jitter());
             match error {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
 use akri_model::names::{Key, Usage, node_hash};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DynamicObject};
@@ -54,7 +53,7 @@ impl Nodes {
 /// Instance of which nothing is left is deleted (rule 25).
 pub(crate) async fn remove<K>(requests: &Requests, key: &Key, gone: &BTreeSet<String>) -> Result<(), RequestError>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Resource<DynamicType = ()>,
 {
     let Some(object) = requests.get::<K>(key).await? else { return Ok(()) };
     let problems = status_operations(&object, gone);
@@ -91,7 +90,7 @@ pub(crate) fn abandoned_for(instance: &InstanceView) -> Option<Duration> {
 /// Deletes this very version of an object, and nothing that somebody made of it meanwhile.
 async fn delete_version<K>(requests: &Requests, key: &Key, object: &DynamicObject) -> Result<(), RequestError>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Resource<DynamicType = ()>,
 {
     requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await
 }

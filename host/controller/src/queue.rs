@@ -20,6 +20,8 @@ pub(crate) enum Work {
     Configuration(Key),
     /// An Instance.
     Instance(Key),
+    /// A DiscoveryHandler, whose key has no namespace.
+    Handler(Key),
 }
 
 /// The queue.
@@ -127,6 +129,11 @@ impl Queue {
         let pause = self.state().failed(work, jitter, Instant::now());
         self.changed.notify_one();
         pause
+    }
+
+    /// The number of keys that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.state().due.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -1,15 +1,12 @@
 //! Requests to the API server: each is bounded in time, and each may be repeated.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use akri_model::broker::Reason;
 use akri_model::names::Key;
-use k8s_openapi::NamespaceResourceScope;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::{Client, Error, Resource};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -48,7 +45,7 @@ impl RequestError {
     }
 }
 
-/// A client for namespaced objects of any kind.
+/// A client for objects of any kind.
 #[derive(Clone)]
 pub(crate) struct Requests {
     client: Client,
@@ -70,17 +67,22 @@ impl Requests {
         Self { client }
     }
 
+    /// An API for objects of a namespace, or for those that have none.
     fn api<K>(&self, namespace: &str) -> Api<DynamicObject>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
-        Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<K>(&()))
+        let resource = ApiResource::erase::<K>(&());
+        match namespace {
+            "" => Api::all_with(self.client.clone(), &resource),
+            namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
+        }
     }
 
     /// Creates an object, or says whose the one of its name is.
     pub(crate) async fn create<K>(&self, key: &Key, manifest: Value) -> Result<Created, RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
         let object = serde_json::from_value(manifest).map_err(|error| refused(key, &error.to_string()))?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
@@ -99,7 +101,7 @@ impl Requests {
     /// Returns an object as it is now.
     pub(crate) async fn get<K>(&self, key: &Key) -> Result<Option<DynamicObject>, RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
         bounded(self.api::<K>(&key.namespace).get_opt(&key.name)).await?.map_err(|error| failed(key, &error))
     }
@@ -107,7 +109,7 @@ impl Requests {
     /// Deletes the object of that UID, and of that version if one is given. One that is gone is fine.
     pub(crate) async fn delete<K>(&self, key: &Key, uid: &str, version: Option<String>) -> Result<(), RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: version };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
@@ -121,7 +123,7 @@ impl Requests {
     /// Changes an object by a JSON Patch. A test that fails is a conflict.
     pub(crate) async fn json_patch<K>(&self, key: &Key, operations: Value) -> Result<DynamicObject, RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
         let patch = json_patch(key, operations)?;
         let answer = bounded(self.api::<K>(&key.namespace).patch(&key.name, &params(), &patch)).await?;
@@ -131,7 +133,7 @@ impl Requests {
     /// The same for its status.
     pub(crate) async fn patch_status<K>(&self, key: &Key, operations: Value) -> Result<(), RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
         let patch = json_patch(key, operations)?;
         let answer = bounded(self.api::<K>(&key.namespace).patch_status(&key.name, &params(), &patch)).await?;
@@ -141,7 +143,7 @@ impl Requests {
     /// Applies what the controller alone says of an object, which may be made by that.
     pub(crate) async fn apply<K>(&self, key: &Key, manifest: &Value) -> Result<(), RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = ()>,
     {
         let params = PatchParams::apply(MANAGER).force();
         let answer = bounded(self.api::<K>(&key.namespace).patch(&key.name, &params, &Patch::Apply(manifest))).await?;
@@ -151,7 +153,7 @@ impl Requests {
     /// Applies the controller's part of the status of the object of that UID. One that is gone is fine.
     pub(crate) async fn apply_status<K>(&self, key: &Key, uid: &str, status: Value) -> Result<(), RequestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = ()>,
     {
         let manifest = serde_json::json!({
             "apiVersion": K::api_version(&()),

@@ -1,8 +1,8 @@
-//! Writes the controller's part of the status of Configurations and Instances: conditions and counts (rule 34), and only if
+//! Writes the controller's part of the status of Configurations, Instances and DiscoveryHandlers: conditions and counts (rule 34), and only if
 //! they say something new.
 
 use akri_api::condition::{self, Condition, Truth};
-use akri_api::{BrokerCounts, Configuration, Instance};
+use akri_api::{BrokerCounts, Configuration, DiscoveryHandler, Instance};
 use akri_model::broker::{Counts, summarize_all};
 use akri_model::instance::Online;
 use akri_model::summary::{self, DeviceCounts, Verdict};
@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::requests::{RequestError, Requests};
-use crate::views::{Broker, ConfigurationView, InstanceView};
+use crate::views::{Broker, ConfigurationView, HandlerView, InstanceView};
 use crate::world::Fleet;
 
 /// Writes the status of a Configuration.
@@ -37,6 +37,20 @@ pub(crate) async fn write_configuration(
     let mut status = json!({"observedGeneration": view.generation, "instances": count, "conditions": conditions});
     add_brokers(&mut status, brokers);
     requests.apply_status::<Configuration>(&view.key, &view.uid, status).await
+}
+
+/// Writes the status of a DiscoveryHandler.
+pub(crate) async fn write_handler(
+    requests: &Requests,
+    view: &HandlerView,
+    has_agent: bool,
+) -> Result<(), RequestError> {
+    let conditions = conditions(&view.conditions, &summary::handler(&view.problems, has_agent));
+    if view.conditions == conditions {
+        return Ok(());
+    }
+    let status = json!({"conditions": conditions});
+    requests.apply_status::<DiscoveryHandler>(&view.key, &view.uid, status).await
 }
 
 /// What is said of the brokers of an Instance.

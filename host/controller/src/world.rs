@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::agents::Agents;
 use crate::queue::{Queue, Work};
 use crate::store::{Changed, Store};
-use crate::views::{ConfigurationView, InstanceView, JobView, PodView, ServiceView, View};
+use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView, View};
 use crate::watch::Change;
 
 /// How long the status of a Configuration waits for more that changes it.
@@ -32,6 +32,7 @@ pub(crate) struct World {
 struct State {
     configurations: Store<ConfigurationView>,
     instances: Store<InstanceView>,
+    handlers: Store<HandlerView>,
     pods: Store<PodView>,
     jobs: Store<JobView>,
     services: Store<ServiceView>,
@@ -114,6 +115,14 @@ impl World {
         }
     }
 
+    pub(crate) fn take_handlers(&self, change: Change<HandlerView>) {
+        for changed in self.state().handlers.take(change) {
+            if let Some(handler) = changed.after {
+                self.queue.push_after(Work::Handler(handler.key.clone()), GATHER);
+            }
+        }
+    }
+
     /// A node that is gone concerns all objects that mention it.
     pub(crate) fn take_nodes(&self, change: Change<String>) {
         let mut state = self.state();
@@ -134,9 +143,12 @@ impl World {
         for configuration in state.configurations.all().filter(|configuration| unknown(&configuration.mentions)) {
             self.queue.push(Work::Configuration(configuration.key.clone()));
         }
+        for handler in state.handlers.all().filter(|handler| unknown(&handler.mentions)) {
+            self.queue.push(Work::Handler(handler.key.clone()));
+        }
     }
 
-    /// The first agent that runs again concerns all Configurations; that the last one stops is noticed with time.
+    /// The first agent that runs again concerns all Configurations and DiscoveryHandlers; that the last one stops is noticed with time.
     pub(crate) fn take_leases(&self, change: Change<Lease>) {
         let (mut state, now) = (self.state(), Instant::now());
         let before = state.agents.good_for(now).is_some();
@@ -148,6 +160,8 @@ impl World {
         if state.agents.good_for(now).is_some() != before {
             let keys = state.configurations.all().map(|configuration| configuration.key.clone());
             keys.for_each(|key| self.queue.push(Work::Configuration(key)));
+            let handlers = state.handlers.all().map(|handler| handler.key.clone());
+            handlers.for_each(|key| self.queue.push(Work::Handler(key)));
         }
     }
 }
@@ -176,6 +190,10 @@ impl State {
 impl World {
     pub(crate) fn configuration(&self, key: &Key) -> Option<Arc<ConfigurationView>> {
         self.state().configurations.get(key)
+    }
+
+    pub(crate) fn handler(&self, key: &Key) -> Option<Arc<HandlerView>> {
+        self.state().handlers.get(key)
     }
 
     pub(crate) fn instance(&self, key: &Key) -> Option<Arc<InstanceView>> {

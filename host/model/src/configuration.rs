@@ -31,6 +31,8 @@ pub struct Configuration {
     pub resources: Resources,
     /// How long a missing device keeps its Instance; `None` is the default for its kind, [`Configuration::grace`].
     pub offline_grace: Option<Duration>,
+    /// Whether containers get a directory for what they report of their device (rule 39).
+    pub broker_info: bool,
 }
 
 impl Configuration {

@@ -5,6 +5,7 @@
 //! `docs/rules.md`.
 
 pub mod broker;
+pub mod broker_info;
 pub mod budget;
 pub mod claim;
 pub mod configuration;
@@ -18,6 +19,7 @@ pub mod environment;
 pub mod grant;
 pub mod instance;
 pub mod names;
+pub mod node_report;
 pub mod plan;
 pub mod policy;
 pub mod property;

@@ -18,6 +18,9 @@ pub const NOTHING_FOUND: &str = "NothingFound";
 /// The reason of a node that has devices of which no handler can tell whether they are there.
 pub const HANDLER_GONE: &str = "HandlerGone";
 
+/// The reason of a node that runs an older component than the DiscoveryHandler wants, since it refuses that one.
+pub const OUTDATED: &str = "NewVersionRefused";
+
 /// The reason of a Configuration that no agent serves.
 pub const NO_AGENT: &str = "AgentNotRunning";
 
@@ -129,6 +132,20 @@ pub fn configuration(
     std::iter::once(ready).chain(others).collect()
 }
 
+/// Returns the conditions of a DiscoveryHandler: whether nodes can use it, and whether they run what it wants. `has_agent` is
+/// false if no agent renews its Lease.
+pub fn handler(nodes: &BTreeMap<String, NodeProblem>, has_agent: bool) -> Vec<Verdict> {
+    if !has_agent {
+        let message = "no agent runs, so nobody loads the handler; check the DaemonSet of the agents";
+        return ["Ready", "Accepted"].map(|kind| Verdict::new(kind, Truth::Unknown, NO_AGENT, message)).into();
+    }
+    let unusable = |problem: &NodeProblem| problem.reason != OUTDATED;
+    vec![
+        verdict("Ready", nodes, unusable, ("Loaded", "no node has a problem with it")),
+        verdict("Accepted", nodes, |_| true, ("Accepted", "")),
+    ]
+}
+
 /// Returns whether a device answers: it does if one of its nodes sees it.
 pub fn online(nodes: &[String], problems: &BTreeMap<String, NodeProblem>) -> Online {
     if nodes.is_empty() {
@@ -229,6 +246,17 @@ mod tests {
         let verdicts = configuration(None, &problems(&[]), devices(3), false);
         assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, NO_AGENT)));
         assert_eq!(verdicts.len(), 5);
+    }
+
+    #[test]
+    fn handler_that_a_node_refuses_is_not_ready() {
+        let ready = handler(&problems(&[]), true);
+        assert!(ready.iter().all(|verdict| verdict.truth == Truth::True));
+        let outdated = handler(&problems(&[("a", OUTDATED)]), true);
+        assert_eq!(false_ones(&outdated), [("Accepted", OUTDATED, "a: no NewVersionRefused")]);
+        let refused = handler(&problems(&[("a", OUTDATED), ("b", "FileMissing")]), true);
+        assert_eq!(false_ones(&refused)[0], ("Ready", "FileMissing", "b: no FileMissing"));
+        assert!(handler(&problems(&[]), false).iter().all(|verdict| verdict.truth == Truth::Unknown));
     }
 
     #[test]

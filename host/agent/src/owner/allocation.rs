@@ -2,9 +2,12 @@
 //! when all of that is done. The owner does other things meanwhile (rules 7, 14, 42, 46).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_kubelet::resource::AllocateError;
+use akri_model::broker_info::ClaimDirectory;
+use akri_model::claim::Entry;
 use akri_model::edits::{ContainerEdits, merge};
 use akri_model::names::{Identity, slot_name};
 use akri_model::slots::{Claim, ClaimError, Claimed, SlotState};
@@ -14,7 +17,7 @@ use tracing::warn;
 
 use super::claims::{self, SlotRequest};
 use super::resource::{AllocateResult, Target};
-use super::{State, configuration_resource};
+use super::{Context, State, configuration_resource};
 use crate::pod_resources_poller::Answering;
 
 /// Time for a whole Allocate (rule 7).
@@ -35,6 +38,8 @@ pub(super) struct Allocation {
     /// Slots that virtual devices leave for those.
     left: Vec<(Identity, u32)>,
     answer: Vec<ContainerEdits>,
+    /// Directories of its claims, which are created before the answer.
+    directories: Vec<ClaimDirectory>,
     /// How many of its Instances are not in the journal yet; none if writing failed.
     unwritten: Option<usize>,
     _answering: Answering,
@@ -52,7 +57,7 @@ enum Progress {
 /// Identifies an Allocate among those of an owner.
 pub(super) type AllocationId = u64;
 
-/// A write to the journal for an Allocate has ended.
+/// A write to the journal for an Allocate, and the creation of its directories, has ended.
 pub(super) type JournalResult = (AllocationId, Result<(), String>);
 
 impl State {
@@ -75,6 +80,7 @@ impl State {
             claimed: Vec::new(),
             left: Vec::new(),
             answer: Vec::new(),
+            directories: Vec::new(),
             unwritten: Some(0),
             _answering: self.context.claims.answering(),
         };
@@ -146,7 +152,13 @@ impl State {
             allocation.claimed.push((request.identity.clone(), request.slot, generation));
         }
         allocation.left.extend(request.moved_from.clone());
-        let edits = published.edits_for(&self.configuration, request.slot, &request.usage);
+        let mut edits = published.edits_for(&self.configuration, request.slot, &request.usage);
+        if self.configuration.broker_info {
+            let instance = published.entry().key.clone();
+            let directory = ClaimDirectory { instance, slot: request.slot, generation };
+            self.context.broker_info.add_to(&mut edits, &directory, published.hash());
+            allocation.directories.push(directory);
+        }
         published.edits.insert(request.slot, edits.clone());
         published.used(request.slot);
         self.unsynced.insert(request.identity.clone());
@@ -154,13 +166,16 @@ impl State {
         Ok((slot_name(&name, request.slot), edits))
     }
 
-    /// Starts writing what was claimed to the journal, beside the API server.
+    /// Starts writing what was claimed to the journal, beside the API server. Directories follow the journal, so that one
+    /// without a claim there is one that nobody uses.
     fn write_claims(&mut self, id: AllocationId, allocation: &mut Allocation) {
         let touched = std::mem::take(&mut self.touched_by_allocation);
         allocation.unwritten = Some(touched.len());
         for published in touched.iter().filter_map(|identity| self.published.get(identity)) {
-            let (journal, entry) = (self.context.journal.clone(), published.journal_entry());
-            self.writes.spawn(async move { (id, journal.put(entry).await.map_err(|error| error.to_string())) });
+            let (context, entry) = (Arc::clone(&self.context), published.journal_entry());
+            let is_its = |directory: &mut ClaimDirectory| directory.instance == entry.key;
+            let directories: Vec<ClaimDirectory> = allocation.directories.extract_if(.., is_its).collect();
+            self.writes.spawn(async move { (id, record(&context, entry, directories).await) });
         }
     }
 
@@ -171,7 +186,7 @@ impl State {
         match result {
             Ok(()) => allocation.unwritten = allocation.unwritten.map(|left| left.saturating_sub(1)),
             Err(error) => {
-                warn!(configuration = %self.configuration.key, error, "the claim is not in the journal");
+                warn!(configuration = %self.configuration.key, error, "the claim is not recorded");
                 allocation.unwritten = None;
             }
         }
@@ -206,7 +221,9 @@ impl State {
     fn progress(&self, allocation: &Allocation) -> Progress {
         let late = |who: &str| AllocateError::Unavailable(format!("{who} did not confirm the claim within {BUDGET:?}"));
         let Some(unwritten) = allocation.unwritten else {
-            return Progress::Failed(AllocateError::Internal("the journal can't be written".to_owned()));
+            return Progress::Failed(AllocateError::Internal(
+                "the claim can't be recorded; see the agent's log".to_owned(),
+            ));
         };
         let mut confirmed = unwritten == 0;
         for (identity, slot, generation) in &allocation.claimed {
@@ -237,6 +254,7 @@ impl State {
     async fn choose_anew(&mut self, mut allocation: Allocation) {
         self.give_up(std::mem::take(&mut allocation.claimed)).await;
         (allocation.left, allocation.answer, allocation.unwritten) = (Vec::new(), Vec::new(), Some(0));
+        allocation.directories.clear();
         self.attempt(allocation);
     }
 
@@ -313,4 +331,10 @@ impl State {
             self.fail(allocation, AllocateError::Unavailable("the agent or the Configuration ends".to_owned())).await;
         }
     }
+}
+
+/// Puts a claim on disk, then the directories of its containers.
+async fn record(context: &Context, entry: Entry, directories: Vec<ClaimDirectory>) -> Result<(), String> {
+    context.journal.put(entry).await.map_err(|error| error.to_string())?;
+    context.broker_info.create(directories).await
 }

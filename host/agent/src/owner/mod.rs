@@ -31,6 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::warn;
 
+use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
 use crate::discovery::moment;
 use crate::discovery::sources::{DiscoveryEvent, Providers, Sources};
@@ -85,6 +86,8 @@ pub struct Context {
     pub api_writes: Semaphore,
     /// Where CDI specifications go, if anywhere.
     pub cdi: Option<Cdi>,
+    /// Directories for what brokers report.
+    pub broker_info: BrokerInfo,
     /// How many Instances are being created at once.
     pub naming: Semaphore,
     /// What is counted.

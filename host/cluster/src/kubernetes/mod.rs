@@ -1,6 +1,7 @@
 //! The cluster implementation for an API server. Watches keep the required objects up to date, and every write states
 //! what it expects to find (rules 10, 22 to 25).
 
+mod broker_info;
 mod events;
 mod instances;
 mod lease;
@@ -8,16 +9,19 @@ mod manifests;
 mod node_problems;
 mod object_watch;
 mod patch;
+mod problem_reporter;
 mod saved_configurations;
+mod status_patch;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
+use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
@@ -41,8 +45,8 @@ use crate::{
 use events::Events;
 use instances::Instances;
 use manifests::Assembler;
-use node_problems::Reported;
 use object_watch::watch_objects;
+use problem_reporter::{ProblemReporter, Subject};
 use saved_configurations::SavedConfigurations;
 
 /// Timeout of a request to the API server.
@@ -59,8 +63,7 @@ pub struct Kubernetes {
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
     events: Events,
-    /// The problem that the status of each Configuration was last made to show.
-    reported: Mutex<BTreeMap<Key, Reported>>,
+    problems: ProblemReporter,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -74,12 +77,15 @@ impl Kubernetes {
         let everything = watcher::Config::default();
         let of_this_node = watcher::Config::default().labels(&patch::node_label(node));
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
+        let problems = ProblemReporter::new(node);
+        let (of_configurations, of_handlers) = (problems.clone(), problems.clone());
         let tasks = vec![
             tokio::spawn(watch_objects(
                 all::<Configuration>(&client),
                 everything.clone(),
                 "Configurations",
                 move |change| {
+                    of_configurations.take(Subject::Configuration, &change);
                     configurations.configurations(change);
                 },
             )),
@@ -88,6 +94,7 @@ impl Kubernetes {
                 everything,
                 "DiscoveryHandlers",
                 move |change| {
+                    of_handlers.take(Subject::Handler, &change);
                     handlers.handlers(change);
                 },
             )),
@@ -96,6 +103,7 @@ impl Kubernetes {
             })),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
             tokio::spawn(lease::renew(client.clone(), node.to_owned())),
+            tokio::spawn(node_problems::write_due(client.clone(), node.to_owned(), events.clone(), problems.clone())),
         ];
         Self {
             client,
@@ -104,7 +112,7 @@ impl Kubernetes {
             values: values_receiver,
             instances,
             events,
-            reported: Mutex::default(),
+            problems,
             tasks,
         }
     }
@@ -289,8 +297,18 @@ impl Cluster for Kubernetes {
         Ok(current.filter(|instance| instance.uid == patch.uid))
     }
 
+    async fn publish_broker_info(
+        &self,
+        key: &Key,
+        uid: &str,
+        infos: &BTreeMap<u32, Files>,
+    ) -> Result<BTreeSet<u32>, ClusterError> {
+        self.write_broker_info(key, uid, infos).await
+    }
+
     async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
-        self.report_problem(report).await
+        self.report_problem(report);
+        Ok(())
     }
 
     fn record_event(&self, event: ObjectEvent) {
@@ -299,17 +317,18 @@ impl Cluster for Kubernetes {
 
     /// The status was deleted with the object.
     async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
-        self.reported().remove(key);
+        self.problems.forget(&Subject::Configuration(key.clone()));
         Ok(())
     }
 
-    /// Nothing is reported in a cluster: nodes would overwrite each other. Failures are in the status of the
-    /// Configurations that use the handler.
-    async fn report_handler(&self, _report: &HandlerReport) -> Result<(), ClusterError> {
+    /// Only problems of this node are reported in a cluster. The controller says what they come to.
+    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
+        self.report_handler_problem(report);
         Ok(())
     }
 
-    async fn forget_handler(&self, _name: &str) -> Result<(), ClusterError> {
+    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
+        self.problems.forget(&Subject::Handler(Key::new("", name)));
         Ok(())
     }
 }

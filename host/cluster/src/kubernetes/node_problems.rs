@@ -4,35 +4,28 @@
 //! Entries are written by JSON Patch. With server-side apply the first node that had nothing to say would own the map as a
 //! whole, and all others would be refused.
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::{MutexGuard, PoisonError};
-
-use akri_api::Configuration;
 use akri_api::document::pointer_token;
+use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::summary::{HANDLER_GONE, INCOMPLETE};
+use akri_model::node_report::{MAX_NODES, MAX_SAME, Report};
+use akri_model::summary::{HANDLER_GONE, INCOMPLETE, OUTDATED};
 use akri_model::text::cut;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::jiff::Timestamp;
-use kube::Resource;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::Client;
+use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tracing::warn;
 
-use super::{Kubernetes, MANAGER, REQUEST, bounded, failed, late};
-use crate::{ClusterError, ConfigurationReport, ObjectEvent};
+use super::Kubernetes;
+use super::events::Events;
+use super::problem_reporter::{Due, ProblemReporter, Subject};
+use super::status_patch::change_status;
+use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent};
 
 /// Longest message of a problem, in bytes.
 const MAX_MESSAGE: usize = 256;
-
-/// Nodes that may report problems with one Configuration.
-const MAX_NODES: usize = 20;
-
-/// Nodes that may report the same reason for one Configuration: more of them add nothing.
-const MAX_SAME: usize = 3;
 
 /// Which nodes may write into the status of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,21 +36,8 @@ enum Writers {
     Some,
 }
 
-/// Tries to write an entry while others write, too.
-const TRIES: usize = 10;
-
-/// What is wrong with an object on this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
-    reason: String,
-    message: String,
-}
-
-/// The problem that the status of a Configuration of this UID was last made to show.
-pub(super) type Reported = (String, Option<Problem>);
-
 /// Returns the problem that a report comes to: that the Configuration is not ready, or that its discovery is incomplete.
-fn problem(report: &ConfigurationReport) -> Option<Problem> {
+fn problem(report: &ConfigurationReport) -> Option<Report> {
     let failed = |kind: &str| {
         report.conditions.iter().find(|condition| condition.kind == kind && condition.holds == Some(false))
     };
@@ -67,13 +47,26 @@ fn problem(report: &ConfigurationReport) -> Option<Problem> {
     failed("DiscoveryComplete").map(|incomplete| of(INCOMPLETE, &incomplete.message))
 }
 
-fn of(reason: &str, message: &str) -> Problem {
-    Problem { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned() }
+/// Returns the problem that a report about a handler comes to: that the node can't use it, or that it uses an older component
+/// than the object wants. A component that is being compiled is none.
+fn handler_problem(report: &HandlerReport) -> Option<Report> {
+    let failed = |kind: &str| {
+        report.conditions.iter().find(|condition| condition.kind == kind && condition.holds == Some(false))
+    };
+    match (report.state, failed("Ready"), failed("Accepted")) {
+        (HandlerState::Loading, ..) | (_, None, None) => None,
+        (_, Some(ready), _) => Some(of(&ready.reason, &ready.message)),
+        (_, None, Some(refused)) => Some(of(OUTDATED, &format!("{}: {}", refused.reason, refused.message))),
+    }
+}
+
+fn of(reason: &str, message: &str) -> Report {
+    Report { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned() }
 }
 
 /// Returns the patch that makes an object show a problem of a node, or none; nothing if it does already, or if enough other
 /// nodes show theirs. Of two writers one has to look again, so that the bounds hold.
-fn patch(object: &Value, node: &str, problem: Option<&Problem>, writers: Writers, now: Timestamp) -> Option<Value> {
+fn patch(object: &Value, node: &str, problem: Option<&Report>, writers: Writers, now: Timestamp) -> Option<Value> {
     let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
     let before = nodes.and_then(|nodes| nodes.get(node));
     let path = format!("/status/nodes/{}", pointer_token(node));
@@ -104,32 +97,18 @@ fn patch(object: &Value, node: &str, problem: Option<&Problem>, writers: Writers
 }
 
 impl Kubernetes {
-    pub(super) fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Reported>> {
-        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes what is wrong with a Configuration on this node; it is written in the background.
+    pub(super) fn report_problem(&self, report: &ConfigurationReport) {
+        let subject = Subject::Configuration(report.key.clone());
+        self.problems.report(subject, Some(report.uid.clone()), problem(report));
     }
 
-    /// Writes what is wrong with a Configuration on this node, if that is something new. A warning is an Event, too.
-    pub(super) async fn report_problem(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
-        let (key, now) = (&report.key, (report.uid.clone(), problem(report)));
-        if self.reported().get(key) == Some(&now) {
-            return Ok(());
+    /// Takes what is wrong with a DiscoveryHandler on this node. Remote handlers have no object.
+    pub(super) fn report_handler_problem(&self, report: &HandlerReport) {
+        if report.kind == HandlerKind::Component {
+            let subject = Subject::Handler(Key::new("", &*report.name));
+            self.problems.report(subject, None, handler_problem(report));
         }
-        match self.write_problem::<Configuration>(key, &report.uid, now.1.as_ref(), Writers::Some).await {
-            Ok(_) => {}
-            Err(ClusterError::NotFound(_)) => return Ok(()), // the status of what is gone is of no use to anyone
-            Err(error) => return Err(error),
-        }
-        if let Some(problem) = now.1.as_ref().filter(|problem| problem.reason == INCOMPLETE) {
-            self.record_incomplete(report, problem);
-        }
-        self.reported().insert(key.clone(), now);
-        Ok(())
-    }
-
-    fn record_incomplete(&self, report: &ConfigurationReport, problem: &Problem) {
-        let (key, uid, message) = (report.key.clone(), report.uid.clone(), problem.message.clone());
-        let event = ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message };
-        let _ = self.events.try_send(event); // it is in the log, too
     }
 
     /// Writes that this node misses the device of an Instance, or does not any more.
@@ -140,51 +119,58 @@ impl Kubernetes {
             Online::Unknown => Some(of(HANDLER_GONE, "no handler can tell whether the device is there")),
         };
         let (key, uid) = (&instance.key, &instance.uid);
-        let written = self.write_problem::<akri_api::Instance>(key, uid, problem.as_ref(), Writers::All).await?;
+        let (resource, client) = (ApiResource::erase::<akri_api::Instance>(&()), self.client.clone());
+        let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
+        let change = |object: &Value| Ok(patch(object, &self.node, problem.as_ref(), Writers::All, Timestamp::now()));
+        let written = change_status(&api, key, uid, change).await?;
         if let Some(Ok(written)) = written.map(|object| super::object_watch::typed(&object)) {
             self.instances.update(&written);
         }
         Ok(())
     }
+}
 
-    /// Writes this node's problem with an object; returns the object if that changed it.
-    async fn write_problem<K>(
-        &self,
-        key: &Key,
-        uid: &str,
-        problem: Option<&Problem>,
-        writers: Writers,
-    ) -> Result<Option<DynamicObject>, ClusterError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Debug,
-    {
-        let resource = ApiResource::erase::<K>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        for _ in 0..TRIES {
-            let object = bounded(key, api.get(&key.name)).await?;
-            if object.metadata.uid.as_deref() != Some(uid) {
-                return Err(ClusterError::NotFound(key.clone()));
-            }
-            let object = serde_json::to_value(object).map_err(|error| ClusterError::Refused(error.to_string()))?;
-            let Some(operations) = patch(&object, &self.node, problem, writers, Timestamp::now()) else {
-                return Ok(None);
-            };
-            let operations =
-                serde_json::from_value(operations).map_err(|error| ClusterError::Refused(error.to_string()))?;
-            let patch = Patch::Json::<()>(operations);
-            match timeout(REQUEST, api.patch_status(&key.name, &params, &patch)).await.map_err(|_| late())? {
-                Ok(object) => return Ok(Some(object)),
-                Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {} // others write, too
-                Err(error) => return Err(failed(key, &error)),
-            }
+/// Writes entries that are due, one after the other, for ever. A warning is an Event, too.
+pub(super) async fn write_due(client: Client, node: String, events: Events, problems: ProblemReporter) {
+    loop {
+        let due = problems.next().await;
+        let written = write(&client, &node, &due).await;
+        match &written {
+            Ok(Some(_)) => record_incomplete(&events, &due),
+            Ok(None) | Err(ClusterError::NotFound(_)) => {}
+            Err(error) => warn!(object = %due.subject.key(), %error, "the problem of this node is not reported yet"),
         }
-        Err(ClusterError::Unavailable(format!("the status of {key} changes all the time")))
+        problems.written(&due, written);
+    }
+}
+
+async fn write(client: &Client, node: &str, due: &Due) -> Result<Option<DynamicObject>, ClusterError> {
+    let (key, client) = (due.subject.key(), client.clone());
+    let api: Api<DynamicObject> = match &due.subject {
+        Subject::Configuration(_) => {
+            Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Configuration>(&()))
+        }
+        Subject::Handler(_) => Api::all_with(client, &ApiResource::erase::<DiscoveryHandler>(&())),
+    };
+    let problem = due.report.as_ref();
+    let change = |object: &Value| Ok(patch(object, node, problem, Writers::Some, Timestamp::now()));
+    change_status(&api, key, &due.uid, change).await
+}
+
+fn record_incomplete(events: &Events, due: &Due) {
+    if let (Subject::Configuration(key), Some(problem)) = (&due.subject, &due.report)
+        && problem.reason == INCOMPLETE
+    {
+        let (key, uid, message) = (key.clone(), due.uid.clone(), problem.message.clone());
+        let event = ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message };
+        let _ = events.try_send(event); // it is in the log, too
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn now() -> Timestamp {
@@ -198,7 +184,7 @@ mod tests {
     }
 
     /// The object after the node has written its problem; nothing if it writes nothing.
-    fn after(mut object: Value, node: &str, problem: Option<&Problem>) -> Option<Value> {
+    fn after(mut object: Value, node: &str, problem: Option<&Report>) -> Option<Value> {
         let operations: json_patch::Patch =
             serde_json::from_value(patch(&object, node, problem, Writers::Some, now())?).unwrap();
         json_patch::patch(&mut object, &operations.0).unwrap();
@@ -275,5 +261,34 @@ mod tests {
         assert_eq!(problem(&report(vec![incomplete.clone()])), Some(of(INCOMPLETE, "m")));
         let failed = condition("Ready", false, "NoHandler");
         assert_eq!(problem(&report(vec![failed, incomplete])), Some(of("NoHandler", "m")));
+    }
+
+    #[test]
+    fn handler_that_a_node_can_not_use_is_a_problem() {
+        let condition = |kind, holds, reason: &str| crate::ReportedCondition {
+            kind,
+            holds: Some(holds),
+            reason: reason.to_owned(),
+            message: "m".to_owned(),
+        };
+        let report = |state, ready, accepted| HandlerReport {
+            name: "udev".into(),
+            handler: None,
+            kind: HandlerKind::Component,
+            digest: None,
+            endpoint: None,
+            state,
+            last_result: None,
+            devices: 0,
+            conditions: vec![condition("Ready", ready, "FileMissing"), condition("Accepted", accepted, "Digest")],
+        };
+        for (state, ready, accepted, expected) in [
+            (HandlerState::Active, true, true, None),
+            (HandlerState::Loading, false, true, None),
+            (HandlerState::Refused, false, false, Some(of("FileMissing", "m"))),
+            (HandlerState::Active, true, false, Some(of(OUTDATED, "Digest: m"))),
+        ] {
+            assert_eq!(handler_problem(&report(state, ready, accepted)), expected);
+        }
     }
 }

@@ -7,11 +7,12 @@ mod objects;
 mod problems;
 mod reports;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use akri_api::{instance_from_model, instance_to_model};
+use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key, slot_name};
 use akri_model::resolve::Values;
@@ -167,6 +168,25 @@ impl Cluster for Local {
         Ok(patched.filter(|instance| instance.uid == uid))
     }
 
+    async fn publish_broker_info(
+        &self,
+        key: &Key,
+        uid: &str,
+        infos: &BTreeMap<u32, Files>,
+    ) -> Result<BTreeSet<u32>, ClusterError> {
+        let (owned, uid, infos) = (key.clone(), uid.to_owned(), infos.clone());
+        let published = self.with(move |objects| {
+            let object = objects.instance(&owned).filter(|object| object.metadata.uid.as_ref() == Some(&uid));
+            let Some(before) = object else { return Ok(false) };
+            let after = with_broker_info(before.clone(), &owned.name, infos);
+            if after != *before {
+                objects.put_instance(after)?;
+            }
+            Ok(true)
+        });
+        if published.await? { Ok(BTreeSet::new()) } else { Err(ClusterError::NotFound(key.clone())) }
+    }
+
     async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
         let report = report.clone();
         self.with(move |objects| objects.put_report(&report)).await
@@ -189,6 +209,14 @@ impl Cluster for Local {
         let name = name.to_owned();
         self.with(move |objects| objects.remove_handler_report(&name)).await
     }
+}
+
+/// Returns the object with these files of slots; nothing stays of slots that are gone.
+fn with_broker_info(mut object: akri_api::Instance, name: &str, infos: BTreeMap<u32, Files>) -> akri_api::Instance {
+    let shown = &mut object.status.get_or_insert_default().broker_info;
+    shown.extend(infos.into_iter().map(|(slot, files)| (slot_name(name, slot), files)));
+    shown.retain(|slot, files| !files.is_empty() && object.spec.device_usage.contains_key(slot));
+    object
 }
 
 /// The object with its slots changed, if it is as the patch expects.

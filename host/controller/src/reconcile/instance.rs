@@ -1,6 +1,6 @@
 //! Reconciles an Instance: its brokers, their Service, its status, and what nodes that are gone have left of it.
 
-use akri_api::Instance;
+use akri_api::{Instance, condition};
 use akri_model::broker::{INSTANCE_LABEL, Owner, instance_service_name};
 use akri_model::names::Key;
 
@@ -50,6 +50,8 @@ async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestE
     }
     let (counts, verdict, problem) = outcome.summary();
     context.world.count_brokers(view, counts, problem);
+    let before = condition::find(&view.conditions, "BrokersReady").map(|condition| condition.reason.as_str());
+    context.events.record(&view.key, &view.uid, before, verdict.as_ref());
     write_instance(&context.requests, view, BrokerStatus::Known(counts, verdict)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)
 }

@@ -3,6 +3,7 @@
 
 mod brokers;
 mod configuration;
+mod handler;
 mod instance;
 mod job;
 mod pods;
@@ -10,6 +11,8 @@ mod services;
 
 use std::time::Duration;
 
+use crate::events::Events;
+use crate::metrics::Metrics;
 use crate::node_cleanup::Nodes;
 use crate::queue::Work;
 use crate::requests::{RequestError, Requests};
@@ -22,6 +25,8 @@ pub(crate) struct Context {
     pub(crate) requests: Requests,
     pub(crate) nodes: Nodes,
     pub(crate) upstream: UpstreamFinalizers,
+    pub(crate) events: Events,
+    pub(crate) metrics: Metrics,
 }
 
 /// What has to happen next to an object that is as wanted: another look after that time, if any.
@@ -32,6 +37,7 @@ pub(crate) async fn reconcile(context: &Context, work: &Work) -> Result<Again, R
     match work {
         Work::Configuration(key) => configuration::reconcile(context, key).await,
         Work::Instance(key) => instance::reconcile(context, key).await,
+        Work::Handler(key) => handler::reconcile(context, key).await,
     }
 }
 

@@ -1,11 +1,13 @@
 //! What the controller keeps of each object: a few fields instead of the whole, since there may be 10,000 Instances.
 
 mod configuration;
+mod handler;
 mod instance;
 mod pod;
 mod workload;
 
 pub(crate) use configuration::{Broker, ConfigurationView, Wanted};
+pub(crate) use handler::HandlerView;
 pub(crate) use instance::InstanceView;
 pub(crate) use pod::PodView;
 pub(crate) use workload::{JobView, ServiceView};

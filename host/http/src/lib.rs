@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -19,9 +20,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
-
-use crate::metrics::Metrics;
-use crate::readiness::Readiness;
 
 /// The content type of OpenMetrics 1.0, as Prometheus requests it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -39,19 +37,28 @@ const LIFETIME: Duration = Duration::from_secs(15);
 /// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What is served.
+#[derive(Clone)]
+pub struct Pages {
+    /// Returns all metrics as text.
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Returns what the process still lacks to be ready, a line each.
+    pub missing: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+}
+
 /// The HTTP server; it stops when this is dropped.
 #[derive(Debug)]
 pub struct Server(JoinHandle<()>);
 
 impl Server {
-    /// Binds the address and starts to serve. The agent is healthy while it answers, and ready when nothing is missing.
+    /// Binds the address and starts to serve. The process is healthy while it answers, and ready while nothing is missing.
     ///
     /// # Errors
     /// If the address can't be bound.
-    pub async fn start(address: SocketAddr, metrics: Metrics, readiness: Readiness) -> io::Result<Self> {
+    pub async fn start(address: SocketAddr, pages: Pages) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         info!(address = %listener.local_addr()?, "serving health and metrics");
-        Ok(Self(tokio::spawn(serve(listener, router(metrics, readiness)))))
+        Ok(Self(tokio::spawn(serve(listener, router(pages)))))
     }
 }
 
@@ -61,18 +68,15 @@ impl Drop for Server {
     }
 }
 
-fn router(metrics: Metrics, readiness: Readiness) -> Router {
-    let progress = readiness.clone();
+fn router(pages: Pages) -> Router {
+    let Pages { metrics, missing } = pages;
     let readyz = move || async move {
-        match progress.missing().as_slice() {
+        match missing().as_slice() {
             [] => (StatusCode::OK, "ok\n".to_owned()),
-            missing => (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n"),
+            what => (StatusCode::SERVICE_UNAVAILABLE, what.join("\n") + "\n"),
         }
     };
-    let metricsz = move || async move {
-        readiness.measure(&metrics);
-        ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode())
-    };
+    let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics()) };
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(readyz)).route("/metrics", get(metricsz))
 }
 
@@ -128,15 +132,10 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::sync::Arc;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
 
     use super::*;
-    use crate::discovery::registry::Handlers;
-    use crate::readiness::Sources;
 
     async fn ask(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -147,42 +146,26 @@ mod tests {
         answer
     }
 
-    async fn start(readiness: &Readiness) -> (SocketAddr, Server) {
+    async fn start(ready: &watch::Sender<bool>) -> (SocketAddr, Server) {
         let probe = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = probe.local_addr().unwrap();
         drop(probe);
-        (address, Server::start(address, Metrics::default(), readiness.clone()).await.unwrap())
+        let ready = ready.subscribe();
+        let missing = Arc::new(move || if *ready.borrow() { Vec::new() } else { vec!["starting".to_owned()] });
+        let pages = Pages { metrics: Arc::new(|| "# EOF\n".to_owned()), missing };
+        (address, Server::start(address, pages).await.unwrap())
     }
 
     #[tokio::test]
     async fn it_is_ready_once_it_says_so() {
-        let readiness = Readiness::default();
-        let (address, _server) = start(&readiness).await;
+        let ready = watch::Sender::new(false);
+        let (address, _server) = start(&ready).await;
         assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
-        let starting = ask(address, "/readyz").await;
-        assert!(starting.starts_with("HTTP/1.1 503") && starting.contains("have not all been read"), "{starting}");
-        let (sources, _senders) = ready();
-        readiness.observe(sources);
-        readiness.listed();
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        ready.send_replace(true);
         assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(ask(address, "/metrics").await.contains("# EOF"));
         assert!(ask(address, "/secrets").await.starts_with("HTTP/1.1 404"));
-    }
-
-    /// What a ready agent observes.
-    fn ready() -> (Sources, impl Sized) {
-        let handlers = Handlers { pending: Some(BTreeSet::new()), ..Handlers::default() };
-        let manifests = watch::Sender::new(Arc::default());
-        let handlers = watch::Sender::new(Arc::new(handlers));
-        let (resources, journal) = (watch::Sender::default(), watch::Sender::default());
-        let sources = Sources {
-            manifests: manifests.subscribe(),
-            handlers: handlers.subscribe(),
-            resources: resources.subscribe(),
-            journal: journal.subscribe(),
-            optional_kubelet: None,
-        };
-        (sources, (manifests, handlers, resources, journal))
     }
 
     /// Sends until the server hangs up; how many bytes it took, about.
@@ -197,7 +180,8 @@ mod tests {
 
     #[tokio::test]
     async fn endless_request_head_is_cut_off() {
-        let (address, _server) = start(&Readiness::default()).await;
+        let ready = watch::Sender::new(true);
+        let (address, _server) = start(&ready).await;
         let line = format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 20));
         let headers = format!("X: {}\r\n", "y".repeat(4000));
         for piece in [line.as_bytes(), headers.as_bytes()] {
@@ -209,14 +193,15 @@ mod tests {
 
     #[tokio::test]
     async fn probe_is_answered_beside_many_held_connections() {
-        let (address, _server) = start(&Readiness::default()).await;
+        let ready = watch::Sender::new(true);
+        let (address, _server) = start(&ready).await;
         let mut held = Vec::new();
         for _ in 0..4 * CONNECTIONS {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\n").await;
             held.push(stream);
         }
-        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         // The oldest have been hung up on.
         for stream in held.iter_mut().take(CONNECTIONS) {
             let mut rest = Vec::new();

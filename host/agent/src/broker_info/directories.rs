@@ -1,0 +1,139 @@
+//! The directories of claims on disk. Containers write into them, so that whatever they hold is hostile.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use akri_model::broker_info::{ClaimDirectory, Reading};
+
+use super::BrokerInfoError;
+use super::reader;
+
+/// Every user of a container may write, and remove only what is its own. The directory above is closed to others.
+const MODE: u32 = 0o1777;
+
+/// Depth to which a directory is removed. Brokers have no reason to nest directories, and a container can nest so many that a
+/// recursion would never end.
+const MAX_DEPTH: usize = 8;
+
+/// The directory of all these directories.
+#[derive(Debug, Clone)]
+pub(super) struct Directories(PathBuf);
+
+impl Directories {
+    /// Creates the directory if needed, closed to other users.
+    pub(super) fn open(path: PathBuf) -> Result<Self, BrokerInfoError> {
+        let directories = Self(path);
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(&directories.0);
+        created.map_err(|source| directories.failed("create", source))?;
+        Ok(directories)
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> BrokerInfoError {
+        BrokerInfoError { action, path: self.0.clone(), source }
+    }
+
+    fn path(&self, directory: &ClaimDirectory) -> PathBuf {
+        self.0.join(directory.to_string())
+    }
+
+    /// Returns all directories of claims.
+    pub(super) fn list(&self) -> Result<BTreeSet<ClaimDirectory>, BrokerInfoError> {
+        let entries = fs::read_dir(&self.0).map_err(|source| self.failed("read", source))?;
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    /// Creates an empty directory.
+    pub(super) fn create(&self, directory: &ClaimDirectory) -> Result<(), BrokerInfoError> {
+        let path = self.path(directory);
+        let create = || {
+            DirBuilder::new().mode(0o700).create(&path)?;
+            fs::set_permissions(&path, Permissions::from_mode(MODE)) // the umask does not apply
+        };
+        create().map_err(|source| BrokerInfoError { action: "create", path: path.clone(), source })
+    }
+
+    /// Reads the files of a directory that may be published.
+    pub(super) fn read(&self, directory: &ClaimDirectory) -> Result<Reading, BrokerInfoError> {
+        let path = self.path(directory);
+        reader::read(&path).map_err(|source| BrokerInfoError { action: "read", path, source })
+    }
+
+    /// Removes a directory with what is in it.
+    pub(super) fn remove(&self, directory: &ClaimDirectory) -> Result<(), BrokerInfoError> {
+        let path = self.path(directory);
+        remove(&path, MAX_DEPTH).map_err(|source| BrokerInfoError { action: "remove", path, source })
+    }
+}
+
+/// Removes a directory. Its container has ended, but may have left anything in it. Links are not followed: `read_dir` does not
+/// tell of what a link leads to.
+fn remove(path: &Path, depth: usize) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        match (entry.file_type()?.is_dir(), depth.checked_sub(1)) {
+            (true, Some(depth)) => remove(&entry.path(), depth)?,
+            (true, None) => return Err(io::Error::other("directories are nested too deeply")),
+            (false, _) => fs::remove_file(entry.path())?,
+        }
+    }
+    fs::remove_dir(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use akri_model::names::Key;
+
+    use super::*;
+
+    fn directory(generation: u64) -> ClaimDirectory {
+        ClaimDirectory { instance: Key::new("default", "cam-8120fe"), slot: 0, generation }
+    }
+
+    #[test]
+    fn directory_is_open_in_a_closed_one() {
+        let state = tempfile::tempdir().unwrap();
+        let directories = Directories::open(state.path().join("broker-info")).unwrap();
+        directories.create(&directory(1)).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(&directories.0), 0o700);
+        assert_eq!(mode(&directories.path(&directory(1))), MODE);
+        assert!(directories.create(&directory(1)).is_err(), "a claim gets no directory that somebody wrote to");
+        fs::create_dir(directories.0.join("lost+found")).unwrap();
+        assert_eq!(directories.list().unwrap(), [directory(1)].into());
+    }
+
+    #[test]
+    fn removed_directory_takes_nothing_else_with_it() {
+        let state = tempfile::tempdir().unwrap();
+        let directories = Directories::open(state.path().join("broker-info")).unwrap();
+        directories.create(&directory(1)).unwrap();
+        let (path, precious) = (directories.path(&directory(1)), state.path().join("journal"));
+        fs::create_dir(&precious).unwrap();
+        fs::write(precious.join("file"), "precious").unwrap();
+        symlink(&precious, path.join("link")).unwrap();
+        fs::create_dir(path.join("inner")).unwrap();
+        symlink(&precious, path.join("inner/link")).unwrap();
+        fs::write(path.join("file"), "x").unwrap();
+        directories.remove(&directory(1)).unwrap();
+        assert!(!path.exists() && precious.join("file").exists());
+    }
+
+    #[test]
+    fn deeply_nested_directories_end_no_agent() {
+        let state = tempfile::tempdir().unwrap();
+        let directories = Directories::open(state.path().join("broker-info")).unwrap();
+        directories.create(&directory(1)).unwrap();
+        let mut path = directories.path(&directory(1));
+        for _ in 0..500 {
+            path.push("d");
+            fs::create_dir(&path).unwrap();
+        }
+        let error = directories.remove(&directory(1)).unwrap_err().to_string();
+        assert!(error.contains("nested too deeply"), "{error}");
+    }
+}

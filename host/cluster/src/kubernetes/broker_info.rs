@@ -1,0 +1,177 @@
+//! Writes what brokers of this node report into the status of Instances (rule 39). The admission policy of the chart lets an
+//! agent write that of slots that its node uses, and so does this.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use akri_api::document::pointer_token;
+use akri_model::broker_info::{Files, MAX_OF_INSTANCE};
+use akri_model::names::{Key, Usage, slot_name};
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use serde_json::{Map, Value, json};
+
+use super::Kubernetes;
+use super::status_patch::change_status;
+use crate::ClusterError;
+
+/// What an Instance should show of slots.
+struct Change {
+    /// None if it shows that already.
+    operations: Option<Value>,
+    /// Slots that are not this node's.
+    foreign: BTreeSet<u32>,
+}
+
+/// Returns the change of an Instance.
+fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -> Result<Change, ClusterError> {
+    let shown = object.pointer("/status/brokerInfo").and_then(Value::as_object);
+    let usage = object.pointer("/spec/deviceUsage").and_then(Value::as_object);
+    let used = |slot: &str| usage.and_then(|usage| usage.get(slot)).and_then(Value::as_str);
+    let mut change = Change { operations: None, foreign: BTreeSet::new() };
+    let (mut tests, mut operations, mut after) = (Vec::new(), Vec::new(), shown.cloned().unwrap_or_default());
+    for (slot, files) in infos {
+        let name = slot_name(&key.name, *slot);
+        let Some(user) = used(&name).filter(|user| is_of(user, node)) else {
+            change.foreign.insert(*slot);
+            continue;
+        };
+        let info = (!files.is_empty()).then(|| json!(files));
+        if after.get(&name) == info.as_ref() {
+            continue;
+        }
+        let path = format!("/status/brokerInfo/{}", pointer_token(&name));
+        tests.push(json!({"op": "test", "path": format!("/spec/deviceUsage/{}", pointer_token(&name)), "value": user}));
+        operations.push(match &info {
+            Some(info) => json!({"op": "add", "path": path, "value": info}),
+            None => json!({"op": "remove", "path": path}),
+        });
+        match info {
+            Some(info) => drop(after.insert(name, info)),
+            None => drop(after.remove(&name)),
+        }
+    }
+    if operations.is_empty() {
+        return Ok(change);
+    }
+    check_size(&after)?;
+    tests.push(json!({"op": "test", "path": "/metadata/uid", "value": object.pointer("/metadata/uid")}));
+    if shown.is_none() {
+        let version = object.pointer("/metadata/resourceVersion");
+        tests.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
+        operations = vec![first(object, after)];
+    }
+    tests.extend(operations);
+    change.operations = Some(Value::Array(tests));
+    Ok(change)
+}
+
+/// The first info of an Instance makes the map, and the status if there is none.
+fn first(object: &Value, infos: Map<String, Value>) -> Value {
+    match object.get("status").and_then(Value::as_object) {
+        Some(_) => json!({"op": "add", "path": "/status/brokerInfo", "value": infos}),
+        None => json!({"op": "add", "path": "/status", "value": {"brokerInfo": infos}}),
+    }
+}
+
+fn is_of(user: &str, node: &str) -> bool {
+    user.parse::<Usage>().is_ok_and(|usage| usage.node() == Some(node))
+}
+
+fn check_size(infos: &Map<String, Value>) -> Result<(), ClusterError> {
+    let bytes = serde_json::to_string(infos).map_or(usize::MAX, |text| text.len());
+    if bytes > MAX_OF_INSTANCE {
+        let limit = MAX_OF_INSTANCE >> 10;
+        return Err(ClusterError::Refused(format!(
+            "brokers of all nodes have reported more than {limit} KiB of one Instance"
+        )));
+    }
+    Ok(())
+}
+
+impl Kubernetes {
+    /// Writes the files of slots; returns the slots that are not this node's.
+    pub(super) async fn write_broker_info(
+        &self,
+        key: &Key,
+        uid: &str,
+        infos: &BTreeMap<u32, Files>,
+    ) -> Result<BTreeSet<u32>, ClusterError> {
+        let resource = ApiResource::erase::<akri_api::Instance>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
+        let mut foreign = BTreeSet::new();
+        let changed = change_status(&api, key, uid, |object| {
+            let change = change(object, key, &self.node, infos)?;
+            foreign = change.foreign;
+            Ok(change.operations)
+        });
+        changed.await?;
+        Ok(foreign)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(status: Value) -> Value {
+        let usage = json!({"cam-1-0": "a", "cam-1-1": "C:0:a", "cam-1-2": "b", "cam-1-3": ""});
+        json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"deviceUsage": usage}, "status": status})
+    }
+
+    fn files(text: &str) -> Files {
+        [("f".to_owned(), text.to_owned())].into()
+    }
+
+    /// The object's brokerInfo afterwards and the slots that are another's; nothing if nothing is written.
+    fn after(status: Value, infos: &[(u32, Files)]) -> (Option<Value>, Vec<u32>) {
+        let mut object = instance(status);
+        let infos = infos.iter().cloned().collect();
+        let Change { operations, foreign } = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap();
+        let written = operations.map(|operations| {
+            let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
+            json_patch::patch(&mut object, &operations.0).unwrap();
+            object["status"]["brokerInfo"].clone()
+        });
+        (written, foreign.into_iter().collect())
+    }
+
+    #[test]
+    fn node_writes_broker_info_of_its_own_slots() {
+        let all: Vec<(u32, Files)> = (0..5).map(|slot| (slot, files("new"))).collect();
+        let (own, others) = (json!({"f": "new"}), json!({"f": "b"}));
+        let expected = json!({"cam-1-0": own, "cam-1-1": own, "cam-1-2": others});
+        let shown = json!({"cam-1-0": {"f": "old"}, "cam-1-2": others});
+        assert_eq!(after(json!({"brokerInfo": shown}), &all), (Some(expected), vec![2, 3, 4]));
+    }
+
+    #[test]
+    fn first_broker_info_makes_the_map() {
+        let expected = Some(json!({"cam-1-0": {"f": "x"}}));
+        for status in [Value::Null, json!({"nodes": {}}), json!({"brokerInfo": null})] {
+            assert_eq!(after(status.clone(), &[(0, files("x"))]).0, expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn known_broker_info_is_not_written_again() {
+        let shown = json!({"brokerInfo": {"cam-1-0": {"f": "x"}}});
+        assert_eq!(after(shown.clone(), &[(0, files("x")), (1, Files::new())]), (None, vec![]));
+        assert_eq!(after(shown, &[(0, Files::new())]).0, Some(json!({})), "a new claim has said nothing yet");
+    }
+
+    #[test]
+    fn full_instance_takes_no_more_broker_info() {
+        let shown = json!({"brokerInfo": {"cam-1-2": {"f": "x".repeat(MAX_OF_INSTANCE)}}});
+        let refused = change(&instance(shown), &Key::new("default", "cam-1"), "a", &[(0, files("x"))].into());
+        assert!(matches!(refused, Err(ClusterError::Refused(_))));
+    }
+
+    #[test]
+    fn slot_that_changes_hands_meanwhile_is_not_written() {
+        let (mut object, infos) = (instance(Value::Null), [(0, files("x"))].into());
+        let operations = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap().operations.unwrap();
+        object["spec"]["deviceUsage"]["cam-1-0"] = json!("b");
+        let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
+        assert!(json_patch::patch(&mut object, &operations.0).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! The metrics of the controller in the OpenMetrics format.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::queue::Work;
+
+/// All metrics. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    reconciles: Family<Reconcile, Counter>,
+    duration: Histogram,
+    waiting: Gauge,
+    leads: Gauge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reconcile {
+    kind: &'static str,
+    result: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Arc::default(),
+            reconciles: Family::default(),
+            duration: Histogram::new(exponential_buckets(0.001, 4.0, 9)),
+            waiting: Gauge::default(),
+            leads: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&self) {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let akri = registry.sub_registry_with_prefix("akri_controller");
+        akri.register("reconciles", "Reconciles by kind of object and result", self.reconciles.clone());
+        let duration = self.duration.clone();
+        akri.register_with_unit("reconcile_duration", "Time a reconcile takes", Unit::Seconds, duration);
+        akri.register("queue_length", "Objects that wait for a reconcile", self.waiting.clone());
+        akri.register("leads", "Whether this controller is the leader", self.leads.clone());
+    }
+
+    /// Counts a reconcile.
+    pub(crate) fn reconciled(&self, work: &Work, succeeded: bool, took: Duration) {
+        let kind = match work {
+            Work::Configuration(_) => "Configuration",
+            Work::Instance(_) => "Instance",
+            Work::Handler(_) => "DiscoveryHandler",
+        };
+        let result = if succeeded { "Succeeded" } else { "Failed" };
+        self.reconciles.get_or_create(&Reconcile { kind, result }).inc();
+        self.duration.observe(took.as_secs_f64());
+    }
+
+    /// Encodes all metrics as text (OpenMetrics 1.0). The values are those of now.
+    pub(crate) fn encode(&self, waiting: usize, leads: bool) -> String {
+        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.leads.set(i64::from(leads));
+        let mut text = String::new();
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = encode(&mut text, &registry); // writing to a String can't fail
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::names::Key;
+
+    use super::*;
+
+    #[test]
+    fn metrics_are_exported_by_name() {
+        let metrics = Metrics::default();
+        metrics.reconciled(&Work::Instance(Key::new("default", "cam-1")), false, Duration::from_millis(2));
+        let text = metrics.encode(3, true);
+        for line in [
+            r#"akri_controller_reconciles_total{kind="Instance",result="Failed"} 1"#,
+            "akri_controller_reconcile_duration_seconds_count 1",
+            "akri_controller_queue_length 3",
+            "akri_controller_leads 1",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Reconciles a DiscoveryHandler: its status, and what nodes that are gone have left of it.
+
+use std::time::Duration;
+
+use akri_api::DiscoveryHandler;
+use akri_model::names::Key;
+
+use super::{Again, Context};
+use crate::node_cleanup;
+use crate::requests::RequestError;
+use crate::status::write_handler;
+
+pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
+    let Some(view) = context.world.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
+    let gone = context.nodes.gone(&context.world, &view.mentions).await?;
+    if !gone.is_empty() {
+        node_cleanup::remove::<DiscoveryHandler>(&context.requests, key, &gone).await?;
+    }
+    let agents = context.world.agents_good_for();
+    write_handler(&context.requests, &view, agents.is_some()).await?;
+    Ok(agents.map(|left| left + Duration::from_secs(1)))
+}

@@ -1,0 +1,55 @@
+//! A DiscoveryHandler as the controller keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use akri_api::DiscoveryHandlerStatus;
+use akri_api::condition::Condition;
+use akri_model::names::Key;
+use akri_model::summary::NodeProblem;
+use kube::api::DynamicObject;
+
+use super::{View, key_of};
+use crate::queue::Work;
+
+/// A DiscoveryHandler.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct HandlerView {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    pub(crate) is_deleting: bool,
+    /// The nodes in its status.
+    pub(crate) mentions: BTreeSet<String>,
+    pub(crate) problems: BTreeMap<String, NodeProblem>,
+    /// What the controller wrote of its status.
+    pub(crate) conditions: Vec<Condition>,
+}
+
+impl HandlerView {
+    /// Reads an object. What it wants is the agents' business.
+    pub(crate) fn read(object: DynamicObject) -> Self {
+        let status: DiscoveryHandlerStatus = object
+            .data
+            .get("status")
+            .cloned()
+            .and_then(|status| serde_json::from_value(status).ok())
+            .unwrap_or_default();
+        Self {
+            key: key_of(&object.metadata),
+            uid: object.metadata.uid.unwrap_or_default(),
+            is_deleting: object.metadata.deletion_timestamp.is_some(),
+            mentions: status.nodes.keys().cloned().collect(),
+            problems: status.nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect(),
+            conditions: status.conditions,
+        }
+    }
+}
+
+impl View for HandlerView {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn owner(&self) -> Option<Work> {
+        None
+    }
+}

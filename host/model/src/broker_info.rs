@@ -1,0 +1,322 @@
+//! Rules about what brokers report of their devices: small files in a directory of the claim, which the agent publishes in
+//! `status.brokerInfo` of the Instance (rule 39). A container can write anything there, so that everything has a bound.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::device::Mount;
+use crate::edits::ContainerEdits;
+use crate::names::{Key, slot_name};
+use crate::text::clean;
+
+/// Files of one directory that are published.
+pub const MAX_FILES: usize = 16;
+
+/// Longest file, in bytes.
+pub const MAX_FILE: usize = 4 << 10;
+
+/// Longest name of a file.
+pub const MAX_NAME: usize = 63;
+
+/// What one node may write into one Instance, in bytes of JSON.
+pub const MAX_OF_NODE: usize = 128 << 10;
+
+/// What all nodes together may write into one Instance, in bytes of JSON. API servers store objects of up to 1.5 MiB: claims
+/// have to fit beside it.
+pub const MAX_OF_INSTANCE: usize = 512 << 10;
+
+/// The newest directories of a slot that are kept: containers of one pod are allocated one after the other before the first
+/// of them starts, and may get the same slot (rule 7).
+pub const MAX_GENERATIONS: usize = 16;
+
+/// Refused files that are named in a message.
+const NAMED: usize = 3;
+
+/// Where containers have their directories.
+const IN_CONTAINER: &str = "/run/akri/broker-info";
+
+/// The variable with the directory's path in the container.
+const VARIABLE: &str = "AKRI_BROKER_INFO_DIR";
+
+/// The contents of files by name.
+pub type Files = BTreeMap<String, String>;
+
+/// The directory of a claim. Its text, `<namespace>.<slot name>.<generation>`, is the name of the directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimDirectory {
+    /// The Instance.
+    pub instance: Key,
+    /// The slot.
+    pub slot: u32,
+    /// The generation of the claim.
+    pub generation: u64,
+}
+
+impl fmt::Display for ClaimDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.instance.namespace, slot_name(&self.instance.name, self.slot), self.generation)
+    }
+}
+
+/// A directory has another name than those of claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the directory of a claim")]
+pub struct OtherDirectory;
+
+impl FromStr for ClaimDirectory {
+    type Err = OtherDirectory;
+
+    /// A namespace has no dots, and the name of an Instance may have some.
+    fn from_str(text: &str) -> Result<Self, OtherDirectory> {
+        let parsed = || {
+            let (namespace, rest) = text.split_once('.')?;
+            let (slot, generation) = rest.rsplit_once('.')?;
+            let (instance, slot) = slot.rsplit_once('-')?;
+            let instance = Key::new(namespace, instance);
+            Some(Self { instance, slot: slot.parse().ok()?, generation: generation.parse().ok()? })
+        };
+        parsed().filter(|directory| directory.to_string() == text).ok_or(OtherDirectory)
+    }
+}
+
+impl ClaimDirectory {
+    /// Adds the directory to the edits of the slot's container: a mount, and its path as a variable with and without the hash
+    /// of the Instance. `host_path` is the directory on the node.
+    pub fn add_to(&self, edits: &mut ContainerEdits, host_path: String, hash: &str) {
+        let container_path = format!("{IN_CONTAINER}/{}", slot_name(&self.instance.name, self.slot));
+        for name in [VARIABLE.to_owned(), format!("{VARIABLE}_{}", hash.to_uppercase())] {
+            edits.env.insert(name, container_path.clone());
+        }
+        edits.mounts.push(Mount { container_path, host_path, read_only: false });
+    }
+}
+
+/// The reason why a file is not published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FileRefusal {
+    /// Its name can't be a key.
+    #[error("has a name that is not 1 to 63 letters, digits, '-', '_' and '.'")]
+    Name,
+    /// It is a link, a FIFO, a directory or a device.
+    #[error("is not a regular file")]
+    NotRegular,
+    /// It exceeds [`MAX_FILE`].
+    #[error("is longer than 4 KiB")]
+    TooLong,
+    /// It is binary.
+    #[error("is not UTF-8")]
+    NotUtf8,
+    /// There are [`MAX_FILES`] others.
+    #[error("is beyond the first 16 files")]
+    TooMany,
+    /// Its mode does not let the agent read it.
+    #[error("can't be read by the agent: make it readable for everybody")]
+    Unreadable,
+    /// The node has written [`MAX_OF_NODE`] into the Instance.
+    #[error("is beyond the 128 KiB that a node may publish in one Instance")]
+    TooMuch,
+}
+
+/// The files of a directory that may be published, and those that may not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// What may be published.
+    pub files: Files,
+    /// What may not, by name, up to a bound.
+    pub refused: BTreeMap<String, FileRefusal>,
+}
+
+impl Reading {
+    /// Reads the directory whose entries have these names, with a function that returns the bytes of a regular file, at most
+    /// one more than [`MAX_FILE`]. Names that begin with a dot are skipped: a file can be written under one and renamed.
+    pub fn of(names: &BTreeSet<String>, read: impl Fn(&str) -> Result<Vec<u8>, FileRefusal>) -> Self {
+        let mut reading = Self::default();
+        for name in names.iter().filter(|name| !name.starts_with('.')) {
+            match reading.text(name, &read) {
+                Ok(text) => drop(reading.files.insert(name.clone(), text)),
+                Err(refusal) => reading.refuse(name, refusal),
+            }
+        }
+        reading
+    }
+
+    fn text(&self, name: &str, read: impl Fn(&str) -> Result<Vec<u8>, FileRefusal>) -> Result<String, FileRefusal> {
+        if !is_file_name(name) {
+            return Err(FileRefusal::Name);
+        }
+        if self.files.len() >= MAX_FILES {
+            return Err(FileRefusal::TooMany);
+        }
+        let bytes = read(name)?;
+        if bytes.len() > MAX_FILE {
+            return Err(FileRefusal::TooLong);
+        }
+        String::from_utf8(bytes).map_err(|_| FileRefusal::NotUtf8)
+    }
+
+    fn refuse(&mut self, name: &str, refusal: FileRefusal) {
+        if self.refused.len() < MAX_FILES {
+            self.refused.insert(clean(name, MAX_NAME), refusal);
+        }
+    }
+
+    /// Says which files are refused and why; `None` if all are fine.
+    pub fn refusals(&self) -> Option<String> {
+        let one = |(name, refusal): (&String, &FileRefusal)| format!("'{name}' {refusal}");
+        let mut lines: Vec<String> = self.refused.iter().take(NAMED).map(one).collect();
+        if self.refused.len() > NAMED {
+            lines.push("and more".to_owned());
+        }
+        (!lines.is_empty()).then(|| lines.join("; "))
+    }
+}
+
+fn is_file_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// Leaves out the files of a node that exceed [`MAX_OF_NODE`] in one Instance, by slot. The lowest slots come first.
+pub fn limit(readings: &mut BTreeMap<u32, Reading>) {
+    let mut left = MAX_OF_NODE;
+    for reading in readings.values_mut() {
+        let fits = |name: &String, text: &String| {
+            let bytes = json_length(name) + json_length(text);
+            let fits = bytes <= left;
+            left = left.saturating_sub(if fits { bytes } else { 0 });
+            fits
+        };
+        let beyond = reading.files.extract_if(.., not(fits)).map(|(name, _)| name);
+        for name in beyond.collect::<Vec<_>>() {
+            reading.refuse(&name, FileRefusal::TooMuch);
+        }
+    }
+}
+
+fn not(mut test: impl FnMut(&String, &String) -> bool) -> impl FnMut(&String, &mut String) -> bool {
+    move |name, text| !test(name, text)
+}
+
+/// Returns the length of a text as JSON, with its quotes and a separator: a control character takes six bytes.
+pub fn json_length(text: &str) -> usize {
+    let length = |c: char| match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        c if c < ' ' => 6,
+        c => c.len_utf8(),
+    };
+    text.chars().map(length).sum::<usize>() + 3
+}
+
+/// Returns the length of published files as JSON.
+pub fn files_length(files: &Files) -> usize {
+    files.iter().map(|(name, text)| json_length(name) + json_length(text)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn directory(namespace: &str, instance: &str) -> ClaimDirectory {
+        ClaimDirectory { instance: Key::new(namespace, instance), slot: 12, generation: 7 }
+    }
+
+    #[test]
+    fn directory_names_are_read_back() {
+        for (directory, name) in [
+            (directory("default", "cam-8120fe"), "default.cam-8120fe-12.7"),
+            (directory("a-b", "my.cam-8120fe"), "a-b.my.cam-8120fe-12.7"),
+        ] {
+            assert_eq!(directory.to_string(), name);
+            assert_eq!(name.parse(), Ok(directory));
+        }
+        for other in
+            ["", "a", "default.cam.7", "default.cam-x.7", "default.cam-1.x", "default.cam-01.7", "..", "a.b-1.+7"]
+        {
+            assert_eq!(other.parse::<ClaimDirectory>(), Err(OtherDirectory), "{other}");
+        }
+    }
+
+    #[test]
+    fn newest_directory_of_a_slot_is_the_last() {
+        let of = |generation| ClaimDirectory { generation, ..directory("default", "cam-1") };
+        assert!(of(9) < of(10));
+    }
+
+    #[test]
+    fn container_finds_the_directory_of_each_slot() {
+        let mut edits = ContainerEdits::default();
+        directory("default", "cam-8120fe").add_to(&mut edits, "/state/d".into(), "8120fe");
+        let path = "/run/akri/broker-info/cam-8120fe-12";
+        let mount = Mount { container_path: path.into(), host_path: "/state/d".into(), read_only: false };
+        assert_eq!(edits.mounts, [mount]);
+        let env: Vec<(&str, &str)> = edits.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(env, [("AKRI_BROKER_INFO_DIR", path), ("AKRI_BROKER_INFO_DIR_8120FE", path)]);
+    }
+
+    #[test]
+    fn files_with_bad_names_or_contents_are_refused() {
+        let long = "x".repeat(64);
+        let all = names(&["ok", "a b", "ü", "", &long, "binary", "big", "link", ".part", "..", "A-1_.z"]);
+        let reading = Reading::of(&all, |name| match name {
+            "binary" => Ok(vec![0xff, 0xfe]),
+            "big" => Ok(vec![b'x'; MAX_FILE + 1]),
+            "link" => Err(FileRefusal::NotRegular),
+            "ok" => Ok(vec![b'x'; MAX_FILE]),
+            _ => Ok("text\n\0".into()),
+        });
+        assert_eq!(reading.files.keys().collect::<Vec<_>>(), ["A-1_.z", "ok"]);
+        let refused: Vec<(&str, FileRefusal)> =
+            reading.refused.iter().map(|(name, why)| (name.as_str(), *why)).collect();
+        let long = &long[..63];
+        assert_eq!(
+            refused,
+            [
+                ("", FileRefusal::Name),
+                ("a b", FileRefusal::Name),
+                ("big", FileRefusal::TooLong),
+                ("binary", FileRefusal::NotUtf8),
+                ("link", FileRefusal::NotRegular),
+                (long, FileRefusal::Name),
+                ("ü", FileRefusal::Name),
+            ]
+        );
+        let told = reading.refusals().unwrap();
+        assert!(told.ends_with("'big' is longer than 4 KiB; and more"), "{told}");
+        assert_eq!(Reading::default().refusals(), None);
+    }
+
+    #[test]
+    fn only_so_many_files_are_read() {
+        let all: BTreeSet<String> = (0..1000).map(|number| format!("f{number:04}")).collect();
+        let read = std::cell::Cell::new(0);
+        let reading = Reading::of(&all, |_| {
+            read.set(read.get() + 1);
+            Ok(Vec::new())
+        });
+        assert_eq!((reading.files.len(), read.get(), reading.refused.len()), (MAX_FILES, MAX_FILES, MAX_FILES));
+        assert_eq!(reading.refused["f0016"], FileRefusal::TooMany);
+    }
+
+    #[test]
+    fn node_publishes_a_bounded_amount_per_instance() {
+        let full = || Reading::of(&(0..16).map(|n| format!("f{n}")).collect(), |_| Ok(vec![b'x'; MAX_FILE]));
+        let mut readings: BTreeMap<u32, Reading> = (0..5).map(|slot| (slot, full())).collect();
+        limit(&mut readings);
+        assert_eq!(readings[&0].files.len(), 16);
+        assert!(readings[&4].files.is_empty() && readings[&4].refused["f0"] == FileRefusal::TooMuch);
+        let total: usize = readings.values().map(|reading| files_length(&reading.files)).sum();
+        assert!(total <= MAX_OF_NODE && total > MAX_OF_NODE - 2 * MAX_FILE, "{total}");
+    }
+
+    #[test]
+    fn lengths_are_those_of_json() {
+        for text in ["", "plain", "\"\\\n\r\t\u{8}\u{c}", "\0\u{1f}", "ü\u{7f}\u{2028}😀"] {
+            assert_eq!(json_length(text), serde_json::to_string(text).unwrap().len() + 1, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Which nodes report a problem in the status of an object: of many with the same problem a few do (rules 34 and 61).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::names::{Key, node_hash};
+
+/// Nodes that may report problems with one object.
+pub const MAX_NODES: usize = 20;
+
+/// Nodes that may report the same reason for one object: more of them add nothing.
+pub const MAX_SAME: usize = 3;
+
+/// Nodes report a problem over this time, so that most of them see the reports of others before it is their turn.
+const SPREAD: Duration = Duration::from_secs(3);
+
+/// A problem as a node reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// A CamelCase word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// The next step of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: the object shows what it has to, or enough other nodes report the same.
+    Rest,
+    /// Remove its entry.
+    Remove,
+    /// Change its entry, at once.
+    Change,
+    /// Add an entry, when it is its turn: see [`turn`].
+    Add,
+}
+
+/// Returns the next step of a node. `shown` has the entries of all nodes.
+pub fn step(shown: &BTreeMap<String, Report>, node: &str, wanted: Option<&Report>) -> Step {
+    let own = shown.get(node);
+    let Some(wanted) = wanted else {
+        return if own.is_some() { Step::Remove } else { Step::Rest };
+    };
+    match own {
+        Some(own) if own == wanted => Step::Rest,
+        Some(_) => Step::Change,
+        None if shown.len() >= MAX_NODES => Step::Rest,
+        None if shown.values().filter(|other| other.reason == wanted.reason).count() >= MAX_SAME => Step::Rest,
+        None => Step::Add,
+    }
+}
+
+/// Returns how long a node waits before it adds an entry.
+pub fn turn(node: &str, object: &Key) -> Duration {
+    let hash = u64::from_str_radix(&node_hash(&format!("{node} {object}")), 16).unwrap_or_default();
+    SPREAD / 1000 * u32::try_from(hash % 1000).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(reason: &str, message: &str) -> Report {
+        Report { reason: reason.to_owned(), message: message.to_owned() }
+    }
+
+    fn shown(reasons: &[(&str, usize)]) -> BTreeMap<String, Report> {
+        let entries = |(reason, count): &(&str, usize)| {
+            let reason = (*reason).to_owned();
+            (0..*count).map(move |number| (format!("{reason}-{number}"), report(&reason, "m"))).collect::<Vec<_>>()
+        };
+        reasons.iter().flat_map(entries).collect()
+    }
+
+    #[test]
+    fn three_nodes_report_the_same_problem() {
+        let wanted = report("R", "another message");
+        for (others, expected) in [
+            (&[][..], Step::Add),
+            (&[("R", 2), ("S", 3)], Step::Add),
+            (&[("R", 3)], Step::Rest),
+            (&[("S", 19)], Step::Add),
+            (&[("S", 20)], Step::Rest),
+        ] {
+            assert_eq!(step(&shown(others), "a", Some(&wanted)), expected, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn own_entry_follows_the_problem() {
+        let mut all = shown(&[("R", 20)]);
+        assert_eq!(step(&all, "a", None), Step::Rest);
+        assert_eq!(step(&all, "R-0", Some(&report("R", "m"))), Step::Rest);
+        assert_eq!(step(&all, "R-0", Some(&report("R", "new"))), Step::Change);
+        assert_eq!(step(&all, "R-0", None), Step::Remove);
+        all.remove("R-0");
+        assert_eq!(step(&all, "a", Some(&report("S", "m"))), Step::Add);
+    }
+
+    #[test]
+    fn others_report_a_problem_that_its_reporters_lost() {
+        let wanted = report("R", "m");
+        let mut all = shown(&[("R", 3)]);
+        assert_eq!(step(&all, "a", Some(&wanted)), Step::Rest);
+        all.remove("R-1");
+        assert_eq!(step(&all, "a", Some(&wanted)), Step::Add);
+    }
+
+    #[test]
+    fn turns_of_many_nodes_are_spread() {
+        let key = Key::new("default", "cam");
+        let turns: Vec<Duration> = (0..1000).map(|number| turn(&format!("node-{number}"), &key)).collect();
+        assert!(turns.iter().all(|turn| *turn < SPREAD));
+        let early = turns.iter().filter(|turn| **turn < SPREAD / 10).count();
+        assert!((50..200).contains(&early), "{early}");
+        assert_ne!(turn("a", &key), turn("a", &Key::new("default", "other")), "not the same nodes for all objects");
+    }
+}
