@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::kubelet::Kubelet;
 use crate::support::node::{Node, akri, identities, wait_for};
 
 const CAM: &str = "\
@@ -118,6 +119,7 @@ fn closed_output_pipe_causes_no_panic() {
     let node = Node::new();
     node.write("cam.yaml", CAM);
     fs::create_dir(node.path("state")).unwrap();
+    node.write("state/lock", "");
     for arguments in [
         &["crds"][..],
         &["get", "handlers", "--state-dir", "state"],
@@ -209,15 +211,40 @@ async fn get_tells_whether_an_agent_runs() {
     let state = node.path("state").display().to_string();
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
     node.write("manifests/cam.yaml", CAM);
+    fs::create_dir(node.path("state")).unwrap();
+    assert!(text(&get().stderr).contains("is not the state directory of an agent"), "there is nothing yet");
+    let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();
     let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
-    assert_eq!(text(&get().stderr), "");
+    wait_for("that nothing is wrong", || text(&get().stderr), String::is_empty).await;
+    drop(kubelet);
+    let missing = |printed: &String| printed.starts_with("warning: no kubelet listens on '");
+    fs::remove_file(node.path("kubelet/device-plugins/kubelet.sock")).unwrap_or_default();
+    wait_for("the missing kubelet", || text(&get().stderr), missing).await;
     assert!(agent.stop());
     let left = get();
     assert_eq!(text(&left.stderr), "no agent runs on this state directory; this is how it was left\n");
     let shown: Vec<akri_api::Instance> = serde_json::from_slice(&left.stdout).unwrap();
     assert_eq!(identities(&shown), identities(&found));
     assert_eq!(left.status.code(), Some(0));
+}
+
+/// What is in the log only is not seen by who asks how the agent is.
+#[tokio::test]
+async fn get_tells_what_is_wrong_with_manifests() {
+    let node = Node::new();
+    let state = node.path("state").display().to_string();
+    let printed = || text(&node.akri(&["get", "configurations", "--state-dir", &state]).stderr);
+    node.write("manifests/broken.yaml", "spec: [");
+    node.write("manifests/cam.yaml", &format!("{CAM}  brokerSpec: {{brokerPodSpec: {{containers: []}}}}\n"));
+    let agent = node.start();
+    let both = |printed: &String| printed.contains("broken.yaml") && printed.contains("local mode runs no brokers");
+    wait_for("both manifests", printed, both).await;
+    agent.wait_for_log("local mode runs no brokers").await;
+    node.remove("manifests/broken.yaml");
+    node.write("manifests/cam.yaml", CAM);
+    wait_for("that it is mended", printed, |printed| !printed.contains("broken.yaml") && !printed.contains("brokers"))
+        .await;
 }
 
 #[tokio::test]

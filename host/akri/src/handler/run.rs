@@ -14,7 +14,7 @@ use akri_sandbox::{Cache, Component, LogLine};
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::{load, rules, subjects, validate};
+use super::{handlers, load, rules, subjects, validate};
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, found_table};
 use crate::output::{plain, print};
@@ -53,13 +53,21 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
     let component = load(&args.component, Some(&args.host)).await?;
     let (subjects, manifests) = subjects(&args.file, &component)?;
+    let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();
     let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
     let stage = Stage { component, rules, values: data::values(&manifests), node };
     let mut reports = Vec::new();
     for subject in &subjects {
         match stage.round(subject).await {
             Ok(report) => reports.push(report),
-            Err(error) => eprintln!("error: {}", subject.failure(&error)),
+            Err(error) => {
+                eprintln!("error: {}", subject.failure(&error));
+                if matches!(error, RoundError::NotGranted(_)) && !has_object {
+                    eprintln!(
+                        "hint: only device nodes are granted here; name the DiscoveryHandler with --handler-object"
+                    );
+                }
+            }
         }
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
