@@ -234,9 +234,17 @@ async fn discover_names_file_line_and_field_when_it_fails() {
     assert_eq!(nobody.status.code(), Some(1));
     let expected_text = "error: default/cam: no discovery handler 'onvif' among those of --components: debugEcho, udev";
     assert!(printed(&nobody).contains(expected_text), "{}", printed(&nobody));
+    assert!(nobody.stdout.is_empty(), "an error, and not 'no devices': {}", text(&nobody.stdout));
+    let misspelt = node.discover(&good("cam").replace("debugEcho", "debugEco"), &[]);
+    let hint = "debugEcho, udev, did you mean 'debugEcho'?";
+    assert!(printed(&misspelt).contains(hint), "{}", printed(&misspelt));
     let file_as_handler = node.discover(&good("cam"), &["--handler", &file]);
     assert_eq!(file_as_handler.status.code(), Some(1));
-    assert!(printed(&file_as_handler).contains("not a WebAssembly component"), "{}", printed(&file_as_handler));
+    assert!(
+        printed(&file_as_handler).contains("not a WebAssembly component: the file is a text that begins"),
+        "{}",
+        printed(&file_as_handler)
+    );
     let empty = node.discover("# nothing\n", &[]);
     assert!(
         empty.status.code() == Some(1) && printed(&empty).contains("holds no Configuration"),

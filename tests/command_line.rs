@@ -1,13 +1,14 @@
 //! The command line: what it prints for people and programs, and how it ends.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, akri, identities, wait_for};
+use crate::support::node::{Node, akri, compiled_components, identities, wait_for};
 
 const CAM: &str = "\
 apiVersion: akri.sh/v0
@@ -245,6 +246,57 @@ async fn get_tells_what_is_wrong_with_manifests() {
     node.write("manifests/cam.yaml", CAM);
     wait_for("that it is mended", printed, |printed| !printed.contains("broken.yaml") && !printed.contains("brokers"))
         .await;
+}
+
+#[tokio::test]
+async fn get_selects_objects_by_name_and_namespace() {
+    let node = Node::new();
+    let state = node.path("state").display().to_string();
+    let get = |arguments: &[&str]| node.akri(&[&["get"][..], arguments, &["--state-dir", &state]].concat());
+    node.write("manifests/cam.yaml", CAM);
+    let _agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let instance = identities(&found).remove(0).0;
+    wait_for("its status", || node.configurations().len(), |count| *count == 1).await;
+    for arguments in [
+        &["instance", &instance][..],
+        &["instances", &format!("akri.sh/{instance}"), "-n", "default"],
+        &["configuration", "cam", "-A"],
+        &["akric"],
+        &["handler", "debugEcho"],
+    ] {
+        let output = get(arguments);
+        assert!(output.status.success() && text(&output.stdout).lines().count() == 2, "{arguments:?}: {output:?}");
+    }
+    assert_eq!(text(&get(&["configurations", "-n", "other"]).stdout), "no Configurations\n");
+    let misspelt = get(&["configuration", "cm"]);
+    assert_eq!(misspelt.status.code(), Some(1));
+    let expected = "error: there is no Configuration 'cm', did you mean 'cam'?\n";
+    assert!(text(&misspelt.stderr).ends_with(expected), "{}", text(&misspelt.stderr));
+}
+
+#[test]
+fn discover_reads_directories_lists_and_standard_input() {
+    let node = Node::new();
+    let components = node.path("components").display().to_string();
+    node.write("manifests/cam.yaml", CAM);
+    node.write("manifests/other.yaml", &CAM.replace("name: cam", "name: other"));
+    let item = CAM.trim_end().replace('\n', "\n  ");
+    let list = format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n");
+    let discover = |file: &str, input: &str| {
+        let mut command = Command::new(akri());
+        let command = command.args(["discover", file, "--components", &components, "-o", "json"]);
+        let command = command.env("XDG_CACHE_HOME", compiled_components());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // one that reads a file does not read this
+        let output = child.wait_with_output().unwrap();
+        let devices: Vec<serde_json::Value> =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+        devices.len()
+    };
+    assert_eq!(discover(&node.path("manifests").display().to_string(), ""), 2);
+    assert_eq!(discover("-", CAM), 1);
+    assert_eq!(discover("-", &list), 1);
 }
 
 #[tokio::test]
