@@ -198,7 +198,7 @@ pub(crate) struct DiscoverArgs {
     /// DiscoveryHandlers, and Secrets and ConfigMaps for properties.
     pub(crate) file: PathBuf,
     /// Use this component for all Configurations, regardless of the handler they name. A DiscoveryHandler in FILE that
-    /// names the component's file defines its grants; without one, only device nodes below /dev are granted.
+    /// names the component's file defines its grants; without one, nothing is granted.
     #[arg(long, value_name = "WASM")]
     pub(crate) handler: Option<PathBuf>,
     /// Directory of component handlers (*.wasm) and their DiscoveryHandler manifests.

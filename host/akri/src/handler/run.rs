@@ -56,19 +56,21 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();
     let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
     let stage = Stage { component, rules, values: data::values(&manifests), node };
-    let mut reports = Vec::new();
+    let (mut reports, mut is_refused) = (Vec::new(), false);
     for subject in &subjects {
         match stage.round(subject).await {
-            Ok(report) => reports.push(report),
+            Ok(report) => {
+                is_refused |= !report.withheld.is_empty();
+                reports.push(report);
+            }
             Err(error) => {
+                is_refused |= matches!(error, RoundError::NotGranted(_));
                 eprintln!("error: {}", subject.failure(&error));
-                if matches!(error, RoundError::NotGranted(_)) && !has_object {
-                    eprintln!(
-                        "hint: only device nodes are granted here; name the DiscoveryHandler with --handler-object"
-                    );
-                }
             }
         }
+    }
+    if is_refused && !has_object {
+        eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
     Ok(if reports.len() == subjects.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -12,7 +12,7 @@ use akri_api::Configuration;
 use akri_api::document::pointer_token;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::summary::{HANDLER_GONE, INCOMPLETE};
+use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND};
 use akri_model::text::cut;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::jiff::Timestamp;
@@ -119,7 +119,7 @@ impl Kubernetes {
             Err(ClusterError::NotFound(_)) => return Ok(()), // the status of what is gone is of no use to anyone
             Err(error) => return Err(error),
         }
-        if let Some(problem) = now.1.as_ref().filter(|problem| problem.reason == INCOMPLETE) {
+        if let Some(problem) = now.1.as_ref().filter(|problem| matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)) {
             self.record_incomplete(report, problem);
         }
         self.reported().insert(key.clone(), now);
