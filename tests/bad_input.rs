@@ -32,7 +32,7 @@ const BROKEN: [(&str, &str, &str); 9] = [
     ("capacity: 1", "capacity: one", ":10: spec.capacity: invalid type: string \"one\", expected i64"),
     ("kind: Configuration", "kind: Pod", ":2: kind: 'Pod' is not Configuration, DiscoveryHandler, ConfigMap or Secret"),
     ("akri.sh/v0", "v1", ":1: apiVersion: 'v1' is not akri.sh/v0"),
-    ("    name: debugEcho", "    nam: debugEcho", ":7: spec.discoveryHandler.nam: unknown field"),
+    ("    name: debugEcho", "    nam: debugEcho", ":7: spec.discoveryHandler.nam: unknown field, did you mean 'name'?"),
     ("capacity: 1", "protocol: {}", ":10: spec.protocol: unknown field; today it is spec.discoveryHandler"),
 ];
 
@@ -222,7 +222,7 @@ async fn discover_names_file_line_and_field_when_it_fails() {
     for expected_text in [
         format!("error: {file}:11: {details}.udevRules[1]: expected a field such as KERNEL or ATTRS{{idVendor}}\n"),
         "\n  KERNEL==\"a\",, ATTR==\"b\"\n              ^\n".to_owned(),
-        format!("error: {file}:12: {details}.udevRules[2]: 'NAME' is a udev key that can't be used to match devices\n"),
+        format!("error: {file}:12: {details}.udevRules[2]: 'NAME' acts on devices, and rules here only match them\n"),
         "\n  NAME=\"x\"\n  ^^^^\n".to_owned(),
     ] {
         assert!(printed(&output).contains(&expected_text), "{expected_text}\n{}", printed(&output));
@@ -234,9 +234,17 @@ async fn discover_names_file_line_and_field_when_it_fails() {
     assert_eq!(nobody.status.code(), Some(1));
     let expected_text = "error: default/cam: no discovery handler 'onvif' among those of --components: debugEcho, udev";
     assert!(printed(&nobody).contains(expected_text), "{}", printed(&nobody));
+    assert!(nobody.stdout.is_empty(), "an error, and not 'no devices': {}", text(&nobody.stdout));
+    let misspelt = node.discover(&good("cam").replace("debugEcho", "debugEco"), &[]);
+    let hint = "debugEcho, udev, did you mean 'debugEcho'?";
+    assert!(printed(&misspelt).contains(hint), "{}", printed(&misspelt));
     let file_as_handler = node.discover(&good("cam"), &["--handler", &file]);
     assert_eq!(file_as_handler.status.code(), Some(1));
-    assert!(printed(&file_as_handler).contains("not a WebAssembly component"), "{}", printed(&file_as_handler));
+    assert!(
+        printed(&file_as_handler).contains("not a WebAssembly component: the file is a text that begins"),
+        "{}",
+        printed(&file_as_handler)
+    );
     let empty = node.discover("# nothing\n", &[]);
     assert!(
         empty.status.code() == Some(1) && printed(&empty).contains("holds no Configuration"),

@@ -1,12 +1,14 @@
 //! The command line: what it prints for people and programs, and how it ends.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::node::{Node, akri, identities, wait_for};
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Node, akri, compiled_components, identities, wait_for};
 
 const CAM: &str = "\
 apiVersion: akri.sh/v0
@@ -118,6 +120,7 @@ fn closed_output_pipe_causes_no_panic() {
     let node = Node::new();
     node.write("cam.yaml", CAM);
     fs::create_dir(node.path("state")).unwrap();
+    node.write("state/lock", "");
     for arguments in [
         &["crds"][..],
         &["get", "handlers", "--state-dir", "state"],
@@ -209,15 +212,91 @@ async fn get_tells_whether_an_agent_runs() {
     let state = node.path("state").display().to_string();
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
     node.write("manifests/cam.yaml", CAM);
+    fs::create_dir(node.path("state")).unwrap();
+    assert!(text(&get().stderr).contains("is not the state directory of an agent"), "there is nothing yet");
+    let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();
     let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
-    assert_eq!(text(&get().stderr), "");
+    wait_for("that nothing is wrong", || text(&get().stderr), String::is_empty).await;
+    drop(kubelet);
+    let missing = |printed: &String| printed.starts_with("warning: no kubelet listens on '");
+    fs::remove_file(node.path("kubelet/device-plugins/kubelet.sock")).unwrap_or_default();
+    wait_for("the missing kubelet", || text(&get().stderr), missing).await;
     assert!(agent.stop());
     let left = get();
     assert_eq!(text(&left.stderr), "no agent runs on this state directory; this is how it was left\n");
     let shown: Vec<akri_api::Instance> = serde_json::from_slice(&left.stdout).unwrap();
     assert_eq!(identities(&shown), identities(&found));
     assert_eq!(left.status.code(), Some(0));
+}
+
+/// What is in the log only is not seen by who asks how the agent is.
+#[tokio::test]
+async fn get_tells_what_is_wrong_with_manifests() {
+    let node = Node::new();
+    let state = node.path("state").display().to_string();
+    let printed = || text(&node.akri(&["get", "configurations", "--state-dir", &state]).stderr);
+    node.write("manifests/broken.yaml", "spec: [");
+    node.write("manifests/cam.yaml", &format!("{CAM}  brokerSpec: {{brokerPodSpec: {{containers: []}}}}\n"));
+    let agent = node.start();
+    let both = |printed: &String| printed.contains("broken.yaml") && printed.contains("local mode runs no brokers");
+    wait_for("both manifests", printed, both).await;
+    agent.wait_for_log("local mode runs no brokers").await;
+    node.remove("manifests/broken.yaml");
+    node.write("manifests/cam.yaml", CAM);
+    wait_for("that it is mended", printed, |printed| !printed.contains("broken.yaml") && !printed.contains("brokers"))
+        .await;
+}
+
+#[tokio::test]
+async fn get_selects_objects_by_name_and_namespace() {
+    let node = Node::new();
+    let state = node.path("state").display().to_string();
+    let get = |arguments: &[&str]| node.akri(&[&["get"][..], arguments, &["--state-dir", &state]].concat());
+    node.write("manifests/cam.yaml", CAM);
+    let _agent = node.start();
+    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
+    let instance = identities(&found).remove(0).0;
+    wait_for("its status", || node.configurations().len(), |count| *count == 1).await;
+    for arguments in [
+        &["instance", &instance][..],
+        &["instances", &format!("akri.sh/{instance}"), "-n", "default"],
+        &["configuration", "cam", "-A"],
+        &["akric"],
+        &["handler", "debugEcho"],
+    ] {
+        let output = get(arguments);
+        assert!(output.status.success() && text(&output.stdout).lines().count() == 2, "{arguments:?}: {output:?}");
+    }
+    assert_eq!(text(&get(&["configurations", "-n", "other"]).stdout), "no Configurations\n");
+    let misspelt = get(&["configuration", "cm"]);
+    assert_eq!(misspelt.status.code(), Some(1));
+    let expected = "error: there is no Configuration 'cm', did you mean 'cam'?\n";
+    assert!(text(&misspelt.stderr).ends_with(expected), "{}", text(&misspelt.stderr));
+}
+
+#[test]
+fn discover_reads_directories_lists_and_standard_input() {
+    let node = Node::new();
+    let components = node.path("components").display().to_string();
+    node.write("manifests/cam.yaml", CAM);
+    node.write("manifests/other.yaml", &CAM.replace("name: cam", "name: other"));
+    let item = CAM.trim_end().replace('\n', "\n  ");
+    let list = format!("apiVersion: v1\nkind: List\nitems:\n- {item}\n");
+    let discover = |file: &str, input: &str| {
+        let mut command = Command::new(akri());
+        let command = command.args(["discover", file, "--components", &components, "-o", "json"]);
+        let command = command.env("XDG_CACHE_HOME", compiled_components());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // one that reads a file does not read this
+        let output = child.wait_with_output().unwrap();
+        let devices: Vec<serde_json::Value> =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+        devices.len()
+    };
+    assert_eq!(discover(&node.path("manifests").display().to_string(), ""), 2);
+    assert_eq!(discover("-", CAM), 1);
+    assert_eq!(discover("-", &list), 1);
 }
 
 #[tokio::test]

@@ -90,6 +90,7 @@ async fn slow_compilation_delays_no_other_handler() {
     node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
     let is_told = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Loading;
     node.wait_for_handler("aaa", "being compiled", is_told).await;
+    agent.wait_for_log("the component is being compiled").await;
     // What is granted takes effect at once, although the compiler is busy.
     node.write_handler("udev", "udev.wasm", "  interval: 200ms\n");
     node.write_configuration("mem", "udev", "      udevRules:\n      - KERNEL==\"null\"\n", "");

@@ -101,11 +101,15 @@ fn run_takes_grants_from_file_or_flag() {
     let withheld = |output: &Output| of_json(output)[0]["withheld"].clone();
     let json = ["-o", "json"];
     // It names the node /dev/node and the mount /dev/mount, and nothing is granted by default.
-    assert_eq!(withheld(&run(&node, "run", &guest, &wanted, &json)), serde_json::json!(["full"]));
+    let without = run(&node, "run", &guest, &wanted, &json);
+    assert_eq!(withheld(&without), serde_json::json!(["full"]));
+    let hint = "hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object";
+    assert!(text(&without.stderr).contains(hint), "{}", text(&without.stderr));
     let in_file = format!("{wanted}---\n{}", handler("{mountPaths: [/dev/mount], containerPaths: [/in/**]}"));
     let output = run(&node, "run", &guest, &in_file, &json);
     assert_eq!(withheld(&output), serde_json::json!(["full"]));
     assert!(text(&output.stderr).contains("is not covered by grants.devicePaths"), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains(hint), "the file has one");
     node.write(
         "object.yaml",
         &handler("{devicePaths: [/dev/node], mountPaths: [/dev/mount], containerPaths: [/in/**]}"),

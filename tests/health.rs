@@ -1,7 +1,9 @@
 //! What the agent and the controller serve over HTTP: whether they live, whether they are ready, and what they have counted.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 
 use k8s_openapi::api::core::v1::Event;
 use serde_json::json;
@@ -72,6 +74,12 @@ async fn health_and_metrics_are_served() {
         r#"akri_discovery_rounds_total{handler="udev",result="InvalidDetails"} 1"#,
         r#"akri_discovery_round_duration_seconds_count{handler="debugEcho"} "#,
         r#"akri_instances{namespace="default",configuration="cam"} 1"#,
+        r#"akri_instances_online{namespace="default",configuration="cam"} 1"#,
+        r#"akri_configuration_ready{namespace="default",configuration="cam"} 1"#,
+        r#"akri_configuration_complete{namespace="default",configuration="cam"} 1"#,
+        r#"akri_configuration_ready{namespace="default",configuration="bad"} 0"#,
+        "akri_handlers_loading 0",
+        "akri_resources_unregistered 0",
         r#"akri_claims_total{resource="configuration",result="Granted"} 1"#,
         "akri_plugin_registrations_total 3",
         "akri_allocate_duration_seconds_count 1",
@@ -81,6 +89,39 @@ async fn health_and_metrics_are_served() {
     }
     assert!(get(address, "/elsewhere").0.contains("404"));
     assert!(agent.stop());
+}
+
+/// Whoever asks for readiness is told what the agent does not do yet.
+#[tokio::test]
+async fn readyz_names_what_is_missing() {
+    let node = Node::new();
+    node.write_echo("cam", 1, &["one"]);
+    node.write("manifests/broken.yaml", "spec: [");
+    let sockets = node.path("kubelet/device-plugins");
+    fs::create_dir_all(&sockets).unwrap();
+    let mute = UnixListener::bind(sockets.join("kubelet.sock")).unwrap(); // a kubelet that registers nothing
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _agent = node.start_with(&["--listen", &address.to_string()]);
+    let ready = || get(address, "/readyz");
+    let lacks = |texts: &'static [&'static str]| {
+        move |(status, body): &(String, String)| {
+            status.contains(" 503 ") && texts.iter().all(|text| body.contains(text))
+        }
+    };
+    wait_for("all that is missing", ready, lacks(&["broken.yaml", "0 of 2 resources are registered"])).await;
+    wait_for("no resource", || get(address, "/metrics"), |(_, body)| body.contains("akri_resources_unregistered 2"))
+        .await;
+    node.remove("manifests/broken.yaml");
+    let registers_nothing =
+        |answer: &(String, String)| lacks(&["\r\n0 of 2 resources are registered with the kubelet\n"])(answer);
+    wait_for("the resources alone", ready, registers_nothing).await;
+    drop(mute);
+    fs::remove_file(sockets.join("kubelet.sock")).unwrap();
+    wait_for("readiness without a kubelet", ready, |(status, _)| status.contains(" 200 ")).await;
+    let _kubelet = Kubelet::start(&node.path("kubelet"));
+    wait_for("all registered", || get(address, "/metrics"), |(_, body)| body.contains("akri_resources_unregistered 0"))
+        .await;
+    assert!(ready().0.contains(" 200 "));
 }
 
 #[tokio::test]

@@ -164,17 +164,27 @@ struct Failing {
 
 impl Failing {
     fn log(&mut self, object: &Object, error: &ClusterError) {
-        if !self.logged.insert(object.clone()) {
-            return debug!(object = %object.1, "not published yet: {error}");
-        }
-        self.new += 1;
-        if self.new <= LOGGED {
+        if self.is_news(object) {
             warn!(object = %object.1, "not published yet: {error}");
+        } else {
+            debug!(object = %object.1, "not published yet: {error}");
         }
     }
 
+    /// Returns whether the failure of an object gets a warning of its own.
+    fn is_news(&mut self, object: &Object) -> bool {
+        let is_new = self.logged.insert(object.clone());
+        self.new += usize::from(is_new);
+        is_new && self.new <= LOGGED
+    }
+
+    /// Returns how many new failures got no warning of their own in this attempt.
+    fn take_more(&mut self) -> usize {
+        std::mem::take(&mut self.new).saturating_sub(LOGGED)
+    }
+
     fn attempt_ended(&mut self, is_all_published: bool) {
-        let more = std::mem::take(&mut self.new).saturating_sub(LOGGED);
+        let more = self.take_more();
         if more > 0 {
             warn!(more, "further objects are not published yet");
         }
@@ -272,4 +282,24 @@ async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<Publish
 
 fn answer(done: oneshot::Sender<()>) {
     let _ = done.send(()); // whoever asked may have given up
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_many_objects_are_logged_once() {
+        let mut failing = Failing::default();
+        let attempt = |failing: &mut Failing, count: usize| {
+            let objects = (0..count).map(|number| (Kind::Instance, Key::new("default", format!("cam-{number}"))));
+            let warnings = objects.filter(|object| failing.is_news(object)).count();
+            (warnings, failing.take_more())
+        };
+        assert_eq!(attempt(&mut failing, 200), (LOGGED, 200 - LOGGED));
+        assert_eq!(attempt(&mut failing, 200), (0, 0), "nothing new");
+        assert_eq!(attempt(&mut failing, 201), (1, 0));
+        failing.attempt_ended(true);
+        assert_eq!(attempt(&mut failing, 1), (1, 0), "it was published in between");
+    }
 }

@@ -1,9 +1,10 @@
 //! `akri agent`: conversion of flags to settings, and shutdown on signals.
 
+use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use akri_agent::agent::{self, ClusterKind, Settings};
 use akri_agent::cdi::Cdi;
@@ -106,10 +107,24 @@ pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Returns when an Instance was last written or removed.
+fn changed_at(state: &Path) -> Option<SystemTime> {
+    let instances = state.join("instances");
+    let namespaces = fs::read_dir(&instances).into_iter().flatten().flatten().map(|entry| entry.path());
+    namespaces.chain([instances]).filter_map(|directory| fs::metadata(directory).ok()?.modified().ok()).max()
+}
+
 /// Prints the table of Instances whenever it changes. If the output fails, printing ends and the agent continues.
 async fn show(state: PathBuf) {
-    let mut shown = None;
+    let (mut shown, mut read_at) = (None, None);
     loop {
+        // A change in the second before a read may have the time of the change before it.
+        let changed_at = changed_at(&state);
+        if read_at.is_some_and(|read| changed_at.is_none_or(|changed| changed + Duration::from_secs(1) < read)) {
+            sleep(SHOW).await;
+            continue;
+        }
+        read_at = Some(SystemTime::now());
         let now = instances_of(&state);
         if now != shown {
             match write(&format!("\n{}\n", now.as_deref().unwrap_or("no Instances\n"))) {

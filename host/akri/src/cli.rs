@@ -54,7 +54,8 @@ pub(crate) enum Command {
     Controller(ControllerArgs),
     /// Print the CustomResourceDefinitions of Akri's kinds, for `kubectl apply -f -`, or apply them.
     Crds(CrdsArgs),
-    /// Run discovery on this machine and print the devices. Needs no cluster and no kubelet, and keeps nothing.
+    /// Run discovery on this machine and print the devices. Needs no cluster and no kubelet, and keeps nothing but compiled
+    /// components, in the user's cache directory.
     Discover(DiscoverArgs),
     /// Inspect, check and try a component, or create a new one. Needs no cluster.
     #[command(after_help = "\
@@ -200,11 +201,11 @@ pub(crate) struct HostArgs {
 /// Flags of `akri discover`.
 #[derive(Debug, Args)]
 pub(crate) struct DiscoverArgs {
-    /// YAML file with one or more Configurations; it may also hold DiscoveryHandlers, and Secrets and ConfigMaps for
-    /// properties.
+    /// YAML file with one or more Configurations, a directory of such files, or - for standard input; they may also hold
+    /// DiscoveryHandlers, and Secrets and ConfigMaps for properties.
     pub(crate) file: PathBuf,
     /// Use this component for all Configurations, regardless of the handler they name. A DiscoveryHandler in FILE that
-    /// names the component's file defines its grants; without one, only device nodes below /dev are granted.
+    /// names the component's file defines its grants; without one, nothing is granted.
     #[arg(long, value_name = "WASM")]
     pub(crate) handler: Option<PathBuf>,
     /// Directory of component handlers (*.wasm) and their DiscoveryHandler manifests.
@@ -234,6 +235,14 @@ pub(crate) struct GetArgs {
     /// The kind of objects to show.
     #[arg(value_enum)]
     pub(crate) kind: Kind,
+    /// Show this object only.
+    pub(crate) name: Option<String>,
+    /// Show the objects of this namespace only [default: all].
+    #[arg(short, long, conflicts_with = "all_namespaces")]
+    pub(crate) namespace: Option<String>,
+    /// Show the objects of all namespaces, which is the default.
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
     /// The agent's --state-dir.
     #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
     pub(crate) state_dir: PathBuf,
@@ -246,10 +255,13 @@ pub(crate) struct GetArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Devices and their use.
+    #[value(alias = "instance", alias = "akrii")]
     Instances,
     /// Configurations and their status.
+    #[value(alias = "configuration", alias = "akric")]
     Configurations,
     /// Component and remote discovery handlers and their status.
+    #[value(alias = "handler")]
     Handlers,
 }
 

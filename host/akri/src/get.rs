@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use akri_agent::lock;
 use akri_api::condition;
+use akri_api::suggestion::did_you_mean;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
 use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
-use akri_model::names::resource_name;
+use akri_model::names::{RESOURCE_PREFIX, resource_name};
 use akri_remote::read_remote_handlers;
 use anyhow::ensure;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::cli::{GetArgs, Kind};
@@ -37,19 +38,44 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     }
     match args.kind {
         Kind::Instances => {
-            let instances = read_instances(state).map_err(whole)?;
+            let instances = selected(args, "Instance", read_instances(state).map_err(whole)?)?;
             print(&instances, args.output, || instance_table(&instances))?;
         }
         Kind::Configurations => {
-            let configurations = read_configurations(state).map_err(whole)?;
+            let configurations = selected(args, "Configuration", read_configurations(state).map_err(whole)?)?;
             print(&configurations, args.output, || configuration_table(&configurations))?;
         }
         Kind::Handlers => {
-            let handlers = handlers(state)?;
+            let mut handlers = handlers(state)?;
+            if let Some(name) = &args.name {
+                let names: Vec<String> = handlers.iter().flat_map(Handler::names).cloned().collect();
+                handlers.retain(|handler| handler.names().any(|known| known == name));
+                found(!handlers.is_empty(), "discovery handler", name, &names)?;
+            }
             print(&handlers, args.output, || handler_table(&handlers))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the objects that the flags select. Fails if there is none of the given name.
+fn selected<K: ResourceExt>(args: &GetArgs, kind: &str, mut objects: Vec<K>) -> anyhow::Result<Vec<K>> {
+    if let Some(namespace) = &args.namespace {
+        objects.retain(|object| object.namespace().as_ref() == Some(namespace));
+    }
+    if let Some(name) = &args.name {
+        let name = name.strip_prefix(RESOURCE_PREFIX).unwrap_or(name);
+        let names: Vec<String> = objects.iter().map(ResourceExt::name_any).collect();
+        objects.retain(|object| object.name_any() == name);
+        found(!objects.is_empty(), kind, name, &names)?;
+    }
+    Ok(objects)
+}
+
+fn found(is_there: bool, kind: &str, name: &str, names: &[String]) -> anyhow::Result<()> {
+    let suggestion = did_you_mean(name, names.iter().map(String::as_str));
+    ensure!(is_there, "there is no {kind} '{}'{suggestion}", plain(name));
+    Ok(())
 }
 
 /// Returns the Instances of a state directory as a table; `None` if there is no state.
@@ -123,6 +149,12 @@ struct Handler {
     object: Option<String>,
     #[serde(flatten)]
     status: DiscoveryHandlerStatus,
+}
+
+impl Handler {
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.object.iter().chain(&self.status.handler)
+    }
 }
 
 /// Returns components by object, then remote handlers by name.

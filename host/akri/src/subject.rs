@@ -1,10 +1,12 @@
 //! The objects of a file, on which commands without a cluster work.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use akri_api::configuration_to_model;
 use akri_api::manifest::{self, Manifest, Object};
+use akri_cluster::local::{Scan, read_directory};
 use akri_model::configuration::Configuration;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
@@ -30,15 +32,26 @@ pub(crate) struct Failure {
     pub(crate) is_lasting: bool,
 }
 
-/// Reads the objects of a file. Fails with all errors in it.
+/// Reads the objects of a file, of all manifests in a directory, or of standard input (`-`). Fails with all errors in it.
 pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<Manifest>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read '{}'", file.display()))?;
-    let (manifests, errors) = manifest::parse(file, &text);
+    let (manifests, errors) = if file.is_dir() {
+        let Scan { files, errors } = read_directory(file);
+        (files.into_values().flatten().collect(), errors)
+    } else {
+        manifest::parse(file, &text_of(file).with_context(|| format!("cannot read '{}'", file.display()))?)
+    };
     if !errors.is_empty() {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         bail!("{}", lines.join("\nerror: "));
     }
     Ok(manifests)
+}
+
+fn text_of(file: &Path) -> io::Result<String> {
+    match file == Path::new("-") {
+        true => io::read_to_string(io::stdin()),
+        false => std::fs::read_to_string(file),
+    }
 }
 
 impl Subject {

@@ -41,6 +41,7 @@ pub struct ConfigurationSpec {
     pub discovery_handler: DiscoveryHandlerInfo,
     /// Number of containers that may use a device at once, on all nodes together. Default 1.
     #[serde(default = "default_capacity")]
+    #[schemars(range(min = 1, max = 1000))]
     pub capacity: i64,
     /// The broker to run for each device.
     #[serde(default, skip_serializing_if = "Option::is_none")]

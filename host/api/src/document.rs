@@ -96,6 +96,18 @@ impl Document {
         Self { value, lines: Lines { line: line(&node.referenced), below } }
     }
 
+    /// Returns the items of a `List`, as `kubectl get -o yaml` writes it, or the document itself.
+    pub fn into_items(mut self) -> Vec<Self> {
+        let is_list = self.value.get("kind").and_then(Value::as_str) == Some("List");
+        let items = self.value.get_mut("items").filter(|items| is_list && items.is_array()).map(Value::take);
+        let (Some(Value::Array(items)), Some(lines)) = (items, self.lines.below("items")) else { return vec![self] };
+        let item = |(index, value): (usize, Value)| {
+            let lines = lines.below(&index.to_string()).unwrap_or(lines);
+            Self { value, lines: lines.clone() }
+        };
+        items.into_iter().enumerate().map(item).collect()
+    }
+
     /// The line of a field (from 1), or of the nearest field around it.
     pub fn line(&self, pointer: &str) -> Option<u64> {
         let mut lines = &self.lines;

@@ -12,6 +12,7 @@ pub mod handler;
 pub mod instance;
 pub mod limits;
 pub mod manifest;
+pub mod suggestion;
 pub mod validate;
 
 pub use configuration::{Configuration, ConfigurationSpec, ConfigurationStatus};

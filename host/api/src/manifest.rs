@@ -15,11 +15,15 @@ use crate::convert::configuration_to_model;
 use crate::data::{self, ConfigMap, Secret};
 use crate::document::{Document, SyntaxError, pointer_token};
 use crate::handler::DiscoveryHandler;
+use crate::suggestion::did_you_mean;
 use crate::validate::{self, FieldError};
 
 /// Kinds of objects, and the API version of each.
 const KINDS: [(&str, &str); 4] =
     [("Configuration", "akri.sh/v0"), ("DiscoveryHandler", "akri.sh/v0"), ("ConfigMap", "v1"), ("Secret", "v1")];
+
+/// The field that a handler reads, as a text.
+const DETAILS: &str = "/spec/discoveryHandler/discoveryDetails";
 
 /// Kind, namespace ("" if it has none) and name.
 pub type Identity = (&'static str, String, String);
@@ -105,7 +109,7 @@ pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
     };
     let mut manifests = Vec::new();
     let mut errors = Vec::new();
-    for mut document in documents {
+    for mut document in documents.into_iter().flat_map(Document::into_items) {
         let object = named(&document.value);
         match read(&mut document).and_then(|object| once(object, &manifests)) {
             Ok(object) => manifests.push(Manifest { file: file.to_owned(), object, document }),
@@ -129,7 +133,7 @@ impl Manifest {
     /// Problems a handler found in `discoveryDetails`, as errors of this manifest: the details are a document inside the
     /// document.
     pub fn locate_problems(&self, details: &str, problems: &[Problem]) -> Vec<ManifestError> {
-        let field = "/spec/discoveryHandler/discoveryDetails";
+        let field = DETAILS;
         let inner = Document::parse_details(details).ok().and_then(|documents| documents.into_iter().next());
         let is_block = details.contains('\n');
         let locate = |problem: &Problem| {
@@ -230,11 +234,80 @@ pub fn typed<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<FieldError>> {
         Ok(object) => checked(errors).map(|()| object),
         Err(error) => {
             let path = pointer_of_error(error.path());
-            errors.push(FieldError::new(path, error.into_inner().to_string()));
+            let is_mapping = value.pointer(&path).is_some_and(Value::is_object);
+            let message = match path.as_str() {
+                DETAILS if is_mapping => {
+                    "is a mapping and has to be a text: write 'discoveryDetails: |' and leave the lines \
+                                          below it as they are"
+                        .to_owned()
+                }
+                _ => error.into_inner().to_string(),
+            };
+            errors.push(FieldError::new(path, message));
             Err(errors)
         }
     }
 }
+
+/// Names of fields, for suggestions.
+const FIELDS: [&str; 56] = [
+    "apiVersion",
+    "brokerJobSpec",
+    "brokerPodSpec",
+    "brokerProperties",
+    "brokerSpec",
+    "caBundle",
+    "cache",
+    "capacity",
+    "compile",
+    "component",
+    "configMapKeyRef",
+    "configurationServiceSpec",
+    "connections",
+    "devicePaths",
+    "devices",
+    "digest",
+    "discoveryDetails",
+    "discoveryHandler",
+    "discoveryProperties",
+    "file",
+    "fingerprints",
+    "grants",
+    "group",
+    "http",
+    "insecure",
+    "instanceServiceSpec",
+    "interfaces",
+    "interval",
+    "key",
+    "kind",
+    "limits",
+    "logLines",
+    "memory",
+    "metadata",
+    "mountPaths",
+    "multicast",
+    "name",
+    "names",
+    "namespace",
+    "networks",
+    "notes",
+    "offlineGracePeriod",
+    "optional",
+    "ports",
+    "properties",
+    "resources",
+    "round",
+    "secretKeyRef",
+    "secrets",
+    "shared",
+    "spec",
+    "subsystems",
+    "tcp",
+    "udev",
+    "value",
+    "valueFrom",
+];
 
 fn unknown_field(path: String) -> FieldError {
     let message = match path.as_str() {
@@ -243,7 +316,10 @@ fn unknown_field(path: String) -> FieldError {
         "/spec/brokerJobSpec" => "unknown field; today it is spec.brokerSpec.brokerJobSpec".to_owned(),
         "/spec/brokerType" => "unknown field; today it is spec.brokerSpec".to_owned(),
         "/spec/properties" => "unknown field; today it is spec.brokerProperties".to_owned(),
-        _ => "unknown field".to_owned(),
+        _ => {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            format!("unknown field{}", did_you_mean(name, FIELDS.iter().copied()))
+        }
     };
     FieldError { path, message }
 }
@@ -342,8 +418,28 @@ spec:
         assert!(found[0].starts_with("cam.yaml:12: spec.capacity: invalid type: string \"many\""), "{found:?}");
         // A required field that is misspelt is missed, and what stands there instead is named, too.
         let found = errors(&GOOD.replacen("    name: udev", "    nam: udev", 1));
-        let misspelt = "cam.yaml:7: spec.discoveryHandler.nam: unknown field";
+        let misspelt = "cam.yaml:7: spec.discoveryHandler.nam: unknown field, did you mean 'name'?";
         assert_eq!(found, [misspelt, "cam.yaml:6: spec.discoveryHandler: missing field `name`"]);
+    }
+
+    #[test]
+    fn details_as_a_mapping_are_explained() {
+        let found = errors(&GOOD.replacen("discoveryDetails: |", "discoveryDetails:", 1));
+        let expected = "cam.yaml:8: spec.discoveryHandler.discoveryDetails: is a mapping and has to be a text: write \
+                        'discoveryDetails: |' and leave the lines below it as they are";
+        assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn lists_are_read_as_their_items() {
+        let indented = |text: &str| format!("- {}", text.trim_end().replace('\n', "\n  "));
+        let broken = GOOD.replacen("name: cam", "name: other", 1).replacen("capacity: 2", "capacity: 0", 1);
+        let list =
+            format!("apiVersion: v1\nkind: List\nmetadata: {{}}\nitems:\n{}\n{}\n", indented(GOOD), indented(&broken));
+        let (manifests, errors) = parse(Path::new("list.yaml"), &list);
+        assert_eq!(manifests.len(), 1);
+        assert_eq!(errors[0].to_string(), "list.yaml:31: spec.capacity: 0 is not between 1 and 1000");
+        assert_eq!(parse(Path::new("l"), "apiVersion: v1\nkind: List\nitems: []\n"), (Vec::new(), Vec::new()));
     }
 
     #[test]

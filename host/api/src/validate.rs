@@ -279,6 +279,11 @@ mod tests {
             spec
         };
         named(json!({"discoveryHandler": {"name": " "}}), "/spec/discoveryHandler/name: ");
+        let crd = serde_json::to_value(<Configuration as kube::CustomResourceExt>::crd()).unwrap();
+        let schema =
+            crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/capacity").unwrap();
+        let bounds = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
+        assert_eq!(bounds, (Some(1.0), Some(f64::from(MAX_CAPACITY))), "kubectl refuses at once");
         for capacity in [0, -1, 1001] {
             named(with("capacity", json!(capacity)), "/spec/capacity: ");
         }

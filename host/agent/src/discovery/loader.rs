@@ -46,6 +46,8 @@ pub(super) struct Loader {
     ready: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
     told: BTreeMap<String, Refused>,
+    /// Compilations already logged.
+    announced: BTreeSet<String>,
 }
 
 /// A load that is under way.
@@ -73,6 +75,7 @@ impl Loader {
             was_settled: false,
             ready: BTreeMap::new(),
             told: BTreeMap::new(),
+            announced: BTreeSet::new(),
         }
     }
 
@@ -192,6 +195,10 @@ impl Loader {
         self.ready.clone_from(&ready);
         self.publish_refusals(&refused);
         let loading = self.slow().map(|(object, _)| object.clone()).collect::<BTreeSet<_>>();
+        for object in loading.difference(&self.announced) {
+            info!(object, "the component is being compiled, which is done once and takes some seconds");
+        }
+        self.announced.clone_from(&loading);
         let pending = Some(self.pending());
         let handlers = Handlers { ready, refused, loading, pending, settled, uevents: self.uevents.clone() };
         sender.send_if_modified(|current| {

@@ -18,7 +18,7 @@ use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::Outcome;
 use super::handler_activity::HandlerUse;
@@ -62,6 +62,7 @@ impl Rounds {
             details: ParsedDetails::default(),
             rates: Rates::default(),
             handler_use: None,
+            last_failure: None,
         };
         Self { task: tokio::spawn(runner.run()) }
     }
@@ -87,6 +88,8 @@ struct RoundTask {
     rates: Rates,
     /// Reports the results of the handler.
     handler_use: Option<HandlerUse>,
+    /// The error of the last round, if it failed.
+    last_failure: Option<String>,
 }
 
 /// The input of one round. A change of it starts the next round.
@@ -164,6 +167,7 @@ impl RoundTask {
         match round {
             Ok((set, wake)) => {
                 self.retry.reset();
+                self.last_failure = None;
                 self.multicast.subscribe(&handler.host, &wake.groups);
                 self.report_use(|handler_use| handler_use.found(set.devices.len()));
                 (Some(Outcome::Found { set, shared: handler.shared }), NextRound::Rest(wake))
@@ -171,8 +175,7 @@ impl RoundTask {
             Err(error) => {
                 self.multicast.close();
                 let (error, next) = self.after_failure(error);
-                let (key, name) = (&input.configuration.key, &input.configuration.handler);
-                warn!(configuration = %key, handler = name, "round failed: {error}");
+                self.log_failure(&input.configuration, &error);
                 self.report_use(|handler_use| handler_use.failed(&error));
                 (Some(Outcome::Failed(Arc::new(error))), next)
             }
@@ -184,6 +187,17 @@ impl RoundTask {
         let details = self.details.json(&input.configuration.details).await;
         let call = call(&input.configuration, details, &handler.rules, properties.clone(), cache);
         Call { rates: self.rates.clone(), ..call }
+    }
+
+    /// Logs a failed round; one that fails as the last one did is no news.
+    fn log_failure(&mut self, configuration: &Configuration, error: &RoundError) {
+        let Configuration { key, handler, .. } = configuration;
+        let failure = error.to_string();
+        if self.last_failure.as_ref() == Some(&failure) {
+            return debug!(configuration = %key, handler, "round failed: {failure}");
+        }
+        warn!(configuration = %key, handler, "round failed: {failure}");
+        self.last_failure = Some(failure);
     }
 
     fn report_use(&self, report: impl FnOnce(&HandlerUse)) {

@@ -159,12 +159,10 @@ fn log_completeness(before: Option<&ConfigurationReport>, now: &ConfigurationRep
     let (before, configuration) = (before.and_then(find), &now.key);
     let was_complete = before.as_ref().is_none_or(|before| before.holds != Some(false));
     match find(now) {
-        Some(now) if now.holds == Some(false) => {
-            if before.is_none_or(|before| before.message != now.message) {
-                warn!(%configuration, reason = now.reason, "discovery is incomplete: {}", now.message);
-            }
+        Some(now) if now.holds == Some(false) && before.is_none_or(|before| before.message != now.message) => {
+            warn!(%configuration, reason = now.reason, "discovery is incomplete: {}", now.message);
         }
-        Some(_) if !was_complete => info!(%configuration, "discovery is complete again"),
+        Some(now) if now.holds != Some(false) && !was_complete => info!(%configuration, "discovery is complete again"),
         _ => {}
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the file and loads the components.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +125,30 @@ pub(crate) fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
 /// Returns the directory for compiled components in the user's cache directory. A variable that is empty or a relative path
 /// counts as unset, as the XDG specification says.
 pub(crate) fn cache_dir() -> Option<PathBuf> {
-    let directory = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")))?;
+    let caches = user_caches(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))?;
     std::fs::create_dir_all(&caches).ok().map(|()| caches.join("akri"))
+}
+
+fn user_caches(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let directory = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
+    directory(xdg).or_else(|| Some(directory(home)?.join(".cache")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_cache_variable_counts_as_unset() {
+        let home = || Some("/home/a".into());
+        for (xdg, home, expected) in [
+            (Some("/cache"), home(), Some("/cache")),
+            (Some(""), home(), Some("/home/a/.cache")),
+            (Some("cache"), home(), Some("/home/a/.cache")),
+            (None, home(), Some("/home/a/.cache")),
+            (None, Some("".into()), None),
+        ] {
+            assert_eq!(user_caches(xdg.map(Into::into), home), expected.map(PathBuf::from), "{xdg:?}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use akri_agent::discovery::Outcome;
 use akri_agent::discovery::registry::Handlers;
 use akri_agent::discovery::rounds::Rounds;
 use akri_agent::metrics::Metrics;
+use akri_api::suggestion::did_you_mean;
 use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
 use tokio::sync::{mpsc, watch};
@@ -70,6 +71,9 @@ impl<'a> RoundSource<'a> {
     }
 }
 
+/// What is said where no component is.
+const NONE: &str = "there are none; name the directory that holds components (*.wasm) and their DiscoveryHandlers";
+
 impl RoundResult {
     /// Returns the devices with their resource names.
     pub(super) fn devices(self, configuration: &Configuration, node: &str) -> impl Iterator<Item = DiscoveredDevice> {
@@ -84,10 +88,11 @@ impl Subject {
         let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
         let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
         let message = format!(
-            "{}: no discovery handler '{}' among those of --components: {}{}",
+            "{}: no discovery handler '{}' among those of --components: {}{}{}",
             self.configuration.key,
             self.configuration.handler,
-            if ready.is_empty() { "there are none".to_owned() } else { ready.join(", ") },
+            if ready.is_empty() { NONE.to_owned() } else { ready.join(", ") },
+            did_you_mean(&self.configuration.handler, ready.iter().copied()),
             refused.collect::<String>()
         );
         Failure { reason: "NoHandler", message, is_lasting: true }

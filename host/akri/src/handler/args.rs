@@ -105,8 +105,8 @@ pub(crate) struct RunArgs {
 /// The source of the grants.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectArgs {
-    /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, only device nodes below /dev
-    /// are granted.
+    /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, and without one in the file of
+    /// Configurations, nothing is granted.
     #[arg(long, value_name = "YAML", visible_alias = "grants")]
     pub(crate) handler_object: Option<PathBuf>,
 }

@@ -14,7 +14,7 @@ use akri_sandbox::{Cache, Component, LogLine};
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::{load, rules, subjects, validate};
+use super::{handlers, load, rules, subjects, validate};
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, found_table};
 use crate::output::{plain, print};
@@ -53,14 +53,24 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
     let component = load(&args.component, Some(&args.host)).await?;
     let (subjects, manifests) = subjects(&args.file, &component)?;
+    let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();
     let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
     let stage = Stage { component, rules, values: data::values(&manifests), node };
-    let mut reports = Vec::new();
+    let (mut reports, mut is_refused) = (Vec::new(), false);
     for subject in &subjects {
         match stage.round(subject).await {
-            Ok(report) => reports.push(report),
-            Err(error) => eprintln!("error: {}", subject.failure(&error)),
+            Ok(report) => {
+                is_refused |= !report.withheld.is_empty();
+                reports.push(report);
+            }
+            Err(error) => {
+                is_refused |= matches!(error, RoundError::NotGranted(_));
+                eprintln!("error: {}", subject.failure(&error));
+            }
         }
+    }
+    if is_refused && !has_object {
+        eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
     Ok(if reports.len() == subjects.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

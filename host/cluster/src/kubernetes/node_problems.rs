@@ -9,7 +9,7 @@ use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::node_report::{MAX_NODES, MAX_SAME, Report};
-use akri_model::summary::{HANDLER_GONE, INCOMPLETE, OUTDATED};
+use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, OUTDATED};
 use akri_model::text::cut;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -159,7 +159,7 @@ async fn write(client: &Client, node: &str, due: &Due) -> Result<Option<DynamicO
 
 fn record_incomplete(events: &Events, due: &Due) {
     if let (Subject::Configuration(key), Some(problem)) = (&due.subject, &due.report)
-        && problem.reason == INCOMPLETE
+        && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
     {
         let (key, uid, message) = (key.clone(), due.uid.clone(), problem.message.clone());
         let event = ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message };
