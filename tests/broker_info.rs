@@ -93,7 +93,7 @@ async fn broker_info_stays_until_the_next_claim() {
 }
 
 #[tokio::test]
-async fn hostile_broker_info_is_refused_and_told_once() {
+async fn hostile_broker_info_is_refused_and_logged_once() {
     let (node, kubelet, agent) = camera(2).await;
     let admitted = kubelet.admit("bad", "container", CAMERAS, 1).await.unwrap();
     let directory = directory(&admitted);

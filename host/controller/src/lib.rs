@@ -101,7 +101,7 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     let (leads, leading) = channel::channel(false);
     let (ready, is_ready) = channel::channel(false);
     let _server = listen(&settings, &context, leading.clone(), is_ready).await?;
-    tasks.spawn(say_ready(listed.clone(), ready));
+    tasks.spawn(report_readiness(listed.clone(), ready));
     tasks.spawn(Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone()).run(leads));
     for _ in 0..WORKERS {
         tasks.spawn(work(Arc::clone(&context), leading.clone(), listed.clone()));
@@ -128,7 +128,7 @@ async fn listen(
 }
 
 /// A controller is ready once it has listed everything, whether it leads or not.
-async fn say_ready(mut listed: Vec<channel::Receiver<bool>>, ready: channel::Sender<bool>) {
+async fn report_readiness(mut listed: Vec<channel::Receiver<bool>>, ready: channel::Sender<bool>) {
     for listed in &mut listed {
         if listed.wait_for(|listed| *listed).await.is_err() {
             return;

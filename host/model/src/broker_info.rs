@@ -285,8 +285,8 @@ mod tests {
                 ("ü", FileRefusal::Name),
             ]
         );
-        let told = reading.refusals().unwrap();
-        assert!(told.ends_with("'big' is longer than 4 KiB; and more"), "{told}");
+        let refusals = reading.refusals().unwrap();
+        assert!(refusals.ends_with("'big' is longer than 4 KiB; and more"), "{refusals}");
         assert_eq!(Reading::default().refusals(), None);
     }
 

@@ -1,12 +1,16 @@
 //! The directories of claims on disk. Containers write into them, so that whatever they hold is hostile.
 
 use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use akri_model::broker_info::{ClaimDirectory, Reading};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
 
 use super::BrokerInfoError;
 use super::reader;
@@ -63,28 +67,38 @@ impl Directories {
 
     /// Removes a directory with what is in it.
     pub(super) fn remove(&self, directory: &ClaimDirectory) -> Result<(), BrokerInfoError> {
-        let path = self.path(directory);
-        remove(&path, MAX_DEPTH).map_err(|source| BrokerInfoError { action: "remove", path, source })
+        let remove = || -> io::Result<()> {
+            let name = CString::new(directory.to_string())?;
+            remove(fs::File::open(&self.0)?.as_fd(), &name, MAX_DEPTH).map_err(io::Error::from)
+        };
+        remove().map_err(|source| BrokerInfoError { action: "remove", path: self.path(directory), source })
     }
 }
 
-/// Removes a directory. Its container has ended, but may have left anything in it. Links are not followed: `read_dir` does not
-/// tell of what a link leads to.
-fn remove(path: &Path, depth: usize) -> io::Result<()> {
-    for entry in fs::read_dir(path)? {
+/// Removes a directory. Its container has ended, but may have left anything in it; should one still run, it can't lead this
+/// elsewhere: each directory is opened without following links, and its entries are removed through its descriptor.
+fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(parent, name, flags, Mode::empty())?;
+    for entry in Dir::read_from(&directory)? {
         let entry = entry?;
-        match (entry.file_type()?.is_dir(), depth.checked_sub(1)) {
-            (true, Some(depth)) => remove(&entry.path(), depth)?,
-            (true, None) => return Err(io::Error::other("directories are nested too deeply")),
-            (false, _) => fs::remove_file(entry.path())?,
+        let inner = entry.file_name();
+        if matches!(inner.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match (unlinkat(&directory, inner, AtFlags::empty()), depth.checked_sub(1)) {
+            (Err(Errno::ISDIR), Some(depth)) => remove(directory.as_fd(), inner, depth)?,
+            (Err(Errno::ISDIR), None) => return Err(Errno::NOTEMPTY),
+            (unlinked, _) => unlinked?,
         }
     }
-    fs::remove_dir(path)
+    unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::path::Path;
 
     use akri_model::names::Key;
 
@@ -134,6 +148,6 @@ mod tests {
             fs::create_dir(&path).unwrap();
         }
         let error = directories.remove(&directory(1)).unwrap_err().to_string();
-        assert!(error.contains("nested too deeply"), "{error}");
+        assert!(error.contains("not empty"), "{error}");
     }
 }

@@ -52,8 +52,8 @@ pub(super) struct Reporter {
     cluster: Arc<dyn Cluster>,
     journal: Journal,
     published: BTreeMap<Key, Published>,
-    /// Directories about whose refused files people were told, and those that can't be removed.
-    told: BTreeSet<ClaimDirectory>,
+    /// Directories whose refused files were reported, and those that can't be removed.
+    warned: BTreeSet<ClaimDirectory>,
     stuck: BTreeSet<ClaimDirectory>,
 }
 
@@ -62,8 +62,8 @@ struct Unavailable;
 
 impl Reporter {
     pub(super) fn new(directories: Directories, cluster: Arc<dyn Cluster>, journal: Journal) -> Self {
-        let (published, told, stuck) = Default::default();
-        Self { directories, cluster, journal, published, told, stuck }
+        let (published, warned, stuck) = Default::default();
+        Self { directories, cluster, journal, published, warned, stuck }
     }
 
     /// Polls while there are directories.
@@ -85,7 +85,7 @@ impl Reporter {
                 return true;
             }
         };
-        self.told.retain(|directory| listed.contains(directory));
+        self.warned.retain(|directory| listed.contains(directory));
         let listed: BTreeSet<ClaimDirectory> = listed.difference(&self.stuck).cloned().collect();
         let mut instances: BTreeMap<Key, Slots> = BTreeMap::new();
         for ClaimDirectory { instance, slot, generation } in listed {
@@ -100,14 +100,14 @@ impl Reporter {
         !instances.is_empty()
     }
 
-    /// Publishes what brokers say of one Instance, and removes the directories that are no longer needed.
+    /// Publishes what brokers report of one Instance, and removes the directories that are no longer needed.
     async fn serve(&mut self, key: &Key, slots: &Slots) -> Result<(), Unavailable> {
         let entry = self.journal.entry(key);
         let held = entry.as_ref().map(held).unwrap_or_default();
         let readings = self.read(key, slots).await;
         let written = match entry.as_ref().filter(|entry| !entry.uid.is_empty()) {
             Some(entry) => {
-                self.tell_refused(entry, slots, &readings);
+                self.report_refused(entry, slots, &readings);
                 let infos = readings.into_iter().map(|(slot, reading)| (slot, reading.files)).collect();
                 self.publish(entry, infos).await
             }
@@ -178,13 +178,13 @@ impl Reporter {
         }
     }
 
-    /// Says once for each claim which of its files are refused.
-    fn tell_refused(&mut self, entry: &Entry, slots: &Slots, readings: &BTreeMap<u32, Reading>) {
+    /// Reports the refused files of a claim, once for each claim.
+    fn report_refused(&mut self, entry: &Entry, slots: &Slots, readings: &BTreeMap<u32, Reading>) {
         for (slot, reading) in readings {
             let generation = slots.get(slot).and_then(BTreeSet::last).copied().unwrap_or_default();
             let directory = ClaimDirectory { instance: entry.key.clone(), slot: *slot, generation };
             let Some(refusals) = reading.refusals() else { continue };
-            if !self.told.insert(directory) {
+            if !self.warned.insert(directory) {
                 continue;
             }
             let message = format!("slot {slot}: {refusals}");
