@@ -58,16 +58,24 @@ pub struct Camera {
     pub scopes: Vec<String>,
     /// The metadata version, which changes with the camera's metadata.
     pub metadata_version: String,
-    /// The URLs of the device service, the most promising first; at least one. That at the address which answered the probe
-    /// is among those that are tried, announced or not.
+    /// The URLs of the device service, the most promising first; at least one.
     pub urls: Vec<ServiceUrl>,
+    /// The first of them at the address that answered the probe, unless that address is announced.
+    pub answered: Option<ServiceUrl>,
 }
 
 impl Camera {
+    /// Returns the URLs to try: announced ones, and last the address that answered the probe.
+    pub fn tried(&self) -> impl Iterator<Item = &ServiceUrl> {
+        let announced = MAX_TRIED - usize::from(self.answered.is_some());
+        self.urls.iter().take(announced).chain(&self.answered)
+    }
+
     /// Merges another response. A camera responds repeatedly by specification, and possibly differently on each of its
     /// interfaces.
     fn merge(&mut self, other: Self) {
         self.metadata_version = other.metadata_version;
+        self.answered = self.answered.take().or(other.answered);
         add_missing(&mut self.urls, other.urls, MAX_URLS);
         add_missing(&mut self.scopes, other.scopes, MAX_SCOPES);
     }
@@ -138,14 +146,17 @@ fn camera(found: &Element, sender: IpAddr) -> Result<Camera, ReplyError> {
         urls.filter_map(|text| ServiceUrl::announced(text, sender)).take(MAX_URLS).collect();
     urls.sort_by_key(|url| url.rank(sender));
     let Some(first) = urls.first() else { return Err(ReplyError::NoUrl) };
-    if urls.iter().all(|url| url.ip() != Some(sender))
-        && let Some(answered) = first.at(sender)
-    {
-        urls.insert(urls.len().min(MAX_TRIED - 1), answered);
-    }
+    let is_announced = urls.iter().any(|url| url.ip() == Some(sender));
+    let answered = if is_announced { None } else { first.at(sender) };
     let metadata_version = found.text_at(&["MetadataVersion"]).unwrap_or_default();
     let metadata_version = metadata_version.chars().take(20).collect();
-    Ok(Camera { uuid, scopes: scopes(found.text_at(&["Scopes"]).unwrap_or_default()), metadata_version, urls })
+    Ok(Camera {
+        uuid,
+        scopes: scopes(found.text_at(&["Scopes"]).unwrap_or_default()),
+        metadata_version,
+        urls,
+        answered,
+    })
 }
 
 /// Parses a list of scopes: URIs separated by white space.

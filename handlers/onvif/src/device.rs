@@ -36,7 +36,7 @@ pub fn device(camera: &Camera, facts: &Facts, with_stream: bool) -> Device {
 
 /// Returns the IP address of the camera.
 fn address(camera: &Camera, facts: &Facts) -> Option<String> {
-    let reached = camera.urls.iter().find(|url| url.to_string() == facts.url);
+    let reached = camera.urls.iter().chain(&camera.answered).find(|url| url.to_string() == facts.url);
     reached.and_then(ServiceUrl::ip).map(|ip| ip.to_string()).or_else(|| facts.address.clone())
 }
 
@@ -47,7 +47,7 @@ mod tests {
 
     fn camera(url: &str) -> Camera {
         let urls = vec![ServiceUrl::parse(url).unwrap()];
-        Camera { uuid: "a-1".into(), scopes: vec![], metadata_version: String::new(), urls }
+        Camera { uuid: "a-1".into(), scopes: vec![], metadata_version: String::new(), urls, answered: None }
     }
 
     fn written(device: &Device) -> Vec<String> {

@@ -81,7 +81,7 @@ pub async fn ask<T: Transport>(
     credentials: Option<&Credentials>,
     wanted: Wanted<'_>,
 ) -> Result<Learnt, String> {
-    let (session, url) = reach(transport, &camera.urls, credentials).await?;
+    let (session, url) = reach(transport, camera.tried(), credentials).await?;
     let learnt = Learnt { facts: Facts { url: url.to_string(), ..Facts::default() }, ..Learnt::default() };
     let mut inquiry = Inquiry { session, url, learnt };
     let result = inquiry.ask(wanted, camera.scopes.is_empty()).await;
@@ -94,11 +94,11 @@ pub async fn ask<T: Transport>(
 /// If none does.
 pub async fn reach<'a, T: Transport>(
     transport: &'a T,
-    urls: &'a [ServiceUrl],
+    urls: impl IntoIterator<Item = &'a ServiceUrl>,
     credentials: Option<&'a Credentials>,
 ) -> Result<(Session<'a, T>, &'a ServiceUrl), String> {
     let mut errors = Vec::new();
-    for url in urls.iter().take(MAX_TRIED) {
+    for url in urls {
         match Session::open(transport, url, credentials).await {
             Ok(session) => return Ok((session, url)),
             Err(error) => errors.push(format!("{url}: {error}")),

@@ -10,7 +10,7 @@ const NOTHING_MORE: Wanted<'_> = Wanted { scopes: false, stream: None };
 
 fn camera(urls: &[&str]) -> Camera {
     let urls = urls.iter().map(|url| ServiceUrl::parse(url).unwrap()).collect();
-    Camera { uuid: "a".into(), scopes: vec![], metadata_version: String::new(), urls }
+    Camera { uuid: "a".into(), scopes: vec![], metadata_version: String::new(), urls, answered: None }
 }
 
 fn ask_site(site: &Site, password: Option<&str>, wanted: Wanted<'_>) -> Result<Learnt, String> {

@@ -23,6 +23,8 @@ const LOCKED_OUT: SignedDuration = SignedDuration::from_mins(5);
 pub struct Known {
     /// The facts.
     pub facts: Facts,
+    /// Whether it announced the URL at which it responded.
+    pub was_announced: bool,
     /// Whether it required credentials, or other ones.
     pub refused: bool,
     /// The time of the last inquiry, in seconds of Unix time.
@@ -64,9 +66,11 @@ impl Known {
         self.refused && self.credentials.is_some()
     }
 
-    /// Returns whether the camera still announces the URL at which it responded.
+    /// Returns whether the camera still announces the URL at which it responded, or still answers from there if it never
+    /// did.
     pub fn is_where_it_was(&self, camera: &Camera) -> bool {
-        camera.urls.iter().any(|url| url.to_string() == self.facts.url)
+        let answered = camera.answered.iter().filter(|_| !self.was_announced);
+        camera.urls.iter().chain(answered).any(|url| url.to_string() == self.facts.url)
     }
 }
 
@@ -124,14 +128,24 @@ mod tests {
             asked_at: 1_000_000,
             metadata_version: "10".into(),
             credentials: Some([1; 8]),
+            was_announced: true,
             refused: false,
             stream: Some(WantedStream::First),
         }
     }
 
+    #[test]
+    fn camera_that_announces_another_url_is_asked_again() {
+        let (elsewhere, url) = ("http://10.0.0.7/onvif/device_service", ServiceUrl::parse(URL).unwrap());
+        let moved = Camera { urls: vec![ServiceUrl::parse(elsewhere).unwrap()], answered: Some(url), ..camera() };
+        assert!(known().is_where_it_was(&camera()));
+        assert!(!known().is_where_it_was(&moved), "it announced where it was");
+        assert!(Known { was_announced: false, ..known() }.is_where_it_was(&moved), "it never did");
+    }
+
     fn camera() -> Camera {
         let url = ServiceUrl::parse(URL).unwrap();
-        Camera { uuid: "a".into(), scopes: vec![], metadata_version: "10".into(), urls: vec![url] }
+        Camera { uuid: "a".into(), scopes: vec![], metadata_version: "10".into(), urls: vec![url], answered: None }
     }
 
     fn memory(cameras: usize) -> Memory {

@@ -195,6 +195,7 @@ impl<'a> Survey<'a> {
             learnt.facts = learnt.facts.or(earlier.facts.clone());
         }
         let known = Known {
+            was_announced: camera.urls.iter().any(|url| url.to_string() == learnt.facts.url),
             facts: learnt.facts.clone(),
             refused: learnt.refused,
             asked_at: self.now.as_second(),

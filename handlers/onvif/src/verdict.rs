@@ -57,6 +57,7 @@ mod tests {
             scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
             metadata_version: String::new(),
             urls: urls.iter().map(|url| ServiceUrl::announced(url, sender).unwrap()).collect(),
+            answered: None,
         }
     }
 
