@@ -1,0 +1,169 @@
+use akri_model::claim::{ClaimState, JournaledClaim};
+use akri_model::instance::Online;
+use akri_model::names::{Identity, Usage};
+
+use super::*;
+
+fn entry(name: &str) -> Entry {
+    let usage = Usage::Instance { node: "node".into() };
+    let claim =
+        JournaledClaim { usage, edits: Default::default(), generation: 3, seen: false, state: ClaimState::Held };
+    Entry {
+        key: Key::new("default", name),
+        uid: "u".into(),
+        identity: Identity::from_text(name),
+        configuration: "cam".into(),
+        configuration_uid: "c".into(),
+        shared: false,
+        capacity: 1,
+        device: Default::default(),
+        online: Online::True,
+        withheld: false,
+        claims: [(0, claim)].into(),
+    }
+}
+
+fn reopened(state: &Path) -> Vec<String> {
+    read(&state.join("journal.jsonl"), "b").unwrap().0.into_keys().map(|key| key.name).collect()
+}
+
+#[tokio::test]
+async fn what_was_put_is_there_after_a_restart() {
+    let state = tempfile::tempdir().unwrap();
+    let (journal, entries) = Journal::open(state.path()).unwrap();
+    assert!(entries.is_empty());
+    for name in ["a", "b", "a"] {
+        journal.put(entry(name)).await.unwrap();
+    }
+    journal.remove(Key::new("default", "b")).await.unwrap();
+    assert_eq!(journal.entry(&Key::new("default", "a")), Some(entry("a")));
+    assert_eq!(journal.entry(&Key::new("default", "b")), None);
+    let (_, entries) = Journal::open(state.path()).unwrap();
+    assert_eq!(entries, [(Key::new("default", "a"), entry("a"))].into());
+}
+
+#[tokio::test]
+async fn a_torn_last_line_is_dropped_at_every_length() {
+    let state = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(state.path()).unwrap();
+    journal.put(entry("a")).await.unwrap();
+    let path = state.path().join("journal.jsonl");
+    let first = fs::read(&path).unwrap();
+    journal.put(entry("b")).await.unwrap();
+    let both = fs::read(&path).unwrap();
+    for end in first.len()..both.len() {
+        fs::write(&path, &both[..end]).unwrap();
+        assert_eq!(reopened(state.path()), ["a"], "cut at {end}");
+    }
+    assert!(!path.with_extension("jsonl.damaged").exists(), "a torn line is no damage");
+}
+
+#[tokio::test]
+async fn damage_is_set_aside_and_the_rest_goes_on() {
+    let state = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(state.path()).unwrap();
+    for name in ["a", "b"] {
+        journal.put(entry(name)).await.unwrap();
+    }
+    let path = state.path().join("journal.jsonl");
+    let text = fs::read_to_string(&path).unwrap().replacen("\"u\"", "\"x\"", 1);
+    fs::write(&path, format!("\u{0}garbage\n{text}")).unwrap();
+    assert_eq!(reopened(state.path()), ["b"]);
+    assert!(path.with_extension("jsonl.damaged").exists());
+}
+
+#[tokio::test]
+async fn the_file_does_not_grow_for_ever() {
+    let state = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(state.path()).unwrap();
+    let mut big = entry("a");
+    big.device.properties.insert("K".into(), "v".repeat(64 << 10));
+    for _ in 0..40 {
+        journal.put(big.clone()).await.unwrap();
+    }
+    let size = fs::metadata(state.path().join("journal.jsonl")).unwrap().len();
+    assert!(size < 2 * COMPACT_AT, "{size}");
+    assert_eq!(reopened(state.path()), ["a"]);
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_says_so_and_recovers() {
+    let state = tempfile::tempdir().unwrap();
+    let inner = state.path().join("state");
+    fs::create_dir(&inner).unwrap();
+    let (journal, _) = Journal::open(&inner).unwrap();
+    let mut file = LogFile {
+        path: inner.join("gone/journal.jsonl"),
+        file: None,
+        size: 0,
+        live: Live::default(),
+        boot: "b".into(),
+    };
+    let error = file.append(vec![Record::Put(Box::new(entry("a")))]).unwrap_err();
+    assert!(error.to_string().contains("cannot write journal"), "{error}");
+    fs::create_dir(inner.join("gone")).unwrap();
+    file.append(vec![Record::Put(Box::new(entry("b")))]).unwrap();
+    assert_eq!(reopened(&inner.join("gone")), ["a", "b"]);
+    journal.put(entry("c")).await.unwrap();
+    assert_eq!(*journal.failure().borrow(), None);
+}
+
+#[tokio::test]
+async fn failed_write_is_shown_and_repeated_by_itself() {
+    let state = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(state.path()).unwrap();
+    // Neither a full disk nor a read-only one stops root in a test; a directory in the way does.
+    let in_the_way = state.path().join("journal.jsonl.new");
+    fs::create_dir(&in_the_way).unwrap();
+    let mut big = entry("a");
+    big.device.properties.insert("K".into(), "v".repeat(2 * COMPACT_AT as usize));
+    let mut failure = journal.failure();
+    journal.put(big).await.unwrap();
+    let error = loop {
+        if let Err(error) = journal.put(entry("a")).await {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("cannot write journal"), "{error}");
+    assert!(failure.borrow_and_update().as_ref().is_some_and(|error| error.contains("cannot write journal")));
+    fs::remove_dir(&in_the_way).unwrap();
+    failure.changed().await.unwrap();
+    assert_eq!(*failure.borrow(), None, "nothing else was written");
+}
+
+/// A journal as version 0.1 wrote it.
+const OLD: &str = r#"{"put":{"key":{"namespace":"default","name":"cam-1"},"uid":"u","identity":"i","configuration":"cam","configurationUid":"c","shared":true,"capacity":2,"device":{"id":"d"},"online":"true","withheld":false,"claims":{"0":{"usage":"node","edits":{},"generation":3,"doubtful":false},"1":{"usage":"C:0:node","edits":{},"generation":4,"doubtful":true}}}}"#;
+
+#[test]
+fn journal_of_version_0_1_is_upgraded() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("journal.jsonl");
+    fs::write(&path, format!("{} {OLD}\n", checksum(OLD))).unwrap();
+    let (entries, damaged) = read(&path, "b").unwrap();
+    assert!(!damaged);
+    let claims = &entries[&Key::new("default", "cam-1")].claims;
+    assert_eq!(claims.values().map(|claim| claim.state).collect::<Vec<_>>(), [ClaimState::Held, ClaimState::Releasing]);
+    assert!(claims.values().all(|claim| !claim.seen));
+}
+
+#[test]
+fn journal_of_a_newer_agent_is_set_aside_and_read() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("journal.jsonl");
+    let header = line_of(&Record::Header(Header { format: FORMAT + 1, boot: "b".into() }));
+    fs::write(&path, format!("{header}{}", put_line(&entry("a")))).unwrap();
+    let (entries, damaged) = read(&path, "b").unwrap();
+    assert_eq!((entries.len(), damaged), (1, true));
+    assert!(path.with_extension("jsonl.damaged").exists());
+}
+
+#[test]
+fn claims_of_before_a_reboot_count_as_seen() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join("journal.jsonl");
+    let header = line_of(&Record::Header(Header { format: FORMAT, boot: "b".into() }));
+    fs::write(&path, format!("{header}{}", put_line(&entry("a")))).unwrap();
+    let seen = |boot| read(&path, boot).unwrap().0.into_values().all(|entry| entry.claims[&0].seen);
+    assert!(!seen("b"), "the same boot");
+    assert!(seen("c"));
+}
