@@ -146,7 +146,10 @@ async fn kubectl_columns_show_observed_state() {
     define(&story).await;
     story.apply_one(object("Configuration", "cam", &json!({"discoveryHandler": {"name": "none-such"}}))).await.unwrap();
     for (kind, columns) in [
-        ("configurations", vec!["Name", "Handler", "Capacity", "Instances", "Brokers", "Running", "Ready", "Age"]),
+        (
+            "configurations",
+            vec!["Name", "Handler", "Capacity", "Instances", "Brokers", "Running", "Ready", "Complete", "Age"],
+        ),
         ("instances", vec!["Name", "Config", "Shared", "Nodes", "Online", "Brokers", "Running", "Why", "Age"]),
     ] {
         let path = format!("/apis/akri.sh/v0/namespaces/{}/{kind}", story.namespace());

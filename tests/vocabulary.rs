@@ -50,17 +50,6 @@ const FORBIDDEN_FILES: [&str; 7] =
 /// Directories with source code of the project.
 const ROOTS: [&str; 6] = ["benches", "examples", "fuzz", "handlers", "host", "tests"];
 
-/// Files that still wait for their renames, by prefix. This list may only become shorter.
-const WAITING: [&str; 7] = [
-    "host/agent/src/discovery/registry.rs",
-    "host/agent/src/publisher.rs",
-    "host/api/src/condition.rs",
-    "host/controller/src/",
-    "host/model/src/configuration_level.rs",
-    "host/model/src/summary.rs",
-    "host/sandbox/src/",
-];
-
 #[test]
 fn items_have_no_forbidden_names() {
     let forbidden: BTreeSet<&str> = FORBIDDEN.into();
@@ -97,12 +86,6 @@ fn test_names_have_at_most_60_characters() {
     assert_eq!(found, [""; 0], "name tests as subject_does_what[_when]");
 }
 
-#[test]
-fn waiting_list_names_existing_files() {
-    let missing = WAITING.into_iter().filter(|path| !root().join(path).exists());
-    assert_eq!(missing.collect::<Vec<_>>(), [""; 0], "remove what is done");
-}
-
 /// Returns the name that a line defines, if it defines a type, an alias, a module, a function or a constant.
 fn defined(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub") || *word == "async");
@@ -118,8 +101,7 @@ fn sources() -> Vec<String> {
     let mut files = Vec::new();
     ROOTS.iter().for_each(|directory| collect(&root().join(directory), &mut files));
     let relative = |file: PathBuf| file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-    let is_waiting = |file: &String| WAITING.iter().any(|prefix| file.starts_with(prefix));
-    files.into_iter().map(relative).filter(|file| !is_waiting(file)).collect()
+    files.into_iter().map(relative).collect()
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {

@@ -23,24 +23,24 @@ const LEFT: Duration = Duration::from_secs(30);
 /// A handle; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Publisher {
-    board: Arc<Mutex<Board>>,
+    queue: Arc<Mutex<WriteQueue>>,
     /// Wakes the task; that it is full is as good.
     wake: mpsc::Sender<()>,
 }
 
-/// What is to be so. A later wish for one object replaces an earlier one, so that there are never more than objects,
+/// What is to be so. A later write for one object replaces an earlier one, so that there are never more than objects,
 /// however fast a handler changes its mind and however slow the cluster is.
 #[derive(Debug, Default)]
-struct Board {
-    wishes: Wishes,
+struct WriteQueue {
+    writes: PendingWrites,
     flushes: Vec<oneshot::Sender<()>>,
 }
 
 type Object = (Kind, Key);
-type Wishes = BTreeMap<Object, Wish>;
+type PendingWrites = BTreeMap<Object, PendingWrite>;
 
 #[derive(Debug)]
-enum Wish {
+enum PendingWrite {
     Publish(Box<Instance>),
     Delete { uid: String },
     Report(Box<ConfigurationReport>),
@@ -60,82 +60,82 @@ impl Publisher {
     /// Starts the task. It ends when the last handle is gone and everything is published, or can't be.
     pub fn start(cluster: Arc<dyn Cluster>) -> Self {
         let (wake, woken) = mpsc::channel(1);
-        let board = Arc::default();
-        tokio::spawn(run(cluster, Arc::clone(&board), woken));
-        Self { board, wake }
+        let queue = Arc::default();
+        tokio::spawn(run(cluster, Arc::clone(&queue), woken));
+        Self { queue, wake }
     }
 
     /// The published Instance shall say this.
     pub fn publish(&self, instance: Instance) {
-        self.wish(Kind::Instance, instance.key.clone(), Wish::Publish(Box::new(instance)));
+        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance)));
     }
 
     /// The Instance shall be gone.
     pub fn delete(&self, key: Key, uid: String) {
-        self.wish(Kind::Instance, key, Wish::Delete { uid });
+        self.enqueue(Kind::Instance, key, PendingWrite::Delete { uid });
     }
 
     /// The Configuration's status shall say this.
     pub fn report(&self, report: ConfigurationReport) {
-        self.wish(Kind::Configuration, report.key.clone(), Wish::Report(Box::new(report)));
+        self.enqueue(Kind::Configuration, report.key.clone(), PendingWrite::Report(Box::new(report)));
     }
 
     /// There shall be no report about this Configuration.
     pub fn forget(&self, key: Key) {
-        self.wish(Kind::Configuration, key, Wish::Forget);
+        self.enqueue(Kind::Configuration, key, PendingWrite::Forget);
     }
 
     /// The discovery handler's status shall say this.
     pub fn report_handler(&self, report: HandlerReport) {
-        self.wish(Kind::Handler, Key::new("", report.name.clone()), Wish::ReportHandler(Box::new(report)));
+        self.enqueue(Kind::Handler, Key::new("", report.name.clone()), PendingWrite::ReportHandler(Box::new(report)));
     }
 
     /// There shall be no report about this discovery handler.
     pub fn forget_handler(&self, name: &str) {
-        self.wish(Kind::Handler, Key::new("", name), Wish::ForgetHandler);
+        self.enqueue(Kind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
     }
 
-    /// Waits until all earlier wishes were tried once, or nobody answered one of them.
+    /// Waits until all earlier writes were tried once, or nobody answered one of them.
     pub async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        self.change(|board| board.flushes.push(done));
+        self.change(|queue| queue.flushes.push(done));
         let _ = flushed.await; // a publisher that is gone has nothing to flush
     }
 
-    fn wish(&self, kind: Kind, key: Key, wish: Wish) {
-        self.change(|board| drop(board.wishes.insert((kind, key), wish)));
+    fn enqueue(&self, kind: Kind, key: Key, write: PendingWrite) {
+        self.change(|queue| drop(queue.writes.insert((kind, key), write)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Board)) {
-        change(&mut lock(&self.board));
+    fn change(&self, change: impl FnOnce(&mut WriteQueue)) {
+        change(&mut lock(&self.queue));
         let _ = self.wake.try_send(()); // one that waits already is enough
     }
 }
 
-fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
-    board.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(queue: &Mutex<WriteQueue>) -> MutexGuard<'_, WriteQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mpsc::Receiver<()>) {
+async fn run(cluster: Arc<dyn Cluster>, queue: Arc<Mutex<WriteQueue>>, mut woken: mpsc::Receiver<()>) {
     let (mut backoff, mut silent, mut failing) = (FIRST_BACKOFF, None, Failing::default());
     let mut left = Left::default();
     while left.is_due_or_woken(&mut woken).await {
-        put_back(&board, left.take_due());
+        put_back(&queue, left.take_due());
         loop {
-            let Board { wishes, flushes } = std::mem::take(&mut *lock(&board));
-            let failed = attempt(&*cluster, wishes, &mut silent, &mut left, &mut failing).await;
+            let WriteQueue { writes, flushes } = std::mem::take(&mut *lock(&queue));
+            let failed = attempt(&*cluster, writes, &mut silent, &mut left, &mut failing).await;
             failing.attempt_ended(failed.is_empty());
             flushes.into_iter().for_each(answer);
             if failed.is_empty() {
                 break;
             }
-            put_back(&board, failed);
+            put_back(&queue, failed);
             if woken.is_closed() {
                 return;
             }
             tokio::select! {
                 () = sleep(backoff) => {}
-                // New wishes need not wait for one that is refused, but all do while nobody answers.
+                // New writes need not wait for one that is refused, but all do while nobody answers.
                 _ = woken.recv(), if silent.is_none() => {}
             }
             backoff = (backoff * 2).min(MAX_BACKOFF);
@@ -144,11 +144,11 @@ async fn run(cluster: Arc<dyn Cluster>, board: Arc<Mutex<Board>>, mut woken: mps
     }
 }
 
-/// Puts back what is to be tried again, unless there is a newer wish.
-fn put_back(board: &Mutex<Board>, wishes: Wishes) {
-    let mut board = lock(board);
-    for (object, wish) in wishes {
-        board.wishes.entry(object).or_insert(wish);
+/// Puts back what is to be tried again, unless there is a newer write.
+fn put_back(queue: &Mutex<WriteQueue>, writes: PendingWrites) {
+    let mut queue = lock(queue);
+    for (object, write) in writes {
+        queue.writes.entry(object).or_insert(write);
     }
 }
 
@@ -197,14 +197,14 @@ impl Failing {
 /// Instances that were left to the agent of another node, which may have gone since (rule 24).
 #[derive(Debug, Default)]
 struct Left {
-    wishes: Wishes,
+    writes: PendingWrites,
     since: Option<Instant>,
 }
 
 impl Left {
-    fn add(&mut self, object: Object, wish: Wish) {
+    fn add(&mut self, object: Object, write: PendingWrite) {
         self.since.get_or_insert_with(Instant::now);
-        self.wishes.insert(object, wish);
+        self.writes.insert(object, write);
     }
 
     /// Waits until these are due or something new is. Returns false at the end.
@@ -216,39 +216,39 @@ impl Left {
         }
     }
 
-    fn take_due(&mut self) -> Wishes {
+    fn take_due(&mut self) -> PendingWrites {
         if self.since.is_none_or(|since| since.elapsed() < LEFT) {
-            return Wishes::new();
+            return PendingWrites::new();
         }
         self.since = None;
-        std::mem::take(&mut self.wishes)
+        std::mem::take(&mut self.writes)
     }
 }
 
-/// Tries every wish once, but none after one that got no answer: most likely the others would get none, either, and each
+/// Tries every write once, but none after one that got no answer: most likely the others would get none, either, and each
 /// after the whole time an answer may take. `silent` is that one; if it was the only one, the others have their turn before
 /// it the next time. Returns those that failed.
 async fn attempt(
     cluster: &dyn Cluster,
-    wishes: Wishes,
+    writes: PendingWrites,
     silent: &mut Option<Object>,
     left: &mut Left,
     failing: &mut Failing,
-) -> Wishes {
-    let mut failed = Wishes::new();
-    let mut queue = in_turn(wishes, silent.take()).into_iter();
-    while let Some((object, wish)) = queue.next() {
-        left.wishes.remove(&object); // this one is newer
-        let error = match fulfil(cluster, &object.1, &wish).await {
+) -> PendingWrites {
+    let mut failed = PendingWrites::new();
+    let mut queue = in_turn(writes, silent.take()).into_iter();
+    while let Some((object, write)) = queue.next() {
+        left.writes.remove(&object); // this one is newer
+        let error = match fulfil(cluster, &object.1, &write).await {
             Ok(Published::Whole) => continue,
             Ok(Published::LeftToAnotherNode) => {
-                left.add(object, wish);
+                left.add(object, write);
                 continue;
             }
             Err(error) => error,
         };
         failing.log(&object, &error);
-        failed.insert(object.clone(), wish);
+        failed.insert(object.clone(), write);
         if matches!(error, ClusterError::Unavailable(_)) {
             *silent = Some(object);
             failed.extend(queue.by_ref());
@@ -257,25 +257,25 @@ async fn attempt(
     failed
 }
 
-/// All wishes, those behind the one that got no answer first.
-fn in_turn(mut wishes: Wishes, silent: Option<Object>) -> Vec<(Object, Wish)> {
-    let Some(silent) = silent else { return wishes.into_iter().collect() };
-    let mut behind = wishes.split_off(&silent);
+/// All writes, those behind the one that got no answer first.
+fn in_turn(mut writes: PendingWrites, silent: Option<Object>) -> Vec<(Object, PendingWrite)> {
+    let Some(silent) = silent else { return writes.into_iter().collect() };
+    let mut behind = writes.split_off(&silent);
     let own = behind.remove_entry(&silent);
-    behind.into_iter().chain(wishes).chain(own).collect()
+    behind.into_iter().chain(writes).chain(own).collect()
 }
 
-async fn fulfil(cluster: &dyn Cluster, key: &Key, wish: &Wish) -> Result<Published, ClusterError> {
-    let done = match wish {
-        Wish::Publish(instance) => match cluster.publish(instance).await {
+async fn fulfil(cluster: &dyn Cluster, key: &Key, write: &PendingWrite) -> Result<Published, ClusterError> {
+    let done = match write {
+        PendingWrite::Publish(instance) => match cluster.publish(instance).await {
             Err(ClusterError::NotFound(_)) => Ok(()), // its owner is told, too, and makes it again or has let it go
             other => return other,
         },
-        Wish::Delete { uid } => cluster.delete(key, uid).await,
-        Wish::Report(report) => cluster.report(report).await,
-        Wish::Forget => cluster.forget(key).await,
-        Wish::ReportHandler(report) => cluster.report_handler(report).await,
-        Wish::ForgetHandler => cluster.forget_handler(&key.name).await,
+        PendingWrite::Delete { uid } => cluster.delete(key, uid).await,
+        PendingWrite::Report(report) => cluster.report(report).await,
+        PendingWrite::Forget => cluster.forget(key).await,
+        PendingWrite::ReportHandler(report) => cluster.report_handler(report).await,
+        PendingWrite::ForgetHandler => cluster.forget_handler(&key.name).await,
     };
     done.map(|()| Published::Whole)
 }

@@ -21,24 +21,32 @@ pub struct ResourceNames {
 type Rank = (i64, String, Key);
 
 impl ResourceNames {
-    /// Says that a Configuration wants a name, and returns whether it has it.
-    pub fn claim(&self, name: &str, configuration: &Configuration) -> bool {
+    /// Says that a Configuration wants a name.
+    ///
+    /// # Errors
+    /// With the Configuration that has it, if that is another one.
+    pub fn claim(&self, name: &str, configuration: &Configuration) -> Result<(), Key> {
         let rank = rank(configuration);
         let mut claims = self.lock();
         let wanted = claims.entry(name.to_owned()).or_default();
         let before = wanted.first().cloned();
         let is_new = wanted.insert(rank.clone());
         let has_it = wanted.first() == Some(&rank);
-        let holder = wanted.first().map(|(.., key)| key.clone());
+        let holder = wanted.first().filter(|_| !has_it).map(|(.., key)| key.clone());
         drop(claims);
-        if is_new && !has_it {
-            let (resource, holder) = (resource_name(name), holder.map(|key| key.to_string()).unwrap_or_default());
-            error!(configuration = %configuration.key, resource, holder, "an older Configuration has this resource; rename one");
-        }
         if is_new && has_it && before.is_some() {
             self.changed();
         }
-        has_it
+        match holder {
+            None => Ok(()),
+            Some(holder) => {
+                if is_new {
+                    let resource = resource_name(name);
+                    error!(configuration = %configuration.key, resource, %holder, "an older Configuration has this resource");
+                }
+                Err(holder)
+            }
+        }
     }
 
     /// Says that a Configuration no longer wants a name.
@@ -103,15 +111,15 @@ mod tests {
         let names = ResourceNames::default();
         let mut changes = names.changes();
         let (older, younger) = (configuration("cam", 1, "b"), configuration("cam-8120fe", 1, "c"));
-        assert!(names.claim("cam-8120fe", &younger));
+        assert_eq!(names.claim("cam-8120fe", &younger), Ok(()));
         assert!(!changes.has_changed().unwrap());
-        assert!(names.claim("cam-8120fe", &older), "created in the same second: the lower UID");
+        assert_eq!(names.claim("cam-8120fe", &older), Ok(()), "created in the same second: the lower UID");
         assert!(changes.has_changed().unwrap(), "the younger one has to close its plugin");
         changes.mark_unchanged();
-        assert!(!names.claim("cam-8120fe", &younger));
+        assert_eq!(names.claim("cam-8120fe", &younger), Err(older.key.clone()));
         assert!(!changes.has_changed().unwrap());
         names.release("cam-8120fe", &older);
         assert!(changes.has_changed().unwrap());
-        assert!(names.claim("cam-8120fe", &younger));
+        assert_eq!(names.claim("cam-8120fe", &younger), Ok(()));
     }
 }

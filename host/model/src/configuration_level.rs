@@ -324,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_container_gets_distinct_cameras_and_is_denied_only_without_choice(
+        fn container_gets_distinct_cameras_or_is_denied(
             used in prop::collection::vec((0usize..3, 0u32..2, 0u32..5, any::<bool>()), 0..6),
             online in prop::collection::vec(any::<bool>(), 3),
             wanted in prop::collection::btree_set(0u32..6, 1..4),

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_sees_its_own_writes_and_others_only_what_was_committed() {
+    fn draft_sees_its_writes_and_others_what_was_committed() {
         let cache = Cache::default();
         let mut draft = cache.draft(100);
         draft.set("mac".to_owned(), text("02:00")).unwrap();

@@ -23,7 +23,7 @@ use crate::host::Shared;
 use crate::log::LogLine;
 use crate::network::resolver::Resolver;
 use crate::rates::Rates;
-use crate::round::{Round, Surroundings};
+use crate::round::{ComponentContext, Round};
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 pub(crate) const COMPONENT: usize = 64 << 20;
@@ -92,7 +92,7 @@ pub enum LoadError {
 pub struct Component {
     compiled: Arc<Compiled>,
     description: Arc<Description>,
-    surroundings: Arc<Surroundings>,
+    component_context: Arc<ComponentContext>,
     shared: Arc<Shared>,
 }
 
@@ -102,7 +102,7 @@ impl Component {
         // Until it has described itself, its log lines go by its digest.
         let name = compiled.digest.chars().take(12).collect();
         let description = Description { name, version: String::new(), shared: false, interval: None };
-        let surroundings = Surroundings {
+        let component_context = ComponentContext {
             sysfs: shared.sysfs.clone(),
             rounds: Arc::new(Semaphore::new(ROUNDS)),
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
@@ -110,7 +110,8 @@ impl Component {
             trust: shared.trust.clone(),
             own_senders: shared.own_senders.clone(),
         };
-        let unnamed = Self { compiled, description: description.into(), surroundings: surroundings.into(), shared };
+        let unnamed =
+            Self { compiled, description: description.into(), component_context: component_context.into(), shared };
         let description = unnamed.describe().await?;
         Ok(Self { description: description.into(), ..unnamed })
     }
@@ -213,12 +214,12 @@ impl Component {
     ) -> Result<R, RoundError> {
         let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
         // Those of one component queue among themselves first: in the common queue there are never more than two of them.
-        let own = self.surroundings.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let own = self.component_context.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let limit = call.limits.round.min(LONGEST);
         let deadline = Instant::now() + limit;
         let contexts = self.compiled.contexts;
-        let round = Round::new(call, &self.description.name, deadline, contexts, self.surroundings.clone());
+        let round = Round::new(call, &self.description.name, deadline, contexts, self.component_context.clone());
         let served = serve(self.compiled.pre.clone(), round, ask, take);
         let task = self.shared.runtime.spawn(async move {
             // The turns end with the task, not with its caller: a guest that has not stopped yet still counts.
@@ -243,8 +244,8 @@ impl Component {
     }
 
     #[cfg(test)]
-    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<Surroundings>, Arc<Shared>) {
-        (self.compiled.pre.clone(), self.surroundings.clone(), self.shared.clone())
+    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<ComponentContext>, Arc<Shared>) {
+        (self.compiled.pre.clone(), self.component_context.clone(), self.shared.clone())
     }
 }
 

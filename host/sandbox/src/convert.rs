@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_devices_come_those_that_are_let_in_keep_to_the_limits(found in vec(any_device(), 0..6)) {
+        fn accepted_devices_keep_to_the_limits(found in vec(any_device(), 0..6)) {
             let limits = Limits { devices: 4, properties: 4, string_bytes: 64, ..Limits::default() };
             let count = found.len();
             if let Ok(devices) = devices(found, &limits) {

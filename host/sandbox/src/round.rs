@@ -46,7 +46,7 @@ const SNAPSHOTS: usize = 32 << 20;
 const HEADERS: usize = 16 << 10;
 
 /// What all rounds of a component have in common.
-pub(crate) struct Surroundings {
+pub(crate) struct ComponentContext {
     pub(crate) sysfs: Sysfs,
     /// Turns to run: whatever a component does with its rounds, others find a turn, too.
     pub(crate) rounds: Arc<Semaphore>,
@@ -74,7 +74,7 @@ pub(crate) struct Round {
     pub(crate) kept: BTreeSet<String>,
     pub(crate) kept_bytes: usize,
     pub(crate) draft: Option<Draft>,
-    pub(crate) surroundings: Arc<Surroundings>,
+    pub(crate) component_context: Arc<ComponentContext>,
     pub(crate) snapshot_bytes: usize,
     pub(crate) sends_left: u32,
     pub(crate) deadline: Instant,
@@ -101,21 +101,21 @@ impl Round {
         handler: &str,
         deadline: Instant,
         contexts: usize,
-        surroundings: Arc<Surroundings>,
+        component_context: Arc<ComponentContext>,
     ) -> Self {
         let log = RoundLog::new(handler.to_owned(), &call);
         let mut table = ResourceTable::new();
         table.set_max_capacity(resources(&call.limits));
         // Grants of the network are moved to who keeps them.
         let granted = std::mem::take(&mut call.grants.names);
-        let names = Arc::new(Names::new(granted, surroundings.resolver.clone(), call.rates.clone()));
+        let names = Arc::new(Names::new(granted, component_context.resolver.clone(), call.rates.clone()));
         let last_wait = last_wait(&call, deadline);
         let sockets = Sockets { tcp: !call.grants.tcp.is_empty(), udp: !call.grants.udp.is_empty() };
         let mut http_context = WasiHttpCtx::new();
         http_context.set_field_size_limit(HEADERS);
         Self {
             wasi: wasi(&mut call, &log),
-            http: http(&mut call, &names, &surroundings, &log, last_wait),
+            http: http(&mut call, &names, &component_context, &log, last_wait),
             http_context,
             names,
             limiter: Limiter::new(call.limits.memory_bytes, contexts),
@@ -127,7 +127,7 @@ impl Round {
             kept: BTreeSet::new(),
             kept_bytes: RESULT,
             draft: None,
-            surroundings,
+            component_context,
             snapshot_bytes: SNAPSHOTS,
             sends_left: SENDS,
             deadline,
@@ -294,7 +294,7 @@ fn wasi(call: &mut Call, log: &Arc<RoundLog>) -> WasiCtx {
 fn http(
     call: &mut Call,
     names: &Arc<Names>,
-    surroundings: &Surroundings,
+    component_context: &ComponentContext,
     log: &Arc<RoundLog>,
     last_wait: Instant,
 ) -> Http {
@@ -303,7 +303,7 @@ fn http(
         grants,
         names: names.clone(),
         turns: Turns::new(call.limits.connections),
-        trust: surroundings.trust.clone(),
+        trust: component_context.trust.clone(),
         log: log.clone(),
         rates: call.rates.clone(),
         last_wait,

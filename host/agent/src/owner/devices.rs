@@ -231,18 +231,20 @@ impl State {
     /// Opens the device plugins that are wanted and missing, and takes those that are not wanted any more (rules 5, 48).
     pub(super) fn arrange_plugins(&mut self) -> Vec<Plugin> {
         let mut unwanted = Vec::new();
-        let is_wanted =
-            self.configuration.resources != Resources::Instance && self.has_name(&self.configuration.key.name);
+        let whole = self.configuration.key.name.clone();
+        let is_wanted = self.configuration.resources != Resources::Instance && self.has_name(&whole);
         if is_wanted && self.whole.plugin.is_none() {
-            let name = &self.configuration.key.name;
-            self.whole.plugin = Some(self.plugin(name, Target::Configuration, &self.whole.advertised));
+            self.whole.plugin = Some(self.plugin(&whole, Target::Configuration, &self.whole.advertised));
         } else if !is_wanted {
             unwanted.extend(self.whole.plugin.take());
         }
         let wants_instances = self.configuration.resources != Resources::Configuration;
         for identity in self.published.keys().cloned().collect::<Vec<_>>() {
+            let Some(name) = self.published.get(&identity).map(|published| published.entry().key.name.clone()) else {
+                continue;
+            };
+            let is_wanted = wants_instances && self.has_name(&name);
             let Some(published) = self.published.get(&identity) else { continue };
-            let is_wanted = wants_instances && self.has_name(&published.entry().key.name);
             if is_wanted == published.plugin.is_some() {
                 continue;
             }
@@ -258,7 +260,9 @@ impl State {
     fn serve_instance(&mut self, identity: &Identity) {
         let Some(published) = self.published.get(identity) else { return };
         let is_wanted = self.configuration.resources != Resources::Configuration;
-        if is_wanted && published.plugin.is_none() && self.has_name(&published.entry().key.name) {
+        let name = published.entry().key.name.clone();
+        if is_wanted && published.plugin.is_none() && self.has_name(&name) {
+            let Some(published) = self.published.get(identity) else { return };
             let target = Target::Instance(identity.clone());
             let plugin = self.plugin(&published.entry().key.name, target, &published.advertised);
             if let Some(published) = self.published.get_mut(identity) {
@@ -267,9 +271,11 @@ impl State {
         }
     }
 
-    /// Whether a resource name is this Configuration's to serve.
-    fn has_name(&self, name: &str) -> bool {
-        self.context.resource_names.claim(name, &self.configuration)
+    /// Whether a resource name is this Configuration's to serve; its status says which are not.
+    fn has_name(&mut self, name: &str) -> bool {
+        let claimed = self.context.resource_names.claim(name, &self.configuration);
+        self.health.claimed(name, claimed.as_ref().err());
+        claimed.is_ok()
     }
 
     pub(super) fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
@@ -360,6 +366,7 @@ impl State {
                 cdi.remove(&entry.configuration, published.hash()).await;
             }
             self.context.resource_names.release(&entry.key.name, &self.configuration);
+            self.health.claimed(&entry.key.name, None);
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone());
             self.context.reservations.keep(&self.configuration.key, &entry.identity, published.slots.of_others());
             info!(instance = %entry.key, "removed");

@@ -6,6 +6,7 @@ use akri_cluster::{ConfigurationReport, ReportedCondition};
 use akri_model::configuration::Configuration;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
+use akri_model::names::{Key, resource_name};
 use akri_model::property::Source;
 use akri_model::summary::{DeviceCounts, NOTHING_FOUND};
 use tracing::{info, warn};
@@ -21,6 +22,8 @@ pub(super) struct Health {
     last: Option<Last>,
     /// Devices without an Instance, and why.
     unpublished: BTreeMap<String, String>,
+    /// Resources that other Configurations have, by name.
+    taken: BTreeMap<String, Key>,
     reported: Option<ConfigurationReport>,
 }
 
@@ -61,6 +64,14 @@ impl Health {
     /// A device has its Instance.
     pub(super) fn published(&mut self, device: &str) {
         self.unpublished.remove(device);
+    }
+
+    /// A resource of this name is served, or another Configuration has it.
+    pub(super) fn claimed(&mut self, name: &str, holder: Option<&Key>) {
+        match holder {
+            Some(holder) => drop(self.taken.insert(name.to_owned(), holder.clone())),
+            None => drop(self.taken.remove(name)),
+        }
     }
 
     /// Whether a round has ended, or a remote handler is connected.
@@ -132,14 +143,19 @@ impl Health {
         only_warnings: bool,
         devices: DeviceCounts,
     ) -> Vec<ReportedCondition> {
-        let ready = match self.unpublished.iter().next() {
-            Some((device, error)) => {
+        let ready = match (self.taken.iter().next(), self.unpublished.iter().next()) {
+            (Some((name, holder)), _) => {
+                let resource = resource_name(name);
+                let message = format!("Configuration '{holder}' is older and has the resource {resource}: rename one");
+                condition("Ready", Some(false), "ResourceNameTaken", &message)
+            }
+            (None, Some((device, error))) => {
                 let count = self.unpublished.len();
                 let message = format!("{count} devices have no Instance, such as '{device}': {error}");
                 condition("Ready", Some(false), "NotPublished", &message)
             }
-            None if only_warnings => condition("Ready", Some(false), NOTHING_FOUND, &warnings),
-            None => condition("Ready", Some(true), "Discovered", &devices.to_string()),
+            (None, None) if only_warnings => condition("Ready", Some(false), NOTHING_FOUND, &warnings),
+            (None, None) => condition("Ready", Some(true), "Discovered", &devices.to_string()),
         };
         let reason = first.map_or("Complete", |note| note.reason.as_str());
         vec![

@@ -98,7 +98,7 @@ impl Round {
             let over = format!("akri:discovery/multicast: more than {CONVERSATIONS} conversations at once");
             return Err(AccessError::Limit(over));
         }
-        Ok(Conversation::open(SocketAddr::new(address, port), &interfaces, &self.surroundings.own_senders)?)
+        Ok(Conversation::open(SocketAddr::new(address, port), &interfaces, &self.component_context.own_senders)?)
     }
 }
 

@@ -12,15 +12,15 @@ use crate::round::Round;
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     let mut tcp = linker.instance("wasi:sockets/tcp-create-socket@0.2.0")?;
     tcp.func_wrap("create-tcp-socket", |mut store, (family,): (IpAddressFamily,)| {
-        Ok((told(store.data_mut().tcp_socket(family))?,))
+        Ok((guest_result(store.data_mut().tcp_socket(family))?,))
     })?;
     let mut udp = linker.instance("wasi:sockets/udp-create-socket@0.2.0")?;
     udp.func_wrap_async("create-udp-socket", |mut store, (family,): (IpAddressFamily,)| {
-        Box::new(async move { Ok((told(store.data_mut().udp_socket(family).await)?,)) })
+        Box::new(async move { Ok((guest_result(store.data_mut().udp_socket(family).await)?,)) })
     })
 }
 
-fn told<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
+fn guest_result<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
     result.map(Ok).or_else(|error| error.downcast().map(Err))
 }
 

@@ -121,7 +121,7 @@ impl HostQuery for Round {
 
     async fn run(&mut self, query: Resource<Query>) -> wasmtime::Result<Result<Resource<Pages>, AccessError>> {
         let query = self.table.get(&query)?.clone();
-        let snapshot = match self.look(query).await {
+        let snapshot = match self.read_sysfs(query).await {
             Ok(snapshot) => snapshot,
             Err(error) => return Ok(Err(error)),
         };
@@ -158,7 +158,7 @@ impl HostSnapshot for Round {
 impl Round {
     /// Reads sysfs on a thread that may block. One that hangs in the kernel can't be ended, so a component may have two
     /// such threads at most and waits, within its round, for one of them.
-    async fn look(&mut self, query: Query) -> Result<sysfs::Snapshot, AccessError> {
+    async fn read_sysfs(&mut self, query: Query) -> Result<sysfs::Snapshot, AccessError> {
         let granted = self.call.grants.udev_subsystems.clone();
         if granted.is_empty() {
             self.log.not_granted("udev", &"a query about devices");
@@ -169,9 +169,9 @@ impl Round {
             ));
         }
         let closed = |_| AccessError::Unavailable("akri:discovery/udev: the host is shutting down".to_owned());
-        let permit = self.surroundings.udev_runs.clone().acquire_owned().await.map_err(closed)?;
+        let permit = self.component_context.udev_runs.clone().acquire_owned().await.map_err(closed)?;
         let (sysfs, bounds) =
-            (self.surroundings.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.last_wait });
+            (self.component_context.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.last_wait });
         let run = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             sysfs.run(&query, &granted, &bounds)

@@ -31,7 +31,7 @@ async fn a_component_without_the_export_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_component_that_asks_for_what_nobody_has_is_refused_by_its_name() {
+async fn component_with_an_unknown_import_is_refused_by_name() {
     let why = refused(renamed("akri:discovery/udev@0.1.0", "akri:discovery/usbx@0.1.0")).await;
     assert!(why.contains("akri:discovery/usbx@0.1.0"), "{why}");
     let why = refused(renamed("@0.1.0", "@0.2.0")).await;
@@ -53,7 +53,7 @@ async fn a_component_of_an_older_package_is_a_handler() {
 
 /// Made against a later 0.1 that it asks for nothing new of.
 #[tokio::test]
-async fn a_component_of_a_later_package_is_a_handler_if_it_asks_for_nothing_new() {
+async fn component_of_a_later_package_may_ask_for_nothing_new() {
     let later = host(None).load(renamed("@0.1.0", "@0.1.7")).await.unwrap();
     assert_eq!(later.discover(call("devices:3")).await.unwrap().devices.len(), 3);
 }

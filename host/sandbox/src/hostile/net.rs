@@ -101,7 +101,7 @@ pub(super) async fn sockets_are_bounded_and_a_closed_one_makes_room() {
 }
 
 #[tokio::test]
-pub(super) async fn names_are_resolved_if_they_are_granted_and_so_many_in_a_round() {
+pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
     let lookup = Arc::new(|name: &str| match name {
         "camera.example" => Ok(vec!["10.0.0.1".parse::<IpAddr>().unwrap(), "::ffff:10.0.0.2".parse().unwrap()]),
         _ => Err(LookupError::Unknown("nobody knows it".to_owned())),

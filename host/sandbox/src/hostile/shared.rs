@@ -32,7 +32,7 @@ async fn occupy(guest: &Component, details: &str) -> JoinSet<Result<DeviceSet, R
 }
 
 /// Whether a round finds no turn; it is given up.
-async fn waits(guest: &Component) -> bool {
+async fn round_waits(guest: &Component) -> bool {
     tokio::time::timeout(Duration::from_millis(50), guest.discover(call("devices:1"))).await.is_err()
 }
 
@@ -50,7 +50,7 @@ async fn while_guests_loop_others_go_on() {
 async fn a_handler_takes_half_of_the_turns_at_most() {
     let [bad, other] = &handlers(2).await[..] else { unreachable!() };
     let _sleeping = occupy(bad, "sleep").await;
-    assert!(waits(bad).await, "of ten of its rounds two run, and this is the eleventh");
+    assert!(round_waits(bad).await, "of ten of its rounds two run, and this is the eleventh");
     assert_eq!(other.turns().available_permits(), 2);
     assert_eq!(other.discover(call("devices:10")).await.unwrap().devices.len(), 10);
 }
@@ -97,9 +97,9 @@ async fn the_host_ends_though_a_guest_loops() {
 #[tokio::test]
 async fn a_guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
-    let (pre, surroundings, shared) = guest.parts();
+    let (pre, component_context, shared) = guest.parts();
     let deadline = std::time::Instant::now() + Duration::from_millis(100);
-    let round = Round::new(brief("loop"), "guest", deadline, 0, surroundings);
+    let round = Round::new(brief("loop"), "guest", deadline, 0, component_context);
     let run = async move {
         let mut store = round.into_store(pre.engine());
         let handler = pre.instantiate_async(&mut store).await.unwrap();

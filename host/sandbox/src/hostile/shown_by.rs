@@ -72,7 +72,7 @@ fn net(behaviour: Net) -> Test {
         Net::Udp => net::udp_goes_to_and_comes_from_granted_addresses,
         Net::UdpBounce => net::a_reflected_datagram_does_not_arrive,
         Net::SocketFlood | Net::SocketReuse => net::sockets_are_bounded_and_a_closed_one_makes_room,
-        Net::Resolve | Net::ResolveFlood => net::names_are_resolved_if_they_are_granted_and_so_many_in_a_round,
+        Net::Resolve | Net::ResolveFlood => net::only_granted_names_are_resolved_and_a_bounded_number,
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_queue_is_bounded_by_count_and_by_bytes_and_counts_what_it_drops() {
+    async fn queue_is_bounded_and_counts_what_it_drops() {
         let many = filled(WAITING + 5, 0);
         assert_eq!(many.dropped(), 5);
         let large = filled(9, WAITING_BYTES / 8);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_is_granted_by_itself_and_the_first_grant_decides() {
+    fn first_grant_decides_for_each_address() {
         let grant = |network: &str, ports, tls| {
             let to = Destinations { networks: vec![network.parse().unwrap()], ports: vec![ports] };
             HttpDestinations { to, tls }

@@ -22,7 +22,7 @@ use super::destination::{Destination, Host, granted};
 use super::dial::dial;
 use super::names::{NameError, Names};
 use super::tls::Trust;
-use super::turns::{Turn, Turns};
+use super::turns::{RequestPermit, Turns};
 use crate::log::RoundLog;
 use crate::rates::Rates;
 
@@ -188,7 +188,7 @@ impl Client {
         address: SocketAddr,
         tls: &Tls,
         stream: TcpStream,
-        turn: Turn,
+        turn: RequestPermit,
     ) -> Result<Connected, Error> {
         if !to.secure {
             return Connected::over(stream, turn).await;
@@ -206,7 +206,10 @@ struct Connected {
 }
 
 impl Connected {
-    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, turn: Turn) -> Result<Self, Error> {
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        turn: RequestPermit,
+    ) -> Result<Self, Error> {
         let (sender, connection) =
             http1::Builder::new().max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(body::why)?;
         let driver = spawn(async move {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lookup_that_hangs_is_not_waited_for_if_there_is_an_answer_already() {
+    async fn hanging_lookup_does_not_delay_a_known_answer() {
         let (say, resolver) = resolver();
         say.send(at("10.0.0.1")).unwrap();
         resolver.addresses("plc").await.unwrap();

@@ -20,7 +20,7 @@ pub(crate) struct Turns {
 
 /// Held while a request is under way.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RequestPermit {
     _host: OwnedSemaphorePermit,
     _all: OwnedSemaphorePermit,
 }
@@ -33,9 +33,9 @@ impl Turns {
     }
 
     /// Waits for a turn at a host, and then for one at all: who waits for a slow host takes nothing from the others.
-    pub(crate) async fn turn(&self, host: IpAddr) -> Result<Turn, AcquireError> {
+    pub(crate) async fn turn(&self, host: IpAddr) -> Result<RequestPermit, AcquireError> {
         let host = self.host(host).acquire_owned().await?;
-        Ok(Turn { _host: host, _all: self.all.clone().acquire_owned().await? })
+        Ok(RequestPermit { _host: host, _all: self.all.clone().acquire_owned().await? })
     }
 
     fn host(&self, host: IpAddr) -> Arc<Semaphore> {
@@ -62,7 +62,7 @@ mod tests {
         IpAddr::V4(number.into())
     }
 
-    async fn take(turns: &Turns, number: u32) -> Option<Turn> {
+    async fn take(turns: &Turns, number: u32) -> Option<RequestPermit> {
         tokio::time::timeout(Duration::from_millis(10), turns.turn(host(number))).await.ok().map(Result::unwrap)
     }
 

@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Counts one more device: whether it may still be looked at.
-    pub(super) fn look(&mut self) -> Result<bool, Stop> {
+    pub(super) fn count_device(&mut self) -> Result<bool, Stop> {
         self.in_time()?;
         self.looked_at += 1;
         Ok(self.looked_at <= DEVICES || self.skip())
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_that_the_kernel_wrote_otherwise_is_a_slash_in_the_name() {
+    fn escaped_slash_is_a_slash_in_the_name() {
         let entry = named("/devices/pci0000:00/block/cciss!c0d0", Some("block"));
         assert_eq!(entry.sysname, "cciss/c0d0");
         assert!(entry.properties.is_empty());

@@ -63,7 +63,7 @@ fn list(
     let from = format!("/{directory}");
     for name in names {
         let sysname = name.as_deref().map(|name| name.replace('!', "/")).unwrap_or_default();
-        if query.is_some_and(|query| !query.wants_sysname(&sysname)) || !reader.look()? {
+        if query.is_some_and(|query| !query.wants_sysname(&sysname)) || !reader.count_device()? {
             continue;
         }
         let path = name.and_then(|name| dir.link(&name)).and_then(|target| resolve(&from, &target));

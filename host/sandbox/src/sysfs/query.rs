@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_property_are_alternatives_and_properties_all_have_to_hold() {
+    fn property_values_are_alternatives_and_all_must_hold() {
         let mut query = Query::default();
         query.match_property("A".to_owned(), "1".to_owned());
         query.match_property("A".to_owned(), "2".to_owned());

@@ -81,7 +81,7 @@ impl Run<'_> {
     /// Adds the device at a path above another, if there is one: not every directory is a device.
     fn ancestor(&mut self, devpath: &str) -> Result<bool, Stop> {
         let Some(dir) = self.reader.device_dir(devpath).filter(|dir| dir.has("uevent")) else { return Ok(false) };
-        if self.reader.look()? {
+        if self.reader.count_device()? {
             self.relative(devpath, dir.link_name("subsystem").as_deref())?;
         }
         Ok(true)

@@ -147,7 +147,7 @@ fn matches_narrow_the_answer() {
 }
 
 #[test]
-fn a_query_without_matches_gives_every_device_of_the_granted_subsystems() {
+fn query_without_matches_returns_all_granted_devices() {
     let tree = Tree::machine();
     assert_eq!(names(&tree.run(&["tty", "video4linux"], |_| {})), ["video0", "tty-x", "ttyS0"]);
     assert_eq!(tree.run(&["*"], |_| {}).entries.len(), 9);
@@ -196,7 +196,7 @@ fn descendants_come_with_what_matched() {
 }
 
 #[test]
-fn a_name_that_sorts_between_parent_and_child_does_not_part_them() {
+fn name_between_parent_and_child_does_not_part_them() {
     let tree = Tree(tempfile::tempdir().unwrap());
     for path in ["devices/a", "devices/a-x", "devices/a/b"] {
         tree.device(path, Some("bus/test"), "");
