@@ -271,6 +271,7 @@ impl LogFile {
 
     /// Writes what is live to a new file and puts it in the old one's place.
     fn rewrite(&mut self) -> Result<(), JournalError> {
+        self.file = None; // after a failure it may no longer be the file of that name
         let header = Header { format: FORMAT, boot: self.boot.clone() };
         let header = line_of(&Record::Header(header));
         let text: String =

@@ -17,8 +17,9 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 /// Longest pause after failures.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Pause until an Instance that was left to another node is looked at again.
+/// First and longest pause until an Instance that was left to another node is looked at again.
 const LEFT: Duration = Duration::from_secs(30);
+const MAX_LEFT: Duration = Duration::from_secs(600);
 
 /// A handle; cheap to clone.
 #[derive(Debug, Clone)]
@@ -120,8 +121,8 @@ async fn run(cluster: Arc<dyn Cluster>, queue: Arc<Mutex<WriteQueue>>, mut woken
     let (mut backoff, mut silent, mut failing) = (FIRST_BACKOFF, None, Failing::default());
     let mut left = Left::default();
     while left.is_due_or_woken(&mut woken).await {
-        put_back(&queue, left.take_due());
         loop {
+            put_back(&queue, left.take_due());
             let WriteQueue { writes, flushes } = std::mem::take(&mut *lock(&queue));
             let failed = attempt(&*cluster, writes, &mut silent, &mut left, &mut failing).await;
             failing.attempt_ended(failed.is_empty());
@@ -199,6 +200,8 @@ impl Failing {
 struct Left {
     writes: PendingWrites,
     since: Option<Instant>,
+    /// How often they were looked at since something else was written.
+    looks: u32,
 }
 
 impl Left {
@@ -208,19 +211,26 @@ impl Left {
     }
 
     /// Waits until these are due or something new is. Returns false at the end.
-    async fn is_due_or_woken(&self, woken: &mut mpsc::Receiver<()>) -> bool {
-        let due = self.since.map(|since| since + LEFT);
+    async fn is_due_or_woken(&mut self, woken: &mut mpsc::Receiver<()>) -> bool {
+        let due = self.since.map(|since| since + self.pause());
         tokio::select! {
-            woken = woken.recv() => woken.is_some(),
+            woken = woken.recv() => {
+                self.looks = 0;
+                woken.is_some()
+            }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => true,
         }
     }
 
+    fn pause(&self) -> Duration {
+        LEFT.saturating_mul(1 << self.looks.min(5)).min(MAX_LEFT)
+    }
+
     fn take_due(&mut self) -> PendingWrites {
-        if self.since.is_none_or(|since| since.elapsed() < LEFT) {
+        if self.since.is_none_or(|since| since.elapsed() < self.pause()) {
             return PendingWrites::new();
         }
-        self.since = None;
+        (self.since, self.looks) = (None, self.looks.saturating_add(1));
         std::mem::take(&mut self.writes)
     }
 }

@@ -1,6 +1,6 @@
 //! The command line. Each flag of the agent has an environment variable, for use in manifests.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use akri_model::names::Key;
@@ -285,7 +285,10 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
 }
 
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "this is not ADDRESS:PORT, such as 127.0.0.1:9464")
+    // In a manifest the address is put in as it is: an IPv6 address without brackets.
+    let split = || text.rsplit_once(':').and_then(|(address, port)| Some((address.parse().ok()?, port.parse().ok()?)));
+    let bare = || split().map(|(address, port): (IpAddr, u16)| SocketAddr::new(address, port));
+    text.parse().ok().or_else(bare).ok_or("this is not ADDRESS:PORT, such as 127.0.0.1:9464")
 }
 
 pub(crate) fn namespaced_name(text: &str) -> Result<Key, &'static str> {

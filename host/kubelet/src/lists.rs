@@ -7,7 +7,7 @@ use akri_grpc::deviceplugin::ListAndWatchResponse;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::allocatable::KeptDevices;
+use crate::allocatable::{Kept, KeptDevices};
 use crate::convert;
 use crate::resource::AdvertisedDevices;
 
@@ -90,7 +90,11 @@ impl Lists {
                 },
                 // Without a sender the server has ended, and this stream ends with it.
                 changed = self.phase.changed() => changed.ok()?,
-                () = lost(phase.registered, &self.resource, &self.kept, sent) => return Some(self.current()),
+                kept = lost(phase.registered, &self.resource, &self.kept, sent) => match kept {
+                    // Without a stream the server registers again.
+                    Kept::None => return None,
+                    Kept::All | Kept::Unknown => return Some(self.current()),
+                },
             }
         }
     }
@@ -114,13 +118,14 @@ impl Lists {
 
 /// Waits until an unchanged list must be sent again. Kubelets before late 2025 mark a new registration unhealthy if
 /// they notice the end of the old connection after it, and the devices would stay unhealthy (rule 3). Each list makes the
-/// kubelet write its checkpoint to disk, so one that has kept the devices gets none (rule 49).
-async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, sent: &Sent) {
+/// kubelet write its checkpoint to disk, so one that has kept the devices gets none (rule 49). Returns what it has.
+async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, sent: &Sent) -> Kept {
     let Some(since) = registered else { return std::future::pending().await };
     loop {
         sleep_until(next_check(since, Instant::now())).await;
-        if !kept.include(resource, &sent.list, sent.at).await {
-            return;
+        match kept.of(resource, &sent.list, sent.at).await {
+            Kept::All => {}
+            lost => return lost,
         }
     }
 }

@@ -175,7 +175,8 @@ impl Inner {
         if available.len() < needed {
             return Err(AdmissionError::TooFew { resource: name(), requested: needed, available: available.len() });
         }
-        let endpoint = self.endpoints.get(ask.resource).cloned().ok_or(AdmissionError::Unregistered(name()))?;
+        let running = self.endpoints.get(ask.resource).filter(|endpoint| !endpoint.stopped);
+        let endpoint = running.cloned().ok_or(AdmissionError::Unregistered(name()))?;
         Ok(Choice::Take { reused, available, needed, endpoint })
     }
 

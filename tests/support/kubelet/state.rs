@@ -19,6 +19,8 @@ pub(super) struct Endpoint {
     pub(super) offers_preferred: bool,
     /// Identifies the registration.
     socket: String,
+    /// Whether it takes the plugin for stopped, and refuses its devices.
+    pub(super) stopped: bool,
 }
 
 /// Devices of the pod under admission that later containers are offered again, by resource.
@@ -112,7 +114,7 @@ impl Inner {
         options: DevicePluginOptions,
     ) {
         let offers_preferred = options.get_preferred_allocation_available;
-        let endpoint = Endpoint { client, offers_preferred, socket: socket.to_owned() };
+        let endpoint = Endpoint { client, offers_preferred, socket: socket.to_owned(), stopped: false };
         self.endpoints.insert(resource.to_owned(), endpoint);
         let view = self.view.resources.entry(resource.to_owned()).or_default();
         view.connected = true;
@@ -139,6 +141,7 @@ impl Inner {
             view.connected = false;
         }
         view.late_disconnects += usize::from(late && !current);
+        self.endpoints.get_mut(resource).into_iter().for_each(|endpoint| endpoint.stopped |= late && !current);
         if current || late {
             view.unhealthy.append(&mut view.healthy);
         }

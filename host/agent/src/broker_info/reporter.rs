@@ -55,15 +55,25 @@ pub(super) struct Reporter {
     /// Directories whose refused files were reported, and those that can't be removed.
     warned: BTreeSet<ClaimDirectory>,
     stuck: BTreeSet<ClaimDirectory>,
+    unreadable: BTreeSet<ClaimDirectory>,
+    started: Instant,
 }
+
+/// Time after which the claims that a journal lost have come back.
+const RESTORED: Duration = Duration::from_secs(600);
 
 /// The API server does not answer.
 struct Unavailable;
 
 impl Reporter {
     pub(super) fn new(directories: Directories, cluster: Arc<dyn Cluster>, journal: Journal) -> Self {
-        let (published, warned, stuck) = Default::default();
-        Self { directories, cluster, journal, published, warned, stuck }
+        let (published, warned, stuck, unreadable) = Default::default();
+        Self { directories, cluster, journal, published, warned, stuck, unreadable, started: Instant::now() }
+    }
+
+    /// Whether claims that the journal lost are still coming back from other witnesses: their directories stay meanwhile.
+    fn is_being_restored(&self) -> bool {
+        self.journal.lost_something() && self.started.elapsed() < RESTORED
     }
 
     /// Polls while there are directories.
@@ -86,6 +96,7 @@ impl Reporter {
             }
         };
         self.warned.retain(|directory| listed.contains(directory));
+        self.unreadable.retain(|directory| listed.contains(directory));
         let listed: BTreeSet<ClaimDirectory> = listed.difference(&self.stuck).cloned().collect();
         let mut instances: BTreeMap<Key, Slots> = BTreeMap::new();
         for ClaimDirectory { instance, slot, generation } in listed {
@@ -119,7 +130,8 @@ impl Reporter {
         };
         for (slot, generations) in slots {
             // The last files of a claim that has ended are published before they go.
-            let kept = if held.contains(slot) || waiting.contains(slot) { MAX_GENERATIONS } else { 0 };
+            let may_be_held = held.contains(slot) || waiting.contains(slot) || self.is_being_restored();
+            let kept = if may_be_held { MAX_GENERATIONS } else { 0 };
             let outdated = generations.iter().rev().skip(kept);
             let of = |generation: &u64| ClaimDirectory { instance: key.clone(), slot: *slot, generation: *generation };
             self.remove(outdated.map(of).collect()).await;
@@ -128,17 +140,24 @@ impl Reporter {
     }
 
     /// Reads the newest directory of each slot, within what a node may publish.
-    async fn read(&self, key: &Key, slots: &Slots) -> BTreeMap<u32, Reading> {
+    async fn read(&mut self, key: &Key, slots: &Slots) -> BTreeMap<u32, Reading> {
         let newest = |(slot, generations): (&u32, &BTreeSet<u64>)| {
             let generation = *generations.last()?;
             Some(ClaimDirectory { instance: key.clone(), slot: *slot, generation })
         };
         let newest: Vec<ClaimDirectory> = slots.iter().filter_map(newest).collect();
         let read = self.blocking(move |directories| {
-            let read = |directory: &ClaimDirectory| directories.read(directory).inspect_err(|error| warn!("{error}"));
-            Ok(newest.iter().filter_map(|directory| Some((directory.slot, read(directory).ok()?))).collect())
+            let read = |directory: ClaimDirectory| (directories.read(&directory), directory);
+            Ok(newest.into_iter().map(read).collect::<Vec<_>>())
         });
-        let mut readings: BTreeMap<u32, Reading> = read.await.unwrap_or_default();
+        let mut readings = BTreeMap::new();
+        for (reading, directory) in read.await.unwrap_or_default() {
+            match reading {
+                Ok(reading) => drop(readings.insert(directory.slot, reading)),
+                Err(error) if self.unreadable.insert(directory) => warn!("{error}"),
+                Err(_) => {} // a container can take the right to read it away, and that is said once
+            }
+        }
         limit(&mut readings);
         readings
     }

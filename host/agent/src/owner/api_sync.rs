@@ -84,12 +84,15 @@ impl State {
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
         self.adopt_forgotten(&shown);
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
-        let identities: Vec<Identity> = self.published.keys().cloned().collect();
-        for identity in identities {
+        let mut changed = Vec::new();
+        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
             let Some(published) = self.published.get(&identity) else { continue };
             let shown = shown.get(published.entry().key.name.as_str()).copied();
-            self.observe(&identity, shown.filter(|shown| is_of(shown, published))).await;
+            if self.take_view(&identity, shown.filter(|shown| is_of(shown, published))) {
+                changed.push(identity);
+            }
         }
+        self.changed(changed).await;
     }
 
     /// Takes Instances of this node that the journal does not know into service, for the containers that use them. Their
@@ -112,6 +115,14 @@ impl State {
 
     /// Takes over what the API server shows of one Instance; none if it does not exist. Returns whether that is new.
     pub(super) async fn observe(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
+        let changed = self.take_view(identity, shown);
+        if changed {
+            self.changed(vec![identity.clone()]).await;
+        }
+        changed
+    }
+
+    fn take_view(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
         let Some(published) = self.published.get_mut(identity) else { return false };
         let (adopted, occurrences, changed) = published.observe(shown, &self.context.claims);
         for slot in adopted {
@@ -122,9 +133,6 @@ impl State {
         }
         occurrences.into_iter().for_each(|occurrence| self.context.cluster.record_event(occurrence));
         self.unsynced.insert(identity.clone());
-        if changed {
-            self.changed(vec![identity.clone()]).await;
-        }
         changed
     }
 

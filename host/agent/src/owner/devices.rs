@@ -21,7 +21,6 @@ use tracing::{debug, info, warn};
 
 use super::naming::{self, BoundInstance, NamingError, PendingInstance};
 use super::published::Published;
-use super::reservations::RESERVED;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
 use crate::discovery::Outcome;
@@ -368,7 +367,6 @@ impl State {
             self.context.resource_names.release(&entry.key.name, &self.configuration);
             self.health.claimed(&entry.key.name, None);
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone());
-            self.context.reservations.keep(&self.configuration.key, &entry.identity, published.slots.of_others());
             info!(instance = %entry.key, "removed");
             let entry = published.journal_entry();
             if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {
@@ -386,23 +384,28 @@ impl State {
         }
     }
 
-    /// Notes when slots are no longer kept for others.
-    pub(super) fn watch_reservations(&mut self) {
-        let has_some = self.published.values().any(|published| !published.slots.reserved().is_empty());
-        self.reservations_end = has_some.then(|| self.reservations_end.unwrap_or_else(|| Instant::now() + RESERVED));
+    /// Returns when the first slots are no longer kept for others.
+    pub(super) fn next_end_of_reservations(&mut self) -> Option<Instant> {
+        self.published.values_mut().filter_map(Published::reserved_until).min()
     }
 
     pub(super) async fn end_reservations(&mut self) {
-        self.reservations_end = None;
         let mut ended = Vec::new();
         for (identity, published) in &mut self.published {
-            if !published.slots.reserved().is_empty() {
+            if published.reserved_until().is_some_and(|until| until <= Instant::now()) {
                 info!(instance = %published.entry().key, slots = ?published.slots.reserved(), "nobody claimed them again");
                 published.slots.end_reservations();
                 ended.push(identity.clone());
             }
         }
         self.changed(ended).await;
+    }
+
+    /// The Configuration is gone: its Instances may be made again, and others may still use them.
+    pub(super) fn keep_reservations(&self) {
+        for (identity, published) in &self.published {
+            self.context.reservations.keep(&self.configuration.key, identity, published.slots.of_others());
+        }
     }
 
     /// Ends claims without an Instance that no container uses any more.

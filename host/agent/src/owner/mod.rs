@@ -16,6 +16,7 @@ mod resource;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_cluster::{Cluster, ObjectEvent};
 use akri_kubelet::{Plugin, Plugins};
@@ -56,6 +57,9 @@ const COMMANDS: usize = 64;
 
 /// The pause after a look at all Instances, as a multiple of its time.
 const PAUSE: u32 = 20;
+
+/// Its longest duration: time that the processor was taken away is no work.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
 const REPORT: u64 = 5;
@@ -367,7 +371,7 @@ impl State {
         } else {
             self.update_totals();
             let ended = Instant::now();
-            self.totals.earliest = ended + (ended - began) * PAUSE;
+            self.totals.earliest = ended + ((ended - began) * PAUSE).min(LONGEST_PAUSE);
             self.totals.due = None;
         }
         self.report();
@@ -375,7 +379,7 @@ impl State {
 
     /// Claims are counted, and the Configuration's resource shows what its Instances have.
     fn update_totals(&mut self) {
-        self.watch_reservations();
+        self.reservations_end = self.next_end_of_reservations();
         self.whole.advertise(&self.published, false);
         self.totals.expiry = self.next_expiry();
         self.totals.devices = self.count_devices();
@@ -422,6 +426,7 @@ impl State {
             return Vec::new();
         }
         self.naming.shutdown().await;
+        self.keep_reservations();
         self.remove(self.published.keys().cloned().collect()).await;
         if let Some(plugin) = self.whole.plugin.take() {
             plugin.close().await;

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::api_sync::SyncState;
+use super::reservations::RESERVED;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 
 /// Pause between requests to the kubelet to write its checkpoint: each costs it an fsync.
@@ -47,6 +48,8 @@ pub(super) struct Published {
     pub(super) sync: SyncState,
     /// When the kubelet was last asked to write its checkpoint.
     refreshed: Option<Instant>,
+    /// Until when slots are kept for others, and the UID of the Instance.
+    reserved: Option<(String, Instant)>,
 }
 
 /// What observing the claims of an Instance came to.
@@ -83,6 +86,7 @@ impl Published {
             by_cdi: false,
             sync: SyncState::default(),
             refreshed: None,
+            reserved: None,
         }
     }
 
@@ -109,6 +113,17 @@ impl Published {
         let edits =
             ContainerEdits::of_slot(device, &configuration.broker_view(&device.properties), named, usage.vdev());
         if self.by_cdi { edits.by_cdi(self.cdi_name()) } else { edits }
+    }
+
+    /// Returns until when slots are kept for others: a minute from when the Instance was first seen.
+    pub(super) fn reserved_until(&mut self) -> Option<Instant> {
+        let ApiView::Present(PublishedSlots { uid, .. }) = self.slots.api() else { return None };
+        if self.slots.reserved().is_empty() {
+            self.reserved = None;
+        } else if self.reserved.as_ref().is_none_or(|(of, _)| of != uid) {
+            self.reserved = Some((uid.clone(), Instant::now() + RESERVED));
+        }
+        self.reserved.as_ref().map(|(_, until)| *until)
     }
 
     /// Notes that a slot was claimed here last.

@@ -66,9 +66,8 @@ impl State {
         if refresh_whole {
             self.whole.refresh(&self.published);
         }
-        for published in seen.iter().filter_map(|identity| self.published.get(identity)) {
-            self.remember(published).await;
-        }
+        let seen = seen.iter().filter_map(|identity| self.published.get(identity));
+        futures::future::join_all(seen.map(|published| self.remember(published))).await;
         for (identity, slots) in ended {
             self.release(&identity, &slots).await;
         }

@@ -8,8 +8,12 @@ use std::time::Duration;
 use akri_model::names::{Identity, Key, Usage};
 use tokio::time::Instant;
 
-/// How long slots are kept for their users, who claim them as soon as a round has found the device.
+/// How long slots of a new Instance are kept for their users, who claim them as soon as a round has found the device.
 pub(super) const RESERVED: Duration = Duration::from_secs(60);
+
+/// How long it is known what others had of a device without an Instance, and of how many.
+const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+const DEVICES: usize = 4096;
 
 /// What other nodes had, for all Configurations of this agent.
 #[derive(Debug, Default)]
@@ -22,13 +26,13 @@ struct OfOthers {
 }
 
 impl Reservations {
-    /// The Instance of a device is gone, of which others had these slots.
+    /// The Instance of a device goes, of which others have these slots.
     pub(super) fn keep(&self, configuration: &Key, identity: &Identity, slots: BTreeMap<u32, Usage>) {
-        let now = Instant::now();
+        let until = Instant::now() + REMEMBERED;
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, of_others| of_others.until > now);
-        if !slots.is_empty() {
-            kept.insert((configuration.clone(), identity.clone()), OfOthers { slots, until: now + RESERVED });
+        kept.retain(|_, of_others| of_others.until > Instant::now());
+        if !slots.is_empty() && kept.len() < DEVICES {
+            kept.insert((configuration.clone(), identity.clone()), OfOthers { slots, until });
         }
     }
 

@@ -17,8 +17,8 @@ mod values;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
 use akri_model::broker_info::Files;
@@ -52,6 +52,9 @@ use saved_configurations::SavedConfigurations;
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
 
+/// How long what a Lease said counts.
+const LEASE_READ: Duration = Duration::from_secs(25);
+
 /// The field manager of fields that no single node owns.
 const MANAGER: &str = "akri-agent";
 
@@ -64,6 +67,8 @@ pub struct Kubernetes {
     instances: Instances,
     events: Events,
     problems: ProblemReporter,
+    /// Nodes whose Leases were read, when, and whether an agent runs there.
+    agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -113,6 +118,7 @@ impl Kubernetes {
             instances,
             events,
             problems,
+            agents: Mutex::default(),
             tasks,
         }
     }
@@ -147,11 +153,25 @@ impl Kubernetes {
     /// Whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
     async fn is_writer(&self, published: &Instance) -> Result<bool, ClusterError> {
         for node in patch::nodes_before(published, &self.node) {
-            if bounded(&published.key, lease::is_held(&self.client, node)).await? {
+            if self.has_agent(&published.key, node).await? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Whether an agent runs on a node. Nodes that reach a device by different addresses ask that again and again.
+    async fn has_agent(&self, key: &Key, node: &str) -> Result<bool, ClusterError> {
+        let known = |agents: &BTreeMap<String, (Instant, bool)>| {
+            agents.get(node).filter(|(at, _)| at.elapsed() < LEASE_READ).map(|(_, runs)| *runs)
+        };
+        if let Some(runs) = known(&self.agents.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(runs);
+        }
+        let runs = bounded(key, lease::is_held(&self.client, node)).await?;
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        agents.insert(node.to_owned(), (Instant::now(), runs));
+        Ok(runs)
     }
 
     async fn published(&self, instance: &Instance) -> Result<Instance, ClusterError> {
@@ -258,7 +278,8 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
-        match self.apply(key, patch::leaving(&key.name, uid)).await {
+        let identity = self.instances.get(key).and_then(|instance| instance.identity);
+        match self.apply(key, patch::leaving(&key.name, uid, identity.as_ref())).await {
             Ok(_) => {}
             Err(ClusterError::NotFound(_)) => return Ok(()),
             Err(error) => return Err(error),

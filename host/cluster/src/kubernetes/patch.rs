@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use akri_api::IDENTITY_ANNOTATION;
 use akri_api::document::pointer_token;
 use akri_model::instance::Instance;
-use akri_model::names::{node_hash, slot_name};
+use akri_model::names::{Identity, node_hash, slot_name};
 use akri_model::slots::SlotPatch;
 use serde_json::{Value, json};
 
@@ -39,14 +39,11 @@ pub(super) fn joining(instance: &Instance, node: &str) -> Value {
 }
 
 /// Returns the apply patch by which a node leaves an Instance: the fields it applied before are removed, including its
-/// label.
-pub(super) fn leaving(name: &str, uid: &str) -> Value {
-    json!({
-        "apiVersion": "akri.sh/v0",
-        "kind": "Instance",
-        "metadata": {"name": name, "uid": uid},
-        "spec": {"nodes": []},
-    })
+/// label. The identity stays, which agents alone own if upstream Akri made the Instance.
+pub(super) fn leaving(name: &str, uid: &str, identity: Option<&Identity>) -> Value {
+    let annotation = identity.map(|identity| (IDENTITY_ANNOTATION, identity.as_str()));
+    let metadata = json!({"name": name, "uid": uid, "annotations": BTreeMap::from_iter(annotation)});
+    json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": metadata, "spec": {"nodes": []}})
 }
 
 /// Removes an entry that stays when this node has left, since a field manager of upstream Akri owns it, too (rule 65). The index
@@ -88,7 +85,11 @@ pub(super) fn agreement(published: &Instance, wanted: &Instance) -> Option<Value
     if published.properties != wanted.properties {
         patch.push(add("/spec/brokerProperties", &wanted.properties));
     }
-    patch.extend(slots(published, wanted));
+    let slots = slots(published, wanted);
+    if wanted.shared && wanted.device_usage.keys().any(|slot| !published.device_usage.contains_key(slot)) {
+        patch.push(test("/metadata/resourceVersion", &published.version.0)); // nobody has claimed a new slot meanwhile
+    }
+    patch.extend(slots);
     (patch.len() > 1).then_some(Value::Array(patch))
 }
 
@@ -145,7 +146,7 @@ mod tests {
     fn applied(published: &Instance, wanted: &Instance) -> Option<Value> {
         let operations = agreement(published, wanted)?;
         let object = json!({
-            "metadata": {"uid": published.uid},
+            "metadata": {"uid": published.uid, "resourceVersion": published.version.0},
             "spec": {
                 "capacity": published.capacity,
                 "brokerProperties": published.properties,
@@ -228,7 +229,9 @@ mod tests {
         let joins = joining(&instance(true, &[], &[]), "a");
         assert_eq!((&joins["spec"]["nodes"], &joins["metadata"]["uid"]), (&json!(["a"]), &json!("u")));
         assert_eq!(joins["metadata"]["labels"], json!({node_label("a"): "a"}));
-        let leaves = leaving("cam-1", "u");
+        let identity = Identity::from_text("i");
+        let leaves = leaving("cam-1", "u", Some(&identity));
+        assert_eq!(leaves["metadata"]["annotations"], json!({IDENTITY_ANNOTATION: "i"}));
         assert_eq!((&leaves["spec"]["nodes"], &leaves["metadata"]["uid"]), (&json!([]), &json!("u")));
         assert!(leaves["metadata"].get("labels").is_none());
     }

@@ -93,7 +93,9 @@ fn collect(value: &Value, field: &str, found: &mut Vec<(String, String)>) {
                 let field = format!("{field}.{key}");
                 let names = match key.as_str() {
                     "imagePullSecrets" => named_in_list(value, &field),
-                    "secretKeyRef" | "secretRef" | "secret" | "nodePublishSecretRef" => named(value, &field),
+                    "secretKeyRef" | "secretRef" | "secret" | "nodePublishSecretRef" | "azureFile" => {
+                        named(value, &field)
+                    }
                     _ => Vec::new(),
                 };
                 found.extend(names);
@@ -161,6 +163,7 @@ mod tests {
                 {"name": "p", "projected": {"sources": [{"secret": {"name": "projected"}}]}},
                 {"name": "c", "csi": {"nodePublishSecretRef": {"name": "csi"}}},
                 {"name": "r", "rbd": {"secretRef": {"name": "rbd"}}},
+                {"name": "a", "azureFile": {"secretName": "azure", "shareName": "s"}},
             ],
         });
         let names = |broker: Value| {
@@ -169,7 +172,7 @@ mod tests {
             names.sort();
             names
         };
-        let expected = ["csi", "env", "from", "projected", "pull", "rbd", "volume"];
+        let expected = ["azure", "csi", "env", "from", "projected", "pull", "rbd", "volume"];
         assert_eq!(names(json!({"brokerPodSpec": pod})), expected);
         assert_eq!(names(json!({"brokerJobSpec": {"template": {"spec": pod}}})), expected);
     }
