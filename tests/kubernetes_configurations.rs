@@ -1,6 +1,7 @@
 //! Configurations on a real API server: what is wrong with them, and what an edit does (rules 29, 32 to 34).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use akri_api::condition::{self, Condition, NodeProblem};
 use akri_api::{Configuration, ConfigurationStatus, DiscoveryHandler, Instance};
@@ -9,7 +10,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::support::cluster::wait_for;
-use crate::support::node::{is_online, resource_of};
+use crate::support::node::{is_online, name_of, resource_of};
 use crate::support::site::Site;
 
 #[tokio::test]
@@ -170,4 +171,22 @@ async fn edits_take_effect_without_recreating_objects() {
     let two = site.wait_for_instances("a second device", |list| list.len() == 2 && list.iter().any(same)).await;
     let claimed = two.iter().find(|i| same(i)).unwrap();
     assert_eq!(claimed.spec.device_usage.values().collect::<Vec<_>>(), ["node-a"]);
+}
+
+/// Rule 48: `akri.sh/cam-8120fe` can be the resource of an Instance and that of a Configuration.
+#[tokio::test]
+async fn resource_of_an_instance_is_taken_from_nobody() {
+    let Some(site) = Site::begin("names").await else { return };
+    site.echo(site.name(), 1, &["one"], json!({})).await;
+    let a = site.add("node-a");
+    let made = site.wait_for_the_instance("a device", is_online).await;
+    let (name, resource) = (name_of(&made), resource_of(&made));
+    a.offers(&resource, 1).await;
+    tokio::time::sleep(Duration::from_millis(1100)).await; // Configurations are ranked by the second
+    site.echo(name, 1, &["two"], json!({})).await;
+    let taken = site.wait_for_condition(name, "Ready", "False", "ResourceNameTaken").await;
+    assert!(taken.message.contains(&resource), "{}", taken.message);
+    assert_eq!(a.kubelet.view(|view| view.resource(&resource).registrations), 1);
+    site.delete(site.name()).await;
+    site.wait_for_condition(name, "Ready", "True", "Discovered").await;
 }

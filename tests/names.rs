@@ -198,24 +198,3 @@ async fn configurations_of_one_name_are_served_one_at_a_time() {
     node.wait_for_instances("the other one's device", |list| in_namespace(list, "earlier")).await;
     kubelet.wait_for("its registration", |view| view.resource(&resource).registrations == 2).await;
 }
-
-/// Rule 48: `akri.sh/echo-8120fe` can be the resource of an Instance and that of a Configuration.
-#[tokio::test]
-async fn resource_of_an_instance_is_taken_from_nobody() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.write_echo("echo", 1, &["foo0"]);
-    let _agent = node.start();
-    let found = node.wait_for_instances("a device", |list| list.len() == 1).await;
-    let (name, resource) = (name_of(&found[0]), resource_of(&found[0]));
-    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
-    tokio::time::sleep(Duration::from_millis(1100)).await; // Configurations are ranked by the second
-    node.write_echo(name, 1, &["foo1"]);
-    let taken = node.wait_for_condition(name, "Ready", "False", "ResourceNameTaken").await;
-    let expected = format!("Configuration 'default/echo' is older and has the resource {resource}: rename one");
-    assert_eq!(taken.message, expected);
-    assert_eq!(kubelet.view(|view| view.resource(&resource).registrations), 1);
-    node.remove("manifests/echo.yaml");
-    node.wait_for_condition(name, "Ready", "True", "Discovered").await;
-    kubelet.wait_for("the other's registration", |view| view.resource(&resource).registrations == 2).await;
-}

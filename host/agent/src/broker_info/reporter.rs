@@ -56,6 +56,8 @@ pub(super) struct Reporter {
     warned: BTreeSet<ClaimDirectory>,
     stuck: BTreeSet<ClaimDirectory>,
     unreadable: BTreeSet<ClaimDirectory>,
+    /// Directories of before, if the journal has lost something: their claims may come back from other witnesses.
+    unclear: BTreeSet<ClaimDirectory>,
     started: Instant,
 }
 
@@ -68,12 +70,9 @@ struct Unavailable;
 impl Reporter {
     pub(super) fn new(directories: Directories, cluster: Arc<dyn Cluster>, journal: Journal) -> Self {
         let (published, warned, stuck, unreadable) = Default::default();
-        Self { directories, cluster, journal, published, warned, stuck, unreadable, started: Instant::now() }
-    }
-
-    /// Whether claims that the journal lost are still coming back from other witnesses: their directories stay meanwhile.
-    fn is_being_restored(&self) -> bool {
-        self.journal.lost_something() && self.started.elapsed() < RESTORED
+        let before = || directories.list().unwrap_or_default();
+        let unclear = if journal.lost_something() { before() } else { BTreeSet::new() };
+        Self { directories, cluster, journal, published, warned, stuck, unreadable, unclear, started: Instant::now() }
     }
 
     /// Polls while there are directories.
@@ -97,6 +96,9 @@ impl Reporter {
         };
         self.warned.retain(|directory| listed.contains(directory));
         self.unreadable.retain(|directory| listed.contains(directory));
+        if self.started.elapsed() > RESTORED {
+            self.unclear.clear();
+        }
         let listed: BTreeSet<ClaimDirectory> = listed.difference(&self.stuck).cloned().collect();
         let mut instances: BTreeMap<Key, Slots> = BTreeMap::new();
         for ClaimDirectory { instance, slot, generation } in listed {
@@ -130,11 +132,11 @@ impl Reporter {
         };
         for (slot, generations) in slots {
             // The last files of a claim that has ended are published before they go.
-            let may_be_held = held.contains(slot) || waiting.contains(slot) || self.is_being_restored();
-            let kept = if may_be_held { MAX_GENERATIONS } else { 0 };
-            let outdated = generations.iter().rev().skip(kept);
+            let kept = if held.contains(slot) || waiting.contains(slot) { MAX_GENERATIONS } else { 0 };
             let of = |generation: &u64| ClaimDirectory { instance: key.clone(), slot: *slot, generation: *generation };
-            self.remove(outdated.map(of).collect()).await;
+            let outdated = generations.iter().rev().skip(kept).map(of);
+            let outdated = outdated.filter(|directory| !self.unclear.contains(directory)).collect();
+            self.remove(outdated).await;
         }
         written.map(drop)
     }
