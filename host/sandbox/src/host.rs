@@ -207,8 +207,22 @@ pub(crate) fn engine_config(cache: Option<Cache>) -> Config {
     config.concurrency_support(false).epoch_interruption(true).cache(cache);
     // Nobody debugs handlers here, and what would help is a seventh of what they take: backtraces name functions without it.
     config.generate_address_map(false).native_unwind_info(false);
+    if let Some(target) = BASELINE {
+        let set = config.target(target);
+        debug_assert!(set.is_ok(), "{target} is unknown");
+    }
     config
 }
+
+/// The target of all machine code, whose naming keeps the compiler from using what the processor at hand has beyond the
+/// architecture's baseline: code that is made with the image runs on every node. None: the processor at hand.
+const BASELINE: Option<&str> = if cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
+    Some("x86_64-unknown-linux-gnu")
+} else if cfg!(all(target_arch = "aarch64", target_os = "linux", target_env = "gnu")) {
+    Some("aarch64-unknown-linux-gnu")
+} else {
+    None
+};
 
 fn open_cache(path: &Path) -> Result<Cache, SandboxError> {
     let refused = |why: String| SandboxError::CacheDir { path: path.to_owned(), why };
