@@ -15,7 +15,7 @@ use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};
 
 use crate::capabilities;
-use crate::compile::{self, Artifacts, Compiler, CompilerProgram};
+use crate::compile::{self, Artifacts, Compiler, CompilerProgram, Precompiled};
 use crate::compiled::{Compiled, Library, Source};
 use crate::component::{Component, LoadError};
 use crate::multicast::{Listener, OwnSenders};
@@ -41,6 +41,9 @@ pub struct HostConfig {
     /// The program that compiles, which is `akri` (see [`compile_here`](crate::compile_here)); it needs a `cache_dir`. None:
     /// components are compiled in this process, with whatever that takes.
     pub compiler: Option<PathBuf>,
+    /// Where machine code that ships with the program is (see [`precompile`](crate::precompile)); it is used in place of the
+    /// `compiler`, and only if nobody but root and this user can write to it. It need not exist.
+    pub precompiled: Option<PathBuf>,
     /// Where sysfs is mounted, usually `/sys`.
     pub sysfs: PathBuf,
     /// udev's database, usually `/run/udev/data`. It need not exist.
@@ -235,7 +238,8 @@ fn compiler(config: &HostConfig, engine: &Engine) -> Result<Option<CompilerProgr
     let (Some(path), Some(directory)) = (&config.compiler, &config.cache_dir) else { return Ok(None) };
     let refused = |error: io::Error| SandboxError::CacheDir { path: directory.clone(), why: error.to_string() };
     let artifacts = Artifacts::open(directory, engine).map_err(refused)?;
-    Ok(Some(CompilerProgram { path: path.clone(), artifacts }))
+    let precompiled = config.precompiled.as_deref().map(|directory| Precompiled::new(directory, engine));
+    Ok(Some(CompilerProgram { path: path.clone(), artifacts, precompiled }))
 }
 
 /// Makes the directory, or makes sure that nobody else can enter it. What others could write to is made anew.
