@@ -270,6 +270,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn machine_code_needs_no_more_than_the_baseline() {
+        let engine = Engine::new(&engine_config(None)).unwrap();
+        let code = engine.precompile_component(b"\0asm\x0d\0\x01\0").unwrap();
+        // The name of a processor's feature is followed by the kind of its value (2: a boolean) and the value.
+        let starts = (0..code.len()).filter(|start| code[*start..].starts_with(b"has_"));
+        let values =
+            starts.map(|start| code[start..].iter().skip_while(|byte| byte.is_ascii_graphic()).take(2).collect());
+        let values: Vec<Vec<&u8>> = values.collect();
+        assert!(values.len() > 3 && values.iter().all(|value| *value == [&2, &0]), "{values:?}");
+    }
+
+    #[test]
     fn a_cache_directory_is_made_for_us_alone() {
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("a/b");
