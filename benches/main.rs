@@ -17,13 +17,15 @@ mod register;
 mod remote;
 mod restart;
 mod round;
+mod start;
 mod uevent;
 
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "load",
+    "start",
     "round",
     "remote",
     "hostile",
@@ -58,6 +60,7 @@ fn main() {
 async fn measured(name: &str) -> Table {
     match name {
         "load" => load::measure().await,
+        "start" => start::measure().await,
         "round" => round::measure().await,
         "hostile" => hostile::measure().await,
         "remote" => remote::measure().await,

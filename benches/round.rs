@@ -44,6 +44,12 @@ async fn one_round(guest: &Component, devices: usize) {
 }
 
 pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
-    Host::new(HostConfig { cache_dir, compiler: None, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() })
-        .unwrap()
+    Host::new(HostConfig {
+        cache_dir,
+        compiler: None,
+        precompiled: None,
+        sysfs: "/sys".into(),
+        udev_data: "/run/udev/data".into(),
+    })
+    .unwrap()
 }

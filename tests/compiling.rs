@@ -1,7 +1,8 @@
 //! Components that are expensive to compile, by mistake or on purpose: the compiler is a process of its own, and nothing waits
 //! for it but the handler that it compiles.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use akri_api::condition;
@@ -119,20 +120,25 @@ async fn compilation_beyond_its_memory_limit_is_refused() {
     assert!(agent.is_running());
 }
 
-/// The files with machine code.
-fn machine_code(node: &Node) -> Vec<PathBuf> {
-    let versions = fs::read_dir(node.path("state/compiled/modules")).into_iter().flatten();
+/// The files with machine code below a directory of the node.
+fn machine_code(node: &Node, directory: &str) -> Vec<PathBuf> {
+    let versions = fs::read_dir(node.path(directory).join("modules")).into_iter().flatten();
     let files = versions.flat_map(|version| fs::read_dir(version.unwrap().path()).unwrap());
     files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_none()).collect()
+}
+
+/// Gives the node a state directory without compiled components, which stories share otherwise.
+fn own_state(node: &Node) {
+    fs::create_dir(node.path("state")).unwrap();
 }
 
 #[tokio::test]
 async fn changed_machine_code_is_compiled_again() {
     let node = Node::new();
-    fs::create_dir(node.path("state")).unwrap(); // not the one that stories share
+    own_state(&node);
     node.write_echo("echo", 1, &["one"]);
     let agent = node.start();
-    wait_for("two components", || machine_code(&node).len(), |count| *count == 2).await;
+    wait_for("two components", || machine_code(&node, "state/compiled").len(), |count| *count == 2).await;
     node.wait_for_instances("its device", |all| all.len() == 1).await;
     assert!(agent.stop());
 
@@ -142,7 +148,7 @@ async fn changed_machine_code_is_compiled_again() {
     assert_eq!(compilations(&agent), 0);
     assert!(agent.stop());
 
-    for file in machine_code(&node) {
+    for file in machine_code(&node, "state/compiled") {
         let mut bytes = fs::read(&file).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
@@ -151,6 +157,54 @@ async fn changed_machine_code_is_compiled_again() {
     let agent = node.start();
     agent.wait_for_log("a compiled component was changed").await;
     agent.wait_for_log("handler ready handler=\"debugEcho\"").await;
+    agent.wait_for_log("handler ready handler=\"udev\"").await;
+    assert_eq!(compilations(&agent), 2);
+}
+
+/// A node without compiled components, and the directory of precompiled ones that its agent is to use.
+fn precompiled_node() -> (Node, String) {
+    let node = Node::new();
+    own_state(&node);
+    node.write_echo("echo", 1, &["one"]);
+    let path = |name: &str| node.path(name).to_str().unwrap().to_owned();
+    let (directory, udev, echo) =
+        (path("precompiled"), path("components/udev.wasm"), path("components/debug_echo.wasm"));
+    let made = node.akri(&["handler", "compile", "--precompiled", &directory, &udev, &echo]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (node, directory)
+}
+
+#[tokio::test]
+async fn precompiled_components_need_no_compiler() {
+    let (node, directory) = precompiled_node();
+    let agent = node.start_with(&["--precompiled", &directory]);
+    node.wait_for_instances("its device", |all| all.len() == 1).await;
+    agent.wait_for_log("handler ready handler=\"udev\"").await;
+    assert_eq!(agent.log().matches("using precompiled code").count(), 2);
+    let log = agent.log();
+    assert!(compilations(&agent) == 0 && !log.contains("had to be made here"), "{log}");
+    // Other components are compiled as ever.
+    fs::write(node.path("components/other.wasm"), nested_loops(10)).unwrap();
+    node.write_handler("other", "other.wasm", "");
+    refused(&node, "other", "").await;
+    assert_eq!(compilations(&agent), 1);
+    assert!(agent.stop());
+
+    let agent = node.start();
+    agent.wait_for_log("handler ready handler=\"debugEcho\"").await;
+    agent.wait_for_log("handler ready handler=\"udev\"").await;
+    assert!(!agent.log().contains("had to be made here"), "what was used is kept");
+}
+
+#[tokio::test]
+async fn precompiled_components_others_can_write_are_compiled() {
+    let (node, directory) = precompiled_node();
+    for file in machine_code(&node, "precompiled") {
+        fs::set_permissions(file, Permissions::from_mode(0o666)).unwrap();
+    }
+    let agent = node.start_with(&["--precompiled", &directory]);
+    agent.wait_for_log("precompiled code is not used: ").await;
+    node.wait_for_instances("its device", |all| all.len() == 1).await;
     agent.wait_for_log("handler ready handler=\"udev\"").await;
     assert_eq!(compilations(&agent), 2);
 }

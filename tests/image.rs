@@ -1,5 +1,6 @@
 //! The image as `make image` makes it, of the program that was built for development.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,6 +32,10 @@ fn make(directory: &Path, name: &str, root: &Path) -> (PathBuf, String) {
     (unpacked, digest.trim().to_owned())
 }
 
+fn sha256(path: &Path) -> String {
+    Sha256::digest(fs::read(path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
@@ -41,21 +46,31 @@ fn an_image_is_the_same_each_time_and_holds_no_shell() {
     let root = directory.path().join("root");
     run(script("root.sh").arg(akri()).arg(built_components()).arg(&root));
     let (first, digest) = make(directory.path(), "first", &root);
-    run(Command::new("touch").arg(root.join("usr/bin/akri"))); // a time is nothing of it
+    // A time is nothing of it, and the compiler makes the same code each time.
+    run(script("root.sh").arg(akri()).arg(built_components()).arg(&root));
+    run(Command::new("touch").arg(root.join("usr/bin/akri")));
     let (_, again) = make(directory.path(), "again", &root);
     assert_eq!(digest, again);
 
     let index = read(&first.join("index.json"));
     assert_eq!(index["manifests"][0]["digest"], *digest);
     for blob in fs::read_dir(first.join("blobs/sha256")).unwrap().map(|entry| entry.unwrap().path()) {
-        let hash: String = Sha256::digest(fs::read(&blob).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(blob.file_name().unwrap().to_str(), Some(&*hash));
+        assert_eq!(blob.file_name().unwrap().to_str(), Some(&*sha256(&blob)));
     }
     let blob = |digest: &Value| first.join("blobs").join(digest.as_str().unwrap().replace(':', "/"));
     let manifest = read(&blob(&index["manifests"][0]["digest"]));
     let config = read(&blob(&manifest["config"]["digest"]));
     assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"], "the layer is not compressed");
     let files = run(Command::new("tar").arg("--list").arg("--file").arg(blob(&manifest["layers"][0]["digest"])));
+    let records: BTreeSet<&str> = files
+        .lines()
+        .filter_map(|line| line.strip_prefix("./usr/share/akri/compiled/records/"))
+        .filter(|name| !name.is_empty())
+        .collect();
+    let components = fs::read_dir(built_components()).unwrap().map(|entry| entry.unwrap().path());
+    let wasm = components.filter(|path| path.extension().is_some_and(|extension| extension == "wasm"));
+    let digests: BTreeSet<String> = wasm.map(|path| sha256(&path)).collect();
+    assert!(records.iter().copied().eq(digests.iter().map(String::as_str)), "machine code of each component: {files}");
     for file in ["./usr/bin/akri", "./usr/lib/akri/components/udev.wasm", "./etc/ssl/certs/ca-certificates.crt"] {
         assert!(files.lines().any(|line| line == file), "{file} is not in {files}");
     }

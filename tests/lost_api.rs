@@ -98,8 +98,13 @@ impl Site {
             readiness: Default::default(),
             naming: Semaphore::new(8),
         });
-        let config =
-            HostConfig { cache_dir: None, compiler: None, sysfs: "/sys".into(), udev_data: self.node.path("no-udev") };
+        let config = HostConfig {
+            cache_dir: None,
+            compiler: None,
+            precompiled: None,
+            sysfs: "/sys".into(),
+            udev_data: self.node.path("no-udev"),
+        };
         let manifests = self.line.manifests();
         let registry = Registry::start(
             Host::new(config).unwrap(),

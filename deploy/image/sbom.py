@@ -58,11 +58,11 @@ def crate(package: dict, sums: dict) -> dict:
 
 
 def debian(root: pathlib.Path) -> list[dict]:
-    """Packages of the files outside /usr/bin/akri and /usr/lib/akri, where dpkg knows them."""
+    """Packages of the files that are not Akri's own, where dpkg knows them."""
     found = {}
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         file = "/" + str(path.relative_to(root))
-        if file.startswith(("/usr/bin/akri", "/usr/lib/akri/")):
+        if file.startswith(("/usr/bin/akri", "/usr/lib/akri/", "/usr/share/akri/")):
             continue
         query = ["dpkg-query", "--search", file]
         owner = "ca-certificates" if file.startswith("/etc/ssl/") else path.name

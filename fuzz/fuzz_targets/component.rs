@@ -13,7 +13,14 @@ use tokio::runtime::Runtime;
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static HOST: LazyLock<Host> = LazyLock::new(|| {
     let nowhere = "/nowhere";
-    Host::new(HostConfig { cache_dir: None, compiler: None, sysfs: nowhere.into(), udev_data: nowhere.into() }).unwrap()
+    Host::new(HostConfig {
+        cache_dir: None,
+        compiler: None,
+        precompiled: None,
+        sysfs: nowhere.into(),
+        udev_data: nowhere.into(),
+    })
+    .unwrap()
 });
 
 fuzz_target!(|bytes: &[u8]| {

@@ -69,6 +69,8 @@ pub struct Settings {
     pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,
+    /// Where machine code that ships with the program is, if anywhere; an absolute path.
+    pub precompiled: Option<PathBuf>,
     /// Settings of remote discovery handlers.
     pub remote: akri_remote::Settings,
     /// Where CDI specifications are written, if anywhere.
@@ -239,6 +241,7 @@ fn start_host(settings: &Settings) -> Result<Host, AgentError> {
     let config = HostConfig {
         cache_dir: Some(settings.state_dir.join("compiled")),
         compiler: settings.compiler.clone(),
+        precompiled: settings.precompiled.clone(),
         sysfs: settings.sysfs.clone(),
         udev_data: settings.udev_data.clone(),
     };

@@ -44,6 +44,7 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         components: args.components,
         kubelet_dir: args.kubelet_dir,
         compiler: Some(OWN_PROGRAM.into()),
+        precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
         sysfs: args.host.sysfs,
         udev_data: args.host.udev_data,
         polling: Polling {

@@ -110,6 +110,10 @@ pub(crate) struct AgentArgs {
     /// Directory of component handlers (*.wasm) and their DiscoveryHandler manifests.
     #[arg(long, value_name = "DIR", env = "AKRI_COMPONENTS", default_value = "/usr/lib/akri/components")]
     pub(crate) components: PathBuf,
+    /// Directory of machine code that ships with the program (`akri handler compile --precompiled`). It is used only if nobody
+    /// but root and this user can write to it; components that are not in it are compiled.
+    #[arg(long, value_name = "DIR", env = "AKRI_PRECOMPILED")]
+    pub(crate) precompiled: Option<PathBuf>,
     /// The kubelet's root directory, with device-plugins/ and pod-resources/.
     #[arg(long, value_name = "DIR", env = "AKRI_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet_dir: PathBuf,

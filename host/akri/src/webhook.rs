@@ -50,6 +50,10 @@ pub(crate) struct WebhookArgs {
     /// Keep compiled components in this directory.
     #[arg(long, value_name = "DIR", env = "AKRI_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
+    /// Directory of machine code that ships with the program (`akri handler compile --precompiled`). It is used only if nobody
+    /// but root and this user can write to it; components that are not in it are compiled.
+    #[arg(long, value_name = "DIR", env = "AKRI_PRECOMPILED", requires = "cache_dir")]
+    precompiled: Option<PathBuf>,
     /// Do not try brokers and Services by dry runs. Then the webhook's account needs no right to create them.
     #[arg(long, env = "AKRI_NO_DRY_RUN")]
     no_dry_run: bool,
@@ -96,6 +100,7 @@ fn settings(args: WebhookArgs) -> anyhow::Result<Settings> {
         failure_policy,
         components: Some(args.components),
         cache: args.cache_dir.map(std::path::absolute).transpose().context("--cache-dir")?,
+        precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
         dry_run: if args.no_dry_run { DryRun::Off } else { DryRun::On },
     })
 }

@@ -15,7 +15,7 @@ use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};
 
 use crate::capabilities;
-use crate::compile::{self, Artifacts, Compiler, CompilerProgram};
+use crate::compile::{self, Artifacts, Compiler, CompilerProgram, Precompiled};
 use crate::compiled::{Compiled, Library, Source};
 use crate::component::{Component, LoadError};
 use crate::multicast::{Listener, OwnSenders};
@@ -41,6 +41,9 @@ pub struct HostConfig {
     /// The program that compiles, which is `akri` (see [`compile_here`](crate::compile_here)); it needs a `cache_dir`. None:
     /// components are compiled in this process, with whatever that takes.
     pub compiler: Option<PathBuf>,
+    /// Where machine code that ships with the program is (see [`precompile`](crate::precompile)); it is used in place of the
+    /// `compiler`, and only if nobody but root and this user can write to it. It need not exist.
+    pub precompiled: Option<PathBuf>,
     /// Where sysfs is mounted, usually `/sys`.
     pub sysfs: PathBuf,
     /// udev's database, usually `/run/udev/data`. It need not exist.
@@ -207,8 +210,22 @@ pub(crate) fn engine_config(cache: Option<Cache>) -> Config {
     config.concurrency_support(false).epoch_interruption(true).cache(cache);
     // Nobody debugs handlers here, and what would help is a seventh of what they take: backtraces name functions without it.
     config.generate_address_map(false).native_unwind_info(false);
+    if let Some(target) = BASELINE {
+        let set = config.target(target);
+        debug_assert!(set.is_ok(), "{target} is unknown");
+    }
     config
 }
+
+/// The target of all machine code, whose naming keeps the compiler from using what the processor at hand has beyond the
+/// architecture's baseline: code that is made with the image runs on every node. None: the processor at hand.
+const BASELINE: Option<&str> = if cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
+    Some("x86_64-unknown-linux-gnu")
+} else if cfg!(all(target_arch = "aarch64", target_os = "linux", target_env = "gnu")) {
+    Some("aarch64-unknown-linux-gnu")
+} else {
+    None
+};
 
 fn open_cache(path: &Path) -> Result<Cache, SandboxError> {
     let refused = |why: String| SandboxError::CacheDir { path: path.to_owned(), why };
@@ -221,7 +238,8 @@ fn compiler(config: &HostConfig, engine: &Engine) -> Result<Option<CompilerProgr
     let (Some(path), Some(directory)) = (&config.compiler, &config.cache_dir) else { return Ok(None) };
     let refused = |error: io::Error| SandboxError::CacheDir { path: directory.clone(), why: error.to_string() };
     let artifacts = Artifacts::open(directory, engine).map_err(refused)?;
-    Ok(Some(CompilerProgram { path: path.clone(), artifacts }))
+    let precompiled = config.precompiled.as_deref().map(|directory| Precompiled::new(directory, engine));
+    Ok(Some(CompilerProgram { path: path.clone(), artifacts, precompiled }))
 }
 
 /// Makes the directory, or makes sure that nobody else can enter it. What others could write to is made anew.
@@ -250,6 +268,18 @@ fn own_directory(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machine_code_needs_no_more_than_the_baseline() {
+        let engine = Engine::new(&engine_config(None)).unwrap();
+        let code = engine.precompile_component(b"\0asm\x0d\0\x01\0").unwrap();
+        // The name of a processor's feature is followed by the kind of its value (2: a boolean) and the value.
+        let starts = (0..code.len()).filter(|start| code[*start..].starts_with(b"has_"));
+        let values =
+            starts.map(|start| code[start..].iter().skip_while(|byte| byte.is_ascii_graphic()).take(2).collect());
+        let values: Vec<Vec<&u8>> = values.collect();
+        assert!(values.len() > 3 && values.iter().all(|value| *value == [&2, &0]), "{values:?}");
+    }
 
     #[test]
     fn a_cache_directory_is_made_for_us_alone() {

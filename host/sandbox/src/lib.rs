@@ -37,7 +37,7 @@ mod sysfs;
 mod hostile;
 
 pub use self::cache::Cache;
-pub use self::compile::{CompileError, compile_here};
+pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};
 pub use self::component::{Call, Component, LoadError};
 pub use self::coverage::{Covered, Import, Kind, cautions, covers_subsystem};
 pub use self::host::{FindError, Found, Host, HostConfig, SandboxError};

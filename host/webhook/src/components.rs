@@ -227,7 +227,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap().keep();
         std::fs::write(directory.join("guest.wasm"), bytes).unwrap();
         let nowhere = PathBuf::from("/nonexistent");
-        let config = HostConfig { cache_dir: None, compiler: None, sysfs: nowhere.clone(), udev_data: nowhere };
+        let config = HostConfig {
+            cache_dir: None,
+            compiler: None,
+            precompiled: None,
+            sysfs: nowhere.clone(),
+            udev_data: nowhere,
+        };
         let components = Components::new(Host::new(config).unwrap(), directory);
         components.refresh().await;
         let (client, _) = api(|_, _, _| {

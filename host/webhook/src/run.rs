@@ -45,6 +45,8 @@ pub struct Settings {
     pub components: Option<PathBuf>,
     /// Where compiled components are kept; an absolute path. None: they are compiled at each start.
     pub cache: Option<PathBuf>,
+    /// Where machine code that ships with the program is, if anywhere; an absolute path.
+    pub precompiled: Option<PathBuf>,
     /// Whether brokers and Services are dry-run.
     pub dry_run: DryRun,
 }
@@ -96,7 +98,8 @@ fn components(settings: &Settings) -> Result<Components, SandboxError> {
     // Details are all that components are asked about: nothing of the node is needed, and nothing granted.
     let nowhere = PathBuf::from("/nonexistent");
     let compiler = settings.cache.as_ref().map(|_| PathBuf::from("/proc/self/exe"));
-    let config = HostConfig { cache_dir: settings.cache.clone(), compiler, sysfs: nowhere.clone(), udev_data: nowhere };
+    let (cache_dir, precompiled) = (settings.cache.clone(), settings.precompiled.clone());
+    let config = HostConfig { cache_dir, compiler, precompiled, sysfs: nowhere.clone(), udev_data: nowhere };
     Ok(Components::new(Host::new(config)?, directory))
 }
 
@@ -217,6 +220,7 @@ mod tests {
             failure_policy: None,
             components: None,
             cache: None,
+            precompiled: None,
             dry_run: DryRun::Off,
         }
     }

@@ -47,6 +47,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let config = HostConfig {
         cache_dir: cache_dir(),
         compiler: Some(OWN_PROGRAM.into()),
+        precompiled: None,
         sysfs: args.host.sysfs.clone(),
         udev_data: args.host.udev_data.clone(),
     };

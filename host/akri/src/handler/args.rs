@@ -35,19 +35,25 @@ The new directory has everything that the handler needs to be built, and a Confi
     /// Compile a component as the agent has it compiled: without network and files, within bounds on memory and time.
     #[command(after_help = "\
 It tells whether limits.compile of a DiscoveryHandler are enough for a component:
-  akri handler compile my_handler.wasm --output /tmp/compiled --memory 268435456 --time 30")]
+  akri handler compile my_handler.wasm --output /tmp/compiled --memory 268435456 --time 30
+With --precompiled, machine code is made for shipping it with the program; `akri agent --precompiled` uses it in place of the
+compiler:
+  akri handler compile --precompiled /usr/share/akri/compiled /usr/lib/akri/components/*.wasm")]
     Compile(CompileArgs),
 }
 
 /// Flags of `akri handler compile`.
 #[derive(Debug, Args)]
 pub(crate) struct CompileArgs {
-    /// The component [default: standard input].
+    /// The component [default: standard input]; with --precompiled, the components.
     #[arg(value_name = "WASM")]
-    pub(crate) component: Option<PathBuf>,
-    /// Directory for the machine code; nothing else can be written.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) output: PathBuf,
+    pub(crate) components: Vec<PathBuf>,
+    /// Directory for the machine code of one component; nothing else can be written.
+    #[arg(long, value_name = "DIR", required_unless_present = "precompiled")]
+    pub(crate) output: Option<PathBuf>,
+    /// Directory for machine code that ships with the program, for all processors of this architecture.
+    #[arg(long, value_name = "DIR", conflicts_with = "output", requires = "components")]
+    pub(crate) precompiled: Option<PathBuf>,
     /// Bytes of memory.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub(crate) memory: usize,

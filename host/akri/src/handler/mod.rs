@@ -52,7 +52,8 @@ pub(crate) fn run_alone(command: &HandlerCommand) -> Option<anyhow::Result<ExitC
 async fn load(file: &Path, host: Option<&HostArgs>) -> anyhow::Result<Component> {
     let bytes = tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?;
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
-    let config = HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), sysfs, udev_data };
+    let config =
+        HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), precompiled: None, sysfs, udev_data };
     let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     host.load_within(bytes, &PATIENT).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }

@@ -18,11 +18,11 @@ const KEY_BYTES: usize = 32;
 /// Directory of seals, one per component: the engine, the file and the seal, a line each.
 const SEALS: &str = "seals";
 /// Directory of machine code, as the engine names it.
-const MODULES: &str = "modules";
+pub(super) const MODULES: &str = "modules";
 /// Prefix of the directories that compilers write into; the process that made one follows.
 const SCRATCH: &str = "scratch-";
 /// Bytes of machine code: components have up to 64 MiB.
-const LARGEST: u64 = 1 << 30;
+pub(super) const LARGEST: u64 = 1 << 30;
 
 /// The directory in which machine code is kept.
 #[derive(Debug)]
@@ -36,20 +36,15 @@ pub(crate) struct Artifacts {
 impl Artifacts {
     /// Opens a directory that is ours alone.
     pub(crate) fn open(directory: &Path, engine: &Engine) -> io::Result<Self> {
-        let mut hasher = DefaultHasher::new();
-        engine.precompile_compatibility_hash().hash(&mut hasher);
         fs::create_dir_all(directory.join(SEALS))?;
         remove_abandoned(directory)?;
         let key = key(&directory.join(KEY))?;
-        Ok(Self { directory: directory.to_owned(), key, engine: hasher.finish() })
+        Ok(Self { directory: directory.to_owned(), key, engine: engine_hash(engine) })
     }
 
     /// A directory for the compiler to write into, gone with what is returned.
     pub(crate) fn scratch(&self) -> io::Result<Scratch> {
-        let name = format!("{SCRATCH}{}-{:x}", std::process::id(), unique());
-        let path = self.directory.join(name);
-        fs::create_dir(&path)?;
-        Ok(Scratch(path))
+        Scratch::new(&self.directory)
     }
 
     /// Returns whether there is code for a component, as it was made. What is not is removed.
@@ -99,7 +94,8 @@ impl Artifacts {
         }
         fs::rename(&made, &target)?;
         let seal = self.seal(digest, name, &target)?;
-        let beside = self.record(digest).with_extension("new");
+        // Two objects of one component may be adopted at once.
+        let beside = self.record(digest).with_extension(format!("{:x}", unique()));
         fs::write(&beside, format!("{}\n{name}\n{seal}\n", self.engine))?;
         fs::rename(beside, self.record(digest))
     }
@@ -125,6 +121,13 @@ impl Artifacts {
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
+    /// Makes one below a directory.
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let path = directory.join(format!("{SCRATCH}{}-{:x}", std::process::id(), unique()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
     /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
@@ -135,6 +138,13 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0); // what stays is in nobody's way
     }
+}
+
+/// Returns a hash of the engine's settings and version.
+pub(super) fn engine_hash(engine: &Engine) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Removes what agents that were killed have left.
@@ -167,14 +177,14 @@ fn key(path: &Path) -> io::Result<[u8; KEY_BYTES]> {
 }
 
 /// A path of plain names.
-fn plain(name: &str) -> io::Result<&Path> {
+pub(super) fn plain(name: &str) -> io::Result<&Path> {
     let path = Path::new(name);
     let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
     if is_plain { Ok(path) } else { Err(io::Error::other("a path that leads elsewhere")) }
 }
 
 /// The one file with machine code below a directory, two levels deep; beside it the engine keeps how often it was used.
-fn only_file(directory: &Path) -> io::Result<PathBuf> {
+pub(super) fn only_file(directory: &Path) -> io::Result<PathBuf> {
     let mut found = Vec::new();
     for versions in fs::read_dir(directory)? {
         for file in fs::read_dir(versions?.path())? {

@@ -6,11 +6,13 @@
 //!
 //! ```text
 //! agent ── component ──► `akri handler compile` ── machine code ──► artifacts: sealed, then loaded by the agent
+//! image ── machine code made with it ──────────────────────────────────► artifacts
 //! ```
 
 mod artifacts;
 mod child;
 mod confine;
+mod precompiled;
 
 use std::collections::HashMap;
 use std::io::{self, Read as _};
@@ -24,6 +26,8 @@ use wasmtime::{Cache, CacheConfig, Engine};
 
 pub(crate) use self::artifacts::Artifacts;
 pub(crate) use self::child::compile;
+pub(crate) use self::precompiled::Precompiled;
+pub use self::precompiled::{PrecompileError, precompile};
 use crate::host::engine_config;
 
 /// An error of compiling a component.
@@ -61,6 +65,39 @@ pub(crate) struct Compiler {
 pub(crate) struct CompilerProgram {
     pub(crate) path: PathBuf,
     pub(crate) artifacts: Artifacts,
+    /// Machine code that ships with the program, which is used instead of compiling.
+    pub(crate) precompiled: Option<Precompiled>,
+}
+
+impl CompilerProgram {
+    /// Returns whether there is code for a component, which may have been compiled ahead.
+    fn has(&self, digest: &str) -> bool {
+        self.artifacts.has(digest) || self.adopt_precompiled(digest)
+    }
+
+    fn adopt_precompiled(&self, digest: &str) -> bool {
+        let Some(precompiled) = &self.precompiled else { return false };
+        let adopt = || {
+            let scratch = self.artifacts.scratch()?;
+            let found = precompiled.copy(digest, &scratch)?;
+            if found {
+                self.artifacts.adopt(digest, &scratch)?;
+            }
+            Ok::<bool, io::Error>(found)
+        };
+        match adopt() {
+            Ok(found) => {
+                if found {
+                    tracing::info!(digest, "using precompiled code");
+                }
+                found
+            }
+            Err(error) => {
+                tracing::warn!(digest, "precompiled code is not used: {error}");
+                false
+            }
+        }
+    }
 }
 
 impl Compiler {
@@ -86,7 +123,7 @@ impl Compiler {
         }
         let has = |compiler: &Arc<Self>, digest: String| {
             let compiler = Arc::clone(compiler);
-            let look = move || compiler.child.as_ref().is_some_and(|child| child.artifacts.has(&digest));
+            let look = move || compiler.child.as_ref().is_some_and(|child| child.has(&digest));
             tokio::task::spawn_blocking(look)
         };
         if has(self, job.digest.clone()).await.map_err(|error| stopped(&error))? {
@@ -104,7 +141,7 @@ impl Compiler {
     }
 
     fn compile(&self, job: &CompileJob) -> Result<(), CompileError> {
-        let Some(CompilerProgram { path, artifacts }) = &self.child else { return Ok(()) };
+        let Some(CompilerProgram { path, artifacts, .. }) = &self.child else { return Ok(()) };
         let unavailable = |error: io::Error| CompileError::Unavailable(error.to_string());
         let scratch = artifacts.scratch().map_err(unavailable)?;
         let compiled = compile(path, &job.bytes, &job.limits, scratch.path());

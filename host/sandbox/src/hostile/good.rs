@@ -144,8 +144,13 @@ pub(super) async fn udev_without_a_grant_says_what_to_do() {
 
 #[tokio::test]
 pub(super) async fn sysfs_that_is_not_there_is_no_machine_without_devices() {
-    let config =
-        HostConfig { cache_dir: None, compiler: None, sysfs: "/nonexistent".into(), udev_data: "/nonexistent".into() };
+    let config = HostConfig {
+        cache_dir: None,
+        compiler: None,
+        precompiled: None,
+        sysfs: "/nonexistent".into(),
+        udev_data: "/nonexistent".into(),
+    };
     let guest = Host::new(config).unwrap().load(bytes()).await.unwrap();
     let error = guest.discover(granted("udev:mem", "*")).await.unwrap_err();
     assert!(matches!(error, RoundError::Unavailable(ref why) if why.contains("/nonexistent")), "{error}");

@@ -43,7 +43,13 @@ fn read(name: &str, variable: &str) -> Vec<u8> {
 }
 
 fn config(cache_dir: Option<PathBuf>) -> HostConfig {
-    HostConfig { cache_dir, compiler: None, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }
+    HostConfig {
+        cache_dir,
+        compiler: None,
+        precompiled: None,
+        sysfs: "/sys".into(),
+        udev_data: "/run/udev/data".into(),
+    }
 }
 
 fn host(cache_dir: Option<PathBuf>) -> Host {
