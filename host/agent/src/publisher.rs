@@ -195,7 +195,7 @@ impl Failing {
     }
 }
 
-/// Instances that were left to the agent of another node, which may have gone since (rule 24).
+/// Instances left to the agent of another node, which may have gone since (rule 24).
 #[derive(Debug, Default)]
 struct Left {
     writes: PendingWrites,

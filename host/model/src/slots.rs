@@ -315,7 +315,7 @@ impl SlotTable {
         }
     }
 
-    /// What others have.
+    /// Returns the slots that others have, and how they use them.
     pub fn of_others(&self) -> BTreeMap<u32, Usage> {
         let of_others = self.taken().filter_map(|(slot, state)| match state {
             SlotState::Elsewhere(usage) => Some((slot, usage.clone())),
@@ -335,12 +335,12 @@ impl SlotTable {
         }
     }
 
-    /// The slots that are kept for others.
+    /// Returns the slots that are kept for others.
     pub fn reserved(&self) -> &BTreeSet<u32> {
         &self.reserved
     }
 
-    /// Keeps nothing for others any more: they have had time to claim it.
+    /// Frees the slots that are kept for others: they have had time to claim them.
     pub fn end_reservations(&mut self) {
         for slot in std::mem::take(&mut self.reserved) {
             self.slots.remove(&slot);
@@ -511,7 +511,7 @@ impl SlotTable {
     }
 }
 
-/// Whether the one is of another Instance than the other, of which something is known.
+/// Returns whether a view is of another Instance than the view before, which was known.
 fn takes_the_place_of(new: &ApiView, before: &ApiView) -> bool {
     match (new, before) {
         (ApiView::Present(new), ApiView::Present(before)) => new.uid != before.uid,

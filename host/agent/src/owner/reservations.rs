@@ -15,7 +15,7 @@ pub(super) const RESERVED: Duration = Duration::from_secs(60);
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 const DEVICES: usize = 4096;
 
-/// What other nodes had, for all Configurations of this agent.
+/// The slots that other nodes had, for all Configurations of this agent.
 #[derive(Debug, Default)]
 pub struct Reservations(Mutex<BTreeMap<(Key, Identity), OfOthers>>);
 
@@ -26,7 +26,7 @@ struct OfOthers {
 }
 
 impl Reservations {
-    /// The Instance of a device goes, of which others have these slots.
+    /// Keeps the slots that others have of a device whose Instance goes.
     pub(super) fn keep(&self, configuration: &Key, identity: &Identity, slots: BTreeMap<u32, Usage>) {
         let until = Instant::now() + REMEMBERED;
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +36,7 @@ impl Reservations {
         }
     }
 
-    /// What others had of a device, for its new Instance.
+    /// Returns the slots that others had of a device, for its new Instance.
     pub(super) fn take(&self, configuration: &Key, identity: &Identity) -> BTreeMap<u32, Usage> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.remove(&(configuration.clone(), identity.clone()));

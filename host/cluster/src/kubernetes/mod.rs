@@ -150,7 +150,7 @@ impl Kubernetes {
         Ok(self.instances.update(&joined))
     }
 
-    /// Whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
+    /// Returns whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
     async fn is_writer(&self, published: &Instance) -> Result<bool, ClusterError> {
         for node in patch::nodes_before(published, &self.node) {
             if self.has_agent(&published.key, node).await? {
@@ -160,7 +160,8 @@ impl Kubernetes {
         Ok(true)
     }
 
-    /// Whether an agent runs on a node. Nodes that reach a device by different addresses ask that again and again.
+    /// Returns whether an agent runs on a node. The answer is kept for a while: nodes that reach a device by different addresses
+    /// ask again and again.
     async fn has_agent(&self, key: &Key, node: &str) -> Result<bool, ClusterError> {
         let known = |agents: &BTreeMap<String, (Instant, bool)>| {
             agents.get(node).filter(|(at, _)| at.elapsed() < LEASE_READ).map(|(_, runs)| *runs)
