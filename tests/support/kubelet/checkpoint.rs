@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use akri_grpc::deviceplugin::ContainerAllocateResponse;
@@ -56,6 +57,8 @@ pub(super) fn write(path: &Path, view: &View) {
     let data = json!({"PodDeviceEntries": entries, "RegisteredDevices": resources});
     let text = json!({"Data": data, "Checksum": 0}).to_string();
     let temporary = path.with_extension("tmp");
-    fs::write(&temporary, text).unwrap();
-    fs::rename(temporary, path).unwrap();
+    match fs::write(&temporary, text).and_then(|()| fs::rename(temporary, path)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the story has ended, and its directory is gone
+        written => written.unwrap(),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_grpc::deviceplugin::device_plugin_client::DevicePluginClient;
 use akri_grpc::deviceplugin::{DevicePluginOptions, ListAndWatchResponse};
@@ -95,7 +95,7 @@ impl State {
 
     /// Leaves the checkpoint to the next kubelet.
     pub(super) fn stop(&self) {
-        *self.stopped.lock().unwrap() = true;
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 }
 
