@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
-use akri_cluster::{Cluster, ConfigurationReport, Manifests, ReportedCondition};
+use akri_cluster::{Cluster, ConfigurationReport, Manifests};
 use akri_http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
-use akri_model::names::{Key, RESOURCE_PREFIX, Usage, hash_of_instance, parse_slot_annotation, resource_name};
+use akri_model::configuration_status::ConfigurationStatus;
+use akri_model::names::{Key, RESOURCE_PREFIX, Usage, hash_of_instance, parse_slot_annotation};
 use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
@@ -383,18 +384,15 @@ impl Supervisor {
         if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
             return;
         }
-        let resource = resource_name(&holder.name);
-        let message =
-            format!("{resource} is the resource of Configuration {holder}, which was first; rename one of them");
+        let conflict = Some((holder.name.clone(), holder.clone()));
+        let status = ConfigurationStatus { conflict, ..ConfigurationStatus::default() };
+        let message = status.problem().map(|problem| problem.message).unwrap_or_default();
         error!(configuration = %configuration.key, "Configuration not served: {message}");
-        let ready =
-            ReportedCondition { kind: "Ready", holds: Some(false), reason: "ResourceNameTaken".to_owned(), message };
         self.context.publisher.report(ConfigurationReport {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
-            instances: 0,
-            conditions: vec![ready],
+            status,
         });
     }
 

@@ -66,9 +66,12 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Why a round gave nothing. None of these ever takes a device away (invariant 8).
+/// The reason for a round without a result. None of these removes a device (invariant 8).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RoundError {
+    /// There is no handler of the requested name; the message lists the available ones.
+    #[error("{0}")]
+    NoHandler(String),
     /// The user has to change the details; a round is not tried again until then.
     #[error("invalid discoveryDetails: {}", join(.0))]
     InvalidDetails(Vec<Problem>),
@@ -110,6 +113,7 @@ impl RoundError {
     /// A CamelCase word for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
+            Self::NoHandler(_) => "NoHandler",
             Self::InvalidDetails(_) => "InvalidDetails",
             Self::PropertiesUnresolved(_) => "PropertiesUnresolved",
             Self::NotGranted(_) => "NotGranted",

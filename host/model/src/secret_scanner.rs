@@ -128,7 +128,8 @@ impl SecretScanner {
             RoundError::Trapped(what) => RoundError::Trapped(hide(what)),
             RoundError::LimitExceeded(what) => RoundError::LimitExceeded(hide(what)),
             // These have no text of the handler.
-            error @ (RoundError::DeadlineExceeded(_)
+            error @ (RoundError::NoHandler(_)
+            | RoundError::DeadlineExceeded(_)
             | RoundError::PropertiesUnresolved(_)
             | RoundError::Quarantined { .. }) => error,
         }

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 pub use endpoint_file::{EndpointFileError, read_remote_handlers};
 use endpoints::EndpointRegistry;
 use registration::Service;
-pub use stream::{DiscoveryInput, EndpointEvent, EndpointStream, EndpointUpdate};
+pub use stream::{DiscoveryInput, EndpointStream};
 use trust::Trust;
 
 /// The socket on which handlers register, in the handler directory.

@@ -35,7 +35,7 @@ use tracing::warn;
 use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
 use crate::discovery::moment;
-use crate::discovery::sources::{DiscoveryEvent, Providers, Sources};
+use crate::discovery::sources::{Providers, Sources};
 use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
@@ -296,8 +296,8 @@ impl State {
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
-        let (tells, mut told) = mpsc::channel::<DiscoveryEvent>(1);
-        let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
+        self.last.default_shared = self.knows_shared();
+        let mut sources = Sources::start(inbox.configuration.clone(), providers);
         let end = loop {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
             let next_totals = self.totals.due;
@@ -308,10 +308,11 @@ impl State {
                 Some(command) = self.commands.recv() => self.serve(command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()).await,
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
-                Some(told) = told.recv() => self.take(told).await,
+                () = sources.changed() => self.apply_result(sources.merge()).await,
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
+                    sources.reconfigure();
                     self.reconfigure(configuration).await;
                 }
                 Ok(()) = snapshots.changed() => {
@@ -404,7 +405,7 @@ impl State {
         {
             self.reports.take(REPORT, now.into_std());
             let Key { namespace, name } = &report.key;
-            self.context.metrics.conditions(namespace, name, report.holds("Ready"), report.holds("DiscoveryComplete"));
+            self.context.metrics.conditions(namespace, name, report.status.is_ready(), report.status.is_complete());
             self.context.publisher.report(report);
         }
         if self.health.has_result() {
