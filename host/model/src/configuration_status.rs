@@ -21,7 +21,7 @@ pub enum DiscoveryStatus {
         notes: Vec<Note>,
         /// The number of warnings beyond the limit.
         dropped: u64,
-        /// Whether there are warnings and no device: the devices may be behind that.
+        /// Set if there are warnings and no device: the devices may be behind that.
         only_warnings: bool,
     },
 }
@@ -52,7 +52,7 @@ pub struct ConfigurationStatus {
     pub conflict: Option<(String, Key)>,
     /// Devices without an Instance.
     pub unpublished: Option<Unpublished>,
-    /// Whether a property refers to a ConfigMap or Secret.
+    /// Set if a property refers to a ConfigMap or Secret.
     pub has_references: bool,
     /// The devices with an Instance.
     pub devices: DeviceCounts,

@@ -29,7 +29,7 @@ const HIDDEN: &str = "(withheld: it contains a secret)";
 #[derive(Debug, Clone, Default)]
 pub struct SecretScanner {
     secrets: BTreeMap<String, SecretPattern>,
-    /// How often secrets were revealed.
+    /// The number of times that secrets were revealed.
     pub times: u64,
 }
 

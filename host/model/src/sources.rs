@@ -46,7 +46,7 @@ pub enum SourceUpdate {
     Found {
         /// The devices.
         set: DeviceSet,
-        /// Whether they are shared, if declared with them; a remote handler declares it when it registers.
+        /// The value of `shared`, if declared with them; a remote handler declares it when it registers.
         shared: Option<bool>,
     },
     /// The round or the request failed. Known devices are kept.
@@ -56,13 +56,13 @@ pub enum SourceUpdate {
 /// The state of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct SourceState {
-    /// Whether its devices are shared, if declared.
+    /// The value of `shared`, if declared.
     shared: Option<bool>,
     /// Its last devices, which are kept when it fails.
     set: Option<DeviceSet>,
     /// The error since the last success.
     error: Option<RoundError>,
-    /// Whether it may know devices from before a restart that it has not reported yet.
+    /// Set if it may know devices from before a restart that it has not reported yet.
     expected: bool,
     /// The time since which it is connected without having reported anything.
     silent_since: Option<Instant>,
@@ -76,9 +76,9 @@ pub struct SourceStates {
     no_component: String,
     /// Ids in the last merged set.
     listed: BTreeSet<String>,
-    /// Whether a source was removed and none has reported since, so that the state of its devices is unknown.
+    /// Set if a source was removed and none has reported since, so that the state of its devices is unknown.
     lost: bool,
-    /// Whether devices were reported since the last merge.
+    /// Set if devices were reported since the last merge.
     unreported: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct MergedResult {
 pub struct MergedDevices {
     /// The union of the last sets, with the meaning of absence from it.
     pub set: DeviceSet,
-    /// Whether the devices are shared; `None` if no source has declared it.
+    /// The value of `shared`; `None` if no source has declared it.
     pub shared: Option<bool>,
 }
 

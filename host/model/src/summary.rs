@@ -95,7 +95,7 @@ impl Verdict {
     }
 }
 
-/// How many devices of a Configuration have an Instance.
+/// The numbers of Instances of a Configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// All of them.
