@@ -50,7 +50,7 @@ const MAX_CONCURRENT_CREATES: usize = 32;
 /// Instances whose slots change in the API server at once.
 const API_WRITES: usize = 32;
 
-/// How long the end of the agent waits for what is still to be published.
+/// Longest time that the agent's end waits for pending writes.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The settings of an agent.
@@ -70,19 +70,19 @@ pub struct Settings {
     pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,
-    /// Where machine code that ships with the program is, if anywhere; an absolute path.
+    /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
     /// Settings of remote discovery handlers.
     pub remote: akri_remote::Settings,
-    /// Where CDI specifications are written, if anywhere.
+    /// The directory for CDI specifications, if they are written.
     pub cdi: Option<Cdi>,
-    /// Where health and metrics are served, if anywhere.
+    /// The address that serves health and metrics, if any does.
     pub listen: Option<SocketAddr>,
-    /// Where sysfs is mounted.
+    /// The mount point of sysfs.
     pub sysfs: PathBuf,
     /// udev's database.
     pub udev_data: PathBuf,
-    /// How to observe what containers use.
+    /// The settings of the poller of PodResources.
     pub polling: Polling,
 }
 

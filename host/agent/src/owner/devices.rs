@@ -30,9 +30,9 @@ use crate::pod_resources_poller::UsageSnapshot;
 #[derive(Default)]
 pub(super) struct LastSet {
     found: Option<(DeviceSet, bool)>,
-    /// Whether devices are shared if no source has declared it: as those known from before a restart are.
+    /// The value of `shared` if no source has declared it: that of the devices known from before a restart.
     pub(super) default_shared: bool,
-    /// Whether it came while Instances were being created: one may be of a device that has gone by now.
+    /// Set if it came while Instances were being created: one may be of a device that has gone by now.
     overtook: bool,
     backoff: Backoff,
     /// When to try again to create those that failed, or that had to wait.
@@ -267,7 +267,8 @@ impl State {
         }
     }
 
-    /// Whether a resource name is this Configuration's to serve; its status says which are not.
+    /// Claims a resource name for this Configuration, and returns whether it has it; the status shows names that
+    /// another one has.
     fn has_name(&mut self, name: &str) -> bool {
         let claimed = self.context.resource_names.claim(name, &self.configuration);
         self.health.claimed(name, claimed.as_ref().err());
