@@ -48,7 +48,7 @@ const DRAIN: Duration = Duration::from_secs(6);
 /// OpenMetrics 1.0, as Prometheus asks for it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether requests can be answered.
+/// The readiness to answer requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Readiness {
     pub(crate) serving: Serving,
@@ -62,7 +62,7 @@ impl Readiness {
     }
 }
 
-/// What a review needs.
+/// The dependencies of reviews.
 #[derive(Clone)]
 struct Reviews {
     checks: Checks,
