@@ -325,15 +325,7 @@ impl Supervisor {
     /// Ends claims of Configurations that are gone, when no container uses them any more (rule 43).
     async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
         let before = self.orphans.len();
-        for (key, entry) in self.orphans.judge(snapshot) {
-            let written = match entry {
-                Some(entry) => self.context.journal.put(entry).await,
-                None => self.context.journal.remove(key.clone()).await,
-            };
-            if let Err(error) = written {
-                debug!(instance = %key, "{error}");
-            }
-        }
+        self.orphans.release(snapshot, &self.context.journal).await;
         self.context.claims.count(before, self.orphans.len());
     }
 

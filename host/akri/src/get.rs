@@ -10,6 +10,7 @@ use akri_api::suggestion::did_you_mean;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
 use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
 use akri_model::names::{RESOURCE_PREFIX, resource_name};
+use akri_model::text::shorten;
 use akri_remote::read_remote_handlers;
 use anyhow::ensure;
 use kube::ResourceExt;
@@ -191,7 +192,7 @@ fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
         kind.to_owned(),
         format!("{:?}", status.state),
         status.since.as_ref().map_or_else(|| "-".to_owned(), |since| since.0.to_string()),
-        short(&text(status.last_result.as_ref())),
+        shorten(&text(status.last_result.as_ref()), RESULT),
         status.devices.to_string(),
         text(refusal(status).or(place).as_ref()),
     ]
@@ -201,14 +202,6 @@ fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
 fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {
     let accepted = condition::find(&status.conditions, "Accepted").filter(|accepted| accepted.status == "False")?;
     Some(format!("{}: {}", accepted.reason, accepted.message))
-}
-
-/// Shortens a text for a table; `-o yaml` shows all of it.
-fn short(text: &str) -> String {
-    match text.char_indices().nth(RESULT) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use kube::{Client, Resource, ResourceExt as _};
 use serde_json::{Value, json};
 use tracing::info;
 
+use crate::reconcile::Context;
 use crate::requests::{RequestError, Requests};
 use crate::views::{InstanceView, NOT_A_NODE};
 use crate::world::World;
@@ -23,7 +24,7 @@ use crate::world::World;
 /// agent died in between would stay for ever.
 const JOINING: Duration = Duration::from_mins(5);
 
-/// Asks for Nodes.
+/// A client for Nodes.
 #[derive(Clone)]
 pub(crate) struct Nodes {
     api: Api<PartialObjectMeta<Node>>,
@@ -36,7 +37,7 @@ impl Nodes {
 
     /// Returns those of these nodes that do not exist. What the watch knows is enough to say that a node exists, never that
     /// it does not.
-    pub(crate) async fn gone(&self, world: &World, names: &BTreeSet<String>) -> Result<BTreeSet<String>, RequestError> {
+    async fn gone(&self, world: &World, names: &BTreeSet<String>) -> Result<BTreeSet<String>, RequestError> {
         let mut gone = BTreeSet::new();
         // Only names of nodes may become part of a path: anybody may have written what an object says.
         for name in names.iter().filter(|name| is_dns_subdomain(name) && !world.is_node_known(name)) {
@@ -49,13 +50,17 @@ impl Nodes {
     }
 }
 
-/// Removes what these nodes have left of an object: entries, slots, labels, problems, and finalizers of upstream Akri. An
-/// Instance of which nothing is left is deleted (rule 25).
-pub(crate) async fn remove<K>(requests: &Requests, key: &Key, gone: &BTreeSet<String>) -> Result<(), RequestError>
+/// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
+/// that do not exist. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25).
+pub(crate) async fn clean_up<K>(context: &Context, key: &Key, mentioned: &BTreeSet<String>) -> Result<bool, RequestError>
 where
     K: Resource<DynamicType = ()>,
 {
-    let Some(object) = requests.get::<K>(key).await? else { return Ok(()) };
+    let (requests, gone) = (&context.requests, &context.nodes.gone(&context.world, mentioned).await?);
+    if gone.is_empty() {
+        return Ok(false);
+    }
+    let Some(object) = requests.get::<K>(key).await? else { return Ok(true) };
     let problems = status_operations(&object, gone);
     if problems.len() > 1 {
         requests.patch_status::<K>(key, Value::Array(problems)).await?;
@@ -68,7 +73,7 @@ where
             delete_version::<K>(requests, key, &left).await?;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Deletes an Instance that no node has joined for long.

@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use akri_model::names::Key;
+use backon::ExponentialBuilder;
 use futures::{StreamExt as _, pin_mut};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -26,22 +26,10 @@ pub(crate) enum Change<V> {
 /// Longest pause between tries: an outage that is over must not be felt for long.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// kube's default (0.8 s, doubling, with jitter), but never longer than [`LONGEST`].
-#[derive(Default)]
-struct Pauses(DefaultBackoff);
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        self.0.next().map(|pause| pause.min(LONGEST))
-    }
-}
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
+/// Returns kube's default backoff (0.8 s, doubling, with jitter), limited to [`LONGEST`].
+fn backoff() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::default().with_min_delay(Duration::from_millis(800)).with_max_delay(LONGEST);
+    builder.with_factor(2.0).with_jitter().without_max_times().into()
 }
 
 /// Which objects to follow, and how to read one.
@@ -66,7 +54,7 @@ pub(crate) async fn follow<K, V>(
 {
     let what = source.what;
     let config = watcher::Config::default().labels(source.labels).any_semantic();
-    let events = watcher::watcher(source.api, config).backoff(Pauses::default());
+    let events = watcher::watcher(source.api, config).backoff(backoff());
     pin_mut!(events);
     let mut listing = Vec::new();
     let mut is_failing = false;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use memchr::memmem;
 
+use crate::text::hex;
+
 /// Bytes that a filter looks at.
 const LONGEST: usize = 64;
 
@@ -77,10 +79,6 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
     let is_hex = hex.len().is_multiple_of(2) && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     let pairs = is_hex.then(|| hex.as_bytes().chunks(2))?;
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

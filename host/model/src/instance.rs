@@ -37,6 +37,13 @@ pub struct Instance {
     pub online: Online,
 }
 
+impl Instance {
+    /// Returns whether it belongs to a Configuration.
+    pub fn is_of(&self, configuration: &Key) -> bool {
+        (&self.key.namespace, &self.configuration) == (&configuration.namespace, &configuration.name)
+    }
+}
+
 /// `metadata.resourceVersion`: opaque to be sent back, and a number that grows with each change (KEP-5504).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Version(pub String);

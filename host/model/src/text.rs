@@ -8,7 +8,7 @@ pub fn clean(text: &str, max: usize) -> String {
     visible(cut(text, max).trim_end())
 }
 
-/// The whole text with every character that can't be seen replaced by a space.
+/// Returns the whole text with invisible characters replaced by spaces.
 pub fn visible(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect()
 }
@@ -25,6 +25,14 @@ pub fn clean_lines(text: &str, max: usize) -> String {
 /// Returns at most `max` bytes of `text`, whole characters.
 pub fn cut(text: &str, max: usize) -> &str {
     text.get(..text.floor_char_boundary(max)).unwrap_or_default()
+}
+
+/// Returns at most `max` characters of `text`, followed by dots if there are more.
+pub fn shorten(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+    }
 }
 
 /// Returns whether a character is invisible: a control character, one that changes the direction of text, or one without
@@ -73,6 +81,13 @@ mod tests {
     fn text_is_cut_between_characters() {
         for (text, max, expected) in [("grün", 3, "gr"), ("grün", 4, "grü"), ("grün", 99, "grün"), ("ü", 0, "")] {
             assert_eq!(cut(text, max), expected);
+        }
+    }
+
+    #[test]
+    fn shortened_text_ends_in_dots() {
+        for (text, expected) in [("grün", "grün"), ("grüne", "grün..."), ("", "")] {
+            assert_eq!(shorten(text, 4), expected);
         }
     }
 

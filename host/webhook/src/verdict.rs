@@ -2,6 +2,7 @@
 
 use akri_api::manifest::dotted;
 use akri_api::validate::FieldError;
+use akri_model::text::shorten;
 use kube::core::Status;
 use kube::core::admission::AdmissionResponse;
 use kube::core::response::{StatusCause, StatusDetails};
@@ -80,7 +81,7 @@ impl Verdict {
             response = response.deny("");
             response.result = self.status(request);
         }
-        let warnings: Vec<String> = self.warnings.iter().take(SHOWN).map(|text| cut(text, WARNING)).collect();
+        let warnings: Vec<String> = self.warnings.iter().take(SHOWN).map(|text| shorten(text, WARNING)).collect();
         response.warnings = (!warnings.is_empty()).then_some(warnings);
         response
     }
@@ -94,12 +95,12 @@ impl Verdict {
         };
         let cause = |finding: &Finding| StatusCause {
             reason: format!("FieldValue{reason}"),
-            message: cut(&finding.message, FINDING),
-            field: cut(&finding.field, FINDING),
+            message: shorten(&finding.message, FINDING),
+            field: shorten(&finding.field, FINDING),
         };
         let causes = findings.iter().take(SHOWN).map(cause).collect();
         let (group, kind) = (request.kind.group.clone(), request.kind.kind.clone());
-        let name = cut(&name(request), FINDING);
+        let name = shorten(&name(request), FINDING);
         let details = StatusDetails { name, group, kind, uid: String::new(), causes, retry_after_seconds: 0 };
         Status {
             code,
@@ -123,8 +124,8 @@ fn message(findings: &[Finding]) -> String {
 }
 
 fn sentence(finding: &Finding) -> String {
-    let message = cut(&finding.message, FINDING);
-    if finding.field.is_empty() { message } else { format!("{}: {message}", cut(&finding.field, FINDING)) }
+    let message = shorten(&finding.message, FINDING);
+    if finding.field.is_empty() { message } else { format!("{}: {message}", shorten(&finding.field, FINDING)) }
 }
 
 /// Returns the reason why a request to the API server failed, in the API server's words if it has any.
@@ -132,14 +133,6 @@ pub(crate) fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         error => error.to_string(),
-    }
-}
-
-/// At most that many characters.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
     }
 }
 

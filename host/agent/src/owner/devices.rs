@@ -24,7 +24,6 @@ use super::naming::{self, BoundInstance, NamingError, PendingInstance};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
-use crate::pod_resources_poller::UsageSnapshot;
 
 /// The last devices of the discovery sources. Some may have no Instance yet, and sources report changes only.
 #[derive(Default)]
@@ -403,19 +402,6 @@ impl State {
     pub(super) fn keep_reservations(&self) {
         for (identity, published) in &self.published {
             self.context.reservations.keep(&self.configuration.key, identity, published.slots.of_others());
-        }
-    }
-
-    /// Ends claims without an Instance that no container uses any more.
-    pub(super) async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
-        for (key, entry) in self.orphans.judge(snapshot) {
-            let written = match entry {
-                Some(entry) => self.context.journal.put(entry).await,
-                None => self.context.journal.remove(key.clone()).await,
-            };
-            if let Err(error) = written {
-                debug!(instance = %key, "{error}");
-            }
         }
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use akri_model::claim::{Claims, Entry};
 use akri_model::names::{Identity, Key, resource_name};
-use tracing::info;
+use tracing::{debug, info};
 
 use super::published::Published;
+use crate::journal::Journal;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 
 /// Claims without an Instance, by device.
@@ -61,9 +62,21 @@ impl Orphans {
         self.0.is_empty()
     }
 
-    /// Ends the claims that no container uses any more. Returns what the journal has to hold of each Instance: an entry, or
-    /// nothing.
-    pub fn judge(&mut self, snapshot: &UsageSnapshot) -> Vec<(Key, Option<Entry>)> {
+    /// Ends the claims that no container uses any more, and writes the journal.
+    pub async fn release(&mut self, snapshot: &UsageSnapshot, journal: &Journal) {
+        for (key, entry) in self.judge(snapshot) {
+            let written = match entry {
+                Some(entry) => journal.put(entry).await,
+                None => journal.remove(key.clone()).await,
+            };
+            if let Err(error) = written {
+                debug!(instance = %key, "{error}");
+            }
+        }
+    }
+
+    /// Ends the claims that no container uses any more. Returns the journal's new entries; `None` removes one.
+    fn judge(&mut self, snapshot: &UsageSnapshot) -> Vec<(Key, Option<Entry>)> {
         let Some(info) = snapshot.info else { return Vec::new() };
         let mut changes = Vec::new();
         self.0.retain(|_, published| {

@@ -71,7 +71,7 @@ impl State {
         for (identity, slots) in ended {
             self.release(&identity, &slots).await;
         }
-        self.release_orphans(snapshot).await;
+        self.orphans.release(snapshot, &self.context.journal).await;
     }
 
     /// Two pods that have one ID are the kubelet's doing: an Event says so once, and neither loses it (rule 21).

@@ -210,10 +210,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
-        let is_its = |instance: &Instance| {
-            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
-        };
-        self.instances.filter(is_its)
+        self.instances.filter(|instance| instance.is_of(configuration))
     }
 
     async fn find(

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
 use futures::StreamExt as _;
 use kube::api::{Api, DynamicObject};
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use tracing::{info, warn};
 
@@ -23,22 +23,10 @@ pub(super) enum Change {
 /// Longest backoff, kept short so that the end of an outage is noticed soon.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// kube's default backoff (0.8 s, doubling, with jitter), limited to [`MAX_BACKOFF`].
-#[derive(Default)]
-struct CappedBackoff(DefaultBackoff);
-
-impl Iterator for CappedBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        self.0.next().map(|pause| pause.min(MAX_BACKOFF))
-    }
-}
-
-impl Backoff for CappedBackoff {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
+/// Returns kube's default backoff (0.8 s, doubling, with jitter), limited to [`MAX_BACKOFF`].
+fn backoff() -> ExponentialBackoff {
+    let builder = ExponentialBuilder::default().with_min_delay(Duration::from_millis(800)).with_max_delay(MAX_BACKOFF);
+    builder.with_factor(2.0).with_jitter().without_max_times().into()
 }
 
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing.
@@ -49,7 +37,7 @@ pub(super) async fn watch_objects(
     what: &str,
     mut on_change: impl FnMut(Change) + Send,
 ) {
-    let mut events = watch(api, config).backoff(CappedBackoff::default()).boxed();
+    let mut events = watch(api, config).backoff(backoff()).boxed();
     let mut listing = Vec::new();
     let mut failing = false;
     while let Some(event) = events.next().await {

@@ -83,10 +83,7 @@ impl Cluster for Local {
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
-        let is_its = |instance: &Instance| {
-            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
-        };
-        Ok(objects.instances().map(instance_to_model).filter(is_its).collect())
+        Ok(objects.instances().map(instance_to_model).filter(|instance| instance.is_of(configuration)).collect())
     }
 
     /// Searches all Instances, including those under names that the current rules would not give.
@@ -97,11 +94,8 @@ impl Cluster for Local {
         _names: &[String],
     ) -> Result<Option<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
-        let is_its = |object: &&akri_api::Instance| {
-            object.metadata.namespace.as_ref() == Some(&configuration.namespace)
-                && object.spec.configuration_name == configuration.name
-        };
-        Ok(objects.of_device(identity.as_str()).find(is_its).map(instance_to_model))
+        let mut found = objects.of_device(identity.as_str()).map(instance_to_model);
+        Ok(found.find(|instance| instance.is_of(configuration)))
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {

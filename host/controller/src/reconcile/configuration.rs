@@ -16,10 +16,7 @@ use crate::views::ConfigurationView;
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.world.configuration(key) else { return Ok(None) };
-    let gone = context.nodes.gone(&context.world, &view.mentions).await?;
-    if !gone.is_empty() {
-        node_cleanup::remove::<Configuration>(&context.requests, key, &gone).await?;
-    }
+    node_cleanup::clean_up::<Configuration>(context, key, &view.mentions).await?;
     let left = context.world.known_nodes(&view.finalizers);
     context.upstream.remove::<Configuration>(&context.requests, key, &view.uid, left).await?;
     if view.is_deleting {

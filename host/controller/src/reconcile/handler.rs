@@ -12,10 +12,7 @@ use crate::status::write_handler;
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.world.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
-    let gone = context.nodes.gone(&context.world, &view.mentions).await?;
-    if !gone.is_empty() {
-        node_cleanup::remove::<DiscoveryHandler>(&context.requests, key, &gone).await?;
-    }
+    node_cleanup::clean_up::<DiscoveryHandler>(context, key, &view.mentions).await?;
     let agents = context.world.agents_good_for();
     write_handler(&context.requests, &view, agents.is_some()).await?;
     Ok(agents.map(|left| left + Duration::from_secs(1)))

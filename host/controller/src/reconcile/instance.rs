@@ -16,9 +16,7 @@ use crate::world::Owned;
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.world.instance(key) else { return Ok(None) };
-    let gone = context.nodes.gone(&context.world, &view.mentions()).await?;
-    if !gone.is_empty() {
-        node_cleanup::remove::<Instance>(&context.requests, key, &gone).await?;
+    if node_cleanup::clean_up::<Instance>(context, key, &view.mentions()).await? {
         return Ok(None); // the watch shows what is left
     }
     let left = context.world.known_nodes(&view.finalizers);
