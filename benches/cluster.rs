@@ -17,7 +17,7 @@ use crate::measure::{Samples, Table};
 const DEVICES: usize = 1000;
 const CLAIMS: usize = 200;
 
-/// How long agents are observed at rest, with the default intervals of rounds.
+/// The time that agents are observed at rest, with the default intervals of rounds.
 const REST: Duration = Duration::from_secs(60);
 
 pub(crate) async fn measure() -> Table {

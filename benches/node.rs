@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use akri_tests::kubelet::{Kubelet, View};
 use akri_tests::node::{Agent, Node, built_components};
 
-/// Whether the devices are local or shared.
+/// The scope of the devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Local,

@@ -24,7 +24,7 @@ const HOST: [&str; 12] = [
     "akri-webhook",
 ];
 
-/// What our crates may know of each other. One that is not here may not be in the workspace.
+/// The allowed dependencies between our crates. The workspace has no others.
 const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
@@ -178,7 +178,7 @@ fn cited_rules_are_documented() {
     assert!(count > 50, "{count}");
 }
 
-/// What is built is shown by tests, where the rule says.
+/// Checks that the files and tests that rules name exist.
 #[test]
 fn rules_name_existing_files_and_tests() {
     for (number, rule) in rules() {

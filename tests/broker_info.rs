@@ -1,4 +1,5 @@
-//! What brokers report of their devices (rule 39). Stories write into the directory on the node as the container would.
+//! Reports of brokers about their devices (rule 39). Stories write into the directory on the node as the container
+//! would.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! How an edit of a broker reaches its Pods (rule 57): a few at a time, and no further if the new ones fail.
+//! Edits of brokers reach their Pods (rule 57): a few at a time, and no further if the new ones fail.
 
 use akri_api::Instance;
 use k8s_openapi::api::core::v1::Pod;

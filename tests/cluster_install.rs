@@ -23,7 +23,7 @@ fn lamp() -> Value {
     json!({"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [lamp]"}})
 }
 
-/// What `kubectl apply` says of an object: nothing, or the error.
+/// Applies an object with `kubectl`, and returns its error.
 fn apply(installed: &Installation<'_>, object: &Value, user: Option<&str>) -> Result<(), String> {
     let mut arguments = vec!["apply", "--validate=false", "--filename=-"];
     arguments.extend(user.iter().flat_map(|user| ["--as", *user]));

@@ -230,7 +230,7 @@ async fn get_tells_whether_an_agent_runs() {
     assert_eq!(left.status.code(), Some(0));
 }
 
-/// What is in the log only is not seen by who asks how the agent is.
+/// Shows that problems of manifests are not only in the log.
 #[tokio::test]
 async fn get_tells_what_is_wrong_with_manifests() {
     let node = Node::new();

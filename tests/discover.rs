@@ -60,7 +60,7 @@ impl Stage {
         self.node.akri(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// What is said of the device, which has to be all.
+    /// Returns the explanation for a device, and checks that there is nothing else.
     fn explain(&self, device: &str) -> String {
         let output = self.run("rules", &["--explain", device]);
         assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));

@@ -211,7 +211,7 @@ fn prose(text: &str) -> String {
     outside.join("\n").split('`').step_by(2).collect()
 }
 
-/// Where links, images and HTML attributes of a page lead.
+/// Returns the targets of links, images and HTML attributes of a page.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let after = |start: &str, end: char| {

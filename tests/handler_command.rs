@@ -303,7 +303,7 @@ fn inspect_shows_granted_device_paths() {
     assert_eq!(text(&output.stderr), format!("warning: {warning}\n"));
 }
 
-/// What a beginner gets is built with the dependencies that the built-in handlers were built with.
+/// Builds a new handler with the dependencies of the built-in handlers, and runs it.
 #[test]
 fn new_handler_builds_and_runs() {
     if is_left_to_make_test() {

@@ -1,4 +1,4 @@
-//! What the agent and the controller serve over HTTP: whether they live, whether they are ready, and what they have counted.
+//! The HTTP endpoints of the agent and the controller: liveness, readiness and metrics.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

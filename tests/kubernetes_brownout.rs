@@ -12,7 +12,7 @@ use crate::support::kubelet::Admitted;
 use crate::support::node::{is_online, resource_of};
 use crate::support::site::{Member, Site};
 
-/// How long the trouble lasts.
+/// The duration of the brownout.
 const TROUBLE: Duration = Duration::from_secs(60);
 
 /// Pods at once on one node.
@@ -153,7 +153,7 @@ async fn claims_agree_after_a_brownout_of_the_api_server() {
     all_agree(&site, a, b, 12 - used).await;
 }
 
-/// What `kubectl replace --force` does: the Configuration is deleted and made again, while pods come and go.
+/// Replaces Configurations as `kubectl replace --force` does, by deletion and creation, while pods come and go.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_outlive_configurations_that_are_replaced() {
     let Some(site) = Site::begin("replaced").await else { return };

@@ -14,7 +14,7 @@ use crate::support::node::{is_online, name_of, resource_of, usage};
 use crate::support::remote::Handler;
 use crate::support::site::{Member, Site};
 
-/// How long the API server is away, and how long a device is there or not meanwhile.
+/// The duration of the outage, and of each presence and absence of a device during it.
 const OUTAGE: Duration = Duration::from_secs(60);
 const CHURN: Duration = Duration::from_millis(500);
 

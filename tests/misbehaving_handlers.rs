@@ -11,7 +11,7 @@ use crate::support::node::{Node, guest, identities, is_online, resource_of, wait
 
 const LIMITS: &str = "  limits:\n    round: 300ms\n    memory: 8Mi\n    devices: 3\n";
 
-/// What a guest does when it is told so, and what users are told then.
+/// Behaviours of a guest, each with the condition that users see.
 const BEHAVIOURS: [(&str, &str, &str); 8] = [
     ("loop", "DeadlineExceeded", "did not finish within 300ms"),
     ("sleep", "DeadlineExceeded", "did not finish within 300ms"),

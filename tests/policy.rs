@@ -1,5 +1,5 @@
-//! What agents may write, line by line, as `deploy/policy.yaml` says it. API servers before 1.30 have no such policies, so the
-//! expressions are evaluated here, with the requests of good agents and of a node that was taken over.
+//! Writes that agents may do, line by line, as `deploy/policy.yaml` has them. API servers before 1.30 have no such
+//! policies, so the expressions are evaluated here, with the requests of good agents and of a compromised node.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,7 +107,7 @@ fn set(path: &str, value: Value) -> Value {
     json!([{"path": path, "value": value}])
 }
 
-/// What the policy says of an update by the agent of a node.
+/// Returns the policy's messages about an update by the agent of a node.
 fn update(node: &str, new: &Value) -> Vec<String> {
     Policy::named("akri-agent-instances").denials(&request(node, "UPDATE"), &instance(), new).unwrap()
 }

@@ -39,7 +39,7 @@ fn write_secret(node: &Node, name: &str, data: &str) {
     node.write(&format!("manifests/secret-{name}.yaml"), &text);
 }
 
-/// What the one device shows.
+/// Returns a property of the only device.
 fn shown<'i>(instances: &'i [Instance], name: &str) -> Option<&'i str> {
     let [instance] = instances else { return None };
     instance.spec.broker_properties.get(name).map(String::as_str)

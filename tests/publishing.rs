@@ -1,4 +1,4 @@
-//! What owners decided is published in the background: whatever one object meets with, the others are published.
+//! Publishing in the background: an object that cannot be published does not delay the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ struct Pods<'k> {
     resources: &'k [String; 2],
     next: usize,
     admitted: usize,
-    /// How many agents there were.
+    /// The number of agents started.
     agents: usize,
 }
 
@@ -100,7 +100,7 @@ impl Pods<'_> {
         }
     }
 
-    /// What is refused is refused: the agent may be gone, or all slots in use.
+    /// Admits a pod; a refusal is fine: the agent may be gone, or all slots in use.
     async fn admit(&mut self) {
         let pod = format!("pod-{}", self.next);
         let resource = &self.resources[self.next % 2];

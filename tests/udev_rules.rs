@@ -111,7 +111,7 @@ fn rules_find_what_udevadm_finds_on_this_machine() {
     }
 }
 
-/// What `akri discover` finds by each rule.
+/// Returns the devices that `akri discover` finds by each rule.
 fn discovered<'a>(mut akri: Command, rules: impl Iterator<Item = &'a str>) -> Found {
     let node = Node::new();
     let documents: Vec<String> = rules.enumerate().map(|(number, rule)| configuration(number, rule)).collect();

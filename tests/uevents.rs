@@ -17,7 +17,7 @@ use crate::support::zram::Zrams;
 /// don't have.
 const CAPTURE: &str = "SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\", ENV{ID_V4L_CAPABILITIES}=\":capture:\"\n";
 
-/// What only udevd knows of a camera.
+/// A rule for cameras that only udevd's data can match.
 const CAMERAS: &str = r#"      udevRules:
       - SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*", ENV{ID_SERIAL}=="Acme_HD_Pro_Webcam_C920_CAM*"
 "#;
@@ -36,7 +36,7 @@ fn patient_node() -> Node {
     node
 }
 
-/// How many rounds there were for all Configurations.
+/// Returns the number of rounds for all Configurations.
 fn rounds(agent: &Agent) -> usize {
     agent.log().matches("round done").count()
 }

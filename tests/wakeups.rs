@@ -1,4 +1,4 @@
-//! What is said to a multicast group starts a round, if the handler may hear it.
+//! Datagrams to a multicast group start a round, if the handler may receive them.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};

@@ -4,7 +4,7 @@
 use akri_webhook::review::{answer, check_alone, parse};
 use libfuzzer_sys::fuzz_target;
 
-/// What the input goes on from: the spec of an object that somebody creates.
+/// The start of the input: the spec of an object that somebody creates.
 const BEGINNINGS: [&str; 2] = ["configurations", "discoveryhandlers"];
 
 fuzz_target!(|input: &str| {

@@ -1,5 +1,5 @@
-//! What a remote handler sends, as it comes over gRPC: devices within the limits, or an error, and nothing that the policy
-//! then lets in leaves its grant.
+//! Fuzzes the response of a remote handler, as it comes over gRPC: the result is devices within the limits, or an
+//! error, and no device that the policy admits leaves its grant.
 #![no_main]
 // Only what reads is used of the file.
 #![allow(dead_code)]

@@ -8,7 +8,7 @@ use akri_api::{HandlerRules, configuration_to_model, data, validate};
 use akri_model::resolve::{MAX_VALUES, resolve};
 use libfuzzer_sys::fuzz_target;
 
-/// What the input goes on from, since it would take long to find by chance.
+/// The start of the input, since it would take long to find by chance.
 const BEGINNINGS: [&str; 5] = [
     "",
     "apiVersion: akri.sh/v0\nkind: Configuration\nmetadata: {name: a}\nspec:\n  discoveryHandler:\n    name: h\n",

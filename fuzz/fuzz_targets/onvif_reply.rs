@@ -1,4 +1,4 @@
-//! What cameras send: within the bounds of the reader, whatever it is, and no camera without a name or a URL.
+//! Fuzzes responses of cameras: whatever they are, the reader keeps its bounds, and no camera lacks a name or a URL.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr};

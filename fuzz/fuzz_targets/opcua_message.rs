@@ -1,5 +1,5 @@
-//! What an OPC UA server may send, as it comes and as the response of an open channel: a conversation goes on, ends with
-//! a response within its bounds, or with an error; and of a response not more is read than there is in it.
+//! Fuzzes messages of an OPC UA server, as they come and as the response of an open channel: a conversation continues,
+//! ends with a response within its bounds, or with an error; and no more is read of a response than it has.
 #![no_main]
 
 use std::time::UNIX_EPOCH;

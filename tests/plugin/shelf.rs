@@ -1,4 +1,4 @@
-//! What the plugin stories serve, and on which node.
+//! The device that the plugin stories serve, and its node.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -218,7 +218,7 @@ impl Brokers {
         Api::<Node>::all(self.story.client()).delete(name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// What the controller has written last, of any kind: it changes if the controller writes something new.
+    /// Returns the controller's last write of each kind: it changes if the controller writes something new.
     pub async fn writes(&self) -> Vec<String> {
         let mut writes = Vec::new();
         let mut add =
@@ -286,7 +286,7 @@ pub fn names_of<K: Resource>(objects: &[K]) -> Vec<String> {
     names
 }
 
-/// Whether an object is being deleted.
+/// Returns whether an object is being deleted.
 pub fn is_going<K: Resource>(object: &K) -> bool {
     object.meta().deletion_timestamp.is_some()
 }

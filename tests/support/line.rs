@@ -20,9 +20,9 @@ use tokio::sync::{RwLock, watch};
 pub struct Line {
     /// The cluster behind it.
     pub to: Local,
-    /// Whether requests are lost.
+    /// Set while requests are lost.
     pub cut: AtomicBool,
-    /// Whether responses are lost.
+    /// Set while responses are lost.
     pub deaf: AtomicBool,
     /// Delays claims while it is write-locked.
     pub slow: RwLock<()>,

@@ -65,7 +65,7 @@ impl Facts {
 pub struct Learnt {
     /// The facts.
     pub facts: Facts,
-    /// Whether it requires credentials, or other ones.
+    /// Set if it requires credentials, or other ones.
     pub refused: bool,
     /// The reason for a missing stream URI that was requested.
     pub no_stream: Option<String>,

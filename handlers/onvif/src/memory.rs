@@ -23,9 +23,9 @@ const LOCKED_OUT: SignedDuration = SignedDuration::from_mins(5);
 pub struct Known {
     /// The facts.
     pub facts: Facts,
-    /// Whether it announced the URL at which it responded.
+    /// Set if it announced the URL at which it responded.
     pub was_announced: bool,
-    /// Whether it required credentials, or other ones.
+    /// Set if it required credentials, or other ones.
     pub refused: bool,
     /// The time of the last inquiry, in seconds of Unix time.
     pub asked_at: i64,

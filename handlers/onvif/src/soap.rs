@@ -25,7 +25,7 @@ pub enum SoapError {
 /// A SOAP fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Whether it reports missing or wrong credentials.
+    /// Set if it reports missing or wrong credentials.
     pub not_authorized: bool,
     /// The reason, at most 200 characters.
     pub reason: String,

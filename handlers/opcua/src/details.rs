@@ -27,7 +27,7 @@ pub struct Details {
     pub identify_by: IdentifyBy,
 }
 
-/// What makes two entries of lists one device.
+/// The part of list entries that identifies a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum IdentifyBy {
     /// The application URI.

@@ -28,7 +28,7 @@ pub struct Device {
     pub id: String,
     /// The index of the discovery URL in the details.
     pub origin: usize,
-    /// Whether the server lists itself, and nothing else, at that discovery URL.
+    /// Set if the server lists itself, and nothing else, at that discovery URL.
     pub lists_itself: bool,
     /// The properties, as environment variables.
     pub properties: Vec<(&'static str, String)>,

@@ -13,7 +13,7 @@ const MAX_PROBLEMS: usize = 16;
 pub struct Details {
     /// The rules; a device that matches one of them is selected.
     pub rules: Vec<Rule>,
-    /// Whether devices below one another are grouped into one.
+    /// Set if devices below one another are grouped into one.
     pub group_recursive: bool,
     /// The permissions of containers on the device nodes.
     pub permissions: Permissions,

@@ -32,7 +32,7 @@ pub struct Device {
 pub struct Extras {
     /// The KubeVirt resource name, for its variables.
     pub resource: Option<ResourceName>,
-    /// Whether VFIO nodes are included.
+    /// Set if VFIO nodes are included.
     pub vfio: bool,
 }
 

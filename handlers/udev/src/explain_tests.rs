@@ -1,7 +1,7 @@
 use super::*;
 use crate::fixture::*;
 
-/// What is said of a device of the fixture.
+/// Returns the explanation for a device of the fixture.
 fn explained(devpath: &str, rules: &[&str]) -> String {
     explained_in(&snapshot(), devpath, rules)
 }

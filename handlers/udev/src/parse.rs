@@ -8,7 +8,7 @@ use crate::{
     rule::{Filter, Key, Operator, Rule, Scope},
 };
 
-/// How a field gets its key.
+/// The construction of a field's key.
 enum Make {
     Plain(fn() -> Key),
     /// The field is followed by a name in braces.
@@ -32,7 +32,7 @@ const FIELDS: [(&str, Scope, Make); 13] = [
     ("TAGS", Scope::Lineage, Make::Plain(|| Key::Tag)),
 ];
 
-/// Why udev's other keys have no place in a rule here.
+/// The end of the error for udev's other keys.
 const ACTS: &str = "acts on devices, and rules here only match them";
 const OF_THE_EVENT: &str = "matches what happens to a device, and rules here match devices that are there";
 const OF_THE_MACHINE: &str = "asks about the machine and not about the device";
@@ -64,10 +64,10 @@ const OPERATORS: [(&str, Operator); 2] = [("==", Operator::Equal), ("!=", Operat
 
 const ASSIGNMENTS: [&str; 4] = ["+=", "-=", ":=", "="];
 
-/// How much of an unknown field's name is repeated, in characters.
+/// Longest shown part of an unknown field's name, in characters.
 const SHOWN_NAME: usize = 40;
 
-/// How much of a rule is shown before and from the place of an error on, in characters.
+/// Longest shown parts of a rule before and after the place of an error, in characters.
 const SHOWN_BEFORE: usize = 60;
 const SHOWN_AFTER: usize = 60;
 
@@ -77,11 +77,11 @@ const SHOWN_AFTER: usize = 60;
 pub struct RuleError {
     /// The place, in bytes of the rule's text.
     pub span: Range<usize>,
-    /// What is wrong there.
+    /// The problem.
     pub kind: RuleErrorKind,
 }
 
-/// What is wrong with a rule.
+/// A problem of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum RuleErrorKind {
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What stands in braces, if there are any.
+    /// Reads the text in braces, if there are any.
     fn name(&mut self) -> Result<Option<&'a str>, RuleError> {
         let start = self.at;
         if !self.eat("{") {

@@ -1,4 +1,4 @@
-//! What to ask the host so that one look answers all rules, and what should start the next round.
+//! The host query for all rules together, and the triggers of the next round.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use crate::{
     rule::{Filter, Key, Operator, Rule, Scope},
 };
 
-/// How many globs of one kind are asked for. Hosts bound their queries (Akri's at 32), and so many narrow little.
+/// Maximum number of globs of one kind in a query. Hosts bound their queries (Akri's at 32), and so many narrow little.
 const MAX_GLOBS: usize = 32;
 
-/// What to ask the host. It finds every device some rule holds for, and often more: the rules decide.
+/// A query to the host. It finds every device that matches a rule, and often more: the rules decide.
 ///
 /// The globs of one kind are alternatives, none means any; different kinds all have to hold. Ancestors are asked for
 /// in any case: whether a device without a device node needs them is known only after the look.

@@ -1,4 +1,4 @@
-//! What the host tells about devices, as plain data.
+//! Devices as the host describes them, as plain data.
 
 /// One device of a [`Snapshot`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Record {
     pub devpath: String,
     /// Index of the parent in the snapshot.
     pub parent: Option<usize>,
-    /// Whether the device meets the query itself; others came as ancestors.
+    /// Set if the device matches the query itself; others came as ancestors.
     pub matched: bool,
     /// The last component of the path, with `/` where the kernel wrote `!`.
     pub sysname: String,
@@ -17,7 +17,7 @@ pub struct Record {
     pub driver: Option<String>,
     /// Such as `/dev/video0`.
     pub devnode: Option<String>,
-    /// What `ENV{..}` sees.
+    /// The properties that `ENV{..}` matches.
     pub properties: Vec<(String, String)>,
     /// Tags from udev's database.
     pub tags: Vec<String>,

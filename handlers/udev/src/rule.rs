@@ -16,9 +16,9 @@ pub struct Rule {
 pub struct Filter {
     /// Whose key is compared.
     pub scope: Scope,
-    /// What is compared.
+    /// The compared key.
     pub key: Key,
-    /// How.
+    /// The operator.
     pub operator: Operator,
     /// With what.
     pub pattern: Pattern,
@@ -33,7 +33,7 @@ pub enum Scope {
     Lineage,
 }
 
-/// What a filter compares.
+/// A key of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key {
     /// A sysfs attribute of this name.
@@ -54,7 +54,7 @@ pub enum Key {
     Tag,
 }
 
-/// How a filter compares.
+/// An operator of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     /// `==`
@@ -130,7 +130,7 @@ impl fmt::Display for Filter {
 }
 
 impl Key {
-    /// What this record has of it. None of links and tags, of which there may be many.
+    /// Returns the record's value for the key. There is none for links and tags, which may be many.
     pub fn value<'a>(&self, record: &'a Record) -> Option<&'a str> {
         match self {
             Self::Attr(name) => record.attribute(name),

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
-use akri_cluster::{Cluster, ConfigurationReport, Manifests, ReportedCondition};
+use akri_cluster::{Cluster, ConfigurationReport, Manifests};
 use akri_http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
-use akri_model::names::{Key, RESOURCE_PREFIX, Usage, hash_of_instance, parse_slot_annotation, resource_name};
+use akri_model::configuration_status::ConfigurationStatus;
+use akri_model::names::{Key, RESOURCE_PREFIX, Usage, hash_of_instance, parse_slot_annotation};
 use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
@@ -49,7 +50,7 @@ const MAX_CONCURRENT_CREATES: usize = 32;
 /// Instances whose slots change in the API server at once.
 const API_WRITES: usize = 32;
 
-/// How long the end of the agent waits for what is still to be published.
+/// Longest time that the agent's end waits for pending writes.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The settings of an agent.
@@ -69,19 +70,19 @@ pub struct Settings {
     pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,
-    /// Where machine code that ships with the program is, if anywhere; an absolute path.
+    /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
     /// Settings of remote discovery handlers.
     pub remote: akri_remote::Settings,
-    /// Where CDI specifications are written, if anywhere.
+    /// The directory for CDI specifications, if they are written.
     pub cdi: Option<Cdi>,
-    /// Where health and metrics are served, if anywhere.
+    /// The address that serves health and metrics, if any does.
     pub listen: Option<SocketAddr>,
-    /// Where sysfs is mounted.
+    /// The mount point of sysfs.
     pub sysfs: PathBuf,
     /// udev's database.
     pub udev_data: PathBuf,
-    /// How to observe what containers use.
+    /// The settings of the poller of PodResources.
     pub polling: Polling,
 }
 
@@ -383,18 +384,15 @@ impl Supervisor {
         if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
             return;
         }
-        let resource = resource_name(&holder.name);
-        let message =
-            format!("{resource} is the resource of Configuration {holder}, which was first; rename one of them");
+        let conflict = Some((holder.name.clone(), holder.clone()));
+        let status = ConfigurationStatus { conflict, ..ConfigurationStatus::default() };
+        let message = status.problem().map(|problem| problem.message).unwrap_or_default();
         error!(configuration = %configuration.key, "Configuration not served: {message}");
-        let ready =
-            ReportedCondition { kind: "Ready", holds: Some(false), reason: "ResourceNameTaken".to_owned(), message };
         self.context.publisher.report(ConfigurationReport {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
-            instances: 0,
-            conditions: vec![ready],
+            status,
         });
     }
 

@@ -17,7 +17,7 @@ use tracing::warn;
 pub struct Cdi {
     /// A directory that container engines read, such as `/var/run/cdi`.
     pub directory: PathBuf,
-    /// Whether the kubelet gets CDI names instead of device nodes and mounts (rule 8).
+    /// Set if the kubelet gets CDI names instead of device nodes and mounts (rule 8).
     pub kubelet: bool,
 }
 

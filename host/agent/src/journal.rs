@@ -1,4 +1,4 @@
-//! What this node must not forget, whatever happens to it: its Instances and who uses their slots (rule 28).
+//! The journal: Instances of this node and the claims on their slots, which survive a crash (rule 28).
 //!
 //! One append-only file. A line is a checksum and a record; the last record of an Instance counts. A claim is on disk
 //! before the kubelet hears of it, so `kill -9` and a power cut lose none. A line torn by a crash is the last one and is
@@ -27,17 +27,17 @@ const QUEUE: usize = 256;
 /// Pause before a failed write is repeated without another one.
 const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
 
-/// Why something could not be remembered.
+/// The reason for a failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file can't be read or written.
     #[error("cannot {action} journal '{}': {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The write could not be made; the message was logged where it happened.
@@ -54,7 +54,7 @@ enum Record {
     Header(Header),
 }
 
-/// What wrote a journal, and when.
+/// The first line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -66,7 +66,7 @@ struct Header {
 /// The format of a journal that this agent writes.
 const FORMAT: u32 = 2;
 
-/// What a journal's text amounts to.
+/// The content of a journal after all its lines.
 #[derive(Debug, Default)]
 struct Replayed {
     entries: BTreeMap<Key, Entry>,
@@ -146,12 +146,12 @@ impl Journal {
         }
     }
 
-    /// Whether lines could not be read when it was opened, so that what it remembers may be too old.
+    /// Returns whether lines could not be read when it was opened, so that its content may be outdated.
     pub fn was_damaged(&self) -> bool {
         self.damaged
     }
 
-    /// Whether claims of containers that run may be missing.
+    /// Returns whether claims of running containers may be missing.
     pub fn lost_something(&self) -> bool {
         self.damaged || self.new
     }

@@ -28,14 +28,14 @@ pub type InUse = BTreeMap<String, BTreeSet<String>>;
 /// IDs that containers of two pods have at once, by resource and ID, and which pods those are.
 pub type DuplicateAllocations = BTreeMap<(String, String), String>;
 
-/// What containers use, at one moment.
+/// A snapshot of the devices that containers use.
 #[derive(Debug, Clone, Default)]
 pub struct UsageSnapshot {
     /// When and how it was taken; none before the first.
     pub info: Option<SnapshotInfo>,
-    /// What PodResources lists.
+    /// The content of PodResources.
     pub in_use: Arc<InUse>,
-    /// What the kubelet's checkpoint holds, if it can be read.
+    /// The content of the kubelet's checkpoint, if it can be read.
     pub checkpoint: Option<Arc<InUse>>,
     /// Of what is in use, what should not be possible.
     pub duplicates: Arc<DuplicateAllocations>,
@@ -141,12 +141,12 @@ impl Drop for PodResourcesPoller {
     }
 }
 
-/// How to poll.
+/// The settings of the poller.
 #[derive(Debug, Clone)]
 pub struct Polling {
     /// Pause between polls.
     pub interval: Duration,
-    /// How long after a restart, of the kubelet or of this agent, absence means nothing (rule 19).
+    /// The time after a restart, of the kubelet or of this agent, in which absence is ignored (rule 19).
     pub settle: Duration,
     /// The pod that this agent runs in, if it does: lists without it are not complete.
     pub own_pod: Option<Key>,
@@ -165,7 +165,7 @@ struct Poller {
     restarted: Option<Instant>,
 }
 
-/// Why a poll does not count.
+/// The reason why a poll does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missed {
     /// An Allocate was answered meanwhile.

@@ -1,5 +1,5 @@
-//! What the agent still has to do before it is ready, and what a person should know besides: for `/readyz`, for metrics, and
-//! in local mode for `akri get`.
+//! The readiness of the agent: what is missing, and what users should know besides, for `/readyz`, for metrics, and in
+//! local mode for `akri get`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ struct OwnState {
     starting: BTreeSet<Key>,
 }
 
-/// What the progress is read from.
+/// The sources of the progress.
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// The manifests.

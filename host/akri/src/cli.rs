@@ -74,7 +74,7 @@ The DiscoveryHandler and the component then go into the directory that the agent
     Get(GetArgs),
     /// Prepare the change from upstream Akri.
     Upgrade {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         command: UpgradeCommand,
     },
@@ -129,7 +129,7 @@ pub(crate) struct AgentArgs {
     /// read /etc/cdi and /var/run/cdi.
     #[arg(long, value_name = "DIR", env = "AKRI_CDI_DIR")]
     pub(crate) cdi_dir: Option<PathBuf>,
-    /// Where to use CDI names: the kubelet can pass them to the container runtime instead of device nodes and mounts
+    /// The place of CDI names: the kubelet can pass them to the container runtime instead of device nodes and mounts
     /// (Kubernetes 1.29 and later, with CDI enabled in the runtime).
     #[arg(long, value_enum, default_value = "none", env = "AKRI_CDI", requires = "cdi_dir")]
     pub(crate) cdi: CdiFor,
@@ -157,7 +157,7 @@ pub(crate) struct AgentArgs {
     pub(crate) show: bool,
 }
 
-/// Where CDI names are used.
+/// The place of CDI names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CdiFor {
     /// Nowhere: the files are for container engines that are called directly.
@@ -194,7 +194,7 @@ pub(crate) struct RemoteArgs {
 /// Location of the node's devices.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostArgs {
-    /// Where sysfs is mounted.
+    /// The mount point of sysfs.
     #[arg(long, value_name = "DIR", env = "AKRI_SYSFS", default_value = "/sys")]
     pub(crate) sysfs: PathBuf,
     /// udev's database.

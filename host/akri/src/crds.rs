@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::agent::client;
 use crate::output::{print_text, whole};
 
-/// Who applies them.
+/// The field manager that applies them.
 const MANAGER: &str = "akri-crds";
 
 /// Flags of `akri crds`.

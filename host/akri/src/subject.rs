@@ -28,7 +28,7 @@ pub(crate) struct Failure {
     pub(crate) reason: &'static str,
     /// A message, possibly of several lines.
     pub(crate) message: String,
-    /// Whether the next round fails likewise unless something is changed.
+    /// Set if the next round fails likewise unless something is changed.
     pub(crate) is_lasting: bool,
 }
 

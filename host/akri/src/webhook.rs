@@ -34,14 +34,14 @@ pub(crate) struct WebhookArgs {
     /// The Service that leads here: the certificate in --tls-secret is made for its names.
     #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_SERVICE", value_parser = namespaced_name)]
     service: Option<Key>,
-    /// How long a certificate in --tls-secret is good for; it is renewed when a third of that is left.
+    /// The lifetime of a certificate in --tls-secret; it is renewed when a third of that is left.
     #[arg(long, value_name = "DURATION", env = "AKRI_CERTIFICATE_LIFETIME", default_value = "2160h", value_parser = lifetime)]
     certificate_lifetime: Duration,
     /// Keep the ValidatingWebhookConfiguration of this name up to date: the certificates it trusts, and --failure-policy.
     #[arg(long, value_name = "NAME", env = "AKRI_WEBHOOK_CONFIGURATION")]
     registration: Option<String>,
-    /// What the API server does when the webhook does not answer, set in --registration once the webhook serves: until then
-    /// an installation would stop itself.
+    /// The API server's policy while the webhook does not respond, set in --registration once the webhook serves: until
+    /// then an installation would block itself.
     #[arg(long, value_enum, env = "AKRI_FAILURE_POLICY", default_value = "fail")]
     failure_policy: FailurePolicy,
     /// Directory of component handlers (*.wasm), which are asked about the details of Configurations.
@@ -59,14 +59,14 @@ pub(crate) struct WebhookArgs {
     no_dry_run: bool,
 }
 
-/// What happens to requests that the webhook does not answer.
+/// The policy for requests that the webhook does not respond to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FailurePolicy {
     /// They are refused.
     Fail,
     /// They are accepted unchecked.
     Ignore,
-    /// What the ValidatingWebhookConfiguration says is left alone.
+    /// Leaves the policy of the ValidatingWebhookConfiguration unchanged.
     Keep,
 }
 

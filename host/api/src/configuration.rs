@@ -131,7 +131,7 @@ pub struct KeyRef {
     /// The object's namespace. Default `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Whether it may be missing.
+    /// Set if it may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
 }
@@ -173,7 +173,8 @@ pub struct ConfigurationStatus {
     /// Number of Instances.
     #[serde(default)]
     pub instances: i64,
-    /// What is wrong on single nodes. Each node writes its own, only while something is, and at most 20 do (rule 34).
+    /// Problems on single nodes. Each node writes its own entry, only while it has a problem, and at most 20 do (rule
+    /// 34).
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,

@@ -22,8 +22,8 @@ use crate::{grants, limits};
 /// Says which device an Instance stands for, beyond the short hash in its name.
 pub const IDENTITY_ANNOTATION: &str = "akri.sh/identity";
 
-/// What the agent needs of a Configuration. Fields are taken as far as they make sense: an object that
-/// [`crate::validate::configuration`] finds fault with must not get here, but it must not do harm either.
+/// Converts a Configuration to the agent's type. Invalid objects should not get here
+/// ([`crate::validate::configuration`]); invalid fields of one are ignored.
 pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
     let spec = &object.spec;
     let properties = spec.discovery_handler.discovery_properties.as_deref().unwrap_or_default();
@@ -69,14 +69,14 @@ fn key_ref(reference: &configuration::KeyRef) -> KeyRef {
     }
 }
 
-/// What a DiscoveryHandler object says beyond its component.
+/// The rules of a DiscoveryHandler object, beside its component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerRules {
     /// Overrides what the component says of its devices.
     pub shared: Option<bool>,
     /// Overrides the component's own pause between rounds.
     pub interval: Option<Duration>,
-    /// What the component may reach.
+    /// The grants of the component.
     pub grants: grant::Grants,
     /// Limits on the component's resources.
     pub limits: grant::Limits,

@@ -35,7 +35,7 @@ pub struct Secret {
     pub data: BTreeMap<String, property::Secret>,
 }
 
-/// What the ConfigMaps and Secrets among manifests hold. Of two objects with one name the last one counts.
+/// Returns the content of the ConfigMaps and Secrets among manifests. Of two objects with one name the last one counts.
 pub fn values<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Values {
     let mut values = Values::default();
     for manifest in manifests {
@@ -106,7 +106,7 @@ fn explain(error: FieldError) -> FieldError {
     if is_base64 { FieldError::new(error.path, "is not base64; plain text goes below data") } else { error }
 }
 
-/// What is wrong with a Secret, in words that do not quote it.
+/// Replaces the message about a Secret by one that does not quote it.
 fn without_content(error: FieldError) -> FieldError {
     if error.message.starts_with("unknown field") {
         return error;

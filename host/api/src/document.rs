@@ -13,13 +13,13 @@ pub const MAX_DETAILS: usize = 256 << 10;
 /// Bytes of a key.
 const MAX_KEY: usize = 1 << 10;
 
-/// Why a text is not YAML.
+/// The reason why a text is not YAML.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SyntaxError {
     /// Line of the error, from 1, if it is known.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
 }
 
@@ -136,7 +136,7 @@ fn line(location: &Location) -> u32 {
     u32::try_from(location.line()).unwrap_or(u32::MAX)
 }
 
-/// What is wrong, in words of whoever wrote the text, and without the line, which is told apart.
+/// Returns the problem in terms of the text's author, without the line, which is shown separately.
 fn message(error: &serde_saphyr::Error) -> String {
     match error {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {

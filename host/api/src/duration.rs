@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Why a quantity was not understood.
+/// The reason why a quantity is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Not a duration, or a negative one.

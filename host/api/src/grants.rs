@@ -1,4 +1,4 @@
-//! What a DiscoveryHandler may reach, as administrators write it, and the same in the model.
+//! Grants of a DiscoveryHandler, as administrators write them, and their conversion to the model.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::condition::null_is_empty;
 use crate::validate::FieldError;
 
-/// What a handler may reach.
+/// The grants of a handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Grants {
@@ -40,15 +40,15 @@ pub struct Grants {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub multicast: Vec<MulticastGrant>,
-    /// Where TCP connections may go.
+    /// Permitted destinations of TCP connections.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub tcp: Vec<NetworkGrant>,
-    /// Where UDP datagrams may go and come from.
+    /// Permitted peers of UDP datagrams.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub udp: Vec<NetworkGrant>,
-    /// Where HTTP and HTTPS requests may go.
+    /// Permitted destinations of HTTP and HTTPS requests.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub http: Vec<HttpGrant>,
@@ -97,7 +97,7 @@ pub enum Ports {
     Range(String),
 }
 
-/// Where HTTP and HTTPS requests may go.
+/// A permitted destination of HTTP and HTTPS requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpGrant {
@@ -105,12 +105,12 @@ pub struct HttpGrant {
     pub networks: Vec<String>,
     /// Ports, such as `80` and `"8000-8999"`.
     pub ports: Vec<Ports>,
-    /// How an HTTPS server proves that it is itself. Default: by a certificate of an authority that the node trusts.
+    /// The proof of an HTTPS server's identity. Default: a certificate of an authority that the node trusts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsGrant>,
 }
 
-/// How an HTTPS server proves that it is itself: exactly one of these.
+/// The proof of an HTTPS server's identity: exactly one of these.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsGrant {
@@ -184,7 +184,8 @@ fn path(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
     None
 }
 
-/// Whether the policy finds anything covered by it: only plain absolute paths are handed out, and of globs only `*` is known.
+/// Returns whether the policy can find anything covered by the text: only plain absolute paths are handed out, and of
+/// globs only `*` is known.
 fn is_grantable(text: &str) -> bool {
     let plain =
         |part: &str| !matches!(part, "" | "." | "..") && !part.contains("**") && !part.contains(['?', '[', '\0']);
@@ -214,7 +215,8 @@ fn name(text: &str, at: &str, errors: &mut Vec<FieldError>) -> Option<String> {
     None
 }
 
-/// Whether some DNS name may match: its own characters, and those of globs. A colon is only in classes: `[[:digit:]]`.
+/// Returns whether a DNS name can match: its own characters, and those of globs. A colon is only in classes:
+/// `[[:digit:]]`.
 fn is_name_glob(text: &str) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || "-_.*?[]!^|\\".contains(c);
     !text.is_empty() && text.replace("[:", "[").replace(":]", "]").chars().all(known)

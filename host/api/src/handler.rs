@@ -32,7 +32,7 @@ use crate::limits::Limits;
 pub struct DiscoveryHandlerSpec {
     /// The location of the component.
     pub component: ComponentRef,
-    /// Whether devices are visible to several nodes; overrides the component's own value.
+    /// True if devices are visible to several nodes; overrides the component's own value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
     /// Interval of rounds, such as `30s`; overrides the component's own value.
@@ -93,7 +93,7 @@ pub struct DiscoveryHandlerStatus {
     /// Number of devices last reported, for all Configurations.
     #[serde(default)]
     pub devices: i64,
-    /// What is wrong with it on single nodes. Each node writes its own, only while something is, and at most 20 do.
+    /// Problems on single nodes. Each node writes its own entry, only while it has a problem, and at most 20 do.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,

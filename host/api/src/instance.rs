@@ -45,7 +45,7 @@ pub struct InstanceSpec {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub broker_properties: BTreeMap<String, String>,
-    /// Whether the device is visible to several nodes.
+    /// True if the device is visible to several nodes.
     #[serde(default)]
     pub shared: bool,
     /// The nodes that see the device.
@@ -74,7 +74,7 @@ pub struct BrokerCounts {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// What is wrong with the device as single nodes see it. Each node writes its own, and only while something is.
+    /// Problems with the device on single nodes. Each node writes its own entry, only while it has a problem.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub nodes: BTreeMap<String, NodeProblem>,

@@ -1,4 +1,4 @@
-//! How much a DiscoveryHandler may use, as administrators write it, and the same in the model.
+//! Limits of a DiscoveryHandler, as administrators write them, and their conversion to the model.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::duration::{parse_duration, parse_memory};
 use crate::validate::FieldError;
 
-/// How much a handler may use.
+/// The limits of a handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
@@ -41,7 +41,8 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub notes: Option<i64>,
-    /// What the handler may remember between rounds of a Configuration, such as `1Mi`; default `256Ki`, at most `16Mi`.
+    /// The size of the handler's cache between rounds of a Configuration, such as `1Mi`; default `256Ki`, at most
+    /// `16Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub cache: Option<String>,

@@ -75,7 +75,7 @@ pub struct ManifestError {
     pub field: String,
     /// The ConfigMap or Secret that can't be used for it.
     pub object: Option<(Kind, Key)>,
-    /// What is wrong and what would be right.
+    /// The problem and the correction.
     pub message: String,
 }
 
@@ -122,7 +122,8 @@ pub fn parse(file: &Path, text: &str) -> (Vec<Manifest>, Vec<ManifestError>) {
     (manifests, errors)
 }
 
-/// What the YAML library says may quote the text, and so it is not repeated of a file that may hold a Secret.
+/// Converts a YAML syntax error. The library's message may quote the text, so it is left out for a file that may hold a
+/// Secret.
 fn syntax_error(file: &Path, text: &str, error: SyntaxError) -> ManifestError {
     let hidden = "is not YAML; what is wrong is not shown, since the file mentions a Secret";
     let message = if text.contains("Secret") { hidden.to_owned() } else { error.message };

@@ -1,4 +1,4 @@
-//! What has to be true of an object beyond its schema. The agent, the webhook and the command line all ask here.
+//! Validation of objects beyond their schema. The agent, the webhook and the command line all use it.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ const MAX_BROKER: usize = 256 << 10;
 pub struct FieldError {
     /// JSON pointer into the object, such as `/spec/capacity`.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The problem and the correction.
     pub message: String,
 }
 

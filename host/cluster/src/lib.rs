@@ -9,10 +9,12 @@ use std::sync::Arc;
 use akri_api::{DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
 use akri_model::broker_info::Files;
 use akri_model::configuration::Configuration;
+use akri_model::configuration_status::ConfigurationStatus;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
+use akri_model::summary::Verdict;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
@@ -87,7 +89,7 @@ pub enum CreateOutcome {
     Taken(Instance),
 }
 
-/// What a node has to say about a Configuration.
+/// The status of a Configuration on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigurationReport {
     /// The Configuration.
@@ -96,17 +98,8 @@ pub struct ConfigurationReport {
     pub uid: String,
     /// The observed generation.
     pub generation: i64,
-    /// Number of its Instances on this node.
-    pub instances: usize,
-    /// The conditions.
-    pub conditions: Vec<ReportedCondition>,
-}
-
-impl ConfigurationReport {
-    /// Returns whether a condition is reported and holds.
-    pub fn holds(&self, kind: &str) -> bool {
-        self.conditions.iter().any(|condition| condition.kind == kind && condition.holds == Some(true))
-    }
+    /// The status.
+    pub status: ConfigurationStatus,
 }
 
 /// A node's report about a discovery handler.
@@ -129,20 +122,7 @@ pub struct HandlerReport {
     /// Number of devices last reported, for all Configurations.
     pub devices: usize,
     /// `Ready` and `Accepted`.
-    pub conditions: Vec<ReportedCondition>,
-}
-
-/// One condition of a report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReportedCondition {
-    /// Its type, such as `Ready`.
-    pub kind: &'static str,
-    /// Whether it holds; `None` if unknown.
-    pub holds: Option<bool>,
-    /// A CamelCase word.
-    pub reason: String,
-    /// A sentence, at most 1 KiB.
-    pub message: String,
+    pub conditions: Vec<Verdict>,
 }
 
 /// An event of an object, shown to users in addition to its status.

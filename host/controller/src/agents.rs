@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-/// How long an agent counts as running after it has renewed its Lease.
+/// The time that an agent counts as running after it has renewed its Lease.
 const GOOD_FOR: Duration = Duration::from_secs(180);
 
 /// The agents' Leases.
@@ -43,7 +43,7 @@ impl Agents {
         leases.iter().for_each(|lease| self.put(lease, now));
     }
 
-    /// How long at least one agent will still count as running; nothing if none does.
+    /// Returns the time that at least one agent will still count as running; `None` if none does.
     pub(crate) fn good_for(&self, now: Instant) -> Option<Duration> {
         let last = self.leases.values().map(|(_, until)| *until).max()?;
         last.checked_duration_since(now).filter(|left| !left.is_zero())

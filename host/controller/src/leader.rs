@@ -15,10 +15,10 @@ use tracing::{info, warn};
 /// The Lease.
 const NAME: &str = "akri-controller";
 
-/// How long a leader that says nothing keeps the Lease.
+/// The time after which another replica may take the Lease from a leader that does not renew it.
 const DURATION: Duration = Duration::from_secs(15);
 
-/// How long a leader that can't renew the Lease goes on.
+/// The time that a leader continues without renewing the Lease.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pause between tries.

@@ -56,13 +56,13 @@ use watch::{Source, follow};
 /// Objects that are reconciled at a time.
 const WORKERS: usize = 16;
 
-/// How long one reconcile may take.
+/// Longest duration of one reconcile.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The label of agents' Leases.
 const AGENT_LEASES: &str = "akri.sh/lease=agent";
 
-/// What the controller is told to do.
+/// The settings of the controller.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The only namespace whose Configurations it serves; all without one.
@@ -71,7 +71,7 @@ pub struct Settings {
     pub lease_namespace: String,
     /// The name under which it takes part in leader election; different for each process.
     pub identity: String,
-    /// Where health and metrics are served, if anywhere.
+    /// The address that serves health and metrics, if any does.
     pub listen: Option<SocketAddr>,
 }
 

@@ -19,8 +19,8 @@ use crate::requests::{RequestError, Requests};
 use crate::views::{InstanceView, NOT_A_NODE};
 use crate::world::World;
 
-/// How long an Instance may be without nodes: it is created like that, and its agent joins it next. One whose agent died in
-/// between would stay for ever.
+/// The time that an Instance may be without nodes: it is created like that, and its agent joins it next. One whose
+/// agent died in between would stay for ever.
 const JOINING: Duration = Duration::from_mins(5);
 
 /// Asks for Nodes.
@@ -81,7 +81,7 @@ pub(crate) async fn delete_abandoned(requests: &Requests, key: &Key) -> Result<(
     Ok(())
 }
 
-/// How long until an Instance without nodes is deleted; nothing if it is not abandoned.
+/// Returns the time until an Instance without nodes is deleted; `None` if it is not abandoned.
 pub(crate) fn abandoned_for(instance: &InstanceView) -> Option<Duration> {
     let age = Duration::from_secs(u64::try_from(Timestamp::now().as_second() - instance.created).unwrap_or_default());
     instance.is_abandoned().then(|| JOINING.saturating_sub(age))

@@ -10,7 +10,7 @@ use kube::{Client, Error, Resource};
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// How long the API server may take for one request.
+/// Longest duration of one request to the API server.
 const REQUEST: Duration = Duration::from_secs(10);
 
 /// The field manager of all that the controller writes.
@@ -36,7 +36,7 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// What people should know of it: nothing if it is only a matter of time.
+    /// Returns the reason to show to users; `None` if the request only has to be retried.
     pub(crate) fn reason(&self) -> Option<Reason> {
         match self {
             Self::Refused { message, .. } => Some(Reason { word: "Refused".to_owned(), message: message.clone() }),
@@ -51,7 +51,7 @@ pub(crate) struct Requests {
     client: Client,
 }
 
-/// What came of creating an object.
+/// The result of creating an object.
 pub(crate) enum Created {
     /// It was created.
     New,

@@ -53,11 +53,11 @@ pub(crate) async fn write_handler(
     requests.apply_status::<DiscoveryHandler>(&view.key, &view.uid, status).await
 }
 
-/// What is said of the brokers of an Instance.
+/// The broker status of an Instance.
 pub(crate) enum BrokerStatus {
     /// This: nothing if there are none.
     Known(Counts, Option<Verdict>),
-    /// What was said before: its Configuration is invalid or not known.
+    /// The last status: the Configuration is invalid or not known.
     Unchanged,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Changed<V> {
 }
 
 impl<V: View> Changed<V> {
-    /// What the object belonged to, and does now.
+    /// Returns the former and the current owner of the object.
     pub(crate) fn owners(&self) -> BTreeSet<Work> {
         [&self.before, &self.after].into_iter().flatten().filter_map(|view| view.owner()).collect()
     }

@@ -47,7 +47,7 @@ impl UpstreamFinalizers {
         Ok(())
     }
 
-    /// Whether it is time for another removal.
+    /// Returns whether another removal is due.
     fn is_due(&self, uid: &str, now: Instant) -> bool {
         let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
         removed.retain(|_, at| now.duration_since(*at) < PAUSE);

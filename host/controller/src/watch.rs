@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-/// What has happened to the objects of a kind.
+/// A change of the objects of a kind.
 pub(crate) enum Change<V> {
     /// These are all of them.
     All(Vec<V>),

@@ -1,5 +1,5 @@
-//! What the controller knows: views of objects that watches keep up to date, and what it remembers of its own actions until
-//! the watches show them. Every change puts the keys it concerns into the queue.
+//! The controller's state: views of objects that watches keep up to date, and its own actions until the watches show
+//! them. Every change adds the affected keys to the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +18,10 @@ use crate::store::{Changed, Store};
 use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView, View};
 use crate::watch::Change;
 
-/// How long the status of a Configuration waits for more that changes it.
+/// The time that further changes are gathered before the status of a Configuration is written.
 const GATHER: Duration = Duration::from_millis(300);
 
-/// What there is.
+/// All objects.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) queue: Queue,
@@ -46,11 +46,11 @@ struct State {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Fleet {
     pub(crate) rollout: Rollout,
-    /// Why the brokers of an Instance are not all ready.
+    /// The reasons why brokers of Instances are not ready.
     pub(crate) problems: BTreeMap<String, Reason>,
 }
 
-/// What the controller did for an Instance and the watches may not show yet.
+/// The controller's actions for an Instance that the watches may not show yet.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Memory {
     /// UIDs of Pods that it deleted.
@@ -59,14 +59,14 @@ pub(crate) struct Memory {
     pub(crate) failures: BTreeMap<String, u32>,
 }
 
-/// What belongs to an Instance or a Configuration.
+/// The objects of an Instance or a Configuration.
 pub(crate) struct Owned {
     pub(crate) pods: Vec<Arc<PodView>>,
     pub(crate) jobs: Vec<Arc<JobView>>,
     pub(crate) services: Vec<Arc<ServiceView>>,
 }
 
-/// What watches say.
+/// Events of watches.
 impl World {
     pub(crate) fn take_pods(&self, change: Change<PodView>) {
         self.reconcile_owners(self.state().pods.take(change));
@@ -176,7 +176,7 @@ impl State {
         }
     }
 
-    /// How many Instances a Configuration has that its UID owns.
+    /// Counts the Instances that the UID of a Configuration owns.
     fn count_devices(&self, configuration: &Key) -> DeviceCounts {
         let uid = self.configurations.get(configuration).map(|view| view.uid.clone());
         let mut instances = self.instances.of(&Work::Configuration(configuration.clone()));
@@ -186,7 +186,7 @@ impl State {
     }
 }
 
-/// What reconciles ask.
+/// Queries of reconciles.
 impl World {
     pub(crate) fn configuration(&self, key: &Key) -> Option<Arc<ConfigurationView>> {
         self.state().configurations.get(key)

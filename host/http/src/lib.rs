@@ -38,7 +38,7 @@ const LIFETIME: Duration = Duration::from_secs(15);
 /// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is served.
+/// The content that is served.
 #[derive(Clone)]
 pub struct Pages {
     /// Returns all metrics as text.

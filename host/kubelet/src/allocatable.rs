@@ -13,10 +13,10 @@ use crate::resource::AdvertisedDevices;
 /// For how long an answer serves other resources, too: those registered together are due together.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// How long a kubelet may take to note a list.
+/// Longest time that a kubelet takes to apply a list.
 const NOTED: Duration = Duration::from_millis(500);
 
-/// What the kubelet has of a list.
+/// The part of a list that the kubelet has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
     /// All healthy devices, and no others.

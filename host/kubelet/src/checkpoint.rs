@@ -15,7 +15,7 @@ use serde::Deserialize;
 /// The largest file that is read, in bytes.
 const MAX_SIZE: u64 = 16 << 20;
 
-/// What one container was given of one resource.
+/// The devices of one resource that one container was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocated {
     /// The extended resource.
@@ -26,7 +26,7 @@ pub struct Allocated {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Why the checkpoint says nothing.
+/// The reason why the checkpoint can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The file cannot be read.
@@ -34,7 +34,7 @@ pub enum CheckpointError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
     /// It is cut off, or of a version that is not known.
@@ -42,7 +42,7 @@ pub enum CheckpointError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: serde_json::Error,
     },
 }

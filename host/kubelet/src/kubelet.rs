@@ -41,7 +41,7 @@ pub(super) struct Watcher {
     dirty: Arc<Notify>,
     /// The file notifications, and the directory they are for.
     notifications: Option<(FileId, RecommendedWatcher)>,
-    /// Whether the absence of the kubelet was logged.
+    /// Set if the absence of the kubelet was logged.
     absence_logged: bool,
 }
 

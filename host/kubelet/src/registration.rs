@@ -50,7 +50,7 @@ pub(super) struct PluginContext {
     pub(super) counts: watch::Sender<RegistrationCounts>,
     registrations: Counter,
     permits: Semaphore,
-    /// Whether a failure was logged since the last success: a failing kubelet fails for every resource at once.
+    /// Set if a failure was logged since the last success: a failing kubelet fails for every resource at once.
     failure_logged: AtomicBool,
 }
 

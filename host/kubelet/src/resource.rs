@@ -10,7 +10,7 @@ use tokio::sync::watch;
 pub struct VirtualDevice {
     /// The device ID, at most 63 characters.
     pub id: String,
-    /// Whether the kubelet may allocate it or let a pod keep it.
+    /// True if the kubelet may allocate it or let a pod keep it.
     pub healthy: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct Mount {
     pub container_path: String,
     /// Path on the node.
     pub host_path: String,
-    /// Whether the container may only read.
+    /// Set if the container may only read.
     pub read_only: bool,
 }
 

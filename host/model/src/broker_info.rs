@@ -19,11 +19,11 @@ pub const MAX_FILE: usize = 4 << 10;
 /// Longest name of a file.
 pub const MAX_NAME: usize = 63;
 
-/// What one node may write into one Instance, in bytes of JSON.
+/// Limit for one node in one Instance, in bytes of JSON.
 pub const MAX_OF_NODE: usize = 128 << 10;
 
-/// What all nodes together may write into one Instance, in bytes of JSON. API servers store objects of up to 1.5 MiB: claims
-/// have to fit beside it.
+/// Limit for all nodes together in one Instance, in bytes of JSON. API servers store objects of up to 1.5 MiB, which
+/// must also hold the claims.
 pub const MAX_OF_INSTANCE: usize = 512 << 10;
 
 /// The newest directories of a slot that are kept: containers of one pod are allocated one after the other before the first
@@ -33,7 +33,7 @@ pub const MAX_GENERATIONS: usize = 16;
 /// Refused files that are named in a message.
 const NAMED: usize = 3;
 
-/// Where containers have their directories.
+/// The path of the directory in containers.
 const IN_CONTAINER: &str = "/run/akri/broker-info";
 
 /// The variable with the directory's path in the container.
@@ -121,9 +121,9 @@ pub enum FileRefusal {
 /// The files of a directory that may be published, and those that may not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// What may be published.
+    /// The files to publish.
     pub files: Files,
-    /// What may not, by name, up to a bound.
+    /// The refused files by name, up to a bound.
     pub refused: BTreeMap<String, FileRefusal>,
 }
 

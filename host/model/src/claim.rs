@@ -1,4 +1,4 @@
-//! What a node remembers of a device and its claims: the record that survives `kill -9` (rule 28).
+//! The journal's record of a device and its claims, which survives `kill -9` (rule 28).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,13 +26,13 @@ pub struct Entry {
     pub configuration: String,
     /// Its Configuration's UID.
     pub configuration_uid: String,
-    /// Whether many nodes see it.
+    /// True if several nodes see it.
     pub shared: bool,
     /// The number of slots.
     pub capacity: u32,
     /// As last seen by this node: what a claim hands out (rule 17).
     pub device: Device,
-    /// Whether the last round that could tell saw it.
+    /// The state of the device in the last conclusive round.
     pub online: Online,
     /// Its device must not be handed out now: the last round withheld it, or nothing is known of it since the journal was
     /// lost. Containers that use it keep it.
@@ -49,19 +49,19 @@ pub type Claims = BTreeMap<u32, JournaledClaim>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", from = "StoredClaim")]
 pub struct JournaledClaim {
-    /// How the slot is used.
+    /// The usage of the slot.
     pub usage: Usage,
-    /// What the container got. It keeps that for as long as it runs (rule 18).
+    /// The edits that the container got. It keeps them for as long as it runs (rule 18).
     pub edits: ContainerEdits,
     /// See [`Claim::generation`].
     pub generation: u64,
-    /// Whether a container was observed to use it (rule 47).
+    /// Set if a container was observed to use it (rule 47).
     pub seen: bool,
-    /// How far it has come.
+    /// Its state.
     pub state: ClaimState,
 }
 
-/// How far a claim in the journal has come.
+/// The state of a claim in the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ClaimState {

@@ -29,9 +29,9 @@ pub struct Configuration {
     pub broker_properties: BTreeMap<String, String>,
     /// Which resources are advertised.
     pub resources: Resources,
-    /// How long a missing device keeps its Instance; `None` is the default for its kind, [`Configuration::grace`].
+    /// The time that a missing device keeps its Instance; `None` is the default for its kind, [`Configuration::grace`].
     pub offline_grace: Option<Duration>,
-    /// Whether containers get a directory for what they report of their device (rule 39).
+    /// Set if containers get a directory for reports about their device (rule 39).
     pub broker_info: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct Place {
     pub slot: u32,
 }
 
-/// What a virtual device of an Allocate stands for.
+/// A virtual device of an Allocate, with its slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// The virtual device.
@@ -44,7 +44,7 @@ pub struct Assignment {
     pub moved_from: Option<Place>,
 }
 
-/// Why an Allocate is denied.
+/// The reason for a denied Allocate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// Not a number, nor held.
@@ -55,7 +55,7 @@ pub enum Denied {
     TooFew {
         /// Virtual devices in the request.
         wanted: usize,
-        /// How many of them could be given.
+        /// The number of them that could be assigned.
         possible: usize,
     },
 }
@@ -95,7 +95,7 @@ impl<'a> Pool<'a> {
         ids
     }
 
-    /// What a held virtual device stands for.
+    /// Returns the Instance and slot of a held virtual device.
     pub fn place(&self, vdev: &str) -> Option<&Place> {
         self.held.get(vdev)
     }

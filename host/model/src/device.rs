@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 pub struct Device {
     /// Stable and unique among the devices of one handler.
     pub id: String,
-    /// Where the device was learnt; "" if its handler has one source, and for every remote handler.
+    /// The origin of the device; "" if its handler has only one, and for every remote handler.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub origin: String,
-    /// What a broker gets as environment variables.
+    /// The environment variables of brokers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: BTreeMap<String, String>,
-    /// What is mounted into a container that uses the device.
+    /// The mounts of a container that uses the device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// The device nodes a container that uses the device gets.
@@ -42,7 +42,7 @@ pub struct Mount {
     pub container_path: String,
     /// Absolute path on the node.
     pub host_path: String,
-    /// Whether the container may only read.
+    /// Set if the container may only read.
     pub read_only: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct DeviceSpec {
     pub permissions: String,
 }
 
-/// What one round of discovery found: the whole truth, but for the origins it says it did not reach.
+/// The result of one round of discovery: all devices, except those of origins that were not reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSet {
     /// Every device seen, in the handler's order, ids unique.
@@ -68,13 +68,13 @@ pub struct DeviceSet {
     /// Ids of devices that were seen but can't be used, such as one that names a path it was not granted: not published,
     /// and if they were before, they stay as they are (rule 35).
     pub withheld: BTreeSet<String>,
-    /// What it means for a known device not to be listed.
+    /// The meaning of a known device not being listed.
     pub absence: AbsenceMeaning,
     /// Warnings, in order, bounded by the producer.
     pub notes: Vec<Note>,
     /// Warnings beyond that bound.
     pub notes_dropped: u64,
-    /// How many times a secret was revealed to the handler, for metrics.
+    /// The number of times that secrets were revealed to the handler, for metrics.
     pub secrets_revealed: u64,
 }
 
@@ -85,7 +85,7 @@ impl DeviceSet {
     }
 }
 
-/// What it says about a known device that a set does not list it.
+/// The meaning of a known device not being in a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AbsenceMeaning {
     /// It is missing.

@@ -1,4 +1,4 @@
-//! What a discovery handler says about itself, and how a round can fail.
+//! Descriptions of discovery handlers, and errors of rounds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use crate::datagram::DatagramFilter;
 use crate::resolve::Unresolved;
 
-/// Who a component handler is (`handler.describe`).
+/// The description of a component handler (`handler.describe`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The name Configurations use.
     pub name: String,
     /// The handler's own version, for people.
     pub version: String,
-    /// Whether many nodes see the same device.
+    /// True if several nodes see the same device.
     pub shared: bool,
     /// The handler's default pause between rounds, if it has one.
     pub interval: Option<Duration>,
 }
 
-/// What starts a round besides the end of the interval (`handler.validate`).
+/// A trigger of a round besides the end of the interval (`handler.validate`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trigger {
     /// A kernel uevent of this subsystem.
@@ -66,9 +66,12 @@ pub struct Problem {
     pub message: String,
 }
 
-/// Why a round gave nothing. None of these ever takes a device away (invariant 8).
+/// The reason for a round without a result. None of these removes a device (invariant 8).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RoundError {
+    /// There is no handler of the requested name; the message lists the available ones.
+    #[error("{0}")]
+    NoHandler(String),
     /// The user has to change the details; a round is not tried again until then.
     #[error("invalid discoveryDetails: {}", join(.0))]
     InvalidDetails(Vec<Problem>),
@@ -99,7 +102,7 @@ pub enum RoundError {
     Quarantined {
         /// Rounds in a row that it failed.
         faults: u32,
-        /// How the last one ended.
+        /// The error of the last one.
         last: Box<RoundError>,
         /// When there is another one.
         pause: Duration,
@@ -110,6 +113,7 @@ impl RoundError {
     /// A CamelCase word for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
+            Self::NoHandler(_) => "NoHandler",
             Self::InvalidDetails(_) => "InvalidDetails",
             Self::PropertiesUnresolved(_) => "PropertiesUnresolved",
             Self::NotGranted(_) => "NotGranted",

@@ -1,4 +1,4 @@
-//! What a handler may reach and how much of everything it may use. Empty means nothing.
+//! Grants and limits of a handler. Empty grants allow nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

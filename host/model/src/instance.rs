@@ -1,4 +1,4 @@
-//! What the agent publishes of a device.
+//! The published form of a device.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ pub struct Instance {
     pub cdi_name: String,
     /// Slots.
     pub capacity: u32,
-    /// What brokers see.
+    /// The properties that brokers see.
     pub properties: BTreeMap<String, String>,
-    /// Whether many nodes see the device.
+    /// True if several nodes see the device.
     pub shared: bool,
     /// The nodes that see it.
     pub nodes: Vec<String>,
@@ -42,13 +42,13 @@ pub struct Instance {
 pub struct Version(pub String);
 
 impl Version {
-    /// Whether another version came after this one; false if either is not a number.
+    /// Returns whether another version is newer; false if either is not a number.
     pub fn is_older_than(&self, other: &Self) -> bool {
         matches!((self.0.parse::<u64>(), other.0.parse::<u64>()), (Ok(own), Ok(other)) if own < other)
     }
 }
 
-/// Whether a device answers.
+/// The availability of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Online {

@@ -10,6 +10,7 @@ pub mod budget;
 pub mod claim;
 pub mod configuration;
 pub mod configuration_level;
+pub mod configuration_status;
 pub mod datagram;
 pub mod device;
 pub mod device_path;

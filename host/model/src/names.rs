@@ -1,4 +1,4 @@
-//! What things are called. This is the only place that formats or splits a name.
+//! The names of objects. This is the only module that formats or splits a name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,8 +45,8 @@ impl fmt::Display for Key {
     }
 }
 
-/// What an Instance's name and identity are hashed from: the device id, and the node's name too unless the device is
-/// shared by nodes. Plain concatenation without a separator, as upstream Akri does it.
+/// The input of the hash of an Instance's name and identity: the device id, followed by the node's name unless the
+/// device is shared. There is no separator, as in upstream Akri.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HashInput(String);
 
@@ -71,8 +71,8 @@ impl HashInput {
     }
 }
 
-/// How many hex digits an Instance's name ends in: the longer ones are for devices whose short hash another device
-/// already has (rule 22).
+/// The number of hex digits at the end of an Instance's name: the longer ones are for devices whose short hash another
+/// device has (rule 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HashLength {
     /// 3 bytes, 6 digits: what upstream Akri uses.
@@ -170,7 +170,7 @@ pub fn node_hash(node: &str) -> String {
     hex::<Blake2b<U6>>(node)
 }
 
-/// What `deviceUsage` says about a slot.
+/// The usage of a slot, as in `deviceUsage`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Usage {
@@ -215,7 +215,7 @@ impl Usage {
         }
     }
 
-    /// Whether the slot is free.
+    /// Returns whether the slot is free.
     pub fn is_free(&self) -> bool {
         *self == Self::Free
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::names::{Key, node_hash};
+use crate::summary::NodeProblem;
 
 /// Nodes that may report problems with one object.
 pub const MAX_NODES: usize = 20;
@@ -13,15 +14,6 @@ pub const MAX_SAME: usize = 3;
 
 /// Nodes report a problem over this time, so that most of them see the reports of others before it is their turn.
 const SPREAD: Duration = Duration::from_secs(3);
-
-/// A problem as a node reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// A CamelCase word.
-    pub reason: String,
-    /// A sentence.
-    pub message: String,
-}
 
 /// The next step of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +28,8 @@ pub enum Step {
     Add,
 }
 
-/// Returns the next step of a node. `shown` has the entries of all nodes.
-pub fn step(shown: &BTreeMap<String, Report>, node: &str, wanted: Option<&Report>) -> Step {
+/// Returns the next step of a node. `shown` has the entries of all nodes, without their times.
+pub fn step(shown: &BTreeMap<String, NodeProblem>, node: &str, wanted: Option<&NodeProblem>) -> Step {
     let own = shown.get(node);
     let Some(wanted) = wanted else {
         return if own.is_some() { Step::Remove } else { Step::Rest };
@@ -61,11 +53,11 @@ pub fn turn(node: &str, object: &Key) -> Duration {
 mod tests {
     use super::*;
 
-    fn report(reason: &str, message: &str) -> Report {
-        Report { reason: reason.to_owned(), message: message.to_owned() }
+    fn report(reason: &str, message: &str) -> NodeProblem {
+        NodeProblem::new(reason, message)
     }
 
-    fn shown(reasons: &[(&str, usize)]) -> BTreeMap<String, Report> {
+    fn shown(reasons: &[(&str, usize)]) -> BTreeMap<String, NodeProblem> {
         let entries = |(reason, count): &(&str, usize)| {
             let reason = (*reason).to_owned();
             (0..*count).map(move |number| (format!("{reason}-{number}"), report(&reason, "m"))).collect::<Vec<_>>()

@@ -11,7 +11,7 @@ use crate::names::{HashInput, Identity};
 pub struct Known<'a> {
     /// The device as last seen.
     pub device: &'a Device,
-    /// Whether the last conclusive round saw it.
+    /// The state of the device in the last conclusive round.
     pub online: Online,
 }
 

@@ -34,7 +34,7 @@ pub struct KeyRef {
     pub object: Key,
     /// The key in its data.
     pub key: String,
-    /// Whether it may be missing.
+    /// Set if it may be missing.
     pub optional: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Whether an agent does all of its work, and what is missing otherwise.
+//! The readiness of an agent, with the reasons why it is not ready.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use crate::names::Key;
 /// Objects named in one sentence.
 const NAMED: usize = 5;
 
-/// What an agent has done since its start.
+/// The progress of an agent since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentProgress {
-    /// Whether all Configurations and DiscoveryHandlers have been read once.
+    /// Set once all Configurations and DiscoveryHandlers have been read.
     pub listed: bool,
-    /// What is wrong with manifests.
+    /// The problems of manifests.
     pub manifests: Vec<String>,
     /// DiscoveryHandlers that are neither loaded nor refused; none before they were looked at.
     pub loading: Option<BTreeSet<String>>,
@@ -22,7 +22,7 @@ pub struct AgentProgress {
     pub wanted: usize,
     /// Resources that are.
     pub registered: usize,
-    /// Why the journal can't be written.
+    /// The reason why the journal can't be written, if it can't.
     pub journal: Option<String>,
 }
 

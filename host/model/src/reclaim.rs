@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-/// How long a claim that was never observed in use is kept if the kubelet's checkpoint cannot be read: PodResources leaves
-/// out ordinary init containers.
+/// The time that a claim is kept which was never observed in use, if the kubelet's checkpoint cannot be read:
+/// PodResources leaves out ordinary init containers.
 pub const UNSEEN: Duration = Duration::from_secs(300);
 
 /// Consecutive snapshots that must lack a claim before it ends.
 const ABSENT: u8 = 2;
 
-/// What the snapshots so far say about one claim.
+/// The observations of one claim in the snapshots so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimObservation {
     /// The kubelet epoch that `since` and `absent` are about.
@@ -30,11 +30,11 @@ pub struct SnapshotInfo {
     pub epoch: u64,
     /// When the snapshot was taken.
     pub at: Duration,
-    /// Whether absence means anything yet: right after a restart the kubelet knows few of its pods.
+    /// False shortly after a restart, when the kubelet knows few of its pods: absence is ignored.
     pub settled: bool,
 }
 
-/// Where a snapshot shows the device plugin ID of a claim.
+/// The part of a snapshot that shows the device plugin ID of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// PodResources lists it: an app container uses it.
@@ -59,7 +59,7 @@ impl Evidence {
     }
 }
 
-/// What a snapshot means for a claim.
+/// The effect of a snapshot on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// It stays.

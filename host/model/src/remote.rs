@@ -62,7 +62,7 @@ pub enum EndpointState {
 /// The state of an endpoint. Times count from a fixed origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointRecord {
-    /// Whether its devices are shared; `None` if the endpoint was found by its socket and has not registered.
+    /// The value of `shared`; `None` if the endpoint was found by its socket and has not registered.
     pub shared: Option<bool>,
     /// Number of registrations; an increase causes an immediate retry.
     pub registrations: u64,

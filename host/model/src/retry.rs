@@ -105,7 +105,8 @@ impl Retry {
 fn is_components_fault(error: &RoundError) -> bool {
     match error {
         RoundError::Trapped(_) | RoundError::DeadlineExceeded(_) | RoundError::LimitExceeded(_) => true,
-        RoundError::InvalidDetails(_)
+        RoundError::NoHandler(_)
+        | RoundError::InvalidDetails(_)
         | RoundError::PropertiesUnresolved(_)
         | RoundError::Quarantined { .. }
         | RoundError::NotGranted(_)

@@ -29,7 +29,7 @@ const HIDDEN: &str = "(withheld: it contains a secret)";
 #[derive(Debug, Clone, Default)]
 pub struct SecretScanner {
     secrets: BTreeMap<String, SecretPattern>,
-    /// How often secrets were revealed.
+    /// The number of times that secrets were revealed.
     pub times: u64,
 }
 
@@ -128,7 +128,8 @@ impl SecretScanner {
             RoundError::Trapped(what) => RoundError::Trapped(hide(what)),
             RoundError::LimitExceeded(what) => RoundError::LimitExceeded(hide(what)),
             // These have no text of the handler.
-            error @ (RoundError::DeadlineExceeded(_)
+            error @ (RoundError::NoHandler(_)
+            | RoundError::DeadlineExceeded(_)
             | RoundError::PropertiesUnresolved(_)
             | RoundError::Quarantined { .. }) => error,
         }

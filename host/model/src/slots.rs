@@ -1,6 +1,5 @@
-//! Who holds which slot of an Instance, as one node knows it: one state per slot, and pure transitions between them
-//! (rules 9-12, 40-43). Device plugin lists, the answer to an Allocate and what is written to the API server all follow from
-//! it.
+//! The slots of an Instance as one node knows them: one state per slot, and pure transitions between the states (rules
+//! 9-12, 40-43). Device plugin lists, the answer to an Allocate and the writes to the API server are derived from them.
 //!
 //! For a shared Instance the API server decides. A node states what it wants, sends at most one patch at a time, and goes by
 //! what the API server then shows, not by what a request was answered with: a request may be lost, its answer may be lost,
@@ -32,15 +31,15 @@ pub enum SlotState {
 /// A claim of this node on a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// How the slot is used.
+    /// The usage of the slot.
     pub usage: Usage,
     /// Grows with each Allocate on this node: a snapshot of what pods use judges only claims older than itself (rule 20).
     pub generation: u64,
-    /// What snapshots say about it.
+    /// The observations in snapshots.
     pub observation: ClaimObservation,
 }
 
-/// Who decides who has a slot.
+/// The authority over the slots of an Instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Authority {
     /// The API server: the Instance is shared by nodes.
@@ -51,7 +50,7 @@ pub enum Authority {
     DamagedJournal,
 }
 
-/// What the API server shows of an Instance.
+/// The API server's view of an Instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum ApiView {
     /// Nothing was read since the agent started.
@@ -81,11 +80,11 @@ pub struct SlotPatch {
     pub uid: String,
     /// The version that it is based on, if it must not take effect on a later one.
     pub version: Option<Version>,
-    /// What each slot is expected to be and becomes; `None` expects that there is no key.
+    /// The expected and the new usage of each slot; `None` expects that there is no key.
     pub changes: BTreeMap<u32, (Option<Usage>, Usage)>,
 }
 
-/// What brings a shared Instance closer to what this node wants.
+/// A step that brings a shared Instance closer to the state that this node wants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SyncStep {
     /// Change slots.
@@ -103,7 +102,7 @@ pub enum SlotEvent {
     Overcommitted(u32, Usage),
 }
 
-/// Why a slot could not be claimed.
+/// The reason for a failed claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// No slot of that number.
@@ -119,7 +118,7 @@ pub enum ClaimError {
     InUse {
         /// The requested slot.
         slot: u32,
-        /// How it is used.
+        /// Its usage.
         usage: Usage,
     },
     /// An earlier claim on it is not settled.
@@ -136,7 +135,7 @@ pub enum ClaimError {
     },
 }
 
-/// What claiming a slot came to.
+/// The result of claiming a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
     /// It has to be confirmed: by the journal, and for a shared Instance by the API server.
@@ -171,7 +170,7 @@ impl SlotTable {
         }
     }
 
-    /// Whether nodes share the Instance.
+    /// Returns whether the Instance is shared.
     fn shared(&self) -> bool {
         self.authority == Authority::Api
     }
@@ -222,7 +221,7 @@ impl SlotTable {
         (0..known).filter(|slot| !self.slots.contains_key(slot))
     }
 
-    /// Whether this node has no part in any slot.
+    /// Returns whether this node uses no slot.
     pub fn is_idle(&self) -> bool {
         self.slots.values().all(|state| matches!(state, SlotState::Free | SlotState::Elsewhere(_)))
     }
@@ -232,12 +231,12 @@ impl SlotTable {
         self.slots.values().filter(|state| matches!(state, SlotState::Claiming(_) | SlotState::Releasing(_))).count()
     }
 
-    /// What the API server showed last.
+    /// Returns the last view of the API server.
     pub fn api(&self) -> &ApiView {
         &self.api
     }
 
-    /// Whether it is known who has the slots: always for a local Instance.
+    /// Returns whether the users of the slots are known: always for a local Instance.
     fn is_known(&self) -> bool {
         self.authority == Authority::Journal || matches!(self.api, ApiView::Present(_))
     }
@@ -498,8 +497,9 @@ impl SlotTable {
         free.chain(taken).collect()
     }
 
-    /// What the kubelet is told about the Instance's own resource: each slot and whether it is healthy (rule 12). A slot that
-    /// is held here stays healthy when the device is offline: its pod could not be admitted again after a kubelet restart.
+    /// Returns the device list of the Instance's own resource: each slot and whether it is healthy (rule 12). A slot
+    /// that is held on this node stays healthy while the device is offline: its pod could not be admitted again after a
+    /// kubelet restart.
     pub fn instance_level(&self, online: bool) -> Vec<(u32, bool)> {
         let known = self.is_known();
         let free = (0..self.capacity).filter(|slot| !self.slots.contains_key(slot));
@@ -520,7 +520,7 @@ fn takes_the_place_of(new: &ApiView, before: &ApiView) -> bool {
     }
 }
 
-/// What the API server shows of a slot. A key that is missing means that it is free.
+/// Returns the usage of a slot in the API server's view. A missing key means that it is free.
 fn shown_in(api: &ApiView, slot: u32) -> Usage {
     match api {
         ApiView::Present(published) => published.slots.get(&slot).cloned().unwrap_or_default(),

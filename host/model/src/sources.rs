@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::{Duration, Instant};
 
+use crate::configuration_status::DiscoveryStatus;
 use crate::device::{AbsenceMeaning, DeviceSet, Note};
 use crate::discovery::RoundError;
 use crate::remote::Address;
@@ -26,67 +28,83 @@ impl fmt::Display for DiscoverySource {
     }
 }
 
+/// An event of one source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceEvent {
+    /// The source.
+    pub source: DiscoverySource,
+    /// The content.
+    pub update: SourceUpdate,
+}
+
+/// The content of a [`SourceEvent`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceUpdate {
+    /// The connection to a remote handler is stable.
+    Connected,
+    /// The complete list of devices.
+    Found {
+        /// The devices.
+        set: DeviceSet,
+        /// The value of `shared`, if declared with them; a remote handler declares it when it registers.
+        shared: Option<bool>,
+    },
+    /// The round or the request failed. Known devices are kept.
+    Failed(RoundError),
+}
+
 /// The state of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct SourceState {
-    /// Whether its devices are shared, if declared.
+    /// The value of `shared`, if declared.
     shared: Option<bool>,
     /// Its last devices, which are kept when it fails.
     set: Option<DeviceSet>,
     /// The error since the last success.
     error: Option<RoundError>,
-    /// Whether it may know devices from before a restart that it has not reported yet.
+    /// Set if it may know devices from before a restart that it has not reported yet.
     expected: bool,
+    /// The time since which it is connected without having reported anything.
+    silent_since: Option<Instant>,
 }
 
 /// The sources of a Configuration with their states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sources {
+pub struct SourceStates {
     states: BTreeMap<DiscoverySource, SourceState>,
+    /// The message that explains the absence of a component.
+    no_component: String,
     /// Ids in the last merged set.
     listed: BTreeSet<String>,
-    /// Whether a source was removed and none has reported since, so that the state of its devices is unknown.
+    /// Set if a source was removed and none has reported since, so that the state of its devices is unknown.
     lost: bool,
-    /// Whether devices were reported since the last merge.
+    /// Set if devices were reported since the last merge.
     unreported: bool,
 }
 
 /// The combined result of all sources.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MergedResult {
-    /// There is no source.
-    NoSource,
-    /// No source has reported yet.
-    NoReport,
-    /// All sources fail. Contains the error, and the devices reported before if they were not returned yet.
-    Failed(RoundError, Option<MergedDevices>),
-    /// The devices of all sources.
-    Found(MergedDevices),
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MergedResult {
+    /// The status; `None` if no source has reported or is connected yet.
+    pub status: Option<DiscoveryStatus>,
+    /// The devices; `None` if nothing is known that was not returned before.
+    pub devices: Option<MergedDevices>,
 }
 
 /// The devices of all sources.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MergedDevices {
     /// The union of the last sets, with the meaning of absence from it.
     pub set: DeviceSet,
-    /// Whether the devices are shared; `None` if no source has declared it.
+    /// The value of `shared`; `None` if no source has declared it.
     pub shared: Option<bool>,
 }
 
-impl Sources {
+impl SourceStates {
     /// Adds a source. An expected one may know devices from before a restart: until it reports, they are not missing.
     pub fn add(&mut self, source: DiscoverySource, shared: Option<bool>, expected: bool) {
         let state = self.states.entry(source).or_insert_with(|| SourceState { expected, ..SourceState::default() });
         state.shared = shared.or(state.shared);
-    }
-
-    /// Removes a source that never reported, or one that no longer exists.
-    pub fn remove_absent(&mut self, source: &DiscoverySource) {
-        if self.states.get(source).is_some_and(|state| state.set.is_none()) {
-            self.states.remove(source);
-        } else {
-            self.remove(source);
-        }
     }
 
     /// Removes a source; its devices become unknown.
@@ -94,54 +112,75 @@ impl Sources {
         self.lost |= self.states.remove(source).is_some();
     }
 
-    /// Discards the devices of a source that was silent for too long.
-    pub fn expire(&mut self, source: &DiscoverySource) {
-        let Some(state) = self.states.get_mut(source) else { return };
-        self.lost |= state.expected || state.set.is_some();
-        *state = SourceState { shared: state.shared, ..SourceState::default() };
-    }
-
-    /// Clears the error of a source that is connected again.
-    pub fn clear_error(&mut self, source: &DiscoverySource) {
-        if let Some(state) = self.states.get_mut(source) {
-            state.error = None;
+    /// Applies an event of a source. A component is added by its first event, and removed if there is no such handler;
+    /// events of other unknown sources are ignored.
+    pub fn apply(&mut self, event: SourceEvent, now: Instant) {
+        let SourceEvent { source, update } = event;
+        match (&source, &update) {
+            (DiscoverySource::Component, SourceUpdate::Failed(RoundError::NoHandler(message))) => {
+                self.no_component.clone_from(message);
+                return self.remove_component();
+            }
+            (DiscoverySource::Component, _) => self.add(source.clone(), None, false),
+            (DiscoverySource::Remote(_), _) => {}
+        }
+        let Some(state) = self.states.get_mut(&source) else { return };
+        state.silent_since = None;
+        match update {
+            SourceUpdate::Connected => (state.silent_since, state.error) = (Some(now), None),
+            SourceUpdate::Failed(error) => state.error = Some(error),
+            SourceUpdate::Found { set, shared } => {
+                let shared = shared.or(state.shared);
+                *state = SourceState { shared, set: Some(set), ..SourceState::default() };
+                (self.lost, self.unreported) = (false, true);
+            }
         }
     }
 
-    /// Records a failure of a source. Its devices are kept.
-    pub fn record_failure(&mut self, source: &DiscoverySource, error: RoundError) {
-        if let Some(state) = self.states.get_mut(source) {
-            state.error = Some(error);
+    /// Removes the component; its devices become unknown if it reported any.
+    fn remove_component(&mut self) {
+        let removed = self.states.remove(&DiscoverySource::Component);
+        self.lost |= removed.is_some_and(|state| state.set.is_some());
+    }
+
+    /// Returns the time since which the first of the silent sources is connected.
+    pub fn silent_since(&self) -> Option<Instant> {
+        self.states.values().filter_map(|state| state.silent_since).min()
+    }
+
+    /// Discards the devices of sources that have been silent for the timeout: handlers for upstream Akri send nothing
+    /// while they find nothing.
+    pub fn expire_silent(&mut self, now: Instant, timeout: Duration) {
+        let is_due = |state: &&mut SourceState| state.silent_since.is_some_and(|since| since + timeout <= now);
+        for state in self.states.values_mut().filter(is_due) {
+            self.lost |= state.expected || state.set.is_some();
+            *state = SourceState { shared: state.shared, ..SourceState::default() };
         }
-    }
-
-    /// Records the devices reported by a source.
-    pub fn record_devices(&mut self, source: &DiscoverySource, set: DeviceSet) {
-        let Some(state) = self.states.get_mut(source) else { return };
-        *state = SourceState { shared: state.shared, set: Some(set), ..SourceState::default() };
-        (self.lost, self.unreported) = (false, true);
-    }
-
-    /// Returns whether a source was removed whose devices are unknown.
-    pub fn is_lost(&self) -> bool {
-        self.lost
     }
 
     /// Returns the combined result, with at most that many notes.
     pub fn merge(&mut self, notes: usize) -> MergedResult {
         self.reject_component_that_differs();
         let is_well = |state: &SourceState| state.set.is_some() && state.error.is_none();
-        if self.states.values().any(is_well) {
-            return MergedResult::Found(self.union(notes));
+        let is_found = self.states.values().any(is_well);
+        let devices = if is_found || self.unreported && self.states.values().any(|state| state.set.is_some()) {
+            Some(self.union(notes))
+        } else {
+            self.lost.then(|| MergedDevices {
+                set: DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() },
+                shared: None,
+            })
+        };
+        let found = devices.as_ref().filter(|_| is_found).map(|devices| DiscoveryStatus::found(&devices.set));
+        MergedResult { status: found.or_else(|| self.status_without_devices()), devices }
+    }
+
+    fn status_without_devices(&self) -> Option<DiscoveryStatus> {
+        if self.states.is_empty() {
+            return Some(DiscoveryStatus::Failed(RoundError::NoHandler(self.no_component.clone())));
         }
-        match self.states.values().find_map(|state| state.error.clone()) {
-            Some(error) => {
-                let unsent = self.unreported && self.states.values().any(|state| state.set.is_some());
-                MergedResult::Failed(error, unsent.then(|| self.union(notes)))
-            }
-            None if self.states.is_empty() => MergedResult::NoSource,
-            None => MergedResult::NoReport,
-        }
+        let error = self.states.values().find_map(|state| state.error.clone());
+        error.map(DiscoveryStatus::Failed).or_else(|| self.silent_since().map(|_| DiscoveryStatus::Silent))
     }
 
     /// Disables a component that disagrees with a remote handler on `shared`. The component came later, since a

@@ -9,6 +9,9 @@ use crate::text::cut;
 /// Longest message of a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
+/// Longest message of a problem, in bytes.
+const MAX_PROBLEM: usize = 256;
+
 /// The reason of a node whose last round succeeded with warnings: its devices are served.
 pub const INCOMPLETE: &str = "DiscoveryIncomplete";
 
@@ -32,15 +35,22 @@ const REASONS: [(&str, &[&str]); 4] = [
     ("DiscoveryComplete", &[INCOMPLETE, NOTHING_FOUND]),
 ];
 
-/// What is wrong with an object on one node.
+/// A problem with an object on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeProblem {
     /// A CamelCase word.
     pub reason: String,
     /// A sentence.
     pub message: String,
-    /// Since when, in Unix seconds, if the node says so.
+    /// The time since which the node reports the reason, in Unix seconds, if known.
     pub since: Option<i64>,
+}
+
+impl NodeProblem {
+    /// Creates a problem without a time, and cuts its message to length.
+    pub fn new(reason: &str, message: &str) -> Self {
+        Self { reason: reason.to_owned(), message: cut(message, MAX_PROBLEM).to_owned(), since: None }
+    }
 }
 
 /// The status of a condition.
@@ -85,7 +95,7 @@ impl Verdict {
     }
 }
 
-/// How many devices of a Configuration have an Instance.
+/// The numbers of Instances of a Configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// All of them.
@@ -182,8 +192,7 @@ mod tests {
     use super::*;
 
     fn problems(nodes: &[(&str, &str)]) -> BTreeMap<String, NodeProblem> {
-        let problem =
-            |reason: &str| NodeProblem { reason: reason.to_owned(), message: format!("no {reason}"), since: None };
+        let problem = |reason: &str| NodeProblem::new(reason, &format!("no {reason}"));
         nodes.iter().map(|(node, reason)| ((*node).to_owned(), problem(reason))).collect()
     }
 

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 pub use endpoint_file::{EndpointFileError, read_remote_handlers};
 use endpoints::EndpointRegistry;
 use registration::Service;
-pub use stream::{DiscoveryInput, EndpointEvent, EndpointStream, EndpointUpdate};
+pub use stream::{DiscoveryInput, EndpointStream};
 use trust::Trust;
 
 /// The socket on which handlers register, in the handler directory.
@@ -47,7 +47,7 @@ pub struct Settings {
     pub users: Vec<u32>,
     /// Networks in which handlers may register addresses. Requests, including secrets, are sent there unencrypted.
     pub networks: Vec<IpNet>,
-    /// Whether handlers may report any path of the node in mounts and device specs, as upstream Akri's may; otherwise
+    /// Set if handlers may report any path of the node in mounts and device specs, as upstream Akri's may; otherwise
     /// only devices below `/dev`.
     pub trust_paths: bool,
     /// Time that an endpoint may be offline, or silent on a new stream, before its devices become `Unknown`.

@@ -10,10 +10,11 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::Grants;
 use akri_model::names::Key;
 use akri_model::policy::{self, Refusal};
-use akri_model::remote::{Address, Endpoint};
+use akri_model::remote::Endpoint;
 use akri_model::resolve::Resolution;
 use akri_model::retry::{Backoff, jitter};
 use akri_model::secret_scanner::SecretScanner;
+use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_model::text::clean;
 use akri_node::admission;
 use bytes::Bytes;
@@ -60,24 +61,6 @@ pub struct DiscoveryInput {
     pub properties: Resolution,
 }
 
-/// An event of an endpoint.
-pub struct EndpointEvent {
-    /// The address of the endpoint.
-    pub address: Address,
-    /// The content.
-    pub update: EndpointUpdate,
-}
-
-/// The content of an [`EndpointEvent`].
-pub enum EndpointUpdate {
-    /// The connection is stable.
-    Connected,
-    /// The complete list of devices.
-    Found(DeviceSet),
-    /// The request failed, or the handler refused it.
-    Failed(RoundError),
-}
-
 /// A Discover stream. Dropping this ends it.
 pub struct EndpointStream {
     remote: Remote,
@@ -94,7 +77,7 @@ impl EndpointStream {
         endpoint: Endpoint,
         user: Key,
         input: watch::Receiver<Arc<DiscoveryInput>>,
-        events: mpsc::Sender<EndpointEvent>,
+        events: mpsc::Sender<SourceEvent>,
     ) -> Self {
         remote.0.endpoints.add_user(&endpoint, &user);
         let known = remote.0.endpoints.watch().borrow().get(&endpoint).map(|record| record.registrations);
@@ -136,7 +119,7 @@ struct StreamTask {
     user: Key,
     input: watch::Receiver<Arc<DiscoveryInput>>,
     registrations: watch::Receiver<u64>,
-    events: mpsc::Sender<EndpointEvent>,
+    events: mpsc::Sender<SourceEvent>,
     /// Detects the secrets sent to the endpoint, which must not appear in its responses.
     scanner: Arc<SecretScanner>,
     backoff: Backoff,
@@ -217,7 +200,7 @@ impl StreamTask {
         if self.stable_at.take().is_some() {
             debug!(configuration = %self.user, handler = self.endpoint.handler, endpoint = %self.endpoint.address, "connected");
             self.inner.endpoints.set_connected(&self.endpoint, &self.user, Some(true));
-            self.send(EndpointUpdate::Connected).await;
+            self.send(SourceUpdate::Connected).await;
         }
     }
 
@@ -225,7 +208,7 @@ impl StreamTask {
         self.connected().await;
         self.backoff.reset();
         self.inner.endpoints.record_result(&self.endpoint, &self.user, Ok(set.devices.len()));
-        self.send(EndpointUpdate::Found(set)).await;
+        self.send(SourceUpdate::Found { set, shared: None }).await;
     }
 
     /// Decodes and checks a message on a blocking thread, few at once.
@@ -246,7 +229,7 @@ impl StreamTask {
         self.inner.endpoints.record_result(&self.endpoint, &self.user, Err(error.to_string()));
         self.inner.endpoints.set_connected(&self.endpoint, &self.user, reached);
         self.stable_at = None;
-        self.send(EndpointUpdate::Failed(error.clone())).await;
+        self.send(SourceUpdate::Failed(error.clone())).await;
     }
 
     /// Waits for the next attempt; returns false if the stream is closed.
@@ -284,9 +267,9 @@ impl StreamTask {
         }
     }
 
-    async fn send(&self, update: EndpointUpdate) {
-        let events = EndpointEvent { address: self.endpoint.address.clone(), update };
-        let _ = self.events.send(events).await; // who no longer listens drops this task, too
+    async fn send(&self, update: SourceUpdate) {
+        let source = DiscoverySource::Remote(self.endpoint.address.clone());
+        let _ = self.events.send(SourceEvent { source, update }).await; // the receiver ends this task when it goes
     }
 }
 

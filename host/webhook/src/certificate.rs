@@ -20,7 +20,7 @@ use rustls::sign::CertifiedKey;
 /// Clocks of nodes differ.
 const SKEW: Duration = Duration::from_secs(300);
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Debug, Clone)]
 pub enum CertificateSource {
     /// Files in PEM, read again when they change.
@@ -36,12 +36,12 @@ pub enum CertificateSource {
         name: String,
         /// The Service that leads to the webhook, as namespace and name.
         service: akri_model::names::Key,
-        /// How long a certificate is good for. It is renewed when a third of that is left.
+        /// The lifetime of a certificate. It is renewed when a third of that is left.
         lifetime: Duration,
     },
 }
 
-/// What is wrong with a certificate.
+/// The reason why a certificate is not usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CertificateError {
     #[error("the certificate is not PEM: {0}")]
@@ -57,7 +57,7 @@ pub(crate) enum CertificateError {
 pub(crate) struct Material {
     pub(crate) certificate: String,
     pub(crate) key: String,
-    /// What the API server has to trust: this certificate and the one before it.
+    /// The certificates that the API server has to trust: this one and the one before it.
     pub(crate) bundle: String,
 }
 
@@ -89,13 +89,13 @@ impl Material {
         Ok(Self { bundle: format!("{certificate}{trusted}"), certificate, key: key.serialize_pem() })
     }
 
-    /// Whether an API server that trusts the bundle accepts this certificate for all names at a moment, and the key belongs to
-    /// it.
+    /// Returns whether an API server that trusts the bundle accepts this certificate for all names at a moment, and the
+    /// key belongs to it.
     pub(crate) fn is_good(&self, names: &[String], at: SystemTime) -> bool {
         self.certified_key().is_ok() && verify(self, names, at).is_some()
     }
 
-    /// What TLS serves with.
+    /// Returns the certificate and key for TLS.
     pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, CertificateError> {
         certified_key(self.certificate.as_bytes(), self.key.as_bytes())
     }
@@ -147,12 +147,12 @@ impl Serving {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether there is one.
+    /// Returns whether there is one.
     pub(crate) fn is_set(&self) -> bool {
         self.current().is_some()
     }
 
-    /// Whether it is this one.
+    /// Returns whether it is this one.
     pub(crate) fn is(&self, key: &CertifiedKey) -> bool {
         self.current().is_some_and(|own| own.cert == key.cert)
     }

@@ -17,9 +17,9 @@ use tracing::{info, warn};
 
 use crate::verdict::{Finding, Verdict, reason};
 
-/// Where the details are.
+/// The path of the details in a Configuration.
 const FIELD: &str = "spec.discoveryHandler.discoveryDetails";
-/// How long a handler may think.
+/// Longest validation by a handler.
 const THINK: Duration = Duration::from_secs(1);
 /// The same with waiting for others.
 const WAIT: Duration = Duration::from_secs(2);

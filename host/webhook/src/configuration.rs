@@ -13,7 +13,7 @@ use crate::components::Components;
 use crate::review::Request;
 use crate::verdict::Verdict;
 
-/// What the checks need.
+/// The dependencies of the checks.
 #[derive(Clone)]
 pub(crate) struct Checks {
     pub(crate) client: Client,

@@ -1,4 +1,4 @@
-//! What the webhook counts, in the OpenMetrics format.
+//! The webhook's metrics, in the OpenMetrics format.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -17,7 +17,7 @@ const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
 
-/// Why the API server does not know about the webhook what it should.
+/// The reason why the registration of the webhook could not be updated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistrationError {
     #[error("the {what} '{name}' cannot be {done}: {source}")]
@@ -70,7 +70,8 @@ fn material(secret: &Secret) -> Option<Material> {
     Some(Material { certificate: text(CERTIFICATE)?, key: text(KEY)?, bundle: text(BUNDLE)? })
 }
 
-/// Whether a certificate has to be replaced: there is none, it is wrong, or a third of its lifetime or less is left.
+/// Returns whether a certificate has to be replaced: there is none, it is wrong, or a third of its lifetime or less is
+/// left.
 pub(crate) fn is_due(
     material: Option<&Material>,
     names: &[String],
@@ -80,7 +81,7 @@ pub(crate) fn is_due(
     material.is_none_or(|material| !material.is_good(names, now) || !material.is_good(names, now + lifetime / 3))
 }
 
-/// What the ValidatingWebhookConfiguration should say.
+/// The wanted content of the ValidatingWebhookConfiguration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// None: somebody else writes it.

@@ -13,7 +13,7 @@ pub type Request = AdmissionRequest<DynamicObject>;
 /// The only version there is; `v1beta1` ended with Kubernetes 1.22.
 const VERSION: &str = "admission.k8s.io/v1";
 
-/// Why a body is no request.
+/// The reason why a body is not a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     /// Not JSON, or not of the form of an AdmissionReview.
@@ -22,9 +22,9 @@ pub enum ReviewError {
     /// Another kind or version.
     #[error("expected kind AdmissionReview of {VERSION}, not '{kind}' of '{version}'")]
     Version {
-        /// What it says it is.
+        /// The kind that it declares.
         kind: String,
-        /// Of which version.
+        /// The version that it declares.
         version: String,
     },
     /// An answer, or nothing.
@@ -61,7 +61,7 @@ pub fn check_alone(request: &Request) -> Verdict {
     }
 }
 
-/// What of a request has to be checked.
+/// The part of a request that has to be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// The spec of a Configuration.

@@ -26,15 +26,15 @@ const UPKEEP: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(3);
 /// Pause between two looks at the components.
 const REFRESH: Duration = Duration::from_secs(30);
-/// How long the webhook is ready before requests may fail for want of it: endpoints take a moment to be known.
+/// The time between the webhook's readiness and the policy `Fail`: endpoints take a moment to be known.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// How to run the webhook.
+/// The settings of the webhook.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where to listen, for everything: reviews, health and metrics.
+    /// The address for reviews, health and metrics.
     pub listen: SocketAddr,
-    /// What to serve with.
+    /// The source of the certificate.
     pub certificate: CertificateSource,
     /// The ValidatingWebhookConfiguration to keep up to date. None: somebody else does.
     pub registration: Option<String>,
@@ -42,15 +42,15 @@ pub struct Settings {
     pub failure_policy: Option<String>,
     /// Directory of components that are asked about details. None: no details are checked.
     pub components: Option<PathBuf>,
-    /// Where compiled components are kept; an absolute path. None: they are compiled at each start.
+    /// The absolute path of the directory for compiled components. None: they are compiled at each start.
     pub cache: Option<PathBuf>,
-    /// Where machine code that ships with the program is, if anywhere; an absolute path.
+    /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
-    /// Whether brokers and Services are dry-run.
+    /// The choice of dry-running brokers and Services.
     pub dry_run: DryRun,
 }
 
-/// Why the webhook does not run.
+/// The reason why the webhook does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     /// The address cannot be used.
@@ -58,7 +58,7 @@ pub enum WebhookError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Components cannot be run here.
@@ -131,7 +131,7 @@ async fn keep(client: Client, settings: Settings, serving: Serving, readiness: R
     }
 }
 
-/// How far one look got.
+/// The result of one check of the certificate.
 #[derive(Debug, PartialEq, Eq)]
 enum Upkeep {
     /// All is as it should be.

@@ -54,7 +54,7 @@ const DRAIN: Duration = Duration::from_secs(6);
 /// OpenMetrics 1.0, as Prometheus asks for it.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The conditions for answering requests.
+/// The readiness to answer requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Readiness {
     pub(crate) serving: Serving,
@@ -68,7 +68,7 @@ impl Readiness {
     }
 }
 
-/// The state of all reviews.
+/// The dependencies of reviews.
 #[derive(Clone)]
 struct Reviews {
     checks: Checks,

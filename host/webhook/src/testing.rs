@@ -1,4 +1,4 @@
-//! What unit tests are made with: reviews as the API server sends them, and an API server that answers as a test says.
+//! Helpers of unit tests: reviews as the API server sends them, and an API server that responds as a test demands.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -44,7 +44,7 @@ pub(crate) fn review(resource: &str, operation: &str, object: &Value, old: &Valu
     })
 }
 
-/// What was asked of the API server: method, path with query, body.
+/// The requests that the API server received: method, path with query, body.
 pub(crate) type ReceivedRequests = Arc<Mutex<Vec<(String, String, Value)>>>;
 
 /// A client of an API server that answers by a function of method, path with query, and body.

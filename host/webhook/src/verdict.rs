@@ -1,4 +1,4 @@
-//! What the checks of a request found, and how the user gets to read it.
+//! The findings of the checks of a request, and their text for the user.
 
 use akri_api::manifest::dotted;
 use akri_api::validate::FieldError;
@@ -21,7 +21,7 @@ const WARNING: usize = 250;
 pub struct Finding {
     /// The field as people write it, such as `spec.capacity`; empty for the whole object.
     pub field: String,
-    /// What is wrong and what would be right.
+    /// The problem and the correction.
     pub message: String,
 }
 
@@ -41,11 +41,11 @@ impl From<FieldError> for Finding {
 /// The outcome of all checks of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Why the object is invalid.
+    /// The reasons why the object is invalid.
     pub invalid: Vec<Finding>,
-    /// Why the user may not write it, though it is valid.
+    /// The reasons why the user may not write it, though it is valid.
     pub forbidden: Vec<Finding>,
-    /// What the user should know about an object that is accepted.
+    /// Warnings about an object that is accepted.
     pub warnings: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Verdict {
         Self { warnings: vec![text.into()], ..Self::default() }
     }
 
-    /// Whether the object may be stored.
+    /// Returns whether the object may be stored.
     pub fn is_allowed(&self) -> bool {
         self.invalid.is_empty() && self.forbidden.is_empty()
     }
@@ -127,7 +127,7 @@ fn sentence(finding: &Finding) -> String {
     if finding.field.is_empty() { message } else { format!("{}: {message}", cut(&finding.field, FINDING)) }
 }
 
-/// Why a request to the API server failed, in the API server's words if it has any.
+/// Returns the reason why a request to the API server failed, in the API server's words if it has any.
 pub(crate) fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),

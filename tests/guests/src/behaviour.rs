@@ -1,4 +1,4 @@
-//! What the guest does, by the first word of its details; what follows a colon is its argument.
+//! The behaviours of the guest, chosen by the first word of its details; the text after a colon is the argument.
 //!
 //! This file is compiled twice: into the guest, which has to do each of them, and into the tests of the sandbox, which have
 //! to name a test for each. Both match on all of them, so that one without a deed or without a test does not compile.
@@ -22,7 +22,7 @@ macro_rules! behaviours {
 }
 
 behaviours! {
-    /// What a handler should do.
+    /// Behaviours of a good handler.
     Good {
         Devices "devices",
         Everything "everything",
@@ -36,7 +36,7 @@ behaviours! {
         Unavailable "unavailable",
         NotGranted "not-granted",
     }
-    /// What takes too long, too much, or the wrong turn.
+    /// Behaviours that take too long, too much, or the wrong turn.
     Hostile {
         Loop "loop",
         ImportLoop "import-loop",
@@ -61,7 +61,7 @@ behaviours! {
         EmptyId "empty-id",
         EscapingPaths "escaping-paths",
     }
-    /// What reaches for things that were not given.
+    /// Behaviours that try to use something that was not granted.
     Reach {
         Surroundings "surroundings",
         Network "network",

@@ -1,4 +1,4 @@
-//! What a well-behaved handler does.
+//! Behaviours of a good handler.
 
 use crate::akri::discovery::types::{DeviceSpec, DiscoveryError, Mount};
 use crate::akri::discovery::{logging, properties, round, udev};

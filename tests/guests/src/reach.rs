@@ -1,4 +1,4 @@
-//! What a handler finds when it reaches for what it was not given.
+//! Behaviours of a handler that tries to use something that was not granted.
 
 use std::net::{TcpStream, UdpSocket};
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// What happens to requests and replies.
+/// The treatment of requests and replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weather {
     Clear,
@@ -26,7 +26,7 @@ enum Weather {
     LostReplies,
 }
 
-/// How the weather changes during a brownout: calm for a moment, in which some requests succeed, then 3 to 8 s of trouble.
+/// The course of a brownout: calm for a moment, in which some requests succeed, then 3 to 8 s of trouble.
 const FORECAST: &[(Weather, u64)] = &[
     (Weather::LateReplies, 3),
     (Weather::Clear, 2),

@@ -14,13 +14,13 @@ use kube::{Client, ResourceExt as _};
 use super::story::{Story, wait_for};
 use crate::skip::skip;
 
-/// Where it is installed.
+/// The namespace of the installation.
 pub const NAMESPACE: &str = "akri-system";
 
-/// How long pods have to end by themselves.
+/// The grace period of pods.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the cluster of the tests is, for the chart.
+/// The version of the tests' cluster, for the chart.
 const VERSION: &str = "1.20.2";
 
 /// Akri on a cluster. It goes with this, since the Configurations of other stories are none of its business.
@@ -118,7 +118,7 @@ impl<'a> Installation<'a> {
         wait_for("no namespace", found, Option::is_none).await;
     }
 
-    /// What its pods have printed.
+    /// Returns the output of its pods.
     pub async fn logs(&self) -> String {
         logs(self.story.client()).await.unwrap()
     }

@@ -15,7 +15,7 @@ use super::state::{Endpoint, Inner, Reuse, State};
 pub struct Admitted {
     /// Its devices, in ascending order.
     pub ids: Vec<String>,
-    /// Whether it is an init container, which PodResources does not list.
+    /// True for an init container, which PodResources does not list.
     pub init: bool,
     /// The plugin's response, replayed when the container restarts.
     pub response: ContainerAllocateResponse,

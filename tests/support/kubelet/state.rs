@@ -19,7 +19,7 @@ pub(super) struct Endpoint {
     pub(super) offers_preferred: bool,
     /// Identifies the registration.
     socket: String,
-    /// Whether it takes the plugin for stopped, and refuses its devices.
+    /// Set while it takes the plugin for stopped, and refuses its devices.
     pub(super) stopped: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct State {
     checkpoint: PathBuf,
     /// Notified when the checkpoint is older than the state.
     outdated: Notify,
-    /// Whether the checkpoint belongs to another kubelet by now. Locked while it is written.
+    /// Set once the checkpoint belongs to another kubelet. Locked while it is written.
     stopped: Mutex<bool>,
 }
 

@@ -34,15 +34,15 @@ pub struct ResourceView {
     pub healthy: BTreeSet<String>,
     /// Unhealthy IDs; the node's capacity includes both.
     pub unhealthy: BTreeSet<String>,
-    /// Whether the plugin is connected.
+    /// Set while the plugin is connected.
     pub connected: bool,
     /// Number of registrations.
     pub registrations: usize,
     /// The socket of the last registration, in the device-plugins directory.
     pub endpoint: String,
-    /// Whether the plugin offers GetPreferredAllocation and asks for PreStartContainer.
+    /// The plugin's options: GetPreferredAllocation and PreStartContainer.
     pub options: (bool, bool),
-    /// How often the late end of an old connection marked a new registration unhealthy.
+    /// The number of new registrations that the late end of an old connection marked unhealthy.
     pub late_disconnects: usize,
     /// All received lists.
     pub lists: Vec<List>,

@@ -11,7 +11,7 @@ pub struct Device {
     /// Path without `/sys`.
     pub devpath: String,
     pub subsystem: &'static str,
-    /// Whether its subsystem is a class; otherwise it is a bus.
+    /// Set if its subsystem is a class; otherwise it is a bus.
     pub class: bool,
     pub driver: Option<&'static str>,
     /// The properties in its `uevent` file.

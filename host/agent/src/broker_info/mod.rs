@@ -1,5 +1,5 @@
-//! What brokers report of their devices (rule 39): a directory for each claim, which the container gets and whose files are
-//! published in the status of the Instance.
+//! Publishes what brokers report of their devices (rule 39): the container of each claim gets a directory, whose files
+//! appear in the status of the Instance.
 
 mod directories;
 mod reader;

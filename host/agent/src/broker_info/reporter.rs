@@ -33,7 +33,7 @@ type Slots = BTreeMap<u32, BTreeSet<u64>>;
 #[derive(Debug)]
 struct Published {
     uid: String,
-    /// What the Instance shows of each slot; unknown for slots that are missing.
+    /// The information that the Instance shows of each slot; unknown for slots that are missing.
     infos: BTreeMap<u32, Files>,
     writes: Budget,
     /// The last error that was logged.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_api::{HandlerKind, HandlerState};
-use akri_cluster::{HandlerReport, ReportedCondition};
+use akri_cluster::HandlerReport;
+use akri_model::summary::{Truth, Verdict};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -92,18 +93,14 @@ fn report(object: &str, running: Option<&Handler>, refused: Option<&Refused>, us
     }
 }
 
-fn loading() -> Vec<ReportedCondition> {
-    let message =
-        "the component is being compiled; what it may take is limits.compile of the DiscoveryHandler".to_owned();
-    vec![ReportedCondition { kind: "Ready", holds: Some(false), reason: "Compiling".to_owned(), message }]
+fn loading() -> Vec<Verdict> {
+    let message = "the component is being compiled, within limits.compile of the DiscoveryHandler";
+    vec![Verdict::new("Ready", Truth::False, "Compiling", message)]
 }
 
-fn conditions(runs: bool, refused: Option<&Refused>) -> Vec<ReportedCondition> {
-    let condition = |kind, holds, reason: &str, message: &str| ReportedCondition {
-        kind,
-        holds: Some(holds),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
+fn conditions(runs: bool, refused: Option<&Refused>) -> Vec<Verdict> {
+    let condition = |kind, holds, reason: &str, message: &str| {
+        Verdict::new(kind, if holds { Truth::True } else { Truth::False }, reason, message)
     };
     let (reason, message) = refused.map_or(("Loaded", ""), |refused| (refused.reason, &refused.message));
     vec![

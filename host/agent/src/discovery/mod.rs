@@ -13,29 +13,9 @@ mod round_rate_limit;
 pub mod rounds;
 pub mod sources;
 
-use std::sync::Arc;
-
-use akri_model::device::DeviceSet;
-use akri_model::discovery::RoundError;
 use tokio::time::{Instant, sleep_until};
 
 pub use round::{call, details_json};
-
-/// The result of discovery for a Configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// There is no handler of the requested name; the message lists the available ones.
-    NoHandler(String),
-    /// The handler refused the details, or failed. The known devices are unchanged.
-    Failed(Arc<RoundError>),
-    /// A successful round with the complete list of devices.
-    Found {
-        /// The devices.
-        set: DeviceSet,
-        /// Whether the devices are visible to several nodes.
-        shared: bool,
-    },
-}
 
 /// Waits until a point in time; forever if there is none.
 pub(crate) async fn moment(at: Option<Instant>) {

@@ -28,15 +28,15 @@ pub struct Handler {
     pub object: String,
     /// The component.
     pub component: Component,
-    /// What its DiscoveryHandler object says.
+    /// Grants and limits of its DiscoveryHandler object.
     pub rules: HandlerRules,
-    /// Whether many nodes see its devices.
+    /// True if several nodes see its devices.
     pub shared: bool,
     /// Pause between rounds.
     pub interval: Duration,
-    /// What runs it.
+    /// The host that runs it.
     pub host: Host,
-    /// Who uses it.
+    /// The Configurations that use it.
     pub activity: HandlerActivity,
 }
 
@@ -74,11 +74,11 @@ pub struct Handlers {
     pub pending: Option<BTreeSet<String>>,
     /// All objects of the manifests have been loaded or refused; before that an absent handler may only be slow to load.
     pub settled: bool,
-    /// What starts rounds before their time.
+    /// The kernel events that start rounds before the interval ends.
     pub uevents: Uevents,
 }
 
-/// Why a DiscoveryHandler object can't be as it is.
+/// The reason for refusing a DiscoveryHandler object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// A CamelCase word for programs.
@@ -93,7 +93,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Why a component is not used.
+/// The reason for not using a component.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("cannot read component '{}': {source}", path.display())]
@@ -162,7 +162,7 @@ impl Registry {
         self.handlers.clone()
     }
 
-    /// How they are doing.
+    /// Returns the activity of all handlers.
     pub fn activity(&self) -> HandlerActivity {
         self.activity.clone()
     }

@@ -12,6 +12,7 @@ use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_model::resolve::Resolution;
 use akri_model::retry::{Next, Retry, jitter};
+use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_node::uevent::{Mark, Uevents};
 use akri_sandbox::{Cache, Call, Rates};
 use tokio::sync::watch::error::RecvError;
@@ -20,7 +21,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::Outcome;
 use super::handler_activity::HandlerUse;
 use super::multicast_triggers::MulticastTriggers;
 use super::properties::Properties;
@@ -45,7 +45,7 @@ impl Rounds {
         configuration: watch::Receiver<Arc<Configuration>>,
         handlers: watch::Receiver<Arc<Handlers>>,
         properties: Properties,
-        outcomes: mpsc::Sender<Outcome>,
+        events: mpsc::Sender<SourceEvent>,
         metrics: Metrics,
     ) -> Self {
         let now = Instant::now();
@@ -53,7 +53,7 @@ impl Rounds {
             configuration,
             handlers,
             properties,
-            outcomes,
+            events,
             metrics,
             retry: Retry::default(),
             rate_limit: RoundRateLimit::new(now),
@@ -78,7 +78,7 @@ struct RoundTask {
     configuration: watch::Receiver<Arc<Configuration>>,
     handlers: watch::Receiver<Arc<Handlers>>,
     properties: Properties,
-    outcomes: mpsc::Sender<Outcome>,
+    events: mpsc::Sender<SourceEvent>,
     metrics: Metrics,
     retry: Retry,
     rate_limit: RoundRateLimit,
@@ -118,9 +118,9 @@ impl RoundTask {
         loop {
             let handlers = self.handlers.borrow_and_update().clone();
             let input = self.input(&handlers);
-            let (outcome, next) = self.run_round(&input, &handlers).await;
-            if let Some(outcome) = outcome
-                && self.outcomes.send(outcome).await.is_err()
+            let (update, next) = self.run_round(&input, &handlers).await;
+            if let Some(update) = update
+                && self.events.send(SourceEvent { source: DiscoverySource::Component, update }).await.is_err()
             {
                 return;
             }
@@ -145,12 +145,12 @@ impl RoundTask {
         }
     }
 
-    async fn run_round(&mut self, input: &RoundInput, handlers: &Handlers) -> (Option<Outcome>, NextRound) {
+    async fn run_round(&mut self, input: &RoundInput, handlers: &Handlers) -> (Option<SourceUpdate>, NextRound) {
         let Some(handler) = &input.handler else {
             self.handler_use = None;
             self.multicast.close();
-            let missing = || Outcome::NoHandler(describe_missing(&input.configuration, handlers));
-            return (handlers.settled.then(missing), NextRound::Wait);
+            let missing = || RoundError::NoHandler(describe_missing(&input.configuration, handlers));
+            return (handlers.settled.then(|| SourceUpdate::Failed(missing())), NextRound::Wait);
         };
         if self.handler_use.as_ref().is_none_or(|handler_use| handler_use.handler() != handler.object) {
             self.handler_use = Some(handler.activity.begin(&handler.object, &input.configuration.key));
@@ -170,14 +170,14 @@ impl RoundTask {
                 self.last_failure = None;
                 self.multicast.subscribe(&handler.host, &wake.groups);
                 self.report_use(|handler_use| handler_use.found(set.devices.len()));
-                (Some(Outcome::Found { set, shared: handler.shared }), NextRound::Rest(wake))
+                (Some(SourceUpdate::Found { set, shared: Some(handler.shared) }), NextRound::Rest(wake))
             }
             Err(error) => {
                 self.multicast.close();
                 let (error, next) = self.after_failure(error);
                 self.log_failure(&input.configuration, &error);
                 self.report_use(|handler_use| handler_use.failed(&error));
-                (Some(Outcome::Failed(Arc::new(error))), next)
+                (Some(SourceUpdate::Failed(error)), next)
             }
         }
     }

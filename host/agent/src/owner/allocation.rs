@@ -23,7 +23,7 @@ use crate::pod_resources_poller::Answering;
 /// Time for a whole Allocate (rule 7).
 pub(super) const BUDGET: Duration = Duration::from_secs(2);
 
-/// How often the slots of an Allocate are chosen anew when another node was faster.
+/// Maximum number of attempts to choose slots for an Allocate; another node may be faster each time.
 const ATTEMPTS: u32 = 4;
 
 /// An Allocate that has not been answered.
@@ -33,19 +33,19 @@ pub(super) struct Allocation {
     reply: oneshot::Sender<AllocateResult>,
     started: Instant,
     attempts: u32,
-    /// What it claimed: Instance, slot and the generation of the claim.
+    /// Its claims: Instance, slot and generation.
     claimed: Vec<(Identity, u32, u64)>,
     /// Slots that virtual devices leave for those.
     left: Vec<(Identity, u32)>,
     answer: Vec<ContainerEdits>,
     /// Directories of its claims, which are created before the answer.
     directories: Vec<ClaimDirectory>,
-    /// How many of its Instances are not in the journal yet; none if writing failed.
+    /// The number of its Instances that are not in the journal yet; `None` if writing failed.
     unwritten: Option<usize>,
     _answering: Answering,
 }
 
-/// How far an Allocate has come.
+/// The progress of an Allocate.
 enum Progress {
     Pending,
     Granted,

@@ -1,4 +1,4 @@
-//! What the kubelet asks about an Instance's own resource, in slots.
+//! The kubelet's requests for an Instance's own resource, in slots.
 
 use std::cmp::Reverse;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_kubelet::Plugin;
 use akri_kubelet::resource::AdvertisedDevices;
 use akri_model::configuration::Resources;
-use akri_model::device::{AbsenceMeaning, Device, DeviceSet};
+use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
 use akri_model::names::{HashInput, Identity, Key, Usage, parse_slot_name};
@@ -15,6 +15,7 @@ use akri_model::plan::{Known, Plan, plan};
 use akri_model::publishing::PublishingBudget;
 use akri_model::retry::{Backoff, jitter};
 use akri_model::slots::Claim;
+use akri_model::sources::{MergedDevices, MergedResult};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -23,15 +24,15 @@ use super::naming::{self, BoundInstance, NamingError, PendingInstance};
 use super::published::Published;
 use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
-use crate::discovery::Outcome;
-use crate::discovery::sources::DiscoveryEvent;
 use crate::pod_resources_poller::UsageSnapshot;
 
-/// The devices of which a handler told last. Some may have no Instance yet, and handlers tell of nothing that stays the same.
+/// The last devices of the discovery sources. Some may have no Instance yet, and sources report changes only.
 #[derive(Default)]
 pub(super) struct LastSet {
     found: Option<(DeviceSet, bool)>,
-    /// It came while Instances were being created: one may be of a device that is gone by now.
+    /// The value of `shared` if no source has declared it: that of the devices known from before a restart.
+    pub(super) default_shared: bool,
+    /// Set if it came while Instances were being created: one may be of a device that has gone by now.
     overtook: bool,
     backoff: Backoff,
     /// When to try again to create those that failed, or that had to wait.
@@ -49,22 +50,18 @@ impl Pending {
 }
 
 impl State {
-    pub(super) async fn take(&mut self, told: DiscoveryEvent) {
-        match told {
-            DiscoveryEvent::Outcome(outcome) => {
-                self.health.outcome(&outcome);
-                if let Outcome::Found { set, shared } = outcome {
-                    self.found(set, shared).await;
-                }
-            }
-            DiscoveryEvent::Silent => self.health.silent(),
-            DiscoveryEvent::Lost => {
-                self.found(DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() }, false).await
-            }
+    /// Applies the combined result of all discovery sources.
+    pub(super) async fn apply_result(&mut self, MergedResult { status, devices }: MergedResult) {
+        if let Some(status) = status {
+            self.health.discovery = status;
+        }
+        if let Some(MergedDevices { set, shared }) = devices {
+            self.health.retain_unpublished(&set);
+            self.found(set, shared.unwrap_or(self.last.default_shared)).await;
         }
     }
 
-    /// Once more what was told last.
+    /// Applies the last devices again.
     pub(super) async fn find_again(&mut self) {
         self.last.again = None;
         if let Some((set, shared)) = self.last.found.take() {
@@ -270,7 +267,8 @@ impl State {
         }
     }
 
-    /// Whether a resource name is this Configuration's to serve; its status says which are not.
+    /// Claims a resource name for this Configuration, and returns whether it has it; the status shows names that
+    /// another one has.
     fn has_name(&mut self, name: &str) -> bool {
         let claimed = self.context.resource_names.claim(name, &self.configuration);
         self.health.claimed(name, claimed.as_ref().err());

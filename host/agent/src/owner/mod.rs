@@ -1,5 +1,5 @@
-//! The owner of a Configuration's Instances on this node: one task that alone changes them. Rounds, the kubelet's requests
-//! and looks at pods come to it as messages; the journal, the kubelet and the cluster hear of what it decides.
+//! The owner of a Configuration's Instances on this node: one task that alone changes them. It receives results of discovery,
+//! requests of the kubelet and snapshots of pods, and sends its decisions to the journal, the kubelet and the cluster.
 
 mod allocation;
 mod api_sync;
@@ -35,7 +35,7 @@ use tracing::warn;
 use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
 use crate::discovery::moment;
-use crate::discovery::sources::{DiscoveryEvent, Providers, Sources};
+use crate::discovery::sources::{Providers, Sources};
 use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
@@ -64,13 +64,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
 const REPORT: u64 = 5;
 
-/// What all owners share.
+/// The dependencies of all owners.
 pub struct Context {
     /// This node's name.
     pub node: String,
-    /// Where Instances go.
+    /// The store of Instances.
     pub cluster: Arc<dyn Cluster>,
-    /// What must not be forgotten.
+    /// The record that survives a crash.
     pub journal: Journal,
     /// The kubelet.
     pub plugins: Arc<Plugins>,
@@ -78,29 +78,29 @@ pub struct Context {
     pub publisher: Publisher,
     /// Orders claims and snapshots.
     pub claims: Arc<ClaimTracker>,
-    /// What containers use.
+    /// The devices that containers use.
     pub snapshots: watch::Receiver<UsageSnapshot>,
-    /// Who serves each resource.
+    /// The holders of resource names.
     pub resource_names: ResourceNames,
     /// Slots that the kubelet's checkpoint had in use when the agent started, by name: only if the journal lost something.
     pub checkpointed: BTreeMap<String, Usage>,
     /// Slots of other nodes whose Instances are gone.
     pub reservations: Reservations,
-    /// How many Instances change slots at once.
+    /// Limits the number of Instances that change slots at once.
     pub api_writes: Semaphore,
-    /// Where CDI specifications go, if anywhere.
+    /// The writer of CDI specifications, if they are written.
     pub cdi: Option<Cdi>,
     /// Directories for what brokers report.
     pub broker_info: BrokerInfo,
-    /// How many Instances are being created at once.
+    /// Limits the number of Instances that are created at once.
     pub naming: Semaphore,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What is missing before the agent is ready.
+    /// The state of readiness.
     pub readiness: Readiness,
 }
 
-/// How an owner ends.
+/// The end of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The agent stops: everything stays as it is.
@@ -166,16 +166,16 @@ impl Owner {
     }
 }
 
-/// What is known of all Instances together. Looking at thousands after each single change would take most of the time, so
-/// that the next look comes a multiple of the last one's time later.
+/// Totals over all Instances. Computing them for thousands of Instances after each change would take most of the time,
+/// so the pause until the next time is a multiple of the last duration.
 #[derive(Debug)]
 struct Totals {
     devices: DeviceCounts,
-    /// When the next missing device has been missing for long enough.
+    /// The time when the next missing device loses its Instance.
     expiry: Option<Instant>,
-    /// When the next look is, if something has changed since the last one.
+    /// When to compute the totals, if something has changed since the last time.
     due: Option<Instant>,
-    /// Before that there is none.
+    /// The earliest time for that.
     earliest: Instant,
 }
 
@@ -185,7 +185,7 @@ impl Default for Totals {
     }
 }
 
-/// Where messages to an owner come from.
+/// The sources of messages to an owner.
 struct Inbox {
     configuration: watch::Receiver<Arc<Configuration>>,
     ended: oneshot::Receiver<End>,
@@ -228,7 +228,7 @@ struct State {
     counted: usize,
     /// Resources and IDs that two pods have at once, as recorded.
     duplicates: BTreeSet<(String, String)>,
-    /// Whether resources are being served, so that Instances of before are no longer looked for.
+    /// Set once resources are served; earlier Instances are not looked for afterwards.
     has_served: bool,
     /// Instances that the journal no longer needs.
     outdated: Vec<Key>,
@@ -296,8 +296,8 @@ impl State {
         let mut snapshots = self.context.snapshots.clone();
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
-        let (tells, mut told) = mpsc::channel::<DiscoveryEvent>(1);
-        let sources = Sources::start(inbox.configuration.clone(), providers, self.knows_shared(), tells);
+        self.last.default_shared = self.knows_shared();
+        let mut sources = Sources::start(inbox.configuration.clone(), providers);
         let end = loop {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
             let next_totals = self.totals.due;
@@ -308,10 +308,11 @@ impl State {
                 Some(command) = self.commands.recv() => self.serve(command),
                 Some(step) = self.steps.join_next() => self.step_ended(step.ok()).await,
                 Some(write) = self.writes.join_next() => self.written(write.ok()),
-                Some(told) = told.recv() => self.take(told).await,
+                () = sources.changed() => self.apply_result(sources.merge()).await,
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
+                    sources.reconfigure();
                     self.reconfigure(configuration).await;
                 }
                 Ok(()) = snapshots.changed() => {
@@ -355,13 +356,13 @@ impl State {
         self.after_event().await;
     }
 
-    /// Whether the devices it knows from before are shared by nodes.
+    /// Returns whether the devices known from before a restart are shared.
     fn knows_shared(&self) -> bool {
         self.published.values().any(|published| published.entry().shared)
     }
 
-    /// What is so after every step: Allocates that are decided are answered, and what differs from the API server is being
-    /// changed. What takes a look at all Instances follows.
+    /// Runs after every event: answers Allocates that are decided, and starts steps towards the API server. Computes
+    /// totals and reports, at most as often as [`Totals`] allows.
     async fn after_event(&mut self) {
         self.answer_allocations().await;
         self.start_steps();
@@ -404,7 +405,7 @@ impl State {
         {
             self.reports.take(REPORT, now.into_std());
             let Key { namespace, name } = &report.key;
-            self.context.metrics.conditions(namespace, name, report.holds("Ready"), report.holds("DiscoveryComplete"));
+            self.context.metrics.conditions(namespace, name, report.status.is_ready(), report.status.is_complete());
             self.context.publisher.report(report);
         }
         if self.health.has_result() {

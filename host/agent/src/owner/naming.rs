@@ -13,7 +13,7 @@ use akri_model::slots::free_usage;
 use super::Context;
 use crate::journal::JournalError;
 
-/// Why a device has no Instance.
+/// The reason why a device has no Instance.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NamingError {
     /// The API's word is final only when it has one.
@@ -88,7 +88,7 @@ async fn create(context: &Context, pending: &PendingInstance) -> Result<Instance
     Err(NamingError::AllTaken)
 }
 
-/// Whether it belongs to an earlier Configuration of the name, and goes with that (rule 26).
+/// Returns whether an Instance belongs to an earlier Configuration of the name, and is deleted with it (rule 26).
 fn outgoing(other: &Instance, pending: &PendingInstance) -> bool {
     let of_the_name = other.configuration == pending.configuration.key.name;
     of_the_name && !other.configuration_uid.is_empty() && other.configuration_uid != pending.configuration.uid
@@ -116,7 +116,8 @@ fn wanted(context: &Context, pending: &PendingInstance, hash: String) -> Result<
     })
 }
 
-/// What the journal shall say; claims of this node are adopted when the Instance is taken into service.
+/// Returns the journal entry of a new Instance; claims of this node are adopted when the Instance is taken into
+/// service.
 fn entry(pending: &PendingInstance, instance: &Instance) -> Entry {
     let configuration = &pending.configuration;
     Entry {

@@ -56,7 +56,7 @@ impl Orphans {
         self.0.values().map(|published| published.slots.claims().count()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no claims.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What the kubelet asks, and what snapshots of pods mean for claims.
+//! Serves the kubelet's requests, and applies snapshots of pods to claims.
 
 use akri_kubelet::resource::Preference;
 use akri_model::names::{Identity, resource_name};

@@ -1,5 +1,6 @@
-//! Slots that other nodes had of devices whose Instances are gone with their Configuration. Somebody may make it again at once,
-//! as `kubectl replace --force` does, and until those nodes have claimed their slots again, nobody else may have them (rule 43).
+//! Reservations: slots that other nodes used of devices whose Instances were deleted with their Configuration. If it is
+//! created again at once, as by `kubectl replace --force`, those slots are given to no one else until those nodes have claimed
+//! them again (rule 43).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,11 +9,14 @@ use std::time::Duration;
 use akri_model::names::{Identity, Key, Usage};
 use tokio::time::Instant;
 
-/// How long slots of a new Instance are kept for their users, who claim them as soon as a round has found the device.
+/// The time that slots of a new Instance are kept for their former users, who claim them as soon as a round has found
+/// the device.
 pub(super) const RESERVED: Duration = Duration::from_secs(60);
 
-/// How long it is known what others had of a device without an Instance, and of how many.
+/// The time that the usage of other nodes is kept for a device without an Instance.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Maximum number of such devices.
 const DEVICES: usize = 4096;
 
 /// The slots that other nodes had, for all Configurations of this agent.

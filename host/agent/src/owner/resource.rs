@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::allocation::BUDGET;
 use crate::container_response::responses;
 
-/// How much longer than that an answer may take.
+/// Additional time for the answer to the kubelet.
 const ANSWER: Duration = Duration::from_millis(300);
 
 /// Answer to an Allocate.
@@ -28,13 +28,13 @@ pub(super) enum Target {
     Configuration,
 }
 
-/// What a device plugin asks the owner.
+/// A request of a device plugin to the owner.
 pub(super) enum Command {
     /// Claim slots for containers. If nobody waits for the answer any more, the claim is undone.
     Allocate { target: Target, containers: Vec<Vec<String>>, reply: oneshot::Sender<AllocateResult> },
     /// Which ids to take.
     Prefer { target: Target, containers: Vec<Preference>, reply: oneshot::Sender<Vec<Vec<String>>> },
-    /// Whether all of these are claimed here.
+    /// Asks whether all of these are claimed on this node.
     Holds { target: Target, ids: Vec<String>, reply: oneshot::Sender<bool> },
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use akri_agent::discovery::Outcome;
 use akri_agent::discovery::registry::Handlers;
 use akri_agent::discovery::rounds::Rounds;
 use akri_agent::metrics::Metrics;
 use akri_api::suggestion::did_you_mean;
 use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::discovery::RoundError;
+use akri_model::sources::{SourceEvent, SourceUpdate};
 use tokio::sync::{mpsc, watch};
 
 use super::DiscoveredDevice;
@@ -19,7 +20,7 @@ use crate::subject::{self, Failure, Subject};
 pub(super) struct RoundSource<'a> {
     subject: &'a Subject,
     handlers: watch::Receiver<Arc<Handlers>>,
-    outcomes: mpsc::Receiver<Outcome>,
+    events: mpsc::Receiver<SourceEvent>,
     /// Warnings already shown.
     notes: Vec<Note>,
     _rounds: Rounds,
@@ -41,10 +42,10 @@ impl<'a> RoundSource<'a> {
     fn start(subject: &'a Subject, loaded: &Loaded) -> Self {
         let handlers = loaded.handlers.clone();
         let (_configuration, configuration) = watch::channel(Arc::clone(&subject.configuration));
-        let (sender, outcomes) = mpsc::channel(1);
+        let (sender, events) = mpsc::channel(1);
         let _rounds =
             Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender, Metrics::default());
-        Self { subject, handlers, outcomes, notes: Vec::new(), _rounds, _configuration }
+        Self { subject, handlers, events, notes: Vec::new(), _rounds, _configuration }
     }
 
     pub(super) fn configuration(&self) -> &'a Configuration {
@@ -53,25 +54,32 @@ impl<'a> RoundSource<'a> {
 
     /// Waits for the next round, and shows its warnings if they changed.
     pub(super) async fn next(&mut self) -> Result<RoundResult, Failure> {
-        match self.outcomes.recv().await {
-            Some(Outcome::Found { mut set, shared }) => {
-                if set.notes != self.notes {
-                    self.notes.clone_from(&set.notes);
-                    subject::warn(&set, self.configuration());
+        while let Some(event) = self.events.recv().await {
+            match event.update {
+                SourceUpdate::Found { set, shared } => return Ok(self.found(set, shared.unwrap_or_default())),
+                SourceUpdate::Failed(RoundError::NoHandler(_)) => {
+                    return Err(self.subject.no_handler(&self.handlers.borrow()));
                 }
-                for device in &mut set.devices {
-                    device.properties = self.configuration().broker_view(&device.properties);
-                }
-                Ok(RoundResult { set, shared })
+                SourceUpdate::Failed(error) => return Err(self.subject.failure(&error)),
+                SourceUpdate::Connected => {} // only of remote handlers
             }
-            Some(Outcome::Failed(error)) => Err(self.subject.failure(&error)),
-            Some(Outcome::NoHandler(_)) => Err(self.subject.no_handler(&self.handlers.borrow())),
-            None => Err(Failure { reason: "Stopped", message: "no more rounds are run".to_owned(), is_lasting: true }),
         }
+        Err(Failure { reason: "Stopped", message: "no more rounds are run".to_owned(), is_lasting: true })
+    }
+
+    fn found(&mut self, mut set: DeviceSet, shared: bool) -> RoundResult {
+        if set.notes != self.notes {
+            self.notes.clone_from(&set.notes);
+            subject::warn(&set, self.configuration());
+        }
+        for device in &mut set.devices {
+            device.properties = self.configuration().broker_view(&device.properties);
+        }
+        RoundResult { set, shared }
     }
 }
 
-/// What is said where no component is.
+/// The end of the error message if there is no component.
 const NONE: &str = "there are none; name the directory that holds components (*.wasm) and their DiscoveryHandlers";
 
 impl RoundResult {

@@ -22,7 +22,7 @@ struct InspectReport {
     bytes: usize,
     /// The interface that makes it a handler, with its version.
     exports: String,
-    /// Whether its devices are visible to several nodes.
+    /// True if its devices are visible to several nodes.
     shared: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     interval_milliseconds: Option<u128>,

@@ -1,4 +1,4 @@
-//! What becomes of a Configuration that was written for upstream Akri.
+//! Predicts the effect of a Configuration that was written for upstream Akri.
 
 use akri_api::manifest::{dotted, typed};
 use akri_api::{Configuration, validate};
@@ -10,7 +10,7 @@ use super::{Finding, Weight, text};
 /// Handlers that are built in.
 const BUILT_IN: [&str; 4] = ["udev", "onvif", "opcua", "debugEcho"];
 
-/// What will differ.
+/// Returns the differences.
 pub(super) fn check(object: &Value) -> Vec<Finding> {
     let mut findings = invalid(object);
     findings.extend(handler(object));
@@ -21,7 +21,7 @@ pub(super) fn check(object: &Value) -> Vec<Finding> {
     findings
 }
 
-/// What the webhook refuses and the agent does not act on.
+/// Returns the fields that the webhook refuses and the agent ignores.
 fn invalid(object: &Value) -> Vec<Finding> {
     let metadata =
         json!({"name": object.pointer("/metadata/name"), "namespace": object.pointer("/metadata/namespace")});

@@ -1,4 +1,4 @@
-//! What upstream Akri has left in a cluster, or still runs there.
+//! Finds objects and workloads of upstream Akri in a cluster.
 
 use akri_api::IDENTITY_ANNOTATION;
 use serde_json::Value;
@@ -16,7 +16,7 @@ const HANDLERS: [(&str, &str); 4] = [
     ("akri-debug-echo-discovery-daemonset", "debugEcho"),
 ];
 
-/// What will become of an Instance.
+/// Returns the changes that an Instance will undergo.
 pub(super) fn instance(object: &Value) -> Vec<Finding> {
     let annotations = object.pointer("/metadata/annotations");
     if annotations.is_some_and(|annotations| annotations.get(IDENTITY_ANNOTATION).is_some()) {
@@ -34,7 +34,8 @@ pub(super) fn instance(object: &Value) -> Vec<Finding> {
     vec![Finding::new(Weight::TakenOver, object, message)]
 }
 
-/// What upstream runs, and must not once ours runs: both would answer the kubelet for the same devices.
+/// Returns workloads of upstream Akri, which must not run beside ours: both would answer the kubelet for the same
+/// devices.
 pub(super) fn workload(object: &Value) -> Vec<Finding> {
     let name = text(object, "/metadata/name");
     let found = |message: String| vec![Finding::new(Weight::InTheWay, object, message)];

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::cli::Output;
 use crate::output::{plain, print, table};
 
-/// What to do before an upgrade.
+/// The steps before an upgrade.
 #[derive(Debug, Subcommand)]
 pub(crate) enum UpgradeCommand {
     /// Say what of an installation of upstream Akri will differ: what is refused, what has to be changed, what is taken over.
@@ -30,12 +30,12 @@ pub(crate) struct CheckArgs {
     /// YAML files to check, such as the Configurations you deploy [default: the objects of the cluster that KUBECONFIG or the
     /// pod's service account leads to].
     files: Vec<PathBuf>,
-    /// How the answer looks.
+    /// The format of the output.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-/// How much a finding matters.
+/// The importance of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Weight {
@@ -63,7 +63,7 @@ struct Finding {
     weight: Weight,
     /// Kind, namespace and name.
     object: String,
-    /// What will be, and what to do.
+    /// The change, and what to do about it.
     message: String,
 }
 

@@ -8,9 +8,8 @@ use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::node_report::{MAX_NODES, MAX_SAME, Report};
-use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, OUTDATED};
-use akri_model::text::cut;
+use akri_model::node_report::{MAX_NODES, MAX_SAME};
+use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
@@ -24,9 +23,6 @@ use super::problem_reporter::{Due, ProblemReporter, Subject};
 use super::status_patch::change_status;
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent};
 
-/// Longest message of a problem, in bytes.
-const MAX_MESSAGE: usize = 256;
-
 /// Which nodes may write into the status of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writers {
@@ -36,37 +32,24 @@ enum Writers {
     Some,
 }
 
-/// Returns the problem that a report comes to: that the Configuration is not ready, or that its discovery is incomplete.
-fn problem(report: &ConfigurationReport) -> Option<Report> {
-    let failed = |kind: &str| {
-        report.conditions.iter().find(|condition| condition.kind == kind && condition.holds == Some(false))
-    };
-    if let Some(ready) = failed("Ready") {
-        return Some(of(&ready.reason, &ready.message));
-    }
-    failed("DiscoveryComplete").map(|incomplete| of(INCOMPLETE, &incomplete.message))
-}
-
 /// Returns the problem that a report about a handler comes to: that the node can't use it, or that it uses an older component
 /// than the object wants. A component that is being compiled is none.
-fn handler_problem(report: &HandlerReport) -> Option<Report> {
+fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
     let failed = |kind: &str| {
-        report.conditions.iter().find(|condition| condition.kind == kind && condition.holds == Some(false))
+        report.conditions.iter().find(|condition| condition.kind == kind && condition.truth == Truth::False)
     };
     match (report.state, failed("Ready"), failed("Accepted")) {
         (HandlerState::Loading, ..) | (_, None, None) => None,
-        (_, Some(ready), _) => Some(of(&ready.reason, &ready.message)),
-        (_, None, Some(refused)) => Some(of(OUTDATED, &format!("{}: {}", refused.reason, refused.message))),
+        (_, Some(ready), _) => Some(NodeProblem::new(&ready.reason, &ready.message)),
+        (_, None, Some(refused)) => {
+            Some(NodeProblem::new(OUTDATED, &format!("{}: {}", refused.reason, refused.message)))
+        }
     }
-}
-
-fn of(reason: &str, message: &str) -> Report {
-    Report { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned() }
 }
 
 /// Returns the patch that makes an object show a problem of a node, or none; nothing if it does already, or if enough other
 /// nodes show theirs. Of two writers one has to look again, so that the bounds hold.
-fn patch(object: &Value, node: &str, problem: Option<&Report>, writers: Writers, now: Timestamp) -> Option<Value> {
+fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Writers, now: Timestamp) -> Option<Value> {
     let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
     let before = nodes.and_then(|nodes| nodes.get(node));
     let path = format!("/status/nodes/{}", pointer_token(node));
@@ -100,7 +83,7 @@ impl Kubernetes {
     /// Takes what is wrong with a Configuration on this node; it is written in the background.
     pub(super) fn report_problem(&self, report: &ConfigurationReport) {
         let subject = Subject::Configuration(report.key.clone());
-        self.problems.report(subject, Some(report.uid.clone()), problem(report));
+        self.problems.report(subject, Some(report.uid.clone()), report.status.problem());
     }
 
     /// Takes what is wrong with a DiscoveryHandler on this node. Remote handlers have no object.
@@ -115,8 +98,8 @@ impl Kubernetes {
     pub(super) async fn write_online(&self, instance: &Instance) -> Result<(), ClusterError> {
         let problem = match instance.online {
             Online::True => None,
-            Online::False => Some(of("NotFound", "the last round of discovery did not see the device")),
-            Online::Unknown => Some(of(HANDLER_GONE, "no handler can tell whether the device is there")),
+            Online::False => Some(NodeProblem::new("NotFound", "the last round of discovery did not see the device")),
+            Online::Unknown => Some(NodeProblem::new(HANDLER_GONE, "no handler can tell whether the device is there")),
         };
         let (key, uid) = (&instance.key, &instance.uid);
         let (resource, client) = (ApiResource::erase::<akri_api::Instance>(&()), self.client.clone());
@@ -171,6 +154,8 @@ fn record_incomplete(events: &Events, due: &Due) {
 mod tests {
     use std::collections::BTreeMap;
 
+    use akri_model::summary::Verdict;
+
     use super::*;
 
     fn now() -> Timestamp {
@@ -184,7 +169,7 @@ mod tests {
     }
 
     /// The object after the node has written its problem; nothing if it writes nothing.
-    fn after(mut object: Value, node: &str, problem: Option<&Report>) -> Option<Value> {
+    fn after(mut object: Value, node: &str, problem: Option<&NodeProblem>) -> Option<Value> {
         let operations: json_patch::Patch =
             serde_json::from_value(patch(&object, node, problem, Writers::Some, now())?).unwrap();
         json_patch::patch(&mut object, &operations.0).unwrap();
@@ -193,7 +178,7 @@ mod tests {
 
     #[test]
     fn entry_is_added_beside_those_of_other_nodes() {
-        let problem = of("NotFound", "m");
+        let problem = NodeProblem::new("NotFound", "m");
         let entry = json!({"reason": "NotFound", "message": "m", "since": NOW});
         let other = json!({"reason": "NoHandler"});
         for (status, expected) in [
@@ -211,10 +196,10 @@ mod tests {
     fn entry_keeps_its_time_while_the_reason_is_the_same() {
         let before =
             || object(json!({"nodes": {"a": {"reason": "NotFound", "message": "m", "since": "2025-01-01T00:00:00Z"}}}));
-        assert_eq!(after(before(), "a", Some(&of("NotFound", "m"))), None, "nothing new");
+        assert_eq!(after(before(), "a", Some(&NodeProblem::new("NotFound", "m"))), None, "nothing new");
         let since = |problem| after(before(), "a", Some(&problem)).unwrap()["nodes"]["a"]["since"].clone();
-        assert_eq!(since(of("NotFound", "other")), "2025-01-01T00:00:00Z");
-        assert_eq!(since(of("HandlerGone", "m")), NOW);
+        assert_eq!(since(NodeProblem::new("NotFound", "other")), "2025-01-01T00:00:00Z");
+        assert_eq!(since(NodeProblem::new("HandlerGone", "m")), NOW);
     }
 
     #[test]
@@ -231,7 +216,7 @@ mod tests {
             let entry = |number| (format!("n{number}"), json!({"reason": reason}));
             object(json!({"nodes": (0..count).map(entry).collect::<BTreeMap<_, _>>()}))
         };
-        let problem = of("R", "m");
+        let problem = NodeProblem::new("R", "m");
         assert!(after(nodes(2, "R"), "a", Some(&problem)).is_some());
         assert!(after(nodes(3, "R"), "a", Some(&problem)).is_none());
         assert!(after(nodes(19, "other"), "a", Some(&problem)).is_some());
@@ -242,35 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn warning_is_a_problem_of_its_own_reason() {
-        let condition = |kind, holds, reason: &str| crate::ReportedCondition {
-            kind,
-            holds: Some(holds),
-            reason: reason.to_owned(),
-            message: "m".to_owned(),
-        };
-        let report = |conditions| ConfigurationReport {
-            key: Key::new("default", "cam"),
-            uid: "u".into(),
-            generation: 1,
-            instances: 0,
-            conditions,
-        };
-        let incomplete = condition("DiscoveryComplete", false, "Unauthorized");
-        assert_eq!(problem(&report(vec![condition("Ready", true, "Discovered")])), None);
-        assert_eq!(problem(&report(vec![incomplete.clone()])), Some(of(INCOMPLETE, "m")));
-        let failed = condition("Ready", false, "NoHandler");
-        assert_eq!(problem(&report(vec![failed, incomplete])), Some(of("NoHandler", "m")));
-    }
-
-    #[test]
     fn handler_that_a_node_can_not_use_is_a_problem() {
-        let condition = |kind, holds, reason: &str| crate::ReportedCondition {
-            kind,
-            holds: Some(holds),
-            reason: reason.to_owned(),
-            message: "m".to_owned(),
-        };
+        let condition =
+            |kind, holds, reason: &str| Verdict::new(kind, if holds { Truth::True } else { Truth::False }, reason, "m");
         let report = |state, ready, accepted| HandlerReport {
             name: "udev".into(),
             handler: None,
@@ -285,8 +244,8 @@ mod tests {
         for (state, ready, accepted, expected) in [
             (HandlerState::Active, true, true, None),
             (HandlerState::Loading, false, true, None),
-            (HandlerState::Refused, false, false, Some(of("FileMissing", "m"))),
-            (HandlerState::Active, true, false, Some(of(OUTDATED, "Digest: m"))),
+            (HandlerState::Refused, false, false, Some(NodeProblem::new("FileMissing", "m"))),
+            (HandlerState::Active, true, false, Some(NodeProblem::new(OUTDATED, "Digest: m"))),
         ] {
             assert_eq!(handler_problem(&report(state, ready, accepted)), expected);
         }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_model::names::Key;
-use akri_model::node_report::{Report, Step, step, turn};
+use akri_model::node_report::{Step, step, turn};
 use akri_model::retry::{Backoff, jitter};
+use akri_model::summary::NodeProblem;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -46,7 +47,7 @@ impl Subject {
 struct Wanted {
     /// None means the object that has the name now.
     uid: Option<String>,
-    report: Option<Report>,
+    report: Option<NodeProblem>,
     /// Since when it could add its entry.
     since: Option<Instant>,
     backoff: Backoff,
@@ -57,7 +58,7 @@ struct Wanted {
 #[derive(Debug)]
 struct Shown {
     uid: String,
-    nodes: BTreeMap<String, Report>,
+    nodes: BTreeMap<String, NodeProblem>,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ struct State {
 pub(super) struct Due {
     pub(super) subject: Subject,
     pub(super) uid: String,
-    pub(super) report: Option<Report>,
+    pub(super) report: Option<NodeProblem>,
 }
 
 /// A handle; cheap to clone.
@@ -84,7 +85,7 @@ pub(super) struct ProblemReporter {
 
 impl State {
     /// Takes what should be reported.
-    fn want(&mut self, subject: Subject, uid: Option<String>, report: Option<Report>, now: Instant) -> bool {
+    fn want(&mut self, subject: Subject, uid: Option<String>, report: Option<NodeProblem>, now: Instant) -> bool {
         if self.wanted.get(&subject).is_some_and(|known| (&known.uid, &known.report) == (&uid, &report)) {
             return false;
         }
@@ -123,7 +124,7 @@ impl State {
     fn put(&mut self, subject: Subject, object: &DynamicObject) {
         let nodes = object.data.pointer("/status/nodes").and_then(Value::as_object);
         let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let report = |entry: &Value| Report { reason: field(entry, "reason"), message: field(entry, "message") };
+        let report = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
         let nodes = nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), report(entry))).collect();
         self.shown.insert(subject, Shown { uid: object.uid().unwrap_or_default(), nodes });
     }
@@ -156,7 +157,7 @@ impl ProblemReporter {
     }
 
     /// Reports a problem with an object, or that there is none any more.
-    pub(super) fn report(&self, subject: Subject, uid: Option<String>, report: Option<Report>) {
+    pub(super) fn report(&self, subject: Subject, uid: Option<String>, report: Option<NodeProblem>) {
         if self.state().want(subject, uid, report, Instant::now()) {
             self.changed.notify_one();
         }
@@ -214,8 +215,8 @@ mod tests {
         .unwrap()
     }
 
-    fn report(reason: &str) -> Option<Report> {
-        Some(Report { reason: reason.to_owned(), message: "m".to_owned() })
+    fn report(reason: &str) -> Option<NodeProblem> {
+        Some(NodeProblem::new(reason, "m"))
     }
 
     fn later(now: Instant) -> Instant {

@@ -1,11 +1,12 @@
 //! Conversion of reports to the status of objects.
 
-use akri_api::condition::{self, Condition, Truth};
+use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, DiscoveryHandler};
+use akri_model::summary::Verdict;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::{ConfigurationReport, HandlerReport, ReportedCondition};
+use crate::{ConfigurationReport, HandlerReport};
 
 /// Updates a Configuration's status from a report.
 pub(super) fn of_configuration(
@@ -17,8 +18,8 @@ pub(super) fn of_configuration(
     object.metadata.name = Some(report.key.name.clone());
     let status = object.status.get_or_insert_default();
     status.observed_generation = Some(report.generation);
-    status.instances = i64::try_from(report.instances).unwrap_or(i64::MAX);
-    set_conditions(&mut status.conditions, &report.conditions, now);
+    status.instances = i64::try_from(report.status.devices.instances).unwrap_or(i64::MAX);
+    set_conditions(&mut status.conditions, &report.status.conditions(), now);
     object
 }
 
@@ -40,14 +41,9 @@ pub(super) fn of_handler(report: &HandlerReport, mut object: DiscoveryHandler, n
     object
 }
 
-fn set_conditions(conditions: &mut Vec<Condition>, reported: &[ReportedCondition], now: Timestamp) {
+fn set_conditions(conditions: &mut Vec<Condition>, reported: &[Verdict], now: Timestamp) {
     for reported in reported {
-        let truth = match reported.holds {
-            Some(true) => Truth::True,
-            Some(false) => Truth::False,
-            None => Truth::Unknown,
-        };
-        condition::set(conditions, reported.kind, truth, &reported.reason, &reported.message, now);
+        condition::set(conditions, reported.kind, reported.truth, &reported.reason, &reported.message, now);
     }
     conditions.retain(|known| reported.iter().any(|reported| reported.kind == known.type_));
 }

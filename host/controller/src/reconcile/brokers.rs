@@ -8,7 +8,7 @@ use crate::requests::RequestError;
 use crate::views::{Broker, InstanceView, Wanted};
 use crate::world::Owned;
 
-/// What came of a reconcile of brokers.
+/// The result of reconciling brokers.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Pods that are wanted, by node, as they are now.

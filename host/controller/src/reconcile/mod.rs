@@ -19,7 +19,7 @@ use crate::requests::{RequestError, Requests};
 use crate::upstream::UpstreamFinalizers;
 use crate::world::World;
 
-/// What reconciles share.
+/// The dependencies of reconciles.
 pub(crate) struct Context {
     pub(crate) world: World,
     pub(crate) requests: Requests,
@@ -29,7 +29,7 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
 }
 
-/// What has to happen next to an object that is as wanted: another look after that time, if any.
+/// The time until an object is reconciled again, if it has to be.
 pub(crate) type Again = Option<Duration>;
 
 /// Reconciles an object.

@@ -16,7 +16,7 @@ use crate::requests::{Created, RequestError};
 use crate::views::{InstanceView, View as _};
 use crate::world::{Memory, Owned};
 
-/// How long until a broker that may not be replaced yet is looked at again; mostly it is woken before.
+/// The interval at which a broker that may not be replaced yet is reconciled; mostly an event comes before.
 const ROLLOUT: Duration = Duration::from_secs(30);
 
 /// The reason of a node whose last round did not find the device.

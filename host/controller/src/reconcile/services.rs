@@ -50,7 +50,8 @@ pub(super) async fn reconcile_service(
     }
 }
 
-/// Whether there is no Service of that name, or one of this owner. An apply would take over somebody else's.
+/// Returns whether there is no Service of that name, or one of this owner. An apply would take over one of another
+/// owner.
 async fn is_free(requests: &Requests, key: &Key, owner_uid: &str) -> Result<bool, RequestError> {
     let Some(found) = requests.get::<Service>(key).await? else { return Ok(true) };
     Ok(found.metadata.owner_references.iter().flatten().any(|owner| owner.uid == owner_uid))

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{View, finalizer_nodes, key_of, node_finalizers};
 use crate::queue::Work;
 
-/// What is run for each device.
+/// The workload that is run for each device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) enum Broker {
     /// Nothing.
@@ -26,13 +26,13 @@ pub(crate) enum Broker {
     Job(Manifest),
 }
 
-/// What the controller does for a Configuration, if that is valid.
+/// The wanted brokers and Services of a valid Configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) broker: Broker,
     pub(crate) instance_service: Option<Manifest>,
     pub(crate) configuration_service: Option<Manifest>,
-    /// How long a missing device keeps its broker, for local and for shared devices.
+    /// The time that a missing device keeps its broker, for local and for shared devices.
     pub(crate) grace: [Duration; 2],
 }
 
@@ -43,13 +43,13 @@ pub(crate) struct ConfigurationView {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) is_deleting: bool,
-    /// What is wanted, or what is wrong with the object: then everything stays as it is.
+    /// The wanted brokers and Services, or the error of the object: then everything stays as it is.
     pub(crate) wanted: Result<Wanted, String>,
     pub(crate) mentions: BTreeSet<String>,
     /// Finalizers that may be names of nodes, which upstream Akri left.
     pub(crate) finalizers: BTreeSet<String>,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
-    /// What the controller wrote of its status.
+    /// The generation in the status that the controller wrote.
     pub(crate) observed_generation: Option<i64>,
     pub(crate) instances: i64,
     pub(crate) conditions: Vec<Condition>,
@@ -84,13 +84,13 @@ impl ConfigurationView {
         }
     }
 
-    /// What is wanted of brokers and Services, if the object is valid.
+    /// Returns the wanted brokers and Services, if the object is valid.
     pub(crate) fn valid(&self) -> Option<&Wanted> {
         self.wanted.as_ref().ok()
     }
 }
 
-/// What is wanted; or why the object makes no sense, though the API server took it.
+/// Returns the wanted brokers and Services, or the error of an object that the API server accepted.
 fn wanted(mut object: DynamicObject) -> Result<Wanted, String> {
     object.data.as_object_mut().map(|fields| fields.remove("status"));
     let value = serde_json::to_value(object).map_err(|error| error.to_string())?;

@@ -20,7 +20,7 @@ pub(crate) struct HandlerView {
     /// The nodes in its status.
     pub(crate) mentions: BTreeSet<String>,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
-    /// What the controller wrote of its status.
+    /// The conditions that the controller wrote.
     pub(crate) conditions: Vec<Condition>,
 }
 

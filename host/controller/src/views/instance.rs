@@ -36,7 +36,7 @@ pub(crate) struct InstanceView {
     pub(crate) finalizers: BTreeSet<String>,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
     pub(crate) job: Option<JobRecord>,
-    /// What the controller wrote of its status.
+    /// The conditions that the controller wrote.
     pub(crate) conditions: Vec<Condition>,
     pub(crate) brokers: Option<BrokerCounts>,
 }
@@ -93,7 +93,7 @@ impl InstanceView {
         self.nodes.iter().chain(&self.other_nodes).cloned().collect()
     }
 
-    /// Whether no node sees the device and nobody uses it.
+    /// Returns whether no node sees the device and none uses it.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.nodes.is_empty() && self.is_idle && !self.is_deleting
     }

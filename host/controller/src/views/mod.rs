@@ -1,4 +1,4 @@
-//! What the controller keeps of each object: a few fields instead of the whole, since there may be 10,000 Instances.
+//! Views of objects: the few fields that the controller keeps, since there may be 10,000 Instances.
 
 mod configuration;
 mod handler;
@@ -24,7 +24,7 @@ pub(crate) trait View: PartialEq + Send + Sync + 'static {
     /// Namespace and name.
     fn key(&self) -> &Key;
 
-    /// What it belongs to, and what is reconciled when it changes.
+    /// Returns the owner, which is reconciled when the object changes.
     fn owner(&self) -> Option<Work>;
 }
 

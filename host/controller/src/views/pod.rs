@@ -20,9 +20,9 @@ pub(crate) struct PodView {
     instance: Option<String>,
     /// The UID of its controller: an Instance, or the Job of one.
     pub(crate) owner_uid: String,
-    /// Whether that is an Instance, by what it says.
+    /// True if the labels say that its owner is an Instance.
     pub(crate) is_of_instance: bool,
-    /// What it is like, if it is owned by its Instance.
+    /// Its observed state, if its Instance owns it.
     pub(crate) observed: Observed,
 }
 
@@ -98,7 +98,8 @@ fn ended(status: &PodStatus) -> Option<i64> {
     containers(status).filter_map(|container| Some(seconds(&state(container).terminated?.finished_at?))).max()
 }
 
-/// Why the Pod does not run: what the kubelet says of all of it, of a container, or what the scheduler says.
+/// Returns the reason why the Pod does not run: that of the kubelet for the Pod or a container, or that of the
+/// scheduler.
 fn reason(status: &PodStatus) -> Option<Reason> {
     if let Some(word) = &status.reason {
         return Some(of(word, status.message.as_deref()));

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What an Instance records of its Job, in one annotation.
+/// The record of an Instance's Job, in one annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRecord {
     /// The hash of the Job's final spec.
@@ -47,7 +47,7 @@ impl FromStr for JobRecord {
     }
 }
 
-/// How far a Job is.
+/// The state of a Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
     /// Its Pods run, wait or are retried.
@@ -58,7 +58,7 @@ pub enum JobState {
     Failed,
 }
 
-/// What to do next about the Job of an Instance.
+/// The next step for the Job of an Instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobStep {
     /// Nothing: it was created once, whether it still exists or not.

@@ -23,7 +23,7 @@ pub enum Phase {
     Ended,
 }
 
-/// Why a Pod does not run, as Kubernetes says.
+/// The reason why a Pod does not run, in Kubernetes' terms.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reason {
     /// A CamelCase word.
@@ -45,7 +45,7 @@ pub struct Observed {
     pub hash: String,
     /// Brokers that ended before it, without a reset.
     pub failures: u32,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
     /// Since when it is ready, if it is.
     pub ready_since: Option<i64>,
@@ -55,12 +55,12 @@ pub struct Observed {
     pub started: i64,
     /// When it ended, if it did.
     pub ended: i64,
-    /// Why it does not run.
+    /// The reason why it does not run.
     pub reason: Reason,
 }
 
 impl Observed {
-    /// Whether it has been ready for long enough to count on.
+    /// Returns whether it has been ready for long enough to count as working.
     fn is_settled(&self, now: i64) -> bool {
         self.ready_since.is_some_and(|since| now >= since + SETTLED)
     }
@@ -117,7 +117,7 @@ pub enum PodState {
     Deleting,
 }
 
-/// What to do next.
+/// The next step for a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodStep {
     /// Nothing before something changes.
@@ -165,7 +165,7 @@ impl PodState {
         Self::Starting { is_failing: pod.is_failing(), settled_at: pod.ready_since.map(|since| since + SETTLED) }
     }
 
-    /// What follows, for a node where a broker `is_wanted` or not.
+    /// Returns the next step on a node where a broker `is_wanted` or not.
     pub fn step(self, is_wanted: bool, now: i64) -> PodStep {
         match self {
             Self::Absent if is_wanted => PodStep::Create,

@@ -1,4 +1,5 @@
-//! What people see of the brokers of an Instance or a Configuration: how many should run, how many do, and why not.
+//! Summaries of the brokers of an Instance or a Configuration for users: the numbers of wanted and ready brokers, and
+//! the reason for a difference.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ pub struct JobReport {
     pub name: String,
     /// Its state; none if it was deleted.
     pub state: Option<JobState>,
-    /// What Kubernetes says of a Job that failed.
+    /// The reason of a failed Job, in Kubernetes' terms.
     pub reason: Reason,
 }
 
@@ -115,7 +116,7 @@ fn count(pods: &[BrokerReport<'_>]) -> Counts {
     }
 }
 
-/// Why a broker does not run, if it does not.
+/// Returns the reason why a broker does not run, if it does not.
 fn why_not(broker: &BrokerReport<'_>) -> Option<Reason> {
     let node = broker.node;
     let said = broker.pod.map(|pod| &pod.reason).filter(|said| !said.word.is_empty());

@@ -1,4 +1,4 @@
-//! How many brokers of a Configuration may be replaced at a time (rule 57).
+//! Limits the number of brokers of a Configuration that are replaced at a time (rule 57).
 
 use std::collections::BTreeMap;
 
@@ -67,13 +67,13 @@ impl Rollout {
         true
     }
 
-    /// How many working brokers may be replaced now.
+    /// Returns the number of working brokers that may be replaced now.
     fn places(&self) -> usize {
         let all = (self.total.desired / 10).max(1);
         if self.is_stopped() { 0 } else { all.saturating_sub(self.unavailable) }
     }
 
-    /// Whether brokers are outdated and a new one that fails keeps them from being replaced.
+    /// Returns whether a failing new broker keeps outdated ones from being replaced.
     pub fn is_stopped(&self) -> bool {
         self.total.failing > 0 && self.total.outdated > 0
     }

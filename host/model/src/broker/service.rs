@@ -39,8 +39,8 @@ fn name_protocols(spec: &mut Manifest) {
     }
 }
 
-/// Whether a Service should exist: it is made when the first broker runs, and stays as long as one is wanted, so that a
-/// broker that is replaced does not cost the Service its address.
+/// Returns whether a Service should exist: it is created when the first broker runs, and kept as long as one is wanted,
+/// so that a replaced broker does not cost the Service its address.
 pub fn is_service_wanted(exists: bool, running: usize, desired: usize) -> bool {
     running > 0 || exists && desired > 0
 }

@@ -65,7 +65,7 @@ pub struct Target<'a> {
     pub uid: &'a str,
     /// Its Configuration's name.
     pub configuration: &'a str,
-    /// Whether many nodes see the device.
+    /// True if several nodes see the device.
     pub shared: bool,
 }
 
@@ -141,7 +141,7 @@ pub fn job(target: &Target<'_>, spec: &Manifest, name: &str) -> (Value, String) 
     (manifest, hash)
 }
 
-/// Whether a broker asks for the Instance's resource, by the placeholder or because it asks for none of Akri's.
+/// Returns whether a broker requests the Instance's resource, by the placeholder or because it requests none of Akri's.
 pub fn needs_instance(pod_spec: &Manifest) -> bool {
     let names: Vec<&String> = containers(pod_spec).flat_map(resource_names).collect();
     names.iter().any(|name| *name == PLACEHOLDER) || !names.iter().any(|name| name.starts_with(RESOURCE_PREFIX))

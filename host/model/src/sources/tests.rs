@@ -14,8 +14,8 @@ fn set(ids: &[&str]) -> DeviceSet {
     DeviceSet { devices: ids.iter().map(device).collect(), ..DeviceSet::default() }
 }
 
-fn expecting(sources: &[&DiscoverySource]) -> Sources {
-    let mut all = Sources::default();
+fn expecting(sources: &[&DiscoverySource]) -> SourceStates {
+    let mut all = SourceStates::default();
     sources.iter().for_each(|source| all.add((*source).clone(), None, true));
     all
 }
@@ -24,15 +24,40 @@ fn unavailable(what: &str) -> RoundError {
     RoundError::Unavailable(what.to_owned())
 }
 
-fn union(sources: &mut Sources) -> DeviceSet {
-    match sources.merge(10) {
-        MergedResult::Found(found) => found.set,
-        other => panic!("{other:?}"),
-    }
+fn apply(sources: &mut SourceStates, source: &DiscoverySource, update: SourceUpdate) {
+    sources.apply(SourceEvent { source: source.clone(), update }, Instant::now());
+}
+
+fn report(sources: &mut SourceStates, source: &DiscoverySource, set: DeviceSet) {
+    apply(sources, source, SourceUpdate::Found { set, shared: None });
+}
+
+fn fail(sources: &mut SourceStates, source: &DiscoverySource, error: RoundError) {
+    apply(sources, source, SourceUpdate::Failed(error));
+}
+
+fn failed(error: RoundError) -> MergedResult {
+    MergedResult { status: Some(DiscoveryStatus::Failed(error)), devices: None }
+}
+
+fn no_handler() -> RoundError {
+    RoundError::NoHandler("none".to_owned())
+}
+
+/// The result of sources without devices: all known ones are unknown.
+fn lost(status: Option<DiscoveryStatus>) -> MergedResult {
+    let set = DeviceSet { absence: AbsenceMeaning::Unknown, ..DeviceSet::default() };
+    MergedResult { status, devices: Some(MergedDevices { set, shared: None }) }
+}
+
+fn union(sources: &mut SourceStates) -> DeviceSet {
+    let merged = sources.merge(10);
+    assert!(matches!(merged.status, Some(DiscoveryStatus::Found { .. })), "{merged:?}");
+    merged.devices.unwrap().set
 }
 
 /// Ids of the union, and what it means not to be there.
-fn found(sources: &mut Sources) -> (Vec<String>, AbsenceMeaning) {
+fn found(sources: &mut SourceStates) -> (Vec<String>, AbsenceMeaning) {
     let set = union(sources);
     (set.devices.into_iter().map(|device| device.id).collect(), set.absence)
 }
@@ -52,7 +77,7 @@ fn of_a_device_that_two_report_the_first_view_counts() {
     for (source, value) in [(&b, "b"), (&a, "a"), (&C, "c")] {
         let mut set = set(&["d", value]);
         set.devices[0].properties.insert("FROM".to_owned(), value.to_owned());
-        sources.record_devices(source, set);
+        report(&mut sources, source, set);
     }
     let set = union(&mut sources);
     assert_eq!(set.devices[0].properties["FROM"], "c", "the component, then by address");
@@ -63,15 +88,15 @@ fn of_a_device_that_two_report_the_first_view_counts() {
 fn nothing_is_missing_before_all_who_may_know_it_have_spoken() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
-    assert_eq!(sources.merge(10), MergedResult::NoReport);
-    sources.record_devices(&C, set(&["c1", "c2"]));
+    assert_eq!(sources.merge(10), MergedResult::default());
+    report(&mut sources, &C, set(&["c1", "c2"]));
     assert_eq!(found(&mut sources), (ids(&["c1", "c2"]), kept(&[])));
-    sources.record_devices(&C, set(&["c1"]));
+    report(&mut sources, &C, set(&["c1"]));
     assert_eq!(found(&mut sources), (ids(&["c1"]), kept(&["c2"])), "it spoke of this one itself");
     assert_eq!(found(&mut sources).1, kept(&[]), "told once");
-    sources.record_failure(&a, unavailable("refused"));
+    fail(&mut sources, &a, unavailable("refused"));
     assert_eq!(found(&mut sources).1, kept(&[]), "a failure is no word");
-    sources.record_devices(&a, set(&[]));
+    report(&mut sources, &a, set(&[]));
     assert_eq!(found(&mut sources), (ids(&["c1"]), AbsenceMeaning::Missing));
 }
 
@@ -79,10 +104,10 @@ fn nothing_is_missing_before_all_who_may_know_it_have_spoken() {
 fn who_comes_later_only_adds() {
     let a = remote("/a");
     let mut sources = expecting(&[&C]);
-    sources.record_devices(&C, set(&["c"]));
+    report(&mut sources, &C, set(&["c"]));
     sources.add(a.clone(), Some(false), false);
     assert_eq!(found(&mut sources), (ids(&["c"]), AbsenceMeaning::Missing), "its silence keeps nobody");
-    sources.record_devices(&a, set(&["a"]));
+    report(&mut sources, &a, set(&["a"]));
     assert_eq!(found(&mut sources).0, ids(&["c", "a"]));
 }
 
@@ -90,14 +115,14 @@ fn who_comes_later_only_adds() {
 fn who_fails_keeps_its_devices_and_is_noted() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
-    sources.record_devices(&C, set(&["c"]));
-    sources.record_devices(&a, set(&["a"]));
-    sources.record_failure(&a, unavailable("unix:/a: connection refused"));
+    report(&mut sources, &C, set(&["c"]));
+    report(&mut sources, &a, set(&["a"]));
+    fail(&mut sources, &a, unavailable("unix:/a: connection refused"));
     let both = union(&mut sources);
     assert_eq!((both.devices.len(), &both.absence), (2, &AbsenceMeaning::Missing));
     assert_eq!(both.notes[0].reason, "Unavailable");
     assert_eq!(both.notes[0].message, "unavailable: unix:/a: connection refused; its devices stay as they are");
-    sources.clear_error(&a);
+    apply(&mut sources, &a, SourceUpdate::Connected);
     let both = union(&mut sources);
     assert_eq!((both.devices.len(), both.notes.len()), (2, 0));
 }
@@ -106,71 +131,88 @@ fn who_fails_keeps_its_devices_and_is_noted() {
 fn devices_of_a_removed_source_are_unknown_until_reported() {
     let (a, b) = (remote("/a"), remote("/b"));
     let mut sources = expecting(&[&a, &b]);
-    sources.remove_absent(&C);
-    sources.record_devices(&a, set(&["a"]));
-    sources.record_devices(&b, set(&["b"]));
+    fail(&mut sources, &C, no_handler());
+    report(&mut sources, &a, set(&["a"]));
+    report(&mut sources, &b, set(&["b"]));
     assert_eq!(found(&mut sources).0, ids(&["a", "b"]));
     sources.remove(&b);
     assert_eq!(found(&mut sources), (ids(&["a"]), AbsenceMeaning::Unknown));
-    sources.record_devices(&a, set(&["a"]));
+    report(&mut sources, &a, set(&["a"]));
     assert_eq!(found(&mut sources), (ids(&["a"]), AbsenceMeaning::Missing));
     sources.remove(&a);
-    assert_eq!((sources.merge(10), sources.is_lost()), (MergedResult::NoSource, true));
+    assert_eq!(sources.merge(10), lost(Some(DiscoveryStatus::Failed(no_handler()))));
     sources.add(b.clone(), None, false);
-    assert_eq!((sources.merge(10), sources.is_lost()), (MergedResult::NoReport, true), "being there is no word");
-    sources.record_devices(&b, set(&[]));
+    assert_eq!(sources.merge(10), lost(None), "it has not reported");
+    report(&mut sources, &b, set(&[]));
     assert_eq!(found(&mut sources), (ids(&[]), AbsenceMeaning::Missing));
 }
 
 #[test]
 fn who_was_never_there_takes_nothing_along() {
     let mut sources = expecting(&[&C]);
-    sources.remove_absent(&C);
-    assert_eq!((sources.merge(10), sources.is_lost()), (MergedResult::NoSource, false));
+    fail(&mut sources, &C, no_handler());
+    assert_eq!(sources.merge(10), failed(no_handler()));
 }
 
 #[test]
-fn who_is_silent_for_long_no_longer_answers_for_its_devices() {
+fn devices_of_a_silent_source_are_unknown_after_the_timeout() {
+    let (a, timeout) = (remote("/a"), Duration::from_secs(300));
+    let mut sources = expecting(&[&C, &a]);
+    report(&mut sources, &C, set(&["c"]));
+    apply(&mut sources, &a, SourceUpdate::Connected);
+    let connected = sources.silent_since().unwrap();
+    sources.expire_silent(connected + timeout / 2, timeout);
+    assert_eq!(found(&mut sources), (ids(&["c"]), kept(&[])));
+    sources.expire_silent(connected + timeout, timeout);
+    assert_eq!((found(&mut sources), sources.silent_since()), ((ids(&["c"]), AbsenceMeaning::Unknown), None));
+    report(&mut sources, &C, set(&["c"]));
+    assert_eq!(found(&mut sources), (ids(&["c"]), AbsenceMeaning::Missing));
+    apply(&mut sources, &a, SourceUpdate::Connected);
+    sources.expire_silent(sources.silent_since().unwrap() + timeout, timeout);
+    assert_eq!(found(&mut sources), (ids(&["c"]), AbsenceMeaning::Missing), "it had none");
+}
+
+#[test]
+fn connected_source_without_a_report_is_silent() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
-    sources.record_devices(&C, set(&["c"]));
-    sources.expire(&a);
-    assert_eq!(found(&mut sources), (ids(&["c"]), AbsenceMeaning::Unknown));
-    sources.record_devices(&C, set(&["c"]));
-    assert_eq!(found(&mut sources), (ids(&["c"]), AbsenceMeaning::Missing));
-    sources.expire(&a);
-    assert!(!sources.is_lost(), "it had none");
+    apply(&mut sources, &a, SourceUpdate::Connected);
+    assert_eq!(sources.merge(10), MergedResult { status: Some(DiscoveryStatus::Silent), devices: None });
+    fail(&mut sources, &C, unavailable("c"));
+    assert_eq!(sources.merge(10), failed(unavailable("c")));
+    report(&mut sources, &a, set(&[]));
+    assert_eq!((union(&mut sources).devices, sources.silent_since()), (Vec::new(), None));
 }
 
 #[test]
 fn without_any_device_the_first_failure_counts() {
     let (a, b) = (remote("/a"), remote("/b"));
     let mut sources = expecting(&[&a, &b]);
-    sources.record_failure(&b, unavailable("b"));
-    assert_eq!(sources.merge(10), MergedResult::Failed(unavailable("b"), None));
-    sources.record_failure(&a, unavailable("a"));
-    assert_eq!(sources.merge(10), MergedResult::Failed(unavailable("a"), None));
+    fail(&mut sources, &b, unavailable("b"));
+    assert_eq!(sources.merge(10), failed(unavailable("b")));
+    fail(&mut sources, &a, unavailable("a"));
+    assert_eq!(sources.merge(10), failed(unavailable("a")));
 }
 
 #[test]
 fn what_was_found_just_before_a_failure_is_told_once() {
     let mut sources = expecting(&[&C]);
-    sources.record_devices(&C, set(&["c"]));
-    sources.record_failure(&C, unavailable("c"));
-    let MergedResult::Failed(_, Some(found)) = sources.merge(10) else { panic!() };
-    assert_eq!(found.set.devices.len(), 1);
-    assert_eq!(sources.merge(10), MergedResult::Failed(unavailable("c"), None));
+    report(&mut sources, &C, set(&["c"]));
+    fail(&mut sources, &C, unavailable("c"));
+    let merged = sources.merge(10);
+    assert_eq!((merged.status, merged.devices.unwrap().set.devices.len()), (failed(unavailable("c")).status, 1));
+    assert_eq!(sources.merge(10), failed(unavailable("c")));
 }
 
 #[test]
 fn a_component_that_disagrees_about_shared_is_not_used() {
     let a = remote("/a");
-    let mut sources = Sources::default();
+    let mut sources = SourceStates::default();
     sources.add(C, Some(true), true);
     sources.add(a.clone(), Some(false), true);
-    sources.record_devices(&C, set(&["c"]));
-    sources.record_devices(&a, set(&["a"]));
-    let MergedResult::Found(MergedDevices { set, shared }) = sources.merge(10) else { panic!() };
+    report(&mut sources, &C, set(&["c"]));
+    report(&mut sources, &a, set(&["a"]));
+    let MergedDevices { set, shared } = sources.merge(10).devices.unwrap();
     assert_eq!((set.devices.len(), shared), (1, Some(false)));
     let expected_text =
         "the component says shared=true, but unix:/a serves the handler as shared=false; it is not used";
@@ -181,8 +223,8 @@ fn a_component_that_disagrees_about_shared_is_not_used() {
 fn what_the_first_withholds_the_second_does_not_hand_out() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
-    sources.record_devices(&C, DeviceSet { withheld: ["d".to_owned()].into(), ..DeviceSet::default() });
-    sources.record_devices(&a, set(&["d"]));
+    report(&mut sources, &C, DeviceSet { withheld: ["d".to_owned()].into(), ..DeviceSet::default() });
+    report(&mut sources, &a, set(&["d"]));
     let set = union(&mut sources);
     assert_eq!((set.devices.len(), set.withheld.len()), (0, 1));
 }
@@ -193,8 +235,8 @@ fn notes_are_united_and_bounded() {
     let mut sources = expecting(&[&C, &a]);
     let note = || Note { origin: String::new(), reason: "Dead".to_owned(), message: "no answer".to_owned() };
     let noted = || DeviceSet { notes: vec![note(); 8], notes_dropped: 1, ..DeviceSet::default() };
-    sources.record_devices(&C, noted());
-    sources.record_devices(&a, noted());
+    report(&mut sources, &C, noted());
+    report(&mut sources, &a, noted());
     let set = union(&mut sources);
     assert_eq!((set.notes.len(), set.notes_dropped), (10, 8));
 }
@@ -211,13 +253,14 @@ proptest! {
         for (n, word) in words {
             match word {
                 Some(listed) => {
-                    sources.record_devices(&all[n], set(&listed.iter().map(String::as_str).collect::<Vec<_>>()));
+                    report(&mut sources, &all[n], set(&listed.iter().map(String::as_str).collect::<Vec<_>>()));
                     last.insert(n, listed);
                 }
-                None => sources.record_failure(&all[n], unavailable("x")),
+                None => fail(&mut sources, &all[n], unavailable("x")),
             }
             let expected: BTreeSet<String> = last.values().flatten().cloned().collect();
-            if let MergedResult::Found(MergedDevices { set, .. }) = sources.merge(10) {
+            let merged = sources.merge(10);
+            if let (Some(DiscoveryStatus::Found { .. }), Some(MergedDevices { set, .. })) = (merged.status, merged.devices) {
                 let ids: BTreeSet<String> = set.devices.iter().map(|device| device.id.clone()).collect();
                 prop_assert_eq!(ids.len(), set.devices.len());
                 prop_assert_eq!(ids, expected);

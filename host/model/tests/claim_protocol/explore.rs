@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::world::{Action, World};
 
-/// What was explored.
+/// The result of an exploration.
 pub(crate) struct Explored {
     pub(crate) states: usize,
     pub(crate) depth: usize,

@@ -22,7 +22,7 @@ pub(crate) struct World {
     pub(crate) nodes: [Node; 2],
     /// Requests and answers on their way.
     pub network: Vec<Message>,
-    /// How many more things may go wrong.
+    /// The number of faults that may still happen.
     faults: u8,
     slots: u32,
 }
@@ -43,11 +43,11 @@ pub(crate) struct Node {
     journal: Claims,
     /// Being written.
     writing: Option<Claims>,
-    /// Whether an answer of the API server is awaited.
+    /// Set while a response of the API server is awaited.
     waiting: bool,
     allocate: Option<Allocate>,
     pub(crate) kubelet: [Container; SLOTS],
-    /// How many more pods come.
+    /// The number of pods that may still come.
     allocates: u8,
 }
 
@@ -58,7 +58,7 @@ struct Allocate {
     journaled: bool,
 }
 
-/// What the kubelet runs on a slot.
+/// The container that the kubelet runs on a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Container {
     None,
@@ -84,7 +84,7 @@ pub(crate) enum Message {
     },
 }
 
-/// What may happen.
+/// An action that may happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Allocate(usize, u32),
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// What others have is only carried over by a node that knows it.
+    /// Returns whether a node knows the usage of the others: only then does it carry that over.
     fn is_current(&self, node: &Node) -> bool {
         node.table.as_ref().is_some_and(|table| *table.api() == self.view() && table.unconfirmed() == 0)
             && self.network.is_empty()
@@ -330,7 +330,7 @@ impl World {
         self.observe(number, self.view());
     }
 
-    /// What the agent adopts is on disk before anything else happens.
+    /// Applies a view of the API server. Adopted claims are on disk before anything else happens.
     fn observe(&mut self, number: usize, view: ApiView) {
         let node = &mut self.nodes[number];
         if let Some(table) = &mut node.table
@@ -468,7 +468,7 @@ impl World {
         }
     }
 
-    /// What must hold at every moment, if it does not.
+    /// Returns the violated invariant, if one does not hold.
     pub(crate) fn violation(&self) -> Option<String> {
         (0..self.slots).find_map(|slot| {
             let users: Vec<&str> = self
@@ -482,7 +482,7 @@ impl World {
         })
     }
 
-    /// What must hold when an Allocate is answered with yes, if it does not.
+    /// Returns the missing proof, if an Allocate is answered with yes without it.
     pub(crate) fn granted_without_proof(&self, action: &Action) -> Option<String> {
         let Action::Answered(number) = *action else { return None };
         let slot = self.nodes[number].allocate.as_ref()?.slot;

@@ -23,15 +23,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(super) struct PendingEvents {
     subsystems: BTreeMap<String, PendingEvent>,
-    /// Whether udevd's events arrive: one was received, and none was missed since.
+    /// Set if udevd's events arrive: one was received, and none was missed since.
     udevd_reachable: bool,
 }
 
 #[derive(Debug)]
 struct PendingEvent {
     since: Instant,
-    /// Whether the event was delivered because udevd's queue was empty. udevd may not have started on the event by
-    /// then, so it stays pending.
+    /// Set if the event was delivered because udevd's queue was empty. udevd may not have started on the event by then,
+    /// so it stays pending.
     delivered: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::verdict::{Finding, Verdict, reason};
 pub(crate) use objects::broker_secrets;
 use objects::{Expected, expected};
 
-/// How long the API server may take.
+/// Longest wait for the API server.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Codes by which an API server says that an object is wrong, and not that it may not be created now.
@@ -28,7 +28,7 @@ mod http_status {
     pub(super) const UNPROCESSABLE: u16 = 422;
 }
 
-/// Whether brokers and Services are dry-run.
+/// The choice of dry-running brokers and Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DryRun {
     /// Yes, with the webhook's own account, which therefore may create them.

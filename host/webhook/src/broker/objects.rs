@@ -45,7 +45,7 @@ impl Expected {
     }
 }
 
-/// What the Configuration makes the controller create.
+/// Returns the objects that the controller creates for the Configuration.
 pub(super) fn expected(configuration: &Configuration) -> Vec<Expected> {
     let (spec, name) = (&configuration.spec, configuration.name_any());
     let (namespace, instance) = (configuration.namespace().unwrap_or_default(), format!("{name}-000000"));

@@ -39,7 +39,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// What follows the preface, cut into frames: type, flags, stream, payload.
+/// Returns the frames after the preface: type, flags, stream, payload.
 fn frames(bytes: &[u8]) -> Vec<(u8, u8, u32, Vec<u8>)> {
     let mut rest = bytes.strip_prefix(PREFACE).expect("the preface comes first");
     let mut all = Vec::new();
