@@ -12,6 +12,7 @@ mod measure;
 mod node;
 mod onvif;
 mod opcua;
+mod publish;
 mod reclaim;
 mod register;
 mod remote;
@@ -23,7 +24,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "load",
     "start",
     "round",
@@ -33,6 +34,7 @@ const NAMES: [&str; 16] = [
     "opcua",
     "uevent",
     "register",
+    "publish",
     "allocate",
     "reclaim",
     "restart",
@@ -68,6 +70,7 @@ async fn measured(name: &str) -> Table {
         "opcua" => opcua::measure().await,
         "uevent" => uevent::measure().await,
         "register" => register::measure().await,
+        "publish" => publish::measure().await,
         "allocate" => allocate::measure().await,
         "reclaim" => reclaim::measure().await,
         "onvif" => onvif::measure().await,

@@ -49,7 +49,7 @@ const MAY_KNOW: [(&str, &[&str]); 16] = [
         ],
     ),
     ("akri-controller", &["akri-model", "akri-api", "akri-http"]),
-    ("akri-webhook", &["akri-model", "akri-api", "akri-sandbox"]),
+    ("akri-webhook", &["akri-model", "akri-api", "akri-http", "akri-sandbox"]),
     ("akri", &HOST),
     ("remote-handler", &[]),
     ("akri-tests", &HOST),

@@ -132,7 +132,11 @@ async fn malformed_objects_are_refused_with_the_field() {
             json!({"discoveryHandler": {"name": "x", "discoveryProperties": [{"name": "a-b"}]}}),
             "spec.discoveryHandler.discoveryProperties",
         ),
+        ("Configuration", json!({"discoveryHandler": {"name": "x"}, "capacity": 1001}), "spec.capacity"),
+        ("Configuration", json!({"discoveryHandler": {"name": ""}}), "spec.discoveryHandler.name"),
         ("Instance", json!({"configurationName": "c", "cdiName": "c"}), "spec.capacity"),
+        ("DiscoveryHandler", json!({"component": {"file": "x"}, "limits": {"devices": 0}}), "spec.limits.devices"),
+        ("DiscoveryHandler", json!({"component": {"file": "x"}, "limits": {"memory": "64MB"}}), "spec.limits.memory"),
         ("DiscoveryHandler", json!({}), "spec.component"),
     ] {
         let refused = story.apply_one(object(kind, "wrong", &spec)).await.unwrap_err().to_string();

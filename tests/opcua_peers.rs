@@ -170,6 +170,9 @@ async fn oversized_server_responses_hide_no_server() {
     let listed = [nobody, entry("pump", &pump)];
     let peers = tokio::join!(discovery_server(&lds, &listed), server("pump", &pump));
     let (Some(_lds), Some(_pump)) = peers else { return };
-    let output = discover(&node, &[&lds], "");
+    // With that many servers each has little time, too little for a Python server on a busy machine: a later round asks
+    // it again. What would be wrong is that no round has the memory for it.
+    let rounds = || std::iter::repeat_with(|| discover(&node, &[&lds], "")).take(5);
+    let output = rounds().find(|output| !found(output).is_empty()).expect("no round found the server");
     assert_eq!((found(&output), warnings(&output).as_str()), (vec!["urn:pump".to_owned()], ""));
 }

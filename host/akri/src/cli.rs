@@ -1,6 +1,6 @@
 //! The command line. Each flag of the agent has an environment variable, for use in manifests.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use akri_model::names::Key;
@@ -92,7 +92,7 @@ pub(crate) struct ControllerArgs {
     /// agents' namespace [default: that of the pod, or of the kubeconfig's context].
     #[arg(long, value_name = "NAMESPACE", env = "AKRI_LEASE_NAMESPACE")]
     pub(crate) lease_namespace: Option<String>,
-    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:9465 [default: nowhere].
+    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as :9465 [default: nowhere].
     #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
     pub(crate) listen: Option<SocketAddr>,
 }
@@ -149,7 +149,7 @@ pub(crate) struct AgentArgs {
     /// The pod this agent runs in: no slot is released while the kubelet's list of pods lacks it.
     #[arg(long, value_name = "NAMESPACE/NAME", env = "AKRI_POD", value_parser = namespaced_name)]
     pub(crate) pod: Option<Key>,
-    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as 0.0.0.0:8080 [default: nowhere].
+    /// Serve /healthz, /readyz and /metrics (OpenMetrics) at this address, such as :8080 [default: nowhere].
     #[arg(long, value_name = "ADDRESS", env = "AKRI_LISTEN", value_parser = listen)]
     pub(crate) listen: Option<SocketAddr>,
     /// Print the table of Instances to standard output whenever it changes.
@@ -288,9 +288,11 @@ pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
     Ok(name)
 }
 
+/// Reads an address and a port. `:PORT` stands for all addresses of the machine, IPv6 and IPv4.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, &'static str> {
     // In a manifest the address is put in as it is: an IPv6 address without brackets.
-    let split = || text.rsplit_once(':').and_then(|(address, port)| Some((address.parse().ok()?, port.parse().ok()?)));
+    let address = |text: &str| if text.is_empty() { Some(Ipv6Addr::UNSPECIFIED.into()) } else { text.parse().ok() };
+    let split = || text.rsplit_once(':').and_then(|(host, port)| Some((address(host)?, port.parse().ok()?)));
     let bare = || split().map(|(address, port): (IpAddr, u16)| SocketAddr::new(address, port));
     text.parse().ok().or_else(bare).ok_or("this is not ADDRESS:PORT, such as 127.0.0.1:9464")
 }
@@ -298,4 +300,24 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, &'static str> {
 pub(crate) fn namespaced_name(text: &str) -> Result<Key, &'static str> {
     let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
     parts.map(|(namespace, name)| Key::new(namespace, name)).ok_or("this is not NAMESPACE/NAME")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_addresses_are_read() {
+        for (text, address) in [
+            ("127.0.0.1:9464", "127.0.0.1:9464"),
+            ("[fd00::1]:9464", "[fd00::1]:9464"),
+            ("fd00::1:9464", "[fd00::1]:9464"),
+            (":8443", "[::]:8443"),
+        ] {
+            assert_eq!(listen(text).unwrap(), address.parse().unwrap(), "{text}");
+        }
+        for text in ["", ":", "8443", "localhost:1", "127.0.0.1", "127.0.0.1:99999"] {
+            assert!(listen(text).is_err(), "{text}");
+        }
+    }
 }

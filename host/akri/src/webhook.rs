@@ -19,7 +19,7 @@ use crate::output::whole;
 #[derive(Debug, Args)]
 pub(crate) struct WebhookArgs {
     /// Serve reviews (/validate), /healthz, /readyz and /metrics over HTTPS at this address.
-    #[arg(long, value_name = "ADDRESS", env = "AKRI_WEBHOOK_LISTEN", default_value = "0.0.0.0:8443", value_parser = listen)]
+    #[arg(long, value_name = "ADDRESS", env = "AKRI_WEBHOOK_LISTEN", default_value = ":8443", value_parser = listen)]
     listen: SocketAddr,
     /// Serve with the certificate in this file (PEM), which somebody else renews, such as cert-manager. It is read again when
     /// it changes.

@@ -79,6 +79,7 @@ fn default_capacity() -> i64 {
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveryHandlerInfo {
     /// Name of the discovery handler, such as `udev`.
+    #[schemars(length(min = 1))]
     pub name: String,
     /// Input of the handler, in the handler's format; usually YAML in a block scalar. At most 256 KiB.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -86,6 +87,7 @@ pub struct DiscoveryHandlerInfo {
     pub discovery_details: String,
     /// Named values passed to the handler in addition to the details.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
     pub discovery_properties: Option<Vec<DiscoveryProperty>>,
 }
 
@@ -96,8 +98,9 @@ pub struct DiscoveryProperty {
     /// A C identifier.
     #[schemars(regex(pattern = "^[_A-Za-z][_A-Za-z0-9]*$"))]
     pub name: String,
-    /// The inline value.
+    /// The inline value. At most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1_048_576))]
     pub value: Option<String>,
     /// The source of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,28 +19,36 @@ pub struct Limits {
     pub round: Option<String>,
     /// Linear memory, such as `32Mi`; default `64Mi`, at most `1Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub memory: Option<String>,
     /// Devices in one answer; default 4,096, at most 65,536.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65_536))]
     pub devices: Option<i64>,
     /// Properties, and likewise mounts and device specs, of one device; default 64, at most 1,024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1024))]
     pub properties: Option<i64>,
     /// Any string of an answer, such as `1Ki`; default `4Ki`, at most `64Ki`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub string: Option<String>,
     /// Log lines of a round; default 64, at most 4,096.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 4096))]
     pub log_lines: Option<i64>,
     /// Notes of a round; default 10, at most 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
     pub notes: Option<i64>,
     /// The size of the handler's cache between rounds of a Configuration, such as `1Mi`; default `256Ki`, at most
     /// `16Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub cache: Option<String>,
     /// Open sockets and HTTP requests under way; default 64, at most 1,024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
     pub connections: Option<i64>,
     /// Limits on compiling the component.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +61,7 @@ pub struct Limits {
 pub struct CompileLimits {
     /// Memory, such as `512Mi`; default `256Mi`, at most `4Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[0-9]+(Ki|Mi|Gi)?$"))]
     pub memory: Option<String>,
     /// Processor time, such as `2m`; default `30s`, at most `10m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,6 +169,25 @@ mod tests {
         assert_eq!(errors, Vec::<String>::new());
         assert_eq!((limits.round.as_secs(), limits.cache_bytes, limits.connections), (60, 1 << 20, 8));
         assert_eq!((limits.string_bytes, limits.devices), (1024, 4096));
+    }
+
+    /// The API server knows the same bounds, so that `kubectl` refuses at once what the agent would refuse later.
+    #[test]
+    fn schema_has_the_bounds_of_the_validator() {
+        let crd = serde_json::to_value(<crate::DiscoveryHandler as kube::CustomResourceExt>::crd()).unwrap();
+        let spec = crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").unwrap();
+        let limits = spec.pointer("/properties/limits/properties").unwrap();
+        for field in ["devices", "properties", "logLines", "notes", "connections"] {
+            let bound = |name: &str| limits[field][name].as_f64().unwrap() as i64;
+            let errors = |number: i64| read_json(json!({field: number})).1.len();
+            let (least, most) = (bound("minimum"), bound("maximum"));
+            let found = [least - 1, least, most, most + 1].map(errors);
+            assert_eq!(found, [1, 0, 0, 1], "{field}: {least} to {most}");
+        }
+        for field in ["memory", "string", "cache"] {
+            assert_eq!(limits[field]["pattern"], "^[0-9]+(Ki|Mi|Gi)?$", "{field}");
+        }
+        assert_eq!(limits.pointer("/compile/properties/memory/pattern").unwrap(), "^[0-9]+(Ki|Mi|Gi)?$");
     }
 
     #[test]

@@ -279,11 +279,6 @@ mod tests {
             spec
         };
         named(json!({"discoveryHandler": {"name": " "}}), "/spec/discoveryHandler/name: ");
-        let crd = serde_json::to_value(<Configuration as kube::CustomResourceExt>::crd()).unwrap();
-        let schema =
-            crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/capacity").unwrap();
-        let bounds = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
-        assert_eq!(bounds, (Some(1.0), Some(f64::from(MAX_CAPACITY))), "kubectl refuses at once");
         for capacity in [0, -1, 1001] {
             named(with("capacity", json!(capacity)), "/spec/capacity: ");
         }
@@ -301,6 +296,20 @@ mod tests {
         named(properties(json!([{"name": "9x", "value": ""}])), &format!("{first}name: "));
         let twice = json!([{"name": "x", "value": ""}, {"name": "x", "value": ""}]);
         named(properties(twice), "/spec/discoveryHandler/discoveryProperties/1/name: 'x' is there twice");
+    }
+
+    /// The API server knows the same bounds, so that `kubectl` refuses at once what the agent would refuse later.
+    #[test]
+    fn schema_has_the_bounds_of_the_validator() {
+        let crd = serde_json::to_value(<Configuration as kube::CustomResourceExt>::crd()).unwrap();
+        let spec = crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties").unwrap();
+        let bound = |path: &str| spec.pointer(path).and_then(Value::as_f64).map(|bound| bound as usize);
+        assert_eq!((bound("/capacity/minimum"), bound("/capacity/maximum")), (Some(1), Some(MAX_CAPACITY as usize)));
+        let handler = |path: &str| bound(&format!("/discoveryHandler/properties/{path}"));
+        assert_eq!(handler("name/minLength"), Some(1));
+        assert_eq!(handler("discoveryDetails/maxLength"), Some(MAX_DETAILS));
+        assert_eq!(handler("discoveryProperties/maxItems"), Some(MAX_PROPERTIES));
+        assert_eq!(handler("discoveryProperties/items/properties/value/maxLength"), Some(MAX_VALUE));
     }
 
     #[test]

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -56,7 +57,7 @@ impl Server {
     /// # Errors
     /// If the address can't be bound.
     pub async fn start(address: SocketAddr, pages: Pages) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = bind(address).await?;
         info!(address = %listener.local_addr()?, "serving health and metrics");
         Ok(Self(tokio::spawn(serve(listener, router(pages)))))
     }
@@ -65,6 +66,19 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Binds a TCP address. `[::]` accepts IPv4, too, and stands for `0.0.0.0` on a node without IPv6.
+///
+/// # Errors
+/// If the address can't be bound.
+pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error) if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await.map_err(|_| error)
+        }
+        bound => bound,
     }
 }
 
@@ -81,17 +95,17 @@ fn router(pages: Pages) -> Router {
 }
 
 async fn serve(listener: TcpListener, router: Router) {
-    let mut connections = Connections::default();
+    let mut connections = Connections::new(CONNECTIONS);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => connections.add(answer(stream, router.clone())),
+                Ok((stream, _)) => connections.add(|_| answer(stream, router.clone())),
                 Err(error) => {
                     warn!("accepting a connection for health and metrics failed; retrying: {error}");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
-            Some(_) = connections.tasks.join_next() => {}
+            () = connections.reap() => {}
         }
     }
 }
@@ -108,25 +122,63 @@ async fn answer(stream: TcpStream, router: Router) {
     let _ = timeout(LIFETIME, connection).await;
 }
 
-/// The open connections, the oldest first. They end with this.
-#[derive(Default)]
-struct Connections {
+/// The open connections of a server, at most so many: if there are too many, the oldest idle one is closed, so that a client
+/// is served however many others hold connections open. All are closed when this is dropped.
+#[derive(Debug)]
+pub struct Connections {
+    limit: usize,
     tasks: JoinSet<()>,
-    order: VecDeque<AbortHandle>,
+    order: VecDeque<(AbortHandle, Activity)>,
+}
+
+/// Whether a connection has a request under way.
+#[derive(Debug, Clone, Default)]
+pub struct Activity(Arc<AtomicBool>);
+
+impl Activity {
+    /// Marks the connection as busy while `request` runs.
+    pub async fn during<T>(self, request: impl Future<Output = T>) -> T {
+        self.0.store(true, Ordering::Relaxed);
+        let output = request.await;
+        self.0.store(false, Ordering::Relaxed);
+        output
+    }
+
+    fn is_busy(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Connections {
-    /// Serves one more. If there are too many, the oldest ends.
-    fn add(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
-        if self.order.len() >= CONNECTIONS {
-            self.order.retain(|task| !task.is_finished());
+    /// Creates an empty set of at most `limit` connections.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, tasks: JoinSet::new(), order: VecDeque::new() }
+    }
+
+    /// Serves one more. If there are too many, the oldest idle one ends, or the oldest if all are busy.
+    pub fn add<F: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(Activity) -> F) {
+        if self.order.len() >= self.limit {
+            self.order.retain(|(task, _)| !task.is_finished());
         }
-        if self.order.len() >= CONNECTIONS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            oldest.abort();
+        if self.order.len() >= self.limit {
+            let idle = self.order.iter().position(|(_, activity)| !activity.is_busy());
+            if let Some((task, _)) = self.order.remove(idle.unwrap_or_default()) {
+                task.abort();
+            }
         }
-        self.order.push_back(self.tasks.spawn(connection));
+        let activity = Activity::default();
+        self.order.push_back((self.tasks.spawn(serve(activity.clone())), activity));
+    }
+
+    /// Removes connections that have ended, one after the other; never returns. Cancel safe.
+    pub async fn reap(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+        std::future::pending().await
+    }
+
+    /// Waits until all connections have ended.
+    pub async fn drain(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
@@ -189,6 +241,42 @@ mod tests {
             assert!(took < 64 << 20, "{took} bytes");
         }
         assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn unspecified_ipv6_address_serves_ipv4() {
+        let listener = bind((Ipv6Addr::UNSPECIFIED, 0).into()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn busy_connection_outlives_idle_ones() {
+        let mut connections = Connections::new(2);
+        let (ended, mut end) = tokio::sync::mpsc::unbounded_channel();
+        let mut add = |name: &'static str, busy: bool| {
+            let ended = ended.clone();
+            connections.add(|activity| async move {
+                let _guard = OnDrop(name, ended);
+                let wait = std::future::pending::<()>();
+                if busy { activity.during(wait).await } else { wait.await }
+            });
+        };
+        add("busy", true);
+        add("idle", false);
+        tokio::task::yield_now().await;
+        add("third", false);
+        assert_eq!(end.recv().await, Some("idle"), "though another one is older");
+        add("fourth", true);
+        assert_eq!(end.recv().await, Some("third"));
+    }
+
+    struct OnDrop(&'static str, tokio::sync::mpsc::UnboundedSender<&'static str>);
+
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0);
+        }
     }
 
     #[tokio::test]

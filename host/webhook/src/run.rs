@@ -9,7 +9,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use akri_sandbox::{Host, HostConfig, SandboxError};
 use kube::Client;
-use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -76,7 +75,7 @@ pub enum WebhookError {
 /// If it cannot start. From then on failures are logged and what failed is tried again.
 pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), WebhookError> {
     let address = settings.listen;
-    let listener = TcpListener::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
+    let listener = akri_http::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
     info!(address = %listener.local_addr().unwrap_or(address), "the webhook listens");
     let components = components(&settings)?;
     let serving = Serving::default();

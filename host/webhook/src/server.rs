@@ -1,10 +1,11 @@
-//! HTTPS with bounds on everything that a client can choose: how many there are, how slowly they speak and how much they send.
+//! HTTPS with bounds on everything that a client can choose: the number of connections, their pace and the bytes sent.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use akri_http::{Activity, Connections};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -12,12 +13,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
@@ -39,8 +41,12 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HEADERS: Duration = Duration::from_secs(15);
 /// Bytes of the headers.
 const HEADER_BYTES: usize = 16 << 10;
-/// Connections at once. More wait until one ends.
+/// Limit on open connections; beyond it the oldest idle one is closed, since any pod can open them.
 const CONNECTIONS: usize = 128;
+/// Time to receive a body. An API server sends one at once.
+const BODY_TIME: Duration = Duration::from_secs(1);
+/// Limit on bodies received at once, which bounds their memory to 48 MiB.
+const BODIES: usize = 16;
 /// Reviews at once: each may take some times the size of its body.
 const REVIEWS: usize = 4;
 /// Time for requests under way when the webhook ends.
@@ -66,6 +72,7 @@ impl Readiness {
 #[derive(Clone)]
 struct Reviews {
     checks: Checks,
+    bodies: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     metrics: Metrics,
 }
@@ -78,11 +85,12 @@ pub(crate) fn router(checks: Checks, readiness: Readiness, metrics: Metrics) -> 
             false => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         }
     };
+    let (bodies, turns) = (Arc::new(Semaphore::new(BODIES)), Arc::new(Semaphore::new(REVIEWS)));
     let counted = metrics.clone();
     let metricsz = move || async move { ([(header::CONTENT_TYPE, OPEN_METRICS)], counted.encode()) };
     Router::new()
         .route("/validate", post(validate))
-        .with_state(Reviews { checks, turns: Arc::new(Semaphore::new(REVIEWS)), metrics })
+        .with_state(Reviews { checks, bodies, turns, metrics })
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metricsz))
@@ -98,13 +106,18 @@ async fn validate(State(reviews): State<Reviews>, request: Request) -> Response 
     response
 }
 
-/// Waits for its turn before it reads anything, so that memory is bounded by turns.
+/// Receives a body, then waits for a turn: a client that is slow to send keeps no other's review waiting.
 async fn reviewed(reviews: &Reviews, request: Request) -> (&'static str, Response) {
-    let Ok(_turn) = reviews.turns.acquire().await else {
+    let Ok(_body) = reviews.bodies.acquire().await else {
         return ("malformed", StatusCode::SERVICE_UNAVAILABLE.into_response());
     };
-    let Ok(body) = to_bytes(request.into_body(), BODY).await else {
-        return ("malformed", (StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB\n").into_response());
+    let body = match timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return ("malformed", (StatusCode::PAYLOAD_TOO_LARGE, "more than 3 MiB\n").into_response()),
+        Err(_) => return ("malformed", (StatusCode::REQUEST_TIMEOUT, "no body within 1 s\n").into_response()),
+    };
+    let Ok(_turn) = reviews.turns.acquire().await else {
+        return ("malformed", StatusCode::SERVICE_UNAVAILABLE.into_response());
     };
     let request = match parse(&body) {
         Ok(request) => request,
@@ -144,30 +157,27 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = pin!(stop);
-    let turns = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = Connections::new(CONNECTIONS);
     let (ending, ended) = watch::channel(false);
     loop {
-        let accepted = async {
-            let turn = turns.clone().acquire_owned().await.ok()?;
-            Some((turn, listener.accept().await))
-        };
-        let (turn, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             () = &mut stop => break,
-            accepted = accepted => match accepted { Some(accepted) => accepted, None => break },
+            () = connections.reap() => continue,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, _)) => {
-                tokio::spawn(connection(stream, TlsAcceptor::from(tls.clone()), router.clone(), ended.clone(), turn));
+                let (acceptor, router, ended) = (TlsAcceptor::from(tls.clone()), router.clone(), ended.clone());
+                connections.add(|activity| connection(stream, acceptor, router, ended, activity));
             }
             Err(error) => {
-                warn!(%error, "a connection could not be accepted");
+                warn!(%error, "accepting a connection failed; retrying");
                 tokio::time::sleep(Duration::from_millis(100)).await; // usually too many files are open
             }
         }
     }
     ending.send_replace(true);
-    let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
-    let _ = timeout(DRAIN, turns.acquire_many(all)).await; // those that take longer are cut
+    let _ = timeout(DRAIN, connections.drain()).await; // those that take longer are cut
 }
 
 async fn connection(
@@ -175,16 +185,18 @@ async fn connection(
     acceptor: TlsAcceptor,
     router: Router,
     mut ended: watch::Receiver<bool>,
-    _turn: OwnedSemaphorePermit,
+    activity: Activity,
 ) {
     let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return debug!(%error, "a TLS handshake failed"),
         Err(_) => return debug!("a TLS handshake took too long"),
     };
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| activity.clone().during(router.call(request)));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADERS).max_header_size(HEADER_BYTES);
-    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let result = tokio::select! {
         result = served.as_mut() => result,
         () = async { drop(ended.wait_for(|ended| *ended).await) } => {

@@ -168,3 +168,21 @@ async fn the_end_waits_for_what_is_under_way() {
     assert!(text.is_empty() || text.contains("\"allowed\":true"), "answered in full or not at all: {text}");
     server.task.await.unwrap();
 }
+
+#[tokio::test]
+async fn idle_connections_and_slow_bodies_keep_no_review_waiting() {
+    let server = Server::start().await;
+    let mut held = Vec::new();
+    for _ in 0..2 * CONNECTIONS {
+        held.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    for _ in 0..2 * REVIEWS {
+        let mut slow = server.connect(&server.material).await.unwrap();
+        slow.write_all(b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{").await.unwrap();
+        held.push(slow.into_inner().0);
+    }
+    let review = configuration(1).to_string();
+    let asked = server.ask("POST", "/validate", review.as_bytes());
+    let (code, body) = tokio::time::timeout(BODY_TIME / 2, asked).await.expect("it waits for others");
+    assert_eq!(code, 200, "{body}");
+}
