@@ -1,7 +1,5 @@
 //! `akri.sh/<configuration>`: pods that ask for some device of a Configuration, and never are refused one that is there.
 
-use std::time::Duration;
-
 use akri_api::Instance;
 use akri_grpc::deviceplugin::PreStartContainerRequest;
 use tonic::Code;
@@ -111,7 +109,7 @@ async fn instance_and_configuration_claims_exclude_each_other() {
     assert_eq!(kubelet.view(ids), ["0"], "what is held stays healthy");
 
     agent.wait_for_log("a container uses it").await;
-    tokio::time::sleep(Duration::from_secs(3)).await; // a look later both are known to be in use
+    kubelet.wait_for_polls(3).await; // then both are known to be in use
     kubelet.remove_pod("direct");
     kubelet.remove_pod("some");
     node.wait_for_instances("no claims", |list| used(list).is_empty()).await;

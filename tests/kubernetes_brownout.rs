@@ -114,7 +114,7 @@ async fn all_agree(site: &Site, mut a: Member, mut b: Member, free: usize) {
         };
         timeout(Duration::from_secs(100), enough).await.expect("every free slot is offered again");
     }
-    sleep(Duration::from_secs(3)).await; // more than a poll of what the pods use
+    sleep(Duration::from_secs(1)).await; // several polls of what the pods use
     site.wait_for_instances("the same after restarts", |all| published(all) == used && agree([&a, &b], all)).await;
 }
 

@@ -1,7 +1,5 @@
 //! Claims of containers whose Configuration is deleted while they run (rule 43).
 
-use std::time::Duration;
-
 use akri_api::Instance;
 
 use crate::support::kubelet::Kubelet;
@@ -26,7 +24,7 @@ async fn in_use() -> (Node, Kubelet, Agent, String) {
 }
 
 fn start(node: &Node) -> Agent {
-    node.start_with(&["--poll-milliseconds", "100", "--reclaim-delay-seconds", "0"])
+    node.start_with(&["--poll-milliseconds", "100"])
 }
 
 async fn delete_configuration(node: &Node, kubelet: &Kubelet, resource: &str) {
@@ -70,7 +68,7 @@ async fn init_container_keeps_its_slot_by_the_checkpoint() {
     let agent = start(&node);
     kubelet.wait_for("the camera", |view| view.resource("akri.sh/cam").allocatable() == 1).await;
     kubelet.admit_init("pod", "init", "akri.sh/cam", 1).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await; // twenty polls
+    kubelet.wait_for_polls(10).await;
     assert_eq!(users(&node.instances()[0]), ["C:0:node-a"], "PodResources does not list it, and the checkpoint does");
     kubelet.remove_pod("pod");
     node.wait_for_instances("a free slot", |list| users(&list[0]) == [""]).await;

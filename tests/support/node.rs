@@ -177,7 +177,8 @@ impl Node {
         ] {
             command.arg(flag).arg(directory.join(name));
         }
-        command.env("AKRI_RECLAIM_DELAY_SECONDS", "0"); // a flag of the story wins over it
+        // Flags of the story win over these.
+        command.env("AKRI_RECLAIM_DELAY_SECONDS", "0").env("AKRI_POLL_MILLISECONDS", "200");
         Agent::spawn(command.args(["--node-name", node, "-v"]).args(flags))
     }
 

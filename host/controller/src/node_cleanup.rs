@@ -52,7 +52,11 @@ impl Nodes {
 
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
 /// that do not exist. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25).
-pub(crate) async fn clean_up<K>(context: &Context, key: &Key, mentioned: &BTreeSet<String>) -> Result<bool, RequestError>
+pub(crate) async fn clean_up<K>(
+    context: &Context,
+    key: &Key,
+    mentioned: &BTreeSet<String>,
+) -> Result<bool, RequestError>
 where
     K: Resource<DynamicType = ()>,
 {

@@ -131,7 +131,7 @@ pub struct Connections {
     order: VecDeque<(AbortHandle, Activity)>,
 }
 
-/// Whether a connection has a request under way.
+/// Set while a connection has a request under way.
 #[derive(Debug, Clone, Default)]
 pub struct Activity(Arc<AtomicBool>);
 

@@ -175,6 +175,12 @@ impl Kubelet {
         self.state.lock().endpoints[resource].client.clone()
     }
 
+    /// Waits until the agent has polled what containers use, that many more times.
+    pub async fn wait_for_polls(&self, count: usize) {
+        let before = self.view(|view| view.polls);
+        self.wait_for("polls", |view| view.polls >= before + count).await;
+    }
+
     /// Reads the current state.
     pub fn view<T>(&self, observe: impl FnOnce(&View) -> T) -> T {
         observe(&self.state.lock().view)

@@ -32,6 +32,7 @@ struct Lister(Arc<State>);
 #[tonic::async_trait]
 impl PodResourcesLister for Lister {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
+        self.0.change(|state| state.view.polls += 1);
         Ok(Response::new(list(&self.0.lock().view)))
     }
 

@@ -11,6 +11,8 @@ pub struct View {
     pub resources: BTreeMap<String, ResourceView>,
     /// Number of refused registrations, see [`super::Kubelet::refuse_registrations`].
     pub refused: usize,
+    /// Number of answers to List of PodResources.
+    pub polls: usize,
     /// Number of answers to GetAllocatableResources.
     pub allocatable_answers: usize,
     /// Allocated devices by pod, container and resource.
