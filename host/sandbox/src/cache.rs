@@ -1,4 +1,4 @@
-//! What a handler remembers between the rounds of a Configuration.
+//! The cache of a handler between the rounds of a Configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct Cache(Arc<Mutex<Kept>>);
 #[derive(Default)]
 struct Kept {
     entries: Arc<Entries>,
-    /// What may be in there: a secret that is remembered must not be told in a later round either.
+    /// Detects secrets that may be in the cache: a cached secret must not appear in a later result either.
     revealed: SecretScanner,
 }
 
@@ -38,7 +38,7 @@ impl Cache {
         Draft { entries, bytes, max_bytes, cache: self.clone() }
     }
 
-    /// What a round that reads it may know without having looked.
+    /// Returns the secrets that a round may know from the cache alone.
     pub(crate) fn revealed(&self) -> SecretScanner {
         self.kept().revealed.clone()
     }
@@ -48,7 +48,7 @@ impl Cache {
     }
 }
 
-/// What a round reads and writes. It is gone with the round, unless it is committed.
+/// The view of the cache in one round. It is discarded with the round, unless it is committed.
 #[derive(Debug)]
 pub(crate) struct Draft {
     /// Those of the cache until the first write.

@@ -20,7 +20,7 @@ const CONTEXTS: usize = 32 << 20;
 /// Bytes of a file that is no component that are looked at.
 const BEGINNING: usize = 80;
 
-/// What the interface that makes a handler is called, whatever its version.
+/// The start of the name of the interface that makes a handler, in any version.
 const HANDLER: &str = "akri:discovery/handler@";
 
 /// Code that fits to this host, and what can be told without running it.
@@ -35,8 +35,8 @@ pub(crate) struct Compiled {
     pub(crate) imports: Vec<String>,
 }
 
-/// What is in use, by digest: handlers that are made of the same bytes, with grants of their own, share their code, which is
-/// most of what a handler takes between rounds.
+/// The compiled components in use, by digest: handlers made of the same bytes, with grants of their own, share their
+/// code, which is most of a handler's memory between rounds.
 #[derive(Default)]
 pub(crate) struct Library(Mutex<HashMap<String, Weak<Compiled>>>);
 

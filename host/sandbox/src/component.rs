@@ -37,7 +37,7 @@ const UDEV_RUNS: usize = 2;
 /// node is set up to wait, and there may be some of them in every plant.
 const LOOKUPS: usize = 32;
 
-/// What one call is given.
+/// The arguments of one call.
 #[derive(Debug, Clone, Default)]
 pub struct Call {
     /// `namespace/name` of the Configuration, for the log.
@@ -48,20 +48,19 @@ pub struct Call {
     pub details_json: Option<String>,
     /// The properties with their values.
     pub properties: Resolved,
-    /// What the guest may reach.
+    /// The grants of the guest.
     pub grants: Grants,
-    /// What the guest may use.
+    /// The limits of the guest.
     pub limits: Limits,
-    /// What the handler remembers between rounds of this Configuration.
+    /// The cache of the handler for this Configuration.
     pub cache: Cache,
     /// Budgets shared by all calls for this Configuration.
     pub rates: Rates,
-    /// Who gets a copy of what the guest writes by the `logging` interface, besides the log. All of it is there when the
-    /// call has ended.
+    /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
 }
 
-/// Why bytes did not become a component.
+/// The reason why bytes are not a usable component.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// More than 64 MiB.
@@ -82,7 +81,7 @@ pub enum LoadError {
     /// It could not say who it is.
     #[error("the handler does not describe itself: {0}")]
     Describe(#[from] RoundError),
-    /// What it says of itself makes no sense.
+    /// Its description is invalid.
     #[error("the handler's description is wrong: {0}")]
     Description(String),
 }
@@ -121,7 +120,7 @@ impl Component {
         &self.compiled.digest
     }
 
-    /// Who the handler says it is.
+    /// Returns the handler's description.
     pub fn description(&self) -> &Description {
         &self.description
     }
@@ -136,7 +135,7 @@ impl Component {
         &self.compiled.exported
     }
 
-    /// What it asks for, beside what these grants give.
+    /// Returns its imports, each with its coverage by these grants.
     pub fn coverage(&self, grants: &Grants) -> Vec<Import> {
         self.imports().iter().map(|name| Import::new(name, grants)).collect()
     }
@@ -276,10 +275,10 @@ async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -
     load.await.map_err(|error| stopped(&error))?
 }
 
-/// How to call an export with the details.
+/// A function that calls an export with the details.
 type Ask<T> = for<'a> fn(&'a handler::Guest, &'a mut Store<Round>, &'a str) -> Answer<'a, T>;
 type Answer<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
-/// What to make of its answer, and of what else the guest told.
+/// A function that converts the result of an export, with the state of the round.
 type Take<T, R> = fn(T, Round) -> Result<R, RoundError>;
 
 async fn serve<T, R>(

@@ -96,7 +96,7 @@ impl From<types::DeviceSpec> for DeviceSpec {
     }
 }
 
-/// Why the guest says it found nothing.
+/// Converts a guest's error.
 pub(crate) fn discovery_error(error: types::DiscoveryError, limits: &Limits) -> RoundError {
     match error {
         types::DiscoveryError::InvalidDetails(found) => RoundError::InvalidDetails(problems(found, limits)),
@@ -105,7 +105,7 @@ pub(crate) fn discovery_error(error: types::DiscoveryError, limits: &Limits) -> 
     }
 }
 
-/// What is wrong with the details: at least one thing.
+/// Converts problems of the details: at least one.
 pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Problem> {
     let text = |text: &str| clean(text, limits.string_bytes);
     let problem = |p: types::Problem| Problem {
@@ -121,13 +121,13 @@ pub(crate) fn problems(problems: Vec<types::Problem>, limits: &Limits) -> Vec<Pr
     problems
 }
 
-/// What starts a round; kinds this host does not know are left out.
+/// Converts triggers; unknown kinds are left out.
 pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits) -> Vec<Trigger> {
     let known = pairs.iter().take(HINTS).filter(|(_, value)| value.len() <= limits.string_bytes);
     known.filter_map(|(kind, value)| Trigger::parse(kind, value)).collect()
 }
 
-/// Who the handler is; an error says what is wrong with that.
+/// Converts the handler's description, or returns its problem.
 pub(crate) fn description(described: handler::Description) -> Result<Description, String> {
     let handler::Description { name, version, shared, hints } = described;
     let word = |text: &str| text.len() <= NAME && !text.chars().any(|c| c.is_control() || c.is_whitespace());

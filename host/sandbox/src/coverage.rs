@@ -1,4 +1,4 @@
-//! What a component asks for, beside what its grants give.
+//! The imports of a component, compared with its grants.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,15 +13,15 @@ use crate::sysfs::is_granted;
 pub struct Import {
     /// Such as `akri:discovery/udev@0.1.0`.
     pub name: String,
-    /// Who wants it.
+    /// The party that needs it.
     pub kind: Kind,
-    /// Whether something is behind it.
+    /// Its coverage.
     pub covered: Covered,
-    /// What is granted, or what is missing; "" if there is nothing to say.
+    /// The grants or what is missing; "" if there is nothing to say.
     pub note: String,
 }
 
-/// Who wants an import.
+/// The party that needs an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The handler: it is one of ours, which it named.
@@ -30,7 +30,7 @@ pub enum Kind {
     Runtime,
 }
 
-/// Whether something is behind an import. It is there in any case.
+/// The coverage of an import. Every import is linked in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Covered {
     /// It works for every handler, or is empty for every handler.
@@ -50,12 +50,12 @@ impl Import {
     }
 }
 
-/// Whether devices of a subsystem are granted.
+/// Returns whether devices of a subsystem are granted.
 pub fn covers_subsystem(grants: &Grants, subsystem: &str) -> bool {
     is_granted(&grants.udev_subsystems, Some(subsystem))
 }
 
-/// What to think about before a handler gets these grants.
+/// Returns warnings about these grants.
 pub fn cautions(grants: &Grants) -> Vec<&'static str> {
     // Who asks for a name tells it to whoever answers.
     let silent = grants.tcp.is_empty() && grants.udp.is_empty() && grants.http.is_empty();
@@ -76,7 +76,8 @@ fn networks(grants: &Grants) -> impl Iterator<Item = &IpNet> {
     grants.tcp.iter().chain(&grants.udp).chain(http).flat_map(|to| &to.networks)
 }
 
-/// Whether a network holds loopback or the addresses of a link, among others: one of nothing else is meant so.
+/// Returns whether a network contains loopback or link-local addresses, among others: one with nothing else is meant
+/// so.
 fn holds_the_node(network: &IpNet) -> bool {
     let special = |(address, length): (IpAddr, u8)| network.contains(&address) && network.prefix_len() < length;
     [

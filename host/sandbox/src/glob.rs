@@ -3,12 +3,12 @@
 //! `*` also matches `/` and a leading period, `?` is one character, `[a-z]`, `[!x]`, `[^x]` and `[[:digit:]]` are sets, a
 //! backslash takes the next character as it is. Matching takes at most pattern × text steps, whatever they hold.
 
-/// Whether `text` matches one of the alternatives of `pattern` as a whole.
+/// Returns whether `text` matches one of the alternatives of `pattern` as a whole.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     pattern.split('|').any(|one| matches_one(one, text))
 }
 
-/// Whether `text` matches one of `patterns`.
+/// Returns whether `text` matches one of `patterns`.
 pub(crate) fn any(patterns: &[String], text: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, text))
 }
@@ -60,7 +60,7 @@ fn step<'p, 't>(pattern: &'p str, text: &'t str) -> Option<(&'p str, &'t str)> {
     matched.then_some((elements.as_str(), chars.as_str()))
 }
 
-/// Whether `c` is in the set that starts after its `[`, and what follows the `]`; none if there is no `]`.
+/// Returns whether `c` is in the set that starts after its `[`, and the text after the `]`; `None` if there is no `]`.
 fn set(pattern: &str, c: char) -> Option<(bool, &str)> {
     let (negated, mut rest) = match pattern.strip_prefix(['!', '^']) {
         Some(rest) => (true, rest),

@@ -27,30 +27,30 @@ use crate::sysfs::{self, Bounds, Sysfs, is_granted};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
 const ROUNDS: usize = 4;
-/// How long [`Host::find`] may look.
+/// Longest duration of [`Host::find`].
 const FIND: Duration = Duration::from_secs(10);
 /// Bytes of the devices it looks at.
 const FOUND: usize = 32 << 20;
 
-/// How to set up a [`Host`].
+/// The settings of a [`Host`].
 #[derive(Debug, Clone)]
 pub struct HostConfig {
-    /// Where compiled components are kept; an absolute path. It is created with mode 0700 and has to be ours alone, since
-    /// what lies there is run. None: every load compiles.
+    /// The absolute path of the directory for compiled components. It is created with mode 0700 and must belong to this
+    /// user alone, since its content is executed. None: every load compiles.
     pub cache_dir: Option<PathBuf>,
     /// The program that compiles, which is `akri` (see [`compile_here`](crate::compile_here)); it needs a `cache_dir`. None:
     /// components are compiled in this process, with whatever that takes.
     pub compiler: Option<PathBuf>,
-    /// Where machine code that ships with the program is (see [`precompile`](crate::precompile)); it is used in place of the
-    /// `compiler`, and only if nobody but root and this user can write to it. It need not exist.
+    /// The directory with precompiled components (see [`precompile`](crate::precompile)); it is used in place of the
+    /// `compiler`, and only if no other user than root and this one can write to it. It need not exist.
     pub precompiled: Option<PathBuf>,
-    /// Where sysfs is mounted, usually `/sys`.
+    /// The mount point of sysfs, usually `/sys`.
     pub sysfs: PathBuf,
     /// udev's database, usually `/run/udev/data`. It need not exist.
     pub udev_data: PathBuf,
 }
 
-/// Why there is no host.
+/// The reason why a host could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The cache directory can't be used.
@@ -58,7 +58,7 @@ pub enum SandboxError {
     CacheDir {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// wasmtime refused its settings.
@@ -79,7 +79,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether a handler with these grants may see it.
+    /// Returns whether a handler with these grants may see it.
     pub fn is_granted(&self, grants: &Grants) -> bool {
         is_granted(&grants.udev_subsystems, self.subsystem.as_deref())
     }
@@ -99,7 +99,7 @@ pub struct Host {
     shared: Arc<Shared>,
 }
 
-/// What the host and its components hold.
+/// The state shared by the host and its components.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) linker: Linker<Round>,

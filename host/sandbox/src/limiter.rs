@@ -1,4 +1,4 @@
-//! What one store may take of the node's memory, all its memories and tables together.
+//! Limits the memory of one store, all its memories and tables together.
 
 use wasmtime::ResourceLimiter;
 
@@ -20,8 +20,8 @@ pub(crate) struct Limiter {
     tables: Sum,
 }
 
-/// What was granted only grows: what fails after it was granted stays counted, since a guest must not be able to make the
-/// host forget.
+/// The granted memory. It only grows: a growth that fails after it was granted stays counted, since a guest must not be
+/// able to make the host forget.
 #[derive(Debug)]
 struct Sum {
     used: usize,
@@ -34,7 +34,7 @@ impl Sum {
         Self { used: 0, max, exceeded: false }
     }
 
-    /// Whether something may grow. Beyond its own maximum it can't, and that is no matter of ours.
+    /// Returns whether a memory or table may grow. Beyond its own maximum it can't, which is not counted here.
     fn grow(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> bool {
         if maximum.is_some_and(|maximum| desired > maximum) {
             return false;
@@ -54,7 +54,7 @@ impl Limiter {
         limiter
     }
 
-    /// What was refused, if anything was: a guest that traps afterwards did so for want of it.
+    /// Returns the refused request, if there was one: a guest that traps afterwards did so for lack of it.
     pub(crate) fn exceeded(&self) -> Option<String> {
         let memory = self.memory.exceeded.then(|| format!("memory: more than {} bytes", self.memory.max));
         memory.or_else(|| self.tables.exceeded.then(|| format!("tables: more than {} elements", self.tables.max)))

@@ -1,4 +1,4 @@
-//! What a guest writes: its log lines, standard output and standard error, bounded and in the agent's log.
+//! The output of a guest: its log lines, standard output and standard error, bounded and in the agent's log.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -30,9 +30,9 @@ const LINE: usize = 128;
 /// A line that a guest wrote by the `logging` interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// How bad it is.
+    /// The level.
     pub level: Level,
-    /// What it belongs to, in the guest's words.
+    /// The context, in the guest's words.
     pub context: String,
     /// One line without control characters, at most as long as the limits allow.
     pub message: String,
@@ -53,7 +53,7 @@ pub(crate) struct RoundLog {
 struct State {
     lines_left: usize,
     dropped: u64,
-    /// What was written since the last line end, to standard output and to standard error.
+    /// The incomplete last line of standard output and of standard error.
     partial: [Vec<u8>; 2],
     tail: Vec<u8>,
     refusals: BTreeSet<String>,
@@ -61,7 +61,7 @@ struct State {
     revealed: SecretScanner,
 }
 
-/// Where a guest writes to.
+/// An output stream of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     Output,
@@ -128,7 +128,7 @@ impl RoundLog {
         self.state().revealed.hide(text)
     }
 
-    /// What was revealed by now.
+    /// Returns the secrets revealed so far.
     pub(crate) fn revealed(&self) -> SecretScanner {
         self.state().revealed.clone()
     }

@@ -1,4 +1,4 @@
-//! What a store holds: the call it serves, its bounds, and what the guest told the host.
+//! The state of a store: the call it serves, its bounds, and the guest's reports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ const SNAPSHOTS: usize = 32 << 20;
 /// Bytes of the headers of one HTTP message, with what they take beside their text.
 const HEADERS: usize = 16 << 10;
 
-/// What all rounds of a component have in common.
+/// The state shared by all rounds of a component.
 pub(crate) struct ComponentContext {
     pub(crate) sysfs: Sysfs,
     /// Turns to run: whatever a component does with its rounds, others find a turn, too.
@@ -214,12 +214,12 @@ impl Round {
         }
     }
 
-    /// How many resources of a kind the guest holds.
+    /// Returns the number of resources of a kind that the guest holds.
     pub(crate) fn count<T: 'static>(&mut self) -> usize {
         self.table.iter_mut().filter(|resource| resource.is::<T>()).count()
     }
 
-    /// What a failed call means.
+    /// Converts the error of a failed call.
     pub(crate) fn failure(&self, error: &wasmtime::Error) -> RoundError {
         let whole = || self.log.hide(clean(&format!("{error:?}"), 4096));
         tracing::debug!(configuration = self.call.subject, "the component failed: {}", whole());

@@ -15,7 +15,7 @@ use wasmtime::Engine;
 
 /// Guests yield to each other this often.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
-/// How long the end waits for a thread that hangs in the kernel, reading sysfs.
+/// Longest wait at the end for a thread that hangs in the kernel, reading sysfs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A runtime for guests, and a thread that makes them yield. Dropping it stops and joins both.
@@ -26,7 +26,7 @@ pub(crate) struct GuestRuntime {
     activity: Arc<GuestActivity>,
 }
 
-/// Whether a guest computes: only then there are ticks.
+/// The number of computing guests: ticks are needed only while there are some.
 #[derive(Debug, Default)]
 struct GuestActivity {
     state: Mutex<ActivityState>,

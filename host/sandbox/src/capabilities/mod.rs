@@ -1,5 +1,5 @@
-//! What a guest can call, one file per interface of `wit/`. Every interface is linked for every guest; the grants of
-//! the round decide what it answers.
+//! The host functions that a guest can call, one file per interface of `wit/`. Every interface is linked for every
+//! guest; the grants of the round decide about each call.
 
 mod cache;
 mod http;

@@ -23,7 +23,7 @@ pub(crate) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     http::link(linker)
 }
 
-/// What is there and empty.
+/// Links interfaces that exist and are empty.
 fn link_nothing(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     cli::exit::add_to_linker::<_, WasiCli>(linker, Round::cli)?;
     cli::environment::add_to_linker::<_, WasiCli>(linker, Round::cli)?;

@@ -1,4 +1,4 @@
-//! What a bad handler achieves: an error value.
+//! Behaviours of a bad handler: each ends in an error value.
 
 use super::*;
 

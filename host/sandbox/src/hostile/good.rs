@@ -1,4 +1,4 @@
-//! What a well-behaved handler gets, and what it is refused.
+//! Behaviours of a good handler: its results, and its refusals.
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::{DeviceSpec, Mount, Note};

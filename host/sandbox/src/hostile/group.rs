@@ -1,4 +1,4 @@
-//! What a guest reaches by `multicast`.
+//! Behaviours of a guest that uses `multicast`.
 
 use std::net::{Ipv4Addr, UdpSocket};
 

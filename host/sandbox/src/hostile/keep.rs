@@ -51,7 +51,7 @@ pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
     }
 }
 
-/// What is in the cache may be a secret that was revealed long ago.
+/// Shows that a cached secret, revealed long ago, is withheld.
 #[tokio::test]
 pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
     let cache = Cache::default();

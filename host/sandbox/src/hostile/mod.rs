@@ -144,7 +144,7 @@ fn log() -> String {
     String::from_utf8(LOG.lock().unwrap().clone()).unwrap()
 }
 
-/// What was logged about a Configuration.
+/// Returns the log lines about a Configuration.
 fn logged(subject: &str) -> Vec<String> {
     let field = format!("configuration={subject:?} ");
     log().lines().filter(|line| line.contains(&field)).map(str::to_owned).collect()

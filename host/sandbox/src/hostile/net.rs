@@ -1,4 +1,4 @@
-//! What a guest reaches by `wasi:sockets`, and how many it has.
+//! Behaviours of a guest that uses `wasi:sockets`: its destinations, and the number of sockets.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, UdpSocket};

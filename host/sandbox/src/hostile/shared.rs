@@ -1,4 +1,4 @@
-//! What components and calls share: the host, its threads, its turns, its cache.
+//! Resources that components and calls share: the host, its threads, its turns, its cache.
 
 use tokio::task::JoinSet;
 
@@ -31,7 +31,7 @@ async fn occupy(guest: &Component, details: &str) -> JoinSet<Result<DeviceSet, R
     running
 }
 
-/// Whether a round finds no turn; it is given up.
+/// Returns whether a round has to wait for a turn; it is cancelled.
 async fn round_waits(guest: &Component) -> bool {
     tokio::time::timeout(Duration::from_millis(50), guest.discover(call("devices:1"))).await.is_err()
 }

@@ -1,4 +1,4 @@
-//! How HTTPS servers prove that they are themselves.
+//! Authentication of HTTPS servers.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

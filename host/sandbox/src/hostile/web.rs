@@ -1,4 +1,4 @@
-//! What a guest reaches by `wasi:http`, and how much of it.
+//! Behaviours of a guest that uses `wasi:http`: its destinations, and their number.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;

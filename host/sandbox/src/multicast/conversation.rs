@@ -1,4 +1,4 @@
-//! What a guest says to a group and hears from it during a round.
+//! The datagrams that a guest sends to a group and receives from it during a round.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use super::sockets;
 const SENT: usize = 9000;
 /// Bytes of a datagram: no UDP payload is larger.
 const DATAGRAM: usize = 1 << 16;
-/// How long a socket that failed is left alone. Its interface is gone, or a port it was sent to is closed.
+/// The pause after an error of a socket. Its interface is gone, or a port it sent to is closed.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why something was not said.
+/// The reason why a datagram was not sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Stop {
     /// A bound was reached.

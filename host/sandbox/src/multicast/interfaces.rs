@@ -78,8 +78,8 @@ fn choose(mut listed: Vec<Listed>, globs: &[String], group: IpAddr) -> Vec<Liste
     listed
 }
 
-/// Whether an address, or a group, means something on one link only. IPv4 has addresses of that kind, too, but they say
-/// nothing about groups.
+/// Returns whether an address, or a group, is valid on one link only. IPv4 has addresses of that kind, too, but they
+/// say nothing about groups.
 fn is_link_local(address: IpAddr) -> bool {
     let link_local = |address: Ipv6Addr| {
         address.is_unicast_link_local() || matches!(address.segments(), [0xff02 | 0xff12 | 0xff32, ..])

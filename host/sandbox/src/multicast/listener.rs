@@ -1,4 +1,4 @@
-//! What is said to a group between rounds.
+//! Receives datagrams of a group between rounds.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::interfaces::{self, Interface};
 use super::own_senders::OwnSenders;
 use super::sockets;
 
-/// How often interfaces are looked at. One that comes up is heard after this at the latest.
+/// The interval between scans of the interfaces. A new one is used after this at the latest.
 const RESCAN: Duration = Duration::from_secs(15);
 /// Datagrams and bytes read at once. After so many the listener rests, so that a flood costs a few percent of a processor;
 /// what the kernel's buffers don't hold meanwhile is lost.

@@ -1,4 +1,4 @@
-//! What came in and was not taken yet.
+//! A bounded queue of received datagrams.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ const WAITING_BYTES: usize = 8 << 20;
 const PAGE: usize = 1024;
 /// Bytes of one answer, about: it becomes memory of the guest at once.
 const PAGE_BYTES: usize = 1 << 20;
-/// What a datagram without a payload takes.
+/// The size of a datagram without a payload.
 const OVERHEAD: usize = 128;
 
 /// A datagram that came in.

@@ -34,7 +34,7 @@ fn too_large(error: Box<dyn std::error::Error + Send + Sync>, error_of: fn(Optio
     error.downcast().map_or(Error::HttpProtocolError, |error| *error)
 }
 
-/// What failed: a body's own bound, or the connection.
+/// Returns the cause of a failure: a body's own bound, or the connection.
 pub(crate) fn why(error: hyper::Error) -> Error {
     match error.source().and_then(|cause| cause.downcast_ref()) {
         Some(Error::HttpRequestBodySize(size)) => Error::HttpRequestBodySize(*size),

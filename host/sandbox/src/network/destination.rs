@@ -1,4 +1,4 @@
-//! Where an HTTP request goes, and which of the addresses there are granted.
+//! The destination of an HTTP request, and its granted addresses.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -21,7 +21,7 @@ pub(crate) async fn dial(address: SocketAddr, within: Duration) -> Result<TcpStr
     }
 }
 
-/// What a failed connection means to a guest.
+/// Converts the error of a failed connection for the guest.
 fn why(error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::ConnectionRefused => Error::ConnectionRefused,

@@ -1,4 +1,5 @@
-//! What a guest reaches by `wasi:http` and `wasi:sockets`: only addresses that are granted, each checked when it is used.
+//! Network access of guests by `wasi:http` and `wasi:sockets`: only addresses that are granted, each checked when it is
+//! used.
 //!
 //! ```text
 //! wasi:http     ──► destination ──► names ──► grants, address by address ──► turns ──► dial ──► tls ──► body

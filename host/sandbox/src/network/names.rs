@@ -14,7 +14,7 @@ const LOOKUPS: usize = 1024;
 /// Bytes of a name (RFC 1035, 2.3.4).
 const LENGTH: usize = 253;
 
-/// Why a name has no addresses.
+/// The reason why a name has no addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NameError {
     /// No grant covers it.

@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 /// Addresses of a name; a client tries a few at most.
 const ADDRESSES: usize = 16;
-/// How long an answer is of use when there is no newer one (RFC 8767, 5: 1 to 3 days).
+/// The age up to which an answer is used if there is no newer one (RFC 8767, 5: 1 to 3 days).
 const OLDEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a new answer is waited for when there is an older one. RFC 8767, 5 has 1.8 s, but handlers ask many machines,
-/// and have less time for each.
+/// Longest wait for a new answer if there is an older one. RFC 8767, 5 has 1.8 s, but handlers ask many machines, and
+/// have less time for each.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Names that are asked for or wait for a turn.
 const WAITING: usize = 1024;
@@ -27,7 +27,7 @@ const REMEMBERED: usize = 2048;
 /// The addresses of a name, in order of preference. It blocks.
 pub(crate) type Lookup = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
-/// Why there are no addresses.
+/// The reason why there are no addresses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LookupError {
     /// There is no such name, or it has no address.
@@ -54,7 +54,7 @@ pub(crate) fn system() -> Lookup {
 
 type Answer = Result<Vec<IpAddr>, LookupError>;
 
-/// Who resolves names for all rounds of a component.
+/// The resolver for all rounds of a component.
 pub(crate) struct Resolver {
     lookup: Lookup,
     /// Turns to ask: a thread that hangs can't be ended.
@@ -85,7 +85,7 @@ impl Resolver {
         }
     }
 
-    /// Who asks for a name that is asked for already waits for the same answer.
+    /// Asks for a name; concurrent calls for the same name share one answer.
     async fn ask(&self, name: &str) -> Answer {
         let mut answer = {
             let mut shared = lock(&self.shared);
@@ -140,7 +140,7 @@ async fn find(
     say.send_replace(Some(answer));
 }
 
-/// What all who ask have in common.
+/// The state shared by all lookups.
 #[derive(Default)]
 struct Shared {
     memory: Memory,
@@ -162,7 +162,7 @@ fn usable(answer: Vec<IpAddr>) -> Answer {
     if addresses.is_empty() { Err(LookupError::Unknown("it has no address".to_owned())) } else { Ok(addresses) }
 }
 
-/// What was said last, by name.
+/// The last answers, by name.
 #[derive(Default)]
 struct Memory(HashMap<String, (Instant, Vec<IpAddr>)>);
 

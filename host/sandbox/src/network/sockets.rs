@@ -10,7 +10,7 @@ use wasmtime_wasi::sockets::SocketAddrUse;
 use crate::log::RoundLog;
 use crate::rates::Rates;
 
-/// Where the sockets of a round may go.
+/// The permitted destinations of the sockets of a round.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     pub(crate) tcp: Vec<Destinations>,

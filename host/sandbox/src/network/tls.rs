@@ -1,4 +1,4 @@
-//! How HTTPS servers prove that they are themselves.
+//! Authentication of HTTPS servers.
 
 use std::io;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ impl Trust {
     }
 }
 
-/// What a certificate has to be made out to. One that is known by itself may be made out to anything, so that a name that
+/// Returns the name that a certificate has to contain. One that is known by itself may contain any, so that a name that
 /// TLS can't carry does no harm.
 fn server_name(name: Option<&str>, address: IpAddr, tls: &Tls) -> Result<ServerName<'static>, Error> {
     let address = ServerName::from(address);
@@ -92,7 +92,7 @@ fn provider() -> CryptoProvider {
     ring::default_provider()
 }
 
-/// What a failed handshake means to a guest.
+/// Converts the error of a failed handshake for the guest.
 fn why(error: io::Error) -> Error {
     match error.get_ref().and_then(|cause| cause.downcast_ref()) {
         Some(rustls::Error::InvalidCertificate(_)) => Error::TlsCertificateError,

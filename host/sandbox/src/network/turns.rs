@@ -1,4 +1,4 @@
-//! How many requests of a round are under way: the others wait.
+//! Limits the number of concurrent requests of a round: the others wait.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// What the database adds to a device.
+/// The database's data about a device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// In the order of the file, `DEVLINKS`, `TAGS`, `CURRENT_TAGS` and `USEC_INITIALIZED` last.

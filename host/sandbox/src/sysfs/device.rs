@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Whether devices of this subsystem may be shown.
+    /// Returns whether devices of this subsystem may be shown.
     pub(super) fn granted(&self, subsystem: Option<&str>) -> bool {
         is_granted(self.granted, subsystem)
     }
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is told of a device whoever asks: how it is called.
+/// Returns the part of an entry that every caller may see: the names.
 pub(super) fn named(devpath: &str, subsystem: Option<&str>) -> Entry {
     Entry {
         devpath: devpath.to_owned(),

@@ -30,7 +30,7 @@ impl Dir {
         Ok(buffer.get(..length).unwrap_or_default())
     }
 
-    /// Whether there is anything of this name.
+    /// Returns whether there is an entry of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.open(name, OFlags::PATH).is_ok()
     }
@@ -41,7 +41,7 @@ impl Dir {
         target.into_string().ok()
     }
 
-    /// What the last component of the link `name` is.
+    /// Returns the last component of the link `name`.
     pub(super) fn link_name(&self, name: &str) -> Option<String> {
         let target = self.link(name)?;
         target.rsplit('/').next().map(str::to_owned)
@@ -73,15 +73,15 @@ impl Dir {
 /// Names in a directory; those that are not UTF-8 are none.
 pub(super) type Names = Vec<Option<String>>;
 
-/// What to list.
+/// The kind of listed entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Directory,
     Link,
 }
 
-/// Where a link that lies in `directory` leads, as a path from the root such as `/devices/virtual/tty/tty1`; none if it is
-/// absolute or leads above the root.
+/// Resolves a link in `directory` to a path from the root such as `/devices/virtual/tty/tty1`; `None` if it is absolute
+/// or leads above the root.
 pub(super) fn resolve(directory: &str, target: &str) -> Option<String> {
     if target.starts_with('/') {
         return None;

@@ -17,7 +17,7 @@ impl Sysfs {
         Ok(found.into_iter().filter(|entry| name.is_of(entry)).take(ALIKE).collect())
     }
 
-    /// What kind of name it is, with links resolved; none if it names a path where nothing is.
+    /// Returns the kind of a name, with links resolved; `None` if it names a path that does not exist.
     fn name(&self, name: &str) -> Option<Name> {
         if name.starts_with("/dev/") {
             let node = Path::new(name).canonicalize().unwrap_or_else(|_| PathBuf::from(name));

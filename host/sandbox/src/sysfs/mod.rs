@@ -19,7 +19,7 @@ use self::device::Reader;
 pub use self::query::Query;
 use crate::glob;
 
-/// Where to read.
+/// The directories to read.
 #[derive(Debug, Clone)]
 pub(crate) struct Sysfs {
     /// Usually `/sys`.
@@ -37,7 +37,7 @@ pub(crate) struct Bounds {
     pub(crate) until: Instant,
 }
 
-/// Why a run gave nothing.
+/// The reason why a run has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Stop {
     /// The query or its answer is too large.
@@ -55,7 +55,7 @@ pub(crate) struct Snapshot {
     pub(crate) entries: Vec<Entry>,
     /// Paths of devices that are there and could not be read.
     pub(crate) unreadable: Vec<String>,
-    /// What else was left out: links that lead nowhere a device could be, and whatever is beyond a bound.
+    /// The number of other omitted entries: links that can't lead to a device, and entries beyond a bound.
     pub(crate) skipped: u32,
 }
 
@@ -99,7 +99,7 @@ impl Sysfs {
     }
 }
 
-/// Whether devices of this subsystem may be shown; those without one only if everything may.
+/// Returns whether devices of this subsystem may be shown; those without one only if everything may.
 pub(crate) fn is_granted(granted: &[String], subsystem: Option<&str>) -> bool {
     glob::any(granted, subsystem.unwrap_or_default())
 }

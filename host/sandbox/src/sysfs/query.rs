@@ -1,4 +1,4 @@
-//! What to look for, and what of it a device's name and properties meet.
+//! A query, and the conditions that a device's name and properties match.
 
 use super::Entry;
 use crate::glob;
@@ -87,7 +87,7 @@ impl Query {
         self.text.wrong.as_deref()
     }
 
-    /// Whether the device meets what is asked of properties and tags.
+    /// Returns whether the device matches the conditions on properties and tags.
     pub(super) fn meets(&self, entry: &Entry) -> bool {
         let value = |name: &str| entry.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value);
         let property = |(name, globs): &(String, Vec<String>)| value(name).is_some_and(|value| glob::any(globs, value));
@@ -95,17 +95,17 @@ impl Query {
         self.properties.iter().all(property) && (self.tags.is_empty() || tagged())
     }
 
-    /// Whether devices of the subsystem may match.
+    /// Returns whether devices of the subsystem may match.
     pub(super) fn wants_subsystem(&self, name: &str) -> bool {
         meets(&self.subsystems, name)
     }
 
-    /// Whether a device of this name may match.
+    /// Returns whether a device of this name may match.
     pub(super) fn wants_sysname(&self, name: &str) -> bool {
         meets(&self.sysnames, name)
     }
 
-    /// Whether a device at this path may match.
+    /// Returns whether a device at this path may match.
     pub(super) fn wants_devpath(&self, path: &str) -> bool {
         meets(&self.devpaths, path)
     }
