@@ -29,8 +29,8 @@ pub struct Publisher {
     wake: mpsc::Sender<()>,
 }
 
-/// What is to be so. A later write for one object replaces an earlier one, so that there are never more than objects,
-/// however fast a handler changes its mind and however slow the cluster is.
+/// The queue of pending writes. A later write for an object replaces an earlier one, so the queue is bounded by the
+/// number of objects, even if handlers change their devices often and the cluster is slow.
 #[derive(Debug, Default)]
 struct WriteQueue {
     writes: PendingWrites,
@@ -200,7 +200,7 @@ impl Failing {
 struct Left {
     writes: PendingWrites,
     since: Option<Instant>,
-    /// How often they were looked at since something else was written.
+    /// The number of passes over it since the last successful write.
     looks: u32,
 }
 

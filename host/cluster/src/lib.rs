@@ -28,10 +28,10 @@ pub struct Manifests {
     /// Configurations that exist and are invalid. The last valid version of one, if it is known, is in `configurations`; of the
     /// others nothing may be deleted either (rule 44).
     pub invalid: BTreeSet<Key>,
-    /// Whether all sources could be read. If not, a missing object may still exist, and nothing may be deleted because
+    /// Set if all sources could be read. If not, a missing object may still exist, and nothing may be deleted because
     /// of its absence (invariant 8).
     pub complete: bool,
-    /// What is wrong with manifests, a sentence each, for people: only local mode has any.
+    /// Problems of manifests, a sentence each: only local mode has any.
     pub problems: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub enum ClusterError {
     Refused(String),
 }
 
-/// What came of publishing an Instance.
+/// The result of publishing an Instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     /// It says what this node wants.

@@ -19,13 +19,13 @@ use tracing::{info, warn};
 use super::State;
 use super::published::Published;
 
-/// How long a start waits for the API server before Instances are served without it.
+/// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
 
 /// Pauses between attempts that changed nothing.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
-/// How agreeing about one Instance is going.
+/// The progress of synchronising one Instance with the API server.
 #[derive(Debug)]
 pub(super) struct SyncState {
     /// A step is on its way.
@@ -200,7 +200,7 @@ impl State {
     }
 }
 
-/// Whether an Instance stands for this device: another device may have got its name.
+/// Returns whether an Instance is of this device: another device may have got its name.
 fn is_of(shown: &Instance, published: &Published) -> bool {
     shown.identity.as_ref().is_none_or(|identity| *identity == published.entry().identity)
 }

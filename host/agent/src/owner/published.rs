@@ -28,23 +28,23 @@ pub(super) const REFRESH: Duration = Duration::from_secs(10);
 
 /// One Instance and everything this node keeps about it.
 pub(super) struct Published {
-    /// What the journal says about it, but for the claims: [`Published::journal_entry`] has both.
+    /// Its journal entry without the claims; [`Published::journal_entry`] has both.
     entry: Entry,
-    /// Who uses its slots, on any node.
+    /// The usage of its slots, on all nodes.
     pub(super) slots: SlotTable,
-    /// What the containers of this node got for their slots.
+    /// The edits that containers of this node got, by slot.
     pub(super) edits: BTreeMap<u32, ContainerEdits>,
     /// Since when its device has been missing.
     pub(super) missing_since: Option<Instant>,
     /// Slots in the order they were last claimed here, the latest last.
     pub(super) recent: Vec<u32>,
-    /// What the kubelet is told.
+    /// The devices that the kubelet sees.
     pub(super) advertised: watch::Sender<AdvertisedDevices>,
     /// The device plugin, unless the Configuration wants none.
     pub(super) plugin: Option<Plugin>,
-    /// Whether containers get the device by its CDI name.
+    /// Set if containers get the device by its CDI name.
     pub(super) by_cdi: bool,
-    /// How agreeing with the API server is going.
+    /// The progress of synchronising with the API server.
     pub(super) sync: SyncState,
     /// When the kubelet was last asked to write its checkpoint.
     refreshed: Option<Instant>,
@@ -52,12 +52,12 @@ pub(super) struct Published {
     reserved: Option<(String, Instant)>,
 }
 
-/// What observing the claims of an Instance came to.
+/// The result of observing the claims of an Instance.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// Slots that no container uses any more.
     pub(super) ended: Vec<u32>,
-    /// Whether a claim was observed in use for the first time.
+    /// Set if a claim was observed in use for the first time.
     pub(super) seen: bool,
     /// Resources whose list has to be sent again: the Instance's own, and the Configuration's.
     pub(super) refresh: (bool, bool),
@@ -90,12 +90,12 @@ impl Published {
         }
     }
 
-    /// What is known of it besides its slots.
+    /// Returns its journal entry without the claims.
     pub(super) fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// What the journal has to hold.
+    /// Returns its journal entry with the claims.
     pub(super) fn journal_entry(&self) -> Entry {
         Entry { claims: journaled(&self.slots, &self.edits), ..self.entry.clone() }
     }
@@ -148,7 +148,7 @@ impl Published {
         hash_of_instance(&self.entry.configuration, &self.entry.key.name).unwrap_or_default()
     }
 
-    /// Why no container may be given the device now, if so.
+    /// Returns the reason for refusing the device to containers now, if there is one.
     pub(super) fn refusal(&self) -> Option<&'static str> {
         match () {
             () if self.entry.withheld => Some("is withheld: see the status of its Configuration"),

@@ -14,7 +14,7 @@ use super::Kubernetes;
 use super::status_patch::change_status;
 use crate::ClusterError;
 
-/// What an Instance should show of slots.
+/// The information that an Instance should show of slots.
 struct Change {
     /// None if it shows that already.
     operations: Option<Value>,

@@ -122,7 +122,7 @@ impl Instances {
         self.with(|known| known.get(key).map(|seen| seen.instance.clone()))
     }
 
-    /// Whether it has all that this node gives an Instance beside its entry in `nodes`.
+    /// Returns whether an Instance has everything that this node adds to it beside its entry in `nodes`.
     pub(super) fn is_adopted(&self, key: &Key) -> bool {
         self.with(|known| known.get(key).is_some_and(|seen| seen.adopted))
     }

@@ -14,13 +14,13 @@ use tracing::{info, warn};
 
 use super::REQUEST;
 
-/// How often it is renewed.
+/// The interval of renewals.
 const RENEWAL: Duration = Duration::from_secs(60);
 
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How long it is good for.
+/// The time that it is valid.
 const GOOD_FOR: SignedDuration = SignedDuration::from_secs(180);
 
 /// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.

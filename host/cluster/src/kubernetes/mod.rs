@@ -52,7 +52,7 @@ use saved_configurations::SavedConfigurations;
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// How long what a Lease said counts.
+/// The time that the content of a Lease is cached.
 const LEASE_READ: Duration = Duration::from_secs(25);
 
 /// The field manager of fields that no single node owns.

@@ -54,7 +54,7 @@ struct Wanted {
     not_before: Instant,
 }
 
-/// What the watch shows of an object.
+/// The state of an object in the watch.
 #[derive(Debug)]
 struct Shown {
     uid: String,

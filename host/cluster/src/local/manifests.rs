@@ -39,7 +39,7 @@ pub fn read_directory(directory: &Path) -> Scan {
     scan(directory, &mut BrokenFiles::new())
 }
 
-/// What parsing files with errors came to, by the digest of their text: they are not parsed again until they change.
+/// Results of parsing files with errors, by the digest of their text: they are not parsed again until they change.
 type BrokenFiles = BTreeMap<PathBuf, (Digest, Vec<Manifest>, Vec<ManifestError>)>;
 
 fn scan(directory: &Path, broken: &mut BrokenFiles) -> Scan {

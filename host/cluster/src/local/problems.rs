@@ -1,4 +1,4 @@
-//! What a person should know of a local agent: a file in the state directory, written by the agent and read by `akri get`.
+//! The problems of a local agent: a file in the state directory, written by the agent and read by `akri get`.
 
 use std::fs;
 use std::path::Path;
