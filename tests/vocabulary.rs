@@ -1,4 +1,4 @@
-//! Names in the code: the field's terms, and none of the private ones that an earlier version had.
+//! Names and comments in the code: the field's terms, and none of the private ones that an earlier version had.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,9 @@ const FORBIDDEN: [&str; 36] = [
 const FORBIDDEN_FILES: [&str; 7] =
     ["agreement.rs", "ears.rs", "gone.rs", "heard.rs", "remembered.rs", "standing.rs", "whole.rs"];
 
+/// Words that no doc comment begins with.
+const FORBIDDEN_BEGINNINGS: [&str; 6] = ["How", "What", "Whether", "Where", "Who", "Why"];
+
 /// Directories with source code of the project.
 const ROOTS: [&str; 6] = ["benches", "examples", "fuzz", "handlers", "host", "tests"];
 
@@ -69,6 +72,24 @@ fn files_have_no_forbidden_names() {
 }
 
 #[test]
+fn doc_comments_begin_with_a_statement() {
+    let mut found = Vec::new();
+    for file in sources() {
+        let text = std::fs::read_to_string(root().join(&file)).unwrap();
+        let mut is_inside = false;
+        for (number, line) in text.lines().enumerate() {
+            let comment = doc_comment(line);
+            let first = comment.and_then(|text| text.split_whitespace().next()).filter(|_| !is_inside);
+            if first.is_some_and(|word| FORBIDDEN_BEGINNINGS.contains(&word)) {
+                found.push(format!("{file}:{}", number + 1));
+            }
+            is_inside = comment.is_some();
+        }
+    }
+    assert_eq!(found, [""; 0], "say first what the item is or does");
+}
+
+#[test]
 fn test_names_have_at_most_60_characters() {
     let mut found = Vec::new();
     for file in sources() {
@@ -84,6 +105,12 @@ fn test_names_have_at_most_60_characters() {
         }
     }
     assert_eq!(found, [""; 0], "name tests as subject_does_what[_when]");
+}
+
+/// Returns the text of a line of a doc comment.
+fn doc_comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))
 }
 
 /// Returns the name that a line defines, if it defines a type, an alias, a module, a function or a constant.
