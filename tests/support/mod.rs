@@ -1,5 +1,6 @@
 //! Support for stories.
 
+pub mod agent;
 pub mod brokers;
 pub mod cluster;
 pub mod dns;

@@ -9,22 +9,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_cluster::Cluster;
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
-use akri_cluster::{Cluster, ConfigurationReport, Manifests};
 use akri_http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
-use akri_model::configuration::Configuration;
-use akri_model::configuration_status::ConfigurationStatus;
-use akri_model::names::{Key, RESOURCE_PREFIX, Usage, hash_of_instance, parse_slot_annotation};
+use akri_model::names::{Key, RESOURCE_PREFIX, Usage, parse_slot_annotation};
 use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
 use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
-use tracing::{debug, error, info, warn};
+use tracing::info;
 
 use crate::broker_info::{BrokerInfo, BrokerInfoError};
 use crate::cdi::Cdi;
@@ -35,14 +33,14 @@ use crate::discovery::sources::Providers;
 use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
-use crate::owner::orphans::Orphans;
+use crate::owner::Context;
 use crate::owner::reservations::Reservations;
-use crate::owner::{Context, Owner};
-use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling, UsageSnapshot};
+use crate::pod_resources_poller::{ClaimTracker, PodResourcesPoller, Polling};
 use crate::publisher::Publisher;
 use crate::readiness::{Readiness, Sources};
 use crate::resource_names::ResourceNames;
 use crate::state_dir::{self, StateDirError};
+use crate::supervisor::Supervisor;
 
 /// Maximum number of Instances created concurrently.
 const MAX_CONCURRENT_CREATES: usize = 32;
@@ -177,13 +175,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let (remote, registration) =
         Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers()));
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
-    let supervisor = Supervisor {
-        context: Arc::clone(&context),
-        owners: BTreeMap::new(),
-        entries,
-        refused: BTreeMap::new(),
-        orphans: Orphans::default(),
-    };
+    let supervisor = Supervisor::new(Arc::clone(&context), entries);
     let providers = Providers {
         handlers: registry.handlers(),
         properties: Properties::new(cluster.values()),
@@ -268,167 +260,4 @@ async fn checkpointed(settings: &Settings) -> BTreeMap<String, Usage> {
 fn last_generation(entries: &BTreeMap<Key, Entry>) -> u64 {
     let claims = entries.values().flat_map(|entry| entry.claims.values());
     claims.map(|claim| claim.generation).max().unwrap_or_default()
-}
-
-/// Which Configuration has each name.
-fn holders(manifests: &Manifests) -> BTreeMap<&str, &Arc<Configuration>> {
-    let mut holders: BTreeMap<&str, &Arc<Configuration>> = BTreeMap::new();
-    for configuration in manifests.configurations.values() {
-        let holder = holders.entry(&configuration.key.name).or_insert(configuration);
-        if configuration.rank() < holder.rank() {
-            *holder = configuration;
-        }
-    }
-    holders
-}
-
-/// Keeps an owner for each Configuration.
-struct Supervisor {
-    context: Arc<Context>,
-    owners: BTreeMap<Key, Owner>,
-    /// Journal entries of Configurations that have no owner yet.
-    entries: BTreeMap<Key, Entry>,
-    /// Claims of containers whose Configuration is gone.
-    orphans: Orphans,
-    /// Configurations that are not served, and which one is instead.
-    refused: BTreeMap<Key, Key>,
-}
-
-impl Supervisor {
-    async fn run(
-        mut self,
-        mut manifests: watch::Receiver<Arc<Manifests>>,
-        providers: Providers,
-        stop: impl Future<Output = ()>,
-    ) -> Self {
-        tokio::pin!(stop);
-        let mut snapshots = self.context.snapshots.clone();
-        loop {
-            let now = manifests.borrow_and_update().clone();
-            self.reconcile(&now, &providers).await;
-            if now.complete {
-                self.context.readiness.listed();
-            }
-            loop {
-                tokio::select! {
-                    () = &mut stop => return self,
-                    changed = manifests.changed() => if changed.is_err() { return self } else { break },
-                    Ok(()) = snapshots.changed() => {
-                        let snapshot = snapshots.borrow_and_update().clone();
-                        self.release_orphans(&snapshot).await;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Ends claims of Configurations that are gone, when no container uses them any more (rule 43).
-    async fn release_orphans(&mut self, snapshot: &UsageSnapshot) {
-        let before = self.orphans.len();
-        self.orphans.release(snapshot, &self.context.journal).await;
-        self.context.claims.count(before, self.orphans.len());
-    }
-
-    fn keep_orphans(&mut self, entries: Vec<Entry>) {
-        let before = self.orphans.len();
-        for entry in entries {
-            self.orphans.keep(entry, &self.context.node, &self.context.claims);
-        }
-        self.context.claims.count(before, self.orphans.len());
-    }
-
-    async fn reconcile(&mut self, manifests: &Manifests, providers: &Providers) {
-        if manifests.complete {
-            self.remove_gone(manifests).await;
-        }
-        let holders: BTreeMap<&str, &Arc<Configuration>> = holders(manifests);
-        for configuration in manifests.configurations.values() {
-            match holders.get(&*configuration.key.name) {
-                Some(holder) if holder.key != configuration.key => self.refuse(configuration, &holder.key).await,
-                _ => self.serve(configuration, providers).await,
-            }
-        }
-    }
-
-    /// A Configuration that was deleted and made again is another one: the Instances of the old one go with it (rule 26).
-    async fn serve(&mut self, configuration: &Arc<Configuration>, providers: &Providers) {
-        let key = &configuration.key;
-        self.refused.remove(key);
-        if let Some(old) = self.owners.extract_if(.., |of, owner| of == key && owner.uid() != configuration.uid).next()
-        {
-            let kept = old.1.delete().await;
-            self.keep_orphans(kept);
-        }
-        if let Some(owner) = self.owners.get(key) {
-            return owner.update(Arc::clone(configuration));
-        }
-        let entries = self.remembered(key);
-        let owner = Owner::start(Arc::clone(&self.context), Arc::clone(configuration), entries, providers.clone());
-        self.owners.insert(key.clone(), owner);
-    }
-
-    /// Refuses a Configuration whose name is held by another one (rule 29); its status says so.
-    async fn refuse(&mut self, configuration: &Configuration, holder: &Key) {
-        if let Some(owner) = self.owners.remove(&configuration.key) {
-            let kept = owner.delete().await;
-            self.keep_orphans(kept);
-        }
-        if self.refused.insert(configuration.key.clone(), holder.clone()).as_ref() == Some(holder) {
-            return;
-        }
-        let conflict = Some((holder.name.clone(), holder.clone()));
-        let status = ConfigurationStatus { conflict, ..ConfigurationStatus::default() };
-        let message = status.problem().map(|problem| problem.message).unwrap_or_default();
-        error!(configuration = %configuration.key, "Configuration not served: {message}");
-        self.context.publisher.report(ConfigurationReport {
-            key: configuration.key.clone(),
-            uid: configuration.uid.clone(),
-            generation: configuration.generation,
-            status,
-        });
-    }
-
-    fn remembered(&mut self, configuration: &Key) -> Vec<Entry> {
-        let of = |key: &Key, entry: &Entry| {
-            key.namespace == configuration.namespace && entry.configuration == configuration.name
-        };
-        let before = self.orphans.len();
-        let mut entries = self.orphans.take_of(configuration);
-        self.context.claims.count(before, self.orphans.len());
-        entries.extend(self.entries.extract_if(.., |key, entry| of(key, entry)).map(|(_, entry)| entry));
-        entries
-    }
-
-    async fn remove_gone(&mut self, manifests: &Manifests) {
-        self.refused.retain(|key, _| manifests.configurations.contains_key(key));
-        let gone = self.owners.extract_if(.., |key, _| !manifests.configurations.contains_key(key));
-        for (key, owner) in gone.collect::<Vec<_>>() {
-            info!(configuration = %key, "Configuration is gone, its Instances go too");
-            let kept = owner.delete().await;
-            self.keep_orphans(kept);
-        }
-        let exists = |key: &Key, entry: &Entry| {
-            let of = Key::new(key.namespace.clone(), entry.configuration.clone());
-            manifests.configurations.contains_key(&of) || manifests.invalid.contains(&of)
-        };
-        for (key, entry) in self.entries.extract_if(.., |key, entry| !exists(key, entry)).collect::<Vec<_>>() {
-            info!(instance = %key, "its Configuration was deleted while the agent was stopped; deleting it");
-            if let (Some(cdi), Some(hash)) = (&self.context.cdi, hash_of_instance(&entry.configuration, &key.name)) {
-                cdi.remove(&entry.configuration, hash).await;
-            }
-            self.context.publisher.delete(key.clone(), entry.uid.clone());
-            let before = self.orphans.len();
-            let kept = self.orphans.keep(entry, &self.context.node, &self.context.claims);
-            self.context.claims.count(before, self.orphans.len());
-            if kept {
-                warn!(instance = %key, "containers still use it: its claims are kept");
-            } else if let Err(error) = self.context.journal.remove(key).await {
-                debug!("{error}");
-            }
-        }
-    }
-
-    async fn stop(self) {
-        futures::future::join_all(self.owners.into_values().map(Owner::stop)).await;
-    }
 }

@@ -15,3 +15,4 @@ pub mod publisher;
 pub mod readiness;
 pub mod resource_names;
 pub mod state_dir;
+mod supervisor;

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_kubelet::Plugin;
-use akri_kubelet::resource::AdvertisedDevices;
-use akri_model::configuration::Resources;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
 use akri_model::instance::Online;
@@ -16,13 +14,12 @@ use akri_model::publishing::PublishingBudget;
 use akri_model::retry::{Backoff, jitter};
 use akri_model::slots::Claim;
 use akri_model::sources::{MergedDevices, MergedResult};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::naming::{self, BoundInstance, NamingError, PendingInstance};
 use super::published::Published;
-use super::resource::{OwnedResource, Target};
 use super::{NamingResult, State};
 
 /// The last devices of the discovery sources. Some may have no Instance yet, and sources report changes only.
@@ -221,62 +218,6 @@ impl State {
                 .cluster
                 .record_event(self.occurrence("NotPublished", format!("device '{}': {error}", device.id)));
         }
-    }
-
-    /// Opens the device plugins that are wanted and missing, and takes those that are not wanted any more (rules 5, 48).
-    pub(super) fn arrange_plugins(&mut self) -> Vec<Plugin> {
-        let mut unwanted = Vec::new();
-        let whole = self.configuration.key.name.clone();
-        let is_wanted = self.configuration.resources != Resources::Instance && self.has_name(&whole);
-        if is_wanted && self.whole.plugin.is_none() {
-            self.whole.plugin = Some(self.plugin(&whole, Target::Configuration, &self.whole.advertised));
-        } else if !is_wanted {
-            unwanted.extend(self.whole.plugin.take());
-        }
-        let wants_instances = self.configuration.resources != Resources::Configuration;
-        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
-            let Some(name) = self.published.get(&identity).map(|published| published.entry().key.name.clone()) else {
-                continue;
-            };
-            let is_wanted = wants_instances && self.has_name(&name);
-            let Some(published) = self.published.get(&identity) else { continue };
-            if is_wanted == published.plugin.is_some() {
-                continue;
-            }
-            let target = Target::Instance(identity.clone());
-            let opened = is_wanted.then(|| self.plugin(&published.entry().key.name, target, &published.advertised));
-            let Some(published) = self.published.get_mut(&identity) else { continue };
-            unwanted.extend(std::mem::replace(&mut published.plugin, opened));
-        }
-        unwanted
-    }
-
-    /// Opens the device plugin of one Instance, if it is wanted.
-    fn serve_instance(&mut self, identity: &Identity) {
-        let Some(published) = self.published.get(identity) else { return };
-        let is_wanted = self.configuration.resources != Resources::Configuration;
-        let name = published.entry().key.name.clone();
-        if is_wanted && published.plugin.is_none() && self.has_name(&name) {
-            let Some(published) = self.published.get(identity) else { return };
-            let target = Target::Instance(identity.clone());
-            let plugin = self.plugin(&published.entry().key.name, target, &published.advertised);
-            if let Some(published) = self.published.get_mut(identity) {
-                published.plugin = Some(plugin);
-            }
-        }
-    }
-
-    /// Claims a resource name for this Configuration, and returns whether it has it; the status shows names that
-    /// another one has.
-    fn has_name(&mut self, name: &str) -> bool {
-        let claimed = self.context.resource_names.claim(name, &self.configuration);
-        self.health.claimed(name, claimed.as_ref().err());
-        claimed.is_ok()
-    }
-
-    pub(super) fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
-        let resource = OwnedResource::new(name, target, advertised.subscribe(), self.asks.clone());
-        self.context.plugins.serve(Arc::new(resource))
     }
 
     /// Advertises, publishes and remembers Instances that are not what they were. The kubelet hears of all of them before

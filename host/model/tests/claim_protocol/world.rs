@@ -1,7 +1,9 @@
 //! The world as one value, and everything that may happen next.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher as _};
+mod fingerprint;
+mod invariants;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use akri_model::claim::{ClaimState, Claims, journaled, restore};
@@ -404,160 +406,6 @@ impl World {
             self.nodes[*node].waiting = false;
         }
     }
-
-    /// Hashes the world with versions and UIDs by rank: worlds that differ only in how often something happened are one.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let mut versions: BTreeSet<u64> = [self.api.version].into();
-        let mut uids: BTreeSet<String> = ["1".to_owned(), self.api.uid.to_string()].into(); // whether it was made again matters
-        let mut add = |version: Option<&Version>, uid: &str| {
-            versions.extend(version.map(|version| version.0.parse::<u64>().unwrap()));
-            uids.insert(uid.to_owned());
-        };
-        let tables = self.nodes.iter().filter_map(|node| node.table.as_ref());
-        for view in tables.map(SlotTable::api).chain(self.network.iter().filter_map(Message::view)) {
-            if let ApiView::Present(published) = view {
-                add(Some(&published.version), &published.uid);
-            }
-        }
-        for message in &self.network {
-            match message {
-                Message::Answer { .. } => {}
-                Message::Request { step: SyncStep::Patch(patch), .. } => add(patch.version.as_ref(), &patch.uid),
-                Message::Request { .. } => {}
-            }
-        }
-        let ranks = Ranks { versions, uids };
-        let mut hasher = DefaultHasher::new();
-        self.hash_with(&ranks, &mut hasher);
-        hasher.finish()
-    }
-
-    fn hash_with(&self, ranks: &Ranks, hasher: &mut DefaultHasher) {
-        (self.faults, self.api.exists, ranks.version(&self.api.version.to_string()), &self.api.slots).hash(hasher);
-        ranks.uid(&self.api.uid.to_string()).hash(hasher);
-        for node in &self.nodes {
-            (node.table.is_some(), node.waiting, &node.allocate, &node.kubelet, node.allocates).hash(hasher);
-            if let Some(table) = &node.table {
-                (table.taken().collect::<Vec<_>>(), table.reserved()).hash(hasher);
-                ranks.hash_view(table.api(), hasher);
-            }
-            for claims in [Some(&node.journal), node.writing.as_ref()] {
-                let claims = claims.map(|claims| {
-                    claims
-                        .iter()
-                        .map(|(slot, claim)| (*slot, &claim.usage, claim.seen, claim.state as u8))
-                        .collect::<Vec<_>>()
-                });
-                claims.hash(hasher);
-            }
-        }
-        for message in &self.network {
-            match message {
-                Message::Answer { node, view } => {
-                    (0, node).hash(hasher);
-                    ranks.hash_view(view, hasher);
-                }
-                Message::Request { node, step, late } => {
-                    (1, node, late).hash(hasher);
-                    if let SyncStep::Patch(patch) = step {
-                        let version = patch.version.as_ref().map(|version| ranks.version(&version.0));
-                        (ranks.uid(&patch.uid), version, &patch.changes).hash(hasher);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Returns the violated invariant, if one does not hold.
-    pub(crate) fn violation(&self) -> Option<String> {
-        (0..self.slots).find_map(|slot| {
-            let users: Vec<&str> = self
-                .nodes
-                .iter()
-                .zip(NODES)
-                .filter(|(node, _)| node.kubelet[slot as usize] != Container::None)
-                .map(|(_, name)| name)
-                .collect();
-            (users.len() > 1).then(|| format!("containers of {users:?} have slot {slot} at once"))
-        })
-    }
-
-    /// Returns the missing proof, if an Allocate is answered with yes without it.
-    pub(crate) fn granted_without_proof(&self, action: &Action) -> Option<String> {
-        let Action::Answered(number) = *action else { return None };
-        let slot = self.nodes[number].allocate.as_ref()?.slot;
-        let own = Usage::Instance { node: NODES[number].to_owned() };
-        let in_api = self.api.slots.get(&slot) == Some(&own);
-        let on_disk = self.nodes[number].journal.get(&slot).is_some_and(|claim| claim.state != ClaimState::Releasing);
-        let was_made_again = self.api.uid > 1 || !self.api.exists;
-        (!on_disk || !(in_api || was_made_again))
-            .then(|| format!("slot {slot} is granted; in the API: {in_api}, on disk: {on_disk}"))
-    }
-
-    /// The same world without faults to come, and with all pods gone.
-    pub(crate) fn calm(&self) -> Self {
-        let mut world = self.clone();
-        world.faults = 0;
-        for node in &mut world.nodes {
-            node.kubelet = [Container::None; SLOTS];
-            node.allocates = 0;
-        }
-        world
-    }
-
-    /// Lets a calm world run its course, and says what is left over.
-    pub(crate) fn leftover(mut self) -> Option<String> {
-        for _ in 0..64 {
-            let mut is_over = true;
-            for action in self.calm_actions() {
-                if self.is_possible(&action) {
-                    self.act(&action);
-                    is_over = false;
-                }
-            }
-            if is_over {
-                break;
-            }
-        }
-        let is_free =
-            |node: &Node| node.table.as_ref().is_some_and(|table| table.free().count() == self.slots as usize);
-        if self.api.slots.values().any(|usage| !usage.is_free()) {
-            return Some(format!("slots stay taken: {:?}", self.api.slots));
-        }
-        let closed = self.nodes.iter().zip(NODES).find(|(node, _)| !is_free(node));
-        closed.map(|(node, name)| format!("free slots stay refused on {name}: {:?}", node.table))
-    }
-
-    /// One fair step of everybody. Allocates that are being answered time out: their pods are gone.
-    fn calm_actions(&self) -> Vec<Action> {
-        let mut actions = vec![Action::Deliver(0)];
-        for node in 0..NODES.len() {
-            use Action::{EndReservations, JournalWritten, Recreate, Restart, Send, Snapshot, TimedOut, Watch};
-            let steps = [Restart, JournalWritten, TimedOut, Watch, Recreate, Send, Snapshot, EndReservations];
-            actions.extend(steps.map(|action| action(node)));
-        }
-        actions
-    }
-
-    fn is_possible(&self, action: &Action) -> bool {
-        let up = |node: usize| self.nodes[node].table.as_ref();
-        match *action {
-            Action::Deliver(index) => index < self.network.len(),
-            Action::Restart(node) => up(node).is_none(),
-            Action::JournalWritten(node) => self.nodes[node].writing.is_some(),
-            Action::TimedOut(node) => self.nodes[node].allocate.is_some(),
-            Action::Watch(node) => up(node).is_some_and(|table| *table.api() != self.view()),
-            Action::Recreate(node) => !self.api.exists && up(node).is_some_and(|table| *table.api() == ApiView::Absent),
-            Action::Send(node) => {
-                !self.nodes[node].waiting && up(node).is_some_and(|table| table.next_step().is_some())
-            }
-            Action::EndReservations(node) => up(node).is_some_and(|table| self.reservations_end(table)),
-            Action::Snapshot(node) => {
-                self.nodes[node].allocate.is_none() && up(node).is_some_and(|table| table.claims().count() > 0)
-            }
-            _ => false,
-        }
-    }
 }
 
 impl Message {
@@ -592,33 +440,6 @@ impl Api {
         if applies {
             self.version += 1;
             self.slots.extend(patch.changes.iter().map(|(slot, (_, to))| (*slot, to.clone())));
-        }
-    }
-}
-
-/// Versions and UIDs that occur in a world, in order.
-struct Ranks {
-    versions: BTreeSet<u64>,
-    uids: BTreeSet<String>,
-}
-
-impl Ranks {
-    fn version(&self, version: &str) -> Option<usize> {
-        let version: u64 = version.parse().unwrap();
-        self.versions.iter().position(|known| *known == version)
-    }
-
-    fn uid(&self, uid: &str) -> Option<usize> {
-        self.uids.iter().position(|known| known == uid)
-    }
-
-    fn hash_view(&self, view: &ApiView, hasher: &mut DefaultHasher) {
-        match view {
-            ApiView::Unknown => 0.hash(hasher),
-            ApiView::Absent => 1.hash(hasher),
-            ApiView::Present(published) => {
-                (2, self.version(&published.version.0), self.uid(&published.uid), &published.slots).hash(hasher);
-            }
         }
     }
 }

@@ -1,0 +1,99 @@
+//! Totals over the Instances of a Configuration, and its status.
+
+use std::time::Duration;
+
+use akri_model::instance::Online;
+use akri_model::names::Key;
+use akri_model::summary::DeviceCounts;
+use tokio::time::Instant;
+
+use super::State;
+use super::published::Published;
+
+/// The pause after a look at all Instances, as a multiple of its time.
+const PAUSE: u32 = 20;
+
+/// Its longest duration: time that the processor was taken away is no work.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Cost of a status write. The budget refills by one a second: twenty writes at once, then one every five seconds.
+pub(super) const REPORT: u64 = 5;
+
+/// Totals over all Instances. Computing them for thousands of Instances after each change would take most of the time,
+/// so the pause until the next time is a multiple of the last duration.
+#[derive(Debug)]
+pub(super) struct Totals {
+    pub(super) devices: DeviceCounts,
+    /// The time when the next missing device loses its Instance.
+    pub(super) expiry: Option<Instant>,
+    /// When to compute the totals, if something has changed since the last time.
+    pub(super) due: Option<Instant>,
+    /// The earliest time for that.
+    earliest: Instant,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { devices: DeviceCounts::default(), expiry: None, due: None, earliest: Instant::now() }
+    }
+}
+
+impl State {
+    /// Runs after every event: answers Allocates that are decided, and starts steps towards the API server. Computes
+    /// totals and reports, at most as often as [`Totals`] allows.
+    pub(super) async fn after_event(&mut self) {
+        self.answer_allocations().await;
+        self.start_steps();
+        let began = Instant::now();
+        if began < self.totals.earliest {
+            self.totals.due = Some(self.totals.earliest);
+        } else {
+            self.update_totals();
+            let ended = Instant::now();
+            self.totals.earliest = ended + ((ended - began) * PAUSE).min(LONGEST_PAUSE);
+            self.totals.due = None;
+        }
+        self.report();
+    }
+
+    /// Claims are counted, and the Configuration's resource shows what its Instances have.
+    fn update_totals(&mut self) {
+        self.reservations_end = self.next_end_of_reservations();
+        self.whole.advertise(&self.published, false);
+        self.totals.expiry = self.next_expiry();
+        self.totals.devices = self.count_devices();
+        let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();
+        let counted = claims + self.orphans.len();
+        self.context.claims.count(self.counted, counted);
+        self.counted = counted;
+        let Key { namespace, name } = &self.configuration.key;
+        self.context.metrics.devices(namespace, name, self.totals.devices);
+        let unconfirmed = self.published.values().map(|published| published.slots.unconfirmed()).sum();
+        self.context.metrics.slots(namespace, name, unconfirmed, self.orphans.len());
+    }
+
+    /// Writes the status if it says something new, at once or when there was not much to say for a while: a handler may
+    /// note something else in each round.
+    fn report(&mut self) {
+        let now = Instant::now();
+        let wait = self.reports.wait(now.into_std());
+        self.next_report = (!wait.is_zero()).then(|| now + wait);
+        if wait.is_zero()
+            && let Some(report) = self.health.report(&self.configuration, self.totals.devices)
+        {
+            self.reports.take(REPORT, now.into_std());
+            let Key { namespace, name } = &report.key;
+            self.context.metrics.conditions(namespace, name, report.status.is_ready(), report.status.is_complete());
+            self.context.publisher.report(report);
+        }
+        if self.health.has_result() {
+            self.context.readiness.has_started(&self.configuration.key);
+        }
+    }
+
+    fn count_devices(&self) -> DeviceCounts {
+        let is_online = |published: &&Published| published.entry().online == Online::True;
+        let online = self.published.values().filter(is_online).count();
+        DeviceCounts { instances: self.published.len(), online }
+    }
+}
