@@ -15,7 +15,7 @@ use akri_model::claim::Entry;
 use akri_model::names::{HashInput, HashLength, Key};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
 /// The file is written anew when it is this large and mostly outdated.
@@ -23,6 +23,9 @@ const COMPACT_AT: u64 = 1 << 20;
 
 /// Writes waiting for the disk.
 const QUEUE: usize = 256;
+
+/// Time that a write which is not urgent waits for others: a sync costs processor time, too.
+const LINGER: Duration = Duration::from_millis(5);
 
 /// Pause before a failed write is repeated without another one.
 const RETRY: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5_000 });
@@ -75,8 +78,21 @@ struct Replayed {
     damaged: usize,
 }
 
-/// A record to write, and who waits for it.
-type Request = (Record, oneshot::Sender<Result<(), String>>);
+/// A record to write.
+struct Request {
+    record: Record,
+    urgency: Urgency,
+    done: oneshot::Sender<Result<(), String>>,
+}
+
+/// The time at which a record is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    /// As soon as the disk is idle: the kubelet waits for its answer.
+    Now,
+    /// After [`LINGER`] at most.
+    WithOthers,
+}
 
 /// A handle to the journal's writer; cheap to clone.
 #[derive(Debug, Clone)]
@@ -164,18 +180,23 @@ impl Journal {
     /// Remembers an Instance as it is now. It is on disk when this returns. A write that failed may still take effect
     /// later, so whoever undoes what it said puts the undone state too.
     pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
-        self.write(Record::Put(Box::new(entry))).await
+        self.write(Record::Put(Box::new(entry)), Urgency::Now).await
+    }
+
+    /// Like [`Journal::put`], but waits some milliseconds for others, so that many share one sync of the disk.
+    pub async fn put_with_others(&self, entry: Entry) -> Result<(), JournalError> {
+        self.write(Record::Put(Box::new(entry)), Urgency::WithOthers).await
     }
 
     /// Forgets an Instance.
     pub async fn remove(&self, key: Key) -> Result<(), JournalError> {
-        self.write(Record::Remove(key)).await
+        self.write(Record::Remove(key), Urgency::Now).await
     }
 
-    async fn write(&self, record: Record) -> Result<(), JournalError> {
+    async fn write(&self, record: Record, urgency: Urgency) -> Result<(), JournalError> {
         let (done, result) = oneshot::channel();
         let stopped = || JournalError::NotWritten("its writer has stopped".to_owned());
-        self.writes.send((record, done)).await.map_err(|_| stopped())?;
+        self.writes.send(Request { record, urgency, done }).await.map_err(|_| stopped())?;
         result.await.map_err(|_| stopped())?.map_err(JournalError::NotWritten)
     }
 }
@@ -191,7 +212,9 @@ async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<Request>, fai
         if received.await == Ok(0) {
             return;
         }
-        let (records, waiting): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
+        wait_for_others(&mut batch, &mut requests).await;
+        let (records, waiting): (Vec<_>, Vec<_>) =
+            batch.drain(..).map(|request| (request.record, request.done)).unzip();
         let written = tokio::task::spawn_blocking(move || {
             let result = file.append(records).map_err(|error| error.to_string());
             (file, result)
@@ -205,6 +228,17 @@ async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<Request>, fai
         }
         for done in waiting {
             let _ = done.send(result.clone()); // whoever asked may have given up
+        }
+    }
+}
+
+/// Receives more requests while none is urgent, for a short time.
+async fn wait_for_others(batch: &mut Vec<Request>, requests: &mut mpsc::Receiver<Request>) {
+    let end = Instant::now() + LINGER;
+    while batch.len() < QUEUE && batch.iter().all(|request| request.urgency == Urgency::WithOthers) {
+        let room = QUEUE - batch.len();
+        if !matches!(timeout_at(end, requests.recv_many(batch, room)).await, Ok(received) if received > 0) {
+            return;
         }
     }
 }

@@ -3,7 +3,8 @@
 use crate::device::{DeviceSet, Note};
 use crate::discovery::RoundError;
 use crate::names::{Key, resource_name};
-use crate::summary::{DeviceCounts, INCOMPLETE, NOTHING_FOUND, NodeProblem, Truth, Verdict};
+use crate::summary::{DeviceCounts, INCOMPLETE, MAX_MESSAGE, NOTHING_FOUND, NodeProblem, Truth, Verdict};
+use crate::text::cut;
 
 /// The status of discovery, of all sources of a Configuration together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,9 +100,10 @@ impl ConfigurationStatus {
         matches!(self.discovery, DiscoveryStatus::Found { .. }) && self.warnings().is_none()
     }
 
-    /// Returns the warnings of a successful round, if there are any.
+    /// Returns the warnings of a successful round, if there are any, as far as a condition has room for them.
     pub fn warnings(&self) -> Option<String> {
-        Some(self.discovery.warnings()).filter(|warnings| !warnings.is_empty())
+        let warnings = self.discovery.warnings();
+        Some(cut(&warnings, MAX_MESSAGE).to_owned()).filter(|warnings| !warnings.is_empty())
     }
 
     fn ready(&self) -> Verdict {

@@ -163,7 +163,8 @@ impl SourceStates {
         self.reject_component_that_differs();
         let is_well = |state: &SourceState| state.set.is_some() && state.error.is_none();
         let is_found = self.states.values().any(is_well);
-        let devices = if is_found || self.unreported && self.states.values().any(|state| state.set.is_some()) {
+        let has_set = self.states.values().any(|state| state.set.is_some());
+        let devices = if is_found || has_set && (self.unreported || self.lost) {
             Some(self.union(notes))
         } else {
             self.lost.then(|| MergedDevices {

@@ -7,7 +7,7 @@ use crate::instance::Online;
 use crate::text::cut;
 
 /// Longest message of a condition, in bytes.
-const MAX_MESSAGE: usize = 1024;
+pub(crate) const MAX_MESSAGE: usize = 1024;
 
 /// Longest message of a problem, in bytes.
 const MAX_PROBLEM: usize = 256;

@@ -40,7 +40,9 @@ pub struct Providers {
 
 /// The sources of one Configuration; they stop when this is dropped.
 pub struct Sources {
-    configuration: watch::Receiver<Arc<Configuration>>,
+    /// The Configuration as the owner last applied it. A newer one may name another handler, which must get neither the
+    /// results nor the secrets of this one.
+    configuration: Arc<Configuration>,
     providers: Providers,
     endpoints: watch::Receiver<Arc<Endpoints>>,
     active: ActiveHandler,
@@ -53,6 +55,8 @@ pub struct Sources {
 /// The sources of one handler. They are replaced when the Configuration names another one.
 struct ActiveHandler {
     handler: String,
+    /// The Configuration for the rounds.
+    configuration: watch::Sender<Arc<Configuration>>,
     states: SourceStates,
     streams: BTreeMap<Address, EndpointStream>,
     _rounds: Rounds,
@@ -62,10 +66,9 @@ struct ActiveHandler {
 
 impl Sources {
     /// Starts the sources. Changes of the properties and the handlers take effect at once.
-    pub fn start(mut configuration: watch::Receiver<Arc<Configuration>>, mut providers: Providers) -> Self {
-        let now = configuration.borrow_and_update().clone();
-        let input = watch::Sender::new(Arc::new(input(&now, providers.properties.of(&now))));
-        let active = ActiveHandler::start(&now, configuration.clone(), &providers);
+    pub fn start(configuration: Arc<Configuration>, mut providers: Providers) -> Self {
+        let input = watch::Sender::new(Arc::new(input(&configuration, providers.properties.of(&configuration))));
+        let active = ActiveHandler::start(&configuration, &providers);
         let endpoints = providers.remote.endpoints();
         let last_merged = Instant::now();
         let mut sources = Self { configuration, providers, endpoints, active, input, due: None, last_merged };
@@ -77,15 +80,14 @@ impl Sources {
     /// latest state only. Nothing is lost if the future is dropped.
     pub async fn changed(&mut self) {
         loop {
-            let configuration = self.configuration.borrow().clone();
             let properties = self.input.borrow().properties.clone();
             let timeout = self.providers.remote.offline_timeout();
             let silence = self.active.states.silent_since().map(|since| Instant::from_std(since) + timeout);
             tokio::select! {
                 biased;
                 Some(event) = self.active.events.recv() => self.apply(event),
-                Ok(properties) = self.providers.properties.other_than(&properties, &configuration) => {
-                    self.update_input(&configuration, properties);
+                Ok(properties) = self.providers.properties.other_than(&properties, &self.configuration) => {
+                    self.update_input(properties);
                 }
                 Ok(()) = self.endpoints.changed() => self.update_streams(false),
                 () = moment(silence) => {
@@ -109,16 +111,18 @@ impl Sources {
     }
 
     /// Applies a change of the Configuration.
-    pub fn reconfigure(&mut self) {
-        let configuration = self.configuration.borrow_and_update().clone();
+    pub fn reconfigure(&mut self, configuration: Arc<Configuration>) {
         let properties = self.providers.properties.of(&configuration);
         let is_other = configuration.handler != self.active.handler;
         if is_other {
             // Replace the handler first: the new input may hold secrets that the old one must not get.
-            self.active = ActiveHandler::start(&configuration, self.configuration.clone(), &self.providers);
+            self.active = ActiveHandler::start(&configuration, &self.providers);
             self.due = None;
+        } else {
+            self.active.configuration.send_replace(Arc::clone(&configuration));
         }
-        self.update_input(&configuration, properties);
+        self.configuration = configuration;
+        self.update_input(properties);
         if is_other {
             self.update_streams(true);
         }
@@ -133,8 +137,8 @@ impl Sources {
         self.active.states.apply(event, Instant::now().into_std());
     }
 
-    fn update_input(&self, configuration: &Configuration, properties: Resolution) {
-        let input = input(configuration, properties);
+    fn update_input(&self, properties: Resolution) {
+        let input = input(&self.configuration, properties);
         self.input.send_if_modified(|active| {
             let differs = **active != input;
             *active = Arc::new(input);
@@ -146,7 +150,7 @@ impl Sources {
     /// call may have reported devices before a restart.
     fn update_streams(&mut self, first: bool) {
         let endpoints = self.endpoints.borrow_and_update().clone();
-        let user = self.configuration.borrow().key.clone();
+        let user = self.configuration.key.clone();
         let active = &mut self.active;
         let is_gone =
             |address: &Address| endpoints.of(&active.handler).all(|(endpoint, _)| endpoint.address != *address);
@@ -166,13 +170,15 @@ impl Sources {
 }
 
 impl ActiveHandler {
-    fn start(now: &Configuration, configuration: watch::Receiver<Arc<Configuration>>, providers: &Providers) -> Self {
+    fn start(now: &Arc<Configuration>, providers: &Providers) -> Self {
         let Providers { handlers, properties, metrics, .. } = providers.clone();
         let (event_sender, events) = mpsc::channel(1);
         let mut states = SourceStates::default();
         states.add(DiscoverySource::Component, None, true);
-        let _rounds = Rounds::start(configuration, handlers, properties, event_sender.clone(), metrics);
-        Self { handler: now.handler.clone(), states, streams: BTreeMap::new(), _rounds, events, event_sender }
+        let configuration = watch::Sender::new(Arc::clone(now));
+        let rounds = Rounds::start(configuration.subscribe(), handlers, properties, event_sender.clone(), metrics);
+        let (handler, streams) = (now.handler.clone(), BTreeMap::new());
+        Self { handler, configuration, states, streams, _rounds: rounds, events, event_sender }
     }
 }
 

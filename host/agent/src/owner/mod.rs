@@ -269,7 +269,7 @@ impl State {
         let mut usage = self.context.cluster.usage();
         let mut names = self.context.resource_names.changes();
         self.last.default_shared = self.knows_shared();
-        let mut sources = Sources::start(inbox.configuration.clone(), providers);
+        let mut sources = Sources::start(Arc::clone(&self.configuration), providers);
         let end = loop {
             let (next_expiry, next_answer) = (self.totals.expiry, self.next_answer());
             let next_totals = self.totals.due;
@@ -284,7 +284,7 @@ impl State {
                 Some(named) = self.naming.join_next() => self.named(named.ok().flatten()).await,
                 Ok(()) = inbox.configuration.changed() => {
                     let configuration = inbox.configuration.borrow_and_update().clone();
-                    sources.reconfigure();
+                    sources.reconfigure(Arc::clone(&configuration));
                     self.reconfigure(configuration).await;
                 }
                 Ok(()) = snapshots.changed() => {

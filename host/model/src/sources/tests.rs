@@ -148,6 +148,21 @@ fn devices_of_a_removed_source_are_unknown_until_reported() {
 }
 
 #[test]
+fn removed_source_takes_no_devices_of_a_failing_one_along() {
+    let (a, b) = (remote("/a"), remote("/b"));
+    let mut sources = expecting(&[&a, &b]);
+    fail(&mut sources, &C, no_handler());
+    report(&mut sources, &a, set(&["a"]));
+    report(&mut sources, &b, set(&["b"]));
+    fail(&mut sources, &a, unavailable("connection refused"));
+    sources.remove(&b);
+    let MergedResult { status, devices } = sources.merge(10);
+    assert_eq!(status, Some(DiscoveryStatus::Failed(unavailable("connection refused"))));
+    let set = devices.unwrap().set;
+    assert_eq!((set.devices[0].id.as_str(), set.devices.len(), set.absence), ("a", 1, AbsenceMeaning::Unknown));
+}
+
+#[test]
 fn who_was_never_there_takes_nothing_along() {
     let mut sources = expecting(&[&C]);
     fail(&mut sources, &C, no_handler());
