@@ -15,7 +15,7 @@ use crate::reclaim::ClaimObservation;
 /// The state of one slot on one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum SlotState {
-    /// Nobody has it.
+    /// The slot is free.
     #[default]
     Free,
     /// An Allocate of this node wants it and has not been answered.
@@ -93,7 +93,7 @@ pub enum SyncStep {
     Read,
 }
 
-/// Something that a new view of the API server means for a slot.
+/// An effect of a new view of the API server on a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotEvent {
     /// The API server shows a claim of this node that this node does not know: it may be in use.
@@ -113,7 +113,7 @@ pub enum ClaimError {
         /// The number of slots.
         capacity: u32,
     },
-    /// Somebody else has it.
+    /// Another user has it.
     #[error("slot {slot} is in use by '{usage}'")]
     InUse {
         /// The requested slot.
@@ -127,7 +127,7 @@ pub enum ClaimError {
         /// The requested slot.
         slot: u32,
     },
-    /// Nobody knows who has the slots of the shared device.
+    /// The users of the shared device's slots are unknown.
     #[error("the API server has not told who uses slot {slot}")]
     Unknown {
         /// The requested slot.
