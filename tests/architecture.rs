@@ -56,10 +56,10 @@ const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("akri-benches", &["akri-model", "akri-api", "akri-grpc", "akri-sandbox", "akri-tests"]),
 ];
 
-/// Those that convert gRPC messages, and peers of tests.
+/// The crates that convert gRPC messages, and peers of tests.
 const GRPC: [&str; 6] = ["akri-grpc", "akri-kubelet", "akri-remote", "remote-handler", "akri-tests", "akri-benches"];
 
-/// Those that convert Kubernetes objects, the program that connects to the cluster, and tests.
+/// The crates that convert Kubernetes objects, the program that connects to the cluster, and tests.
 const KUBERNETES: [&str; 7] =
     ["akri-api", "akri-cluster", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"];
 

@@ -257,7 +257,7 @@ async fn discover_names_file_line_and_field_when_it_fails() {
     assert_eq!(node.akri(&["discover"]).status.code(), Some(2), "wrong usage");
 }
 
-/// Somebody edits a file, and the node starts anew before the mistake is found.
+/// Restarts the node between the edit of a file and the discovery of the mistake.
 #[tokio::test]
 async fn file_broken_at_agent_start_deletes_nothing() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! When the kubelet is told about an Instance's slots, and what it is told (rules 4 and 12).
+//! The lists that the kubelet gets of an Instance's slots (rules 4 and 12).
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};

@@ -246,7 +246,7 @@ async fn missing_discovery_server_is_reported_and_retried() {
     assert_eq!(property(&instances[0], "OPCUA_APPLICATION_URI"), "urn:alone", "a server lists itself");
 }
 
-/// Nobody else lists it, so that nobody else can say that it is gone.
+/// No other server lists it, so that no other can say that it is gone.
 #[tokio::test]
 async fn server_named_directly_goes_offline_and_returns() {
     let (at, node) = (machine(), node());

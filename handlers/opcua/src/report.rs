@@ -32,7 +32,7 @@ pub struct Report {
     pub notes: Vec<Note>,
     /// Indices of discovery URLs whose servers are kept unchanged.
     pub kept: BTreeSet<usize>,
-    /// Those of them where nobody answers: a server that listed itself there, and nothing else, is gone.
+    /// The sources where no server responds: a server that listed itself there, and nothing else, is gone.
     pub silent: BTreeSet<usize>,
     /// Lines for the log: servers that are listed and absent, which is common, or that do not identify themselves.
     pub remarks: Vec<String>,

@@ -21,7 +21,7 @@ pub struct Record {
     pub properties: Vec<(String, String)>,
     /// Tags from udev's database.
     pub tags: Vec<String>,
-    /// Those of the attributes asked for that the device has.
+    /// The requested attributes that the device has.
     pub attributes: Vec<(String, String)>,
 }
 

@@ -29,7 +29,7 @@ pub struct Filter {
 pub enum Scope {
     /// The device's own (`KERNEL`, `ATTR{..}`, ...).
     Device,
-    /// That of the device or of one of its ancestors (`KERNELS`, `ATTRS{..}`, ...).
+    /// The key of the device or of one of its ancestors (`KERNELS`, `ATTRS{..}`, ...).
     Lineage,
 }
 

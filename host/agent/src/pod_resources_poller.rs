@@ -22,7 +22,7 @@ pub const INTERVAL: Duration = Duration::from_secs(2);
 /// The pause after a poll that an Allocate interrupted: a pod that lives for a second is to be observed, too.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Which device plugin ids containers of this node use, by resource name.
+/// The device plugin ids that containers of this node use, by resource name.
 pub type InUse = BTreeMap<String, BTreeSet<String>>;
 
 /// IDs that containers of two pods have at once, by resource and ID, and which pods those are.
@@ -31,7 +31,7 @@ pub type DuplicateAllocations = BTreeMap<(String, String), String>;
 /// A snapshot of the devices that containers use.
 #[derive(Debug, Clone, Default)]
 pub struct UsageSnapshot {
-    /// When and how it was taken; none before the first.
+    /// The time and circumstances; `None` before the first snapshot.
     pub info: Option<SnapshotInfo>,
     /// The content of PodResources.
     pub in_use: Arc<InUse>,

@@ -1,6 +1,5 @@
-//! Which Configuration serves each extended resource. Names of resources know no namespaces, and `akri.sh/cam-8120fe` can be
-//! that of a Configuration and that of an Instance: the oldest Configuration has it, then that of the lowest UID
-//! (rules 29, 48).
+//! The holders of extended resource names. These names know no namespaces, and `akri.sh/cam-8120fe` can be that of a
+//! Configuration and that of an Instance: the oldest Configuration has it, then that of the lowest UID (rules 29, 48).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

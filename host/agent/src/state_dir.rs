@@ -34,7 +34,7 @@ pub enum StateDirError {
         /// The handlers' directory.
         handlers: PathBuf,
     },
-    /// Somebody else can put another directory in its place.
+    /// Another user can put another directory in its place.
     #[error("state directory '{}' is not safe: '{}' {why}; name another one with --state-dir", path.display(), parent.display())]
     Unsafe {
         /// The state directory.

@@ -150,7 +150,7 @@ pub struct BrokerSpec {
     pub broker_job_spec: Option<Map<String, Value>>,
 }
 
-/// Which resources are advertised.
+/// The advertised resources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Resources {

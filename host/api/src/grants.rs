@@ -129,7 +129,7 @@ fn int_or_string(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"x-kubernetes-int-or-string": true})
 }
 
-/// Which of the node's devices a handler may see.
+/// The devices of the node that a handler may see.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UdevGrant {

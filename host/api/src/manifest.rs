@@ -42,7 +42,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// Which object it is.
+    /// Returns the identity of the object.
     pub fn identity(&self) -> Identity {
         let of = |kind, key: &Key| (kind, key.namespace.clone(), key.name.clone());
         match self {
@@ -64,7 +64,7 @@ pub struct Manifest {
     document: Document,
 }
 
-/// Something wrong in a manifest.
+/// A problem of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
     /// The file.
@@ -95,7 +95,7 @@ impl fmt::Display for ManifestError {
 impl std::error::Error for ManifestError {}
 
 impl ManifestError {
-    /// Something wrong with a whole file.
+    /// Creates a problem of a whole file.
     pub fn of_file(file: &Path, line: Option<u64>, message: impl Into<String>) -> Self {
         Self { file: file.to_owned(), line, field: String::new(), object: None, message: message.into() }
     }
@@ -176,7 +176,7 @@ fn once(object: Object, before: &[Manifest]) -> Result<Object, Vec<FieldError>> 
     }
 }
 
-/// Which ConfigMap or Secret a document is about, if it is one.
+/// Returns the ConfigMap or Secret that a document is about, if it is one.
 fn named(value: &Value) -> Option<(Kind, Key)> {
     let kind = match value.get("kind")?.as_str()? {
         "ConfigMap" => Kind::ConfigMap,

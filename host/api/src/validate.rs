@@ -20,7 +20,7 @@ use crate::{grants, limits};
 /// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
 const MAX_BROKER: usize = 256 << 10;
 
-/// Something wrong with a field.
+/// A problem of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
     /// JSON pointer into the object, such as `/spec/capacity`.
@@ -36,7 +36,7 @@ impl FieldError {
     }
 }
 
-/// Everything wrong with a Configuration, in the order of its fields.
+/// Returns all problems of a Configuration, in the order of its fields.
 pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();
@@ -62,7 +62,7 @@ pub fn configuration(object: &Configuration) -> Vec<FieldError> {
     errors
 }
 
-/// Everything wrong with a DiscoveryHandler.
+/// Returns all problems of a DiscoveryHandler.
 pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();

@@ -1,4 +1,4 @@
-//! Which agents run: each renews a Lease (rule 59).
+//! The running agents: each renews a Lease (rule 59).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

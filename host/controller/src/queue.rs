@@ -33,7 +33,7 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// When each waiting key is due.
+    /// The time at which each waiting key is due.
     due: BTreeMap<Work, Instant>,
     order: BTreeSet<(Instant, Work)>,
     /// Keys that a worker has.

@@ -40,7 +40,7 @@ impl<V: View> Changed<V> {
 }
 
 impl<V: View> Store<V> {
-    /// Nothing if the object was like that before.
+    /// Stores a view; returns `None` if the object was like that before.
     fn put(&mut self, view: V) -> Option<Changed<V>> {
         let key = view.key().clone();
         if self.items.get(&key).is_some_and(|before| **before == view) {

@@ -32,14 +32,14 @@ fn backoff() -> ExponentialBackoff {
     builder.with_factor(2.0).with_jitter().without_max_times().into()
 }
 
-/// Which objects to follow, and how to read one.
+/// The objects to follow, and a function that reads one.
 pub(crate) struct Source<K, V> {
     pub(crate) api: Api<K>,
     /// The kind, for the log.
     pub(crate) what: &'static str,
     /// A label selector; empty for all.
     pub(crate) labels: &'static str,
-    /// Nothing if the object is of no use.
+    /// Reads an object; returns `None` if it is of no use.
     pub(crate) read: fn(K) -> Option<V>,
 }
 

@@ -215,7 +215,7 @@ impl World {
         self.state().nodes.contains(node)
     }
 
-    /// Those of these names that are nodes.
+    /// Returns the names that are nodes.
     pub(crate) fn known_nodes<'a>(&self, names: &'a BTreeSet<String>) -> BTreeSet<&'a str> {
         let state = self.state();
         names.iter().map(String::as_str).filter(|name| state.nodes.contains(*name)).collect()

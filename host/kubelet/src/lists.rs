@@ -158,7 +158,7 @@ mod tests {
         Source { advertised, phase, lists }
     }
 
-    /// Those for a kubelet that does not say what it has.
+    /// Returns the lists for a kubelet that does not report its lists.
     fn lists(advertised: &watch::Sender<AdvertisedDevices>, phase: &watch::Sender<Phase>) -> Lists {
         let kept = Arc::new(KeptDevices::new("/nonexistent".into()));
         let (advertised, phase) = (advertised.subscribe(), phase.subscribe());

@@ -20,7 +20,7 @@ pub struct Entry {
     pub key: Key,
     /// The Instance's UID.
     pub uid: String,
-    /// Which device it is.
+    /// The identity of the device.
     pub identity: Identity,
     /// Its Configuration's name.
     pub configuration: String,

@@ -13,7 +13,7 @@ pub struct Configuration {
     pub key: Key,
     /// The object's UID; a Configuration that was deleted and recreated has another one.
     pub uid: String,
-    /// When it was created, in Unix seconds; 0 for a manifest of local mode.
+    /// The time of its creation, in Unix seconds; 0 for a manifest of local mode.
     pub created: i64,
     /// `metadata.generation`, for `status.observedGeneration`.
     pub generation: i64,
@@ -27,7 +27,7 @@ pub struct Configuration {
     pub capacity: u32,
     /// Overlaid on each device's properties; these win.
     pub broker_properties: BTreeMap<String, String>,
-    /// Which resources are advertised.
+    /// The advertised resources.
     pub resources: Resources,
     /// The time that a missing device keeps its Instance; `None` is the default for its kind, [`Configuration::grace`].
     pub offline_grace: Option<Duration>,

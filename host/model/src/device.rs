@@ -93,7 +93,7 @@ pub enum AbsenceMeaning {
     Missing,
     /// Only these ids are missing; of all others somebody has not spoken yet who may know them.
     Kept(BTreeSet<String>),
-    /// Nobody can tell: who knew it has gone (rule 31).
+    /// The state is unknown: the handler that reported it has gone (rule 31).
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Which paths of a node a grant covers.
+//! The paths of a node that a grant covers.
 
 /// Nodes below `/dev` that give away the node itself: its memory, its log, its disks and what is on them. A pattern does not
 /// cover them, only their own names do.

@@ -55,7 +55,7 @@ fn multicast(value: &str) -> Option<Trigger> {
     Some(Trigger::Multicast { group, filter: DatagramFilter::parse(filter)? })
 }
 
-/// Something wrong in a Configuration's `discoveryDetails`.
+/// A problem of a Configuration's `discoveryDetails`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// JSON pointer into the details, "" for the whole.
@@ -104,7 +104,7 @@ pub enum RoundError {
         faults: u32,
         /// The error of the last one.
         last: Box<RoundError>,
-        /// When there is another one.
+        /// The pause before the next one.
         pause: Duration,
     },
 }

@@ -88,7 +88,7 @@ pub struct Conflict {
     pub container_path: String,
     /// The mount or device node of the first device.
     pub first: String,
-    /// That of the second.
+    /// The host path of the second.
     pub second: String,
 }
 

@@ -13,9 +13,9 @@ pub struct Instance {
     pub key: Key,
     /// Given by whoever stores it; empty before.
     pub uid: String,
-    /// Which version of it this is; [`Version::default`] before it is stored.
+    /// The version that was read; [`Version::default`] before it is stored.
     pub version: Version,
-    /// Which device it stands for; `None` if it was made by upstream Akri.
+    /// The identity of its device; `None` if it was made by upstream Akri.
     pub identity: Option<Identity>,
     /// The Configuration's name.
     pub configuration: String,
@@ -63,6 +63,6 @@ pub enum Online {
     True,
     /// The last round did not see it.
     False,
-    /// Nobody can tell: its handler has gone. It is not handed out.
+    /// The state is unknown: the handler has gone. The device is not handed out.
     Unknown,
 }

@@ -88,7 +88,7 @@ impl HashLength {
     pub const ALL: [Self; 3] = [Self::Short, Self::Medium, Self::Long];
 }
 
-/// Which device an Instance stands for: Blake2b-128 of its [`HashInput`], lower-case hex.
+/// The identity of an Instance's device: Blake2b-128 of its [`HashInput`], lower-case hex.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Identity(String);
@@ -174,7 +174,7 @@ pub fn node_hash(node: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Usage {
-    /// Nobody uses it: "".
+    /// Free: "".
     #[default]
     Free,
     /// Used through the Instance's own resource: `<node>`.

@@ -1,4 +1,5 @@
-//! Which nodes report a problem in the status of an object: of many with the same problem a few do (rules 34 and 61).
+//! Selects the nodes that report a problem in the status of an object: of many with the same problem a few do (rules 34
+//! and 61).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -38,7 +38,7 @@ pub struct Deferred {
     pub new: Vec<String>,
     /// Known devices whose new properties, or whose return, are not taken over yet.
     pub changed: usize,
-    /// When to try again.
+    /// The time until the next attempt.
     pub wait: Option<Duration>,
 }
 

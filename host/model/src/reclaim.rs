@@ -1,5 +1,6 @@
-//! When a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use: by the
-//! kubelet's PodResources API, and by the kubelet's checkpoint, which also knows init containers (rules 19-21, 45, 47).
+//! Decides when a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use:
+//! by the kubelet's PodResources API, and by the kubelet's checkpoint, which also knows init containers (rules 19-21,
+//! 45, 47).
 
 use std::time::Duration;
 
@@ -15,20 +16,20 @@ const ABSENT: u8 = 2;
 pub struct ClaimObservation {
     /// The kubelet epoch that `since` and `absent` are about.
     epoch: u64,
-    /// When the claim was made, or this epoch began.
+    /// The time at which the claim was made, or this epoch began.
     since: Duration,
     seen: bool,
     absent: u8,
 }
 
-/// When and how a snapshot was taken. Times count from any fixed moment.
+/// The time and circumstances of a snapshot. Times count from any fixed moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotInfo {
     /// The last generation that was given to a claim before the snapshot began; later claims are not judged by it.
     pub generation: u64,
     /// Grows when the kubelet or the agent restarts.
     pub epoch: u64,
-    /// When the snapshot was taken.
+    /// The time of the snapshot.
     pub at: Duration,
     /// False shortly after a restart, when the kubelet knows few of its pods: absence is ignored.
     pub settled: bool,
@@ -136,7 +137,7 @@ mod tests {
         ClaimObservation::new(1, Duration::ZERO)
     }
 
-    /// Which of these snapshots, one a second, ends the claim.
+    /// Returns the index of the snapshot, one a second, that ends the claim.
     fn ends_at(evidence: &[Evidence]) -> Option<usize> {
         let mut claim = claim();
         let judged: Vec<Judgement> = evidence.iter().zip(0..).map(|(e, t)| claim.observe(*e, &at(t))).collect();

@@ -1,4 +1,4 @@
-//! When a round or a connection that failed is tried again, and when a handler that only does harm is left alone (rule 92).
+//! Backoff of rounds and connections that failed, and quarantine of handlers that only fail (rule 92).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;

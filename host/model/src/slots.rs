@@ -6,16 +6,19 @@
 //! and it may take effect late. Two things make that safe. A claim expects the slot to be free. A release names the version
 //! of the Instance that it is based on, so that one that takes effect late can't take a later claim away.
 
+mod api_sync;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::instance::Version;
+pub use api_sync::{ApiView, PublishedSlots, SlotEvent, SlotPatch, SyncStep};
+
 use crate::names::{Usage, parse_slot_name, slot_name};
 use crate::reclaim::ClaimObservation;
 
 /// The state of one slot on one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum SlotState {
-    /// Nobody has it.
+    /// The slot is free.
     #[default]
     Free,
     /// An Allocate of this node wants it and has not been answered.
@@ -50,58 +53,6 @@ pub enum Authority {
     DamagedJournal,
 }
 
-/// The API server's view of an Instance.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub enum ApiView {
-    /// Nothing was read since the agent started.
-    #[default]
-    Unknown,
-    /// There is no such Instance.
-    Absent,
-    /// It exists.
-    Present(PublishedSlots),
-}
-
-/// `deviceUsage` of an Instance, as of one of its versions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct PublishedSlots {
-    /// The Instance's UID.
-    pub uid: String,
-    /// Its version.
-    pub version: Version,
-    /// Every slot that has a key.
-    pub slots: BTreeMap<u32, Usage>,
-}
-
-/// A change of slots of a shared Instance: a compare-and-swap of all of them or none (rule 10).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SlotPatch {
-    /// The UID of the Instance it is for.
-    pub uid: String,
-    /// The version that it is based on, if it must not take effect on a later one.
-    pub version: Option<Version>,
-    /// The expected and the new usage of each slot; `None` expects that there is no key.
-    pub changes: BTreeMap<u32, (Option<Usage>, Usage)>,
-}
-
-/// A step that brings a shared Instance closer to the state that this node wants.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum SyncStep {
-    /// Change slots.
-    Patch(SlotPatch),
-    /// Read the Instance: what is known of it may be older than a change that got no answer.
-    Read,
-}
-
-/// Something that a new view of the API server means for a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SlotEvent {
-    /// The API server shows a claim of this node that this node does not know: it may be in use.
-    Adopted(u32),
-    /// A container here uses the slot, and the API server shows that it belongs to somebody else.
-    Overcommitted(u32, Usage),
-}
-
 /// The reason for a failed claim.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
@@ -113,7 +64,7 @@ pub enum ClaimError {
         /// The number of slots.
         capacity: u32,
     },
-    /// Somebody else has it.
+    /// Another user has it.
     #[error("slot {slot} is in use by '{usage}'")]
     InUse {
         /// The requested slot.
@@ -127,7 +78,7 @@ pub enum ClaimError {
         /// The requested slot.
         slot: u32,
     },
-    /// Nobody knows who has the slots of the shared device.
+    /// The users of the shared device's slots are unknown.
     #[error("the API server has not told who uses slot {slot}")]
     Unknown {
         /// The requested slot.
@@ -354,140 +305,6 @@ impl SlotTable {
         }
     }
 
-    /// Takes what the API server shows. A view that is older than the last one is ignored. `claim` makes the claim for a
-    /// slot that the API server shows as this node's although this node does not know it.
-    pub fn observe(&mut self, view: ApiView, mut claim: impl FnMut(Usage) -> Claim) -> Vec<SlotEvent> {
-        if self.is_outdated(&view) {
-            return Vec::new();
-        }
-        let before = std::mem::replace(&mut self.api, view);
-        match self.api {
-            ApiView::Unknown => return Vec::new(),
-            _ if self.authority == Authority::Journal => return Vec::new(),
-            ApiView::Absent => {
-                // Nothing is left to give back. What others have stays known, for the Instance that takes its place.
-                self.slots.retain(|_, state| !matches!(state, SlotState::Releasing(_)));
-                return Vec::new();
-            }
-            ApiView::Present(_) => {}
-        }
-        if takes_the_place_of(&self.api, &before) {
-            self.reserved = self.of_others().into_keys().collect();
-        }
-        let mut events = Vec::new();
-        for slot in self.all_slots() {
-            let shown = shown_in(&self.api, slot);
-            let was = self.slots.remove(&slot).unwrap_or_default();
-            let is_new = matches!(before, ApiView::Unknown) || shown != shown_in(&before, slot);
-            let next = self.next(was, shown.clone(), &mut claim, slot, &mut events);
-            if let SlotState::Held(held) = &next
-                && shown != held.usage
-                && !self.is_own(&shown)
-                && !shown.is_free()
-                && is_new
-            {
-                events.push(SlotEvent::Overcommitted(slot, shown));
-            }
-            if next != SlotState::Free {
-                self.slots.insert(slot, next);
-            }
-        }
-        let Self { api, reserved, .. } = self;
-        reserved.retain(|slot| shown_in(api, *slot).is_free());
-        if self.authority == Authority::DamagedJournal {
-            self.authority = Authority::Journal;
-            self.slots.retain(|_, state| !matches!(state, SlotState::Elsewhere(_)));
-        }
-        events
-    }
-
-    fn is_outdated(&self, view: &ApiView) -> bool {
-        match (&self.api, view) {
-            (ApiView::Present(known), ApiView::Present(new)) => {
-                known.uid == new.uid && new.version.is_older_than(&known.version)
-            }
-            _ => false,
-        }
-    }
-
-    fn all_slots(&self) -> BTreeSet<u32> {
-        let shown = match &self.api {
-            ApiView::Present(published) => published.slots.keys().copied().collect(),
-            _ => BTreeSet::new(),
-        };
-        shown.into_iter().chain(self.slots.keys().copied()).collect()
-    }
-
-    /// The state of a slot that the API server shows like this.
-    fn next(
-        &self,
-        was: SlotState,
-        shown: Usage,
-        claim: &mut impl FnMut(Usage) -> Claim,
-        slot: u32,
-        events: &mut Vec<SlotEvent>,
-    ) -> SlotState {
-        let is_own = self.is_own(&shown);
-        match was {
-            SlotState::Held(claim) => SlotState::Held(claim),
-            SlotState::Claiming(claim) if shown == claim.usage => SlotState::Held(claim),
-            SlotState::Claiming(claim) if shown.is_free() || is_own => SlotState::Claiming(claim),
-            SlotState::Releasing(_) if is_own => SlotState::Releasing(shown),
-            SlotState::Elsewhere(usage) if shown.is_free() && self.reserved.contains(&slot) => {
-                SlotState::Elsewhere(usage)
-            }
-            SlotState::Free | SlotState::Elsewhere(_) if is_own => {
-                events.push(SlotEvent::Adopted(slot));
-                SlotState::Held(claim(shown))
-            }
-            _ if shown.is_free() => SlotState::Free,
-            _ => SlotState::Elsewhere(shown),
-        }
-    }
-
-    fn is_own(&self, usage: &Usage) -> bool {
-        usage.node() == Some(&*self.node)
-    }
-
-    /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
-    /// each view, and repeated until there is none.
-    pub fn next_step(&self) -> Option<SyncStep> {
-        match &self.api {
-            _ if self.authority == Authority::Journal => None,
-            ApiView::Unknown => Some(SyncStep::Read),
-            ApiView::Absent => None, // it has to be made first
-            ApiView::Present(published) => {
-                let read = (self.unconfirmed() > 0).then_some(SyncStep::Read);
-                self.next_patch(published).map(SyncStep::Patch).or(read)
-            }
-        }
-    }
-
-    /// Claims go before releases, since an Allocate waits for them.
-    fn next_patch(&self, published: &PublishedSlots) -> Option<SlotPatch> {
-        let claims = self.claims().map(|(slot, claim)| (slot, claim.usage.clone()));
-        let releases = self.taken().filter_map(|(slot, state)| match state {
-            SlotState::Releasing(_) => Some((slot, Usage::Free)),
-            _ => None,
-        });
-        self.patch(published, claims).or_else(|| self.patch(published, releases))
-    }
-
-    /// Changes the slots that are free or this node's, and not as wanted.
-    fn patch(&self, published: &PublishedSlots, wanted: impl Iterator<Item = (u32, Usage)>) -> Option<SlotPatch> {
-        let changes: BTreeMap<u32, (Option<Usage>, Usage)> = wanted
-            .filter_map(|(slot, wanted)| {
-                let shown = published.slots.get(&slot);
-                let changeable = shown.is_none_or(|shown| shown.is_free() || self.is_own(shown));
-                let differs = *shown.unwrap_or(&Usage::Free) != wanted;
-                (changeable && differs).then(|| (slot, (shown.cloned(), wanted)))
-            })
-            .collect();
-        let from_free = changes.values().all(|(from, _)| from.as_ref().is_some_and(Usage::is_free));
-        let version = (!from_free).then(|| published.version.clone());
-        (!changes.is_empty()).then(|| SlotPatch { uid: published.uid.clone(), version, changes })
-    }
-
     /// `deviceUsage` as this node would write it: every slot below the capacity, and those in use above it (rule 9). What
     /// nodes share of it others write themselves (rule 64).
     pub fn to_usage(&self, instance: &str) -> BTreeMap<String, String> {
@@ -508,23 +325,6 @@ impl SlotTable {
         let mut list: Vec<(u32, bool)> = free.chain(taken).collect();
         list.sort_unstable();
         list
-    }
-}
-
-/// Returns whether a view is of another Instance than the view before, which was known.
-fn takes_the_place_of(new: &ApiView, before: &ApiView) -> bool {
-    match (new, before) {
-        (ApiView::Present(new), ApiView::Present(before)) => new.uid != before.uid,
-        (ApiView::Present(_), ApiView::Absent) => true,
-        _ => false,
-    }
-}
-
-/// Returns the usage of a slot in the API server's view. A missing key means that it is free.
-fn shown_in(api: &ApiView, slot: u32) -> Usage {
-    match api {
-        ApiView::Present(published) => published.slots.get(&slot).cloned().unwrap_or_default(),
-        ApiView::Unknown | ApiView::Absent => Usage::Free,
     }
 }
 

@@ -100,7 +100,7 @@ impl Verdict {
 pub struct DeviceCounts {
     /// All of them.
     pub instances: usize,
-    /// Those that are online.
+    /// The Instances that are online.
     pub online: usize,
 }
 

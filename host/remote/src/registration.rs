@@ -82,7 +82,7 @@ pub(super) struct Service {
     trust: Arc<Trust>,
     endpoints: EndpointRegistry,
     shared_by_component: SharedByComponent,
-    /// When a refusal was last logged.
+    /// The time of the last logged refusal.
     last_logged: Arc<Mutex<Option<Instant>>>,
 }
 

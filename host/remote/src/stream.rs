@@ -123,7 +123,7 @@ struct StreamTask {
     /// Detects the secrets sent to the endpoint, which must not appear in its responses.
     scanner: Arc<SecretScanner>,
     backoff: Backoff,
-    /// When the current connection counts as stable; `None` if it already does or there is none.
+    /// The time at which the current connection counts as stable; `None` if it already does or there is none.
     stable_at: Option<Instant>,
 }
 

@@ -51,7 +51,7 @@ impl Cache {
 /// The view of the cache in one round. It is discarded with the round, unless it is committed.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    /// Those of the cache until the first write.
+    /// The entries of the cache, until the first write.
     entries: Arc<Entries>,
     bytes: usize,
     max_bytes: usize,

@@ -57,7 +57,7 @@ pub(crate) struct ComponentContext {
     pub(crate) own_senders: OwnSenders,
 }
 
-/// Which kinds of sockets a round may make.
+/// The kinds of sockets that a round may make.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sockets {
     pub(crate) tcp: bool,

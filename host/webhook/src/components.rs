@@ -52,7 +52,7 @@ struct FileVersion {
 }
 
 impl Components {
-    /// Those of a directory, none of which is loaded yet.
+    /// Creates the components of a directory; none is loaded yet.
     pub(crate) fn new(host: Host, directory: PathBuf) -> Self {
         Self { host: Some(host), directory, loaded: Arc::default() }
     }

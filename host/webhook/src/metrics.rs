@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// Everything that is counted. Clones count together.
+/// The metrics. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     registry: Arc<Mutex<Registry>>,

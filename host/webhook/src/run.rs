@@ -136,7 +136,7 @@ async fn keep(client: Client, settings: Settings, serving: Serving, readiness: R
 enum Upkeep {
     /// All is as it should be.
     Done,
-    /// Something was written; the next look shows whether it is there.
+    /// An object was written; the next check shows whether it is there.
     Changed,
 }
 

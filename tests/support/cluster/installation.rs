@@ -27,7 +27,7 @@ const VERSION: &str = "1.20.2";
 pub struct Installation<'a> {
     story: &'a Story,
     manifests: String,
-    /// When the first object was applied.
+    /// The time at which the first object was applied.
     pub since: Instant,
 }
 

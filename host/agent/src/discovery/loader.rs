@@ -38,11 +38,11 @@ pub(super) struct Loader {
     tasks: JoinSet<(String, Result<Component, Refusal>)>,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
-    /// Which object serves each name. It keeps it for as long as it is loaded, whoever else comes.
+    /// The object that serves each name. It keeps the name for as long as it is loaded, whichever other objects come.
     serving: BTreeMap<String, String>,
     /// True once no load has been in progress.
     was_settled: bool,
-    /// Those of which the log knows that they are ready.
+    /// The handlers whose readiness was logged.
     ready: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
     told: BTreeMap<String, Refused>,
@@ -55,7 +55,7 @@ struct Loading {
     wanted: HandlerObject,
     since: Instant,
     task: AbortHandle,
-    /// Something changed meanwhile: it is done once more.
+    /// Set if something changed meanwhile, so that it has to run again.
     again: bool,
 }
 
@@ -218,13 +218,13 @@ impl Loader {
         self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= MOMENT)
     }
 
-    /// When there is something to say of a component that is not ready yet.
+    /// Returns the time of the next log line about a component that is not ready yet.
     fn next_telling(&self) -> Option<Instant> {
         self.loading.values().map(|loading| loading.since + MOMENT).filter(|at| *at > Instant::now()).min()
     }
 
-    /// Which of those loaded serve: two of one name would be one too many. Who serves goes on serving; of several that
-    /// come at once, as at a start, it is the one that is named like its handler, or else the first by name.
+    /// Selects the loaded objects that serve: one for each name. One that serves continues to; of several that come at
+    /// once, as at a start, it is the one that is named like its handler, or else the first by name.
     fn serve(&mut self, refused: &mut BTreeMap<String, Refused>) -> BTreeMap<String, Arc<Handler>> {
         let loaded = &self.loaded;
         if !self.was_settled {

@@ -55,7 +55,7 @@ impl MulticastTriggers {
     }
 }
 
-/// When datagrams may start the next round. A handler whose questions make others talk would ask without end.
+/// Limits how often datagrams start rounds. A handler whose questions make others talk would ask without end.
 #[derive(Debug)]
 struct TriggerBackoff {
     earliest: Instant,

@@ -1,4 +1,4 @@
-//! Which component handlers there are: DiscoveryHandler objects and the component files they name, loaded and checked
+//! The registry of component handlers: DiscoveryHandler objects and the component files they name, loaded and checked
 //! (rule 91).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ impl Handler {
 /// The handlers at one moment, by the name Configurations use.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Handlers {
-    /// Those that can run.
+    /// The handlers that can run.
     pub ready: BTreeMap<String, Arc<Handler>>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,

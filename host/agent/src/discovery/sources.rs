@@ -47,7 +47,7 @@ pub struct Sources {
     endpoints: watch::Receiver<Arc<Endpoints>>,
     active: ActiveHandler,
     input: watch::Sender<Arc<DiscoveryInput>>,
-    /// When to merge, if anything has changed since the last time.
+    /// The time of the next merge, if anything has changed since the last one.
     due: Option<Instant>,
     last_merged: Instant,
 }

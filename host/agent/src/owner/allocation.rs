@@ -320,7 +320,7 @@ impl State {
         self.context.metrics.claim(*target != Target::Configuration, granted, started.elapsed());
     }
 
-    /// When the first Allocate has to be answered.
+    /// Returns the time at which the first Allocate has to be answered.
     pub(super) fn next_answer(&self) -> Option<Instant> {
         self.allocations.values().map(|allocation| allocation.started + BUDGET).min()
     }

@@ -188,7 +188,7 @@ impl State {
         }
     }
 
-    /// When the next delayed step is due.
+    /// Returns the time of the next delayed step.
     pub(super) fn next_step_at(&self) -> Option<Instant> {
         let delayed = self.delayed.iter().filter_map(|identity| self.published.get(identity));
         delayed.filter_map(|published| published.sync.retry_at).min()

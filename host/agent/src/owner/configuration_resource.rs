@@ -17,7 +17,7 @@ use super::published::{Published, REFRESH};
 pub(super) struct ConfigurationResource {
     pub(super) advertised: watch::Sender<AdvertisedDevices>,
     pub(super) plugin: Option<Plugin>,
-    /// When the kubelet was last asked to write its checkpoint.
+    /// The time at which the kubelet was last made to write its checkpoint.
     refreshed: Option<Instant>,
 }
 

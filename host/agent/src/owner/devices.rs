@@ -31,7 +31,7 @@ pub(super) struct LastSet {
     /// Set if it came while Instances were being created: one may be of a device that has gone by now.
     overtook: bool,
     backoff: Backoff,
-    /// When to try again to create those that failed, or that had to wait.
+    /// The time of the next attempt to create those that failed, or that had to wait.
     pub(super) again: Option<Instant>,
     budget: PublishingBudget,
 }
@@ -272,7 +272,8 @@ impl State {
         self.configuration.grace(published.entry().shared)
     }
 
-    /// When the next missing device has been missing for long enough. One whose slots are in use waits for its release.
+    /// Returns the time at which the next missing device loses its Instance. One whose slots are in use waits for its
+    /// release.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let idle = self.published.values().filter(|published| published.slots.is_idle());
         idle.filter_map(|published| Some(published.missing_since? + self.grace(published))).min()

@@ -190,7 +190,7 @@ struct State {
     steps: JoinSet<StepResult>,
     /// Instances that may need such a step.
     unsynced: BTreeSet<Identity>,
-    /// Those whose next step has to wait.
+    /// The Instances whose next step has to wait.
     delayed: BTreeSet<Identity>,
     last: devices::LastSet,
     health: Health,
@@ -208,7 +208,7 @@ struct State {
     /// Status writes, a fifth of one each.
     reports: Budget,
     next_report: Option<Instant>,
-    /// When slots are no longer kept for other nodes.
+    /// The end of the time for which slots are kept for other nodes.
     reservations_end: Option<Instant>,
 }
 
@@ -353,7 +353,7 @@ impl State {
         self.orphans.into_entries()
     }
 
-    /// Something that happened to the Configuration.
+    /// Returns an event of the Configuration, and logs it.
     fn occurrence(&self, reason: &'static str, message: String) -> ObjectEvent {
         warn!(configuration = %self.configuration.key, "{reason}: {message}");
         let Configuration { key, uid, .. } = &*self.configuration;

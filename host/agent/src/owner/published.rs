@@ -46,7 +46,7 @@ pub(super) struct Published {
     pub(super) by_cdi: bool,
     /// The progress of synchronising with the API server.
     pub(super) sync: SyncState,
-    /// When the kubelet was last asked to write its checkpoint.
+    /// The time at which the kubelet was last made to write its checkpoint.
     refreshed: Option<Instant>,
     /// Until when slots are kept for others, and the UID of the Instance.
     reserved: Option<(String, Instant)>,
@@ -181,7 +181,7 @@ impl Published {
         })
     }
 
-    /// Something that happened to it.
+    /// Returns an event of the Instance, and logs it.
     pub(super) fn occurrence(&self, reason: &'static str, message: String) -> ObjectEvent {
         warn!(instance = %self.entry.key, "{reason}: {message}");
         let Entry { key, uid, .. } = &self.entry;

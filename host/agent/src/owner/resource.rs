@@ -32,7 +32,7 @@ pub(super) enum Target {
 pub(super) enum Command {
     /// Claim slots for containers. If nobody waits for the answer any more, the claim is undone.
     Allocate { target: Target, containers: Vec<Vec<String>>, reply: oneshot::Sender<AllocateResult> },
-    /// Which ids to take.
+    /// Asks which ids to take.
     Prefer { target: Target, containers: Vec<Preference>, reply: oneshot::Sender<Vec<Vec<String>>> },
     /// Asks whether all of these are claimed on this node.
     Holds { target: Target, ids: Vec<String>, reply: oneshot::Sender<bool> },

@@ -26,7 +26,7 @@ pub(super) struct Totals {
     pub(super) devices: DeviceCounts,
     /// The time when the next missing device loses its Instance.
     pub(super) expiry: Option<Instant>,
-    /// When to compute the totals, if something has changed since the last time.
+    /// The time of the next computation, if anything has changed since the last one.
     pub(super) due: Option<Instant>,
     /// The earliest time for that.
     earliest: Instant,

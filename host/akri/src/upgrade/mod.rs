@@ -57,7 +57,7 @@ impl fmt::Display for Weight {
     }
 }
 
-/// Something that will differ.
+/// A difference after the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     weight: Weight,

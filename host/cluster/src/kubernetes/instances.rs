@@ -107,7 +107,7 @@ impl Instances {
         if matches!(waited, Ok(Ok(_))) { Ok(()) } else { Err(not_listed()) }
     }
 
-    /// Those that a test holds for, if all have been listed.
+    /// Returns the Instances that a test holds for, if all have been listed.
     pub(super) fn filter(&self, test: impl Fn(&Instance) -> bool) -> Result<Vec<Instance>, ClusterError> {
         if !*self.listed.borrow() {
             return Err(not_listed());

@@ -23,7 +23,7 @@ use super::problem_reporter::{Due, ProblemReporter, Subject};
 use super::status_patch::change_status;
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent};
 
-/// Which nodes may write into the status of an object.
+/// The nodes that may write into the status of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writers {
     /// All: of an Instance, what each node sees counts.

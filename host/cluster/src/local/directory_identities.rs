@@ -1,5 +1,5 @@
-//! Which directories the manifests were read from. A directory of the same path may be another one: that below a volume which
-//! is not mounted.
+//! The identities of the directories that the manifests were read from. A directory of the same path may be another
+//! one: that below a volume which is not mounted.
 
 use std::collections::BTreeMap;
 use std::fs;

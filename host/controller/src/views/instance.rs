@@ -18,7 +18,7 @@ use crate::queue::Work;
 pub(crate) struct InstanceView {
     pub(crate) key: Key,
     pub(crate) uid: String,
-    /// When it was created, in Unix seconds.
+    /// The time of its creation, in Unix seconds.
     pub(crate) created: i64,
     pub(crate) is_deleting: bool,
     /// `spec.configurationName`.

@@ -1,5 +1,5 @@
-//! When a Job broker is created (rules 37 and 55): once for each Instance and spec. What was created is recorded on the
-//! Instance, before and after, so that neither a crash nor a Job that was deleted since makes a second one.
+//! Decides when a Job broker is created (rules 37 and 55): once for each Instance and spec. A creation is recorded on
+//! the Instance, before and after, so that neither a crash nor a Job that was deleted since makes a second one.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Which nodes of an Instance get a broker (rule 52).
+//! Selects the nodes of an Instance that get a broker (rule 52).
 
 use std::collections::BTreeSet;
 

@@ -51,9 +51,9 @@ pub struct Observed {
     pub ready_since: Option<i64>,
     /// Restarts of its containers.
     pub restarts: u32,
-    /// When it was started.
+    /// The time of its start.
     pub started: i64,
-    /// When it ended, if it did.
+    /// The time of its end, if it ended.
     pub ended: i64,
     /// The reason why it does not run.
     pub reason: Reason,
@@ -73,7 +73,7 @@ impl Observed {
 /// A pause after a broker has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// When the next one is created.
+    /// The time at which the next one is created.
     pub until: i64,
     /// Brokers that have ended in a row.
     pub failures: u32,
@@ -99,7 +99,7 @@ pub enum PodState {
     Starting {
         /// It has crashed before.
         is_failing: bool,
-        /// When it will have been ready for long enough, if it is ready.
+        /// The time at which it will have been ready for long enough, if it is ready.
         settled_at: Option<i64>,
     },
     /// It is ready, and has been for a while.

@@ -11,9 +11,9 @@ pub struct Counts {
     pub running: usize,
     /// Of the wanted ones, those that work well enough to be counted on, whatever their spec.
     pub available: usize,
-    /// Those that work and wait to be replaced.
+    /// The working brokers that wait to be replaced.
     pub outdated: usize,
-    /// Those with the wanted spec that have failed.
+    /// The brokers with the wanted spec that have failed.
     pub failing: usize,
 }
 

@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::instance::Version;
 
 const HERE: &str = "here";
 

@@ -16,7 +16,7 @@ pub(crate) const NODES: [&str; 2] = ["a", "b"];
 /// The most slots there are.
 const SLOTS: usize = 2;
 
-/// Everything there is.
+/// The state of everything.
 #[derive(Clone)]
 pub(crate) struct World {
     /// The Instance, or what follows the last one.
@@ -127,7 +127,7 @@ impl World {
         world
     }
 
-    /// Everything that may happen next.
+    /// Returns all actions that may happen next.
     pub(crate) fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         for (number, node) in self.nodes.iter().enumerate() {
@@ -282,8 +282,7 @@ impl World {
         node.writing = Some(journaled(node.table.as_ref().unwrap(), &BTreeMap::new()));
     }
 
-    /// Nobody waits for the answer any more. What this Allocate claimed is given up, and that is on disk before anything else
-    /// happens.
+    /// Ends an Allocate whose caller has gone. Its claim is given up, and that is on disk before anything else happens.
     fn timed_out(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         let allocate = node.allocate.take().unwrap();

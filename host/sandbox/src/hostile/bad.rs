@@ -116,7 +116,8 @@ pub(super) async fn a_guest_works_after_every_kind_of_failure() {
     }
 }
 
-/// Which paths a device may name is the agent's to say, who knows the node; here they arrive, and open nothing.
+/// Shows that paths of devices are passed on unchecked and opened by nothing: the agent judges them, which knows the
+/// node.
 #[tokio::test]
 pub(super) async fn paths_are_handed_on_as_they_are_to_be_judged() {
     let set = discover("escaping-paths").await.unwrap();

@@ -12,7 +12,7 @@ fn granted_group(address: &str, port: u16, interfaces: &[&str]) -> Grants {
     Grants { multicast: vec![Group { address: address.parse().unwrap(), port, interfaces }], ..Grants::default() }
 }
 
-/// Somebody who has joined the group on loopback.
+/// Returns a socket that has joined the group on loopback.
 fn member(group: Ipv4Addr, port: u16) -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
     socket.set_reuse_address(true).unwrap();

@@ -1,4 +1,4 @@
-//! Which test shows what becomes of a behaviour: one that has none does not compile.
+//! The test of each behaviour: a behaviour without one does not compile.
 
 use super::behaviour::{Good, Group, Hostile, Keep, Net, Reach, Web};
 use super::{bad, good, group, keep, net, web};

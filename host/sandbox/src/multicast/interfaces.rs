@@ -1,4 +1,4 @@
-//! Which interfaces a group is spoken to on.
+//! Selects the interfaces that a group is spoken to on.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};

@@ -52,8 +52,8 @@ impl Destination {
     }
 }
 
-/// Those of the addresses that are granted, each with whom its server is to be trusted by: of several grants that hold it,
-/// the first decides.
+/// Returns the granted addresses, each with the trust in its server: of several grants that cover one, the first
+/// decides.
 pub(crate) fn granted<'g>(
     addresses: &[IpAddr],
     port: u16,

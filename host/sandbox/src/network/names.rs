@@ -26,7 +26,7 @@ pub(crate) enum NameError {
     /// The round has resolved enough.
     #[error("more than {LOOKUPS} names are resolved")]
     TooMany,
-    /// Nobody knows it.
+    /// The name does not exist.
     #[error("{0}")]
     Unresolved(String),
 }

@@ -33,7 +33,7 @@ pub(crate) enum LookupError {
     /// There is no such name, or it has no address.
     #[error("{0}")]
     Unknown(String),
-    /// Those who know could not be asked.
+    /// The name servers could not be asked.
     #[error("{0}")]
     Failed(String),
 }

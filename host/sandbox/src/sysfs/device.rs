@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// Everything about a device of a granted subsystem but its attributes; none if it has gone.
+    /// Returns everything about a device of a granted subsystem but its attributes; `None` if it has gone.
     pub(super) fn entry(&mut self, dir: &Dir, devpath: &str, subsystem: Option<&str>) -> Option<Entry> {
         let mut properties = self.uevent(dir)?;
         let record = self.database_record(subsystem.unwrap_or_default(), kernel_name(devpath), &properties);

@@ -1,4 +1,4 @@
-//! Which devices there are: the links in `/class/*` and `/bus/*/devices`, as libudev follows them.
+//! Enumerates devices: the links in `/class/*` and `/bus/*/devices`, as libudev follows them.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -33,7 +33,7 @@ pub(crate) struct Sysfs {
 pub(crate) struct Bounds {
     /// Memory of the answer, about.
     pub(crate) bytes: usize,
-    /// When to give up.
+    /// The deadline.
     pub(crate) until: Instant,
 }
 
