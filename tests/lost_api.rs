@@ -15,7 +15,7 @@ use akri_agent::owner::{Context, Owner};
 use akri_agent::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
-use akri_cluster::Cluster;
+use akri_cluster::{Cluster, Copies};
 use akri_cluster::local::Local;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_kubelet::Plugins;
@@ -337,9 +337,9 @@ async fn local_device_is_served_without_the_api() {
 async fn container_gets_properties_seen_by_this_node() {
     let site = Site::new().await;
     let identity = HashInput::new("one", true, "").identity();
-    let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity, &[]).await.unwrap().unwrap();
+    let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
     instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
-    site.line.to.publish(&instance).await.unwrap();
+    site.line.to.publish(&instance, Copies::Now).await.unwrap();
     let admitted = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
     assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
 }
@@ -352,7 +352,7 @@ async fn instance_deleted_by_a_user_is_recreated_with_claims() {
     site.kubelet.admit("first", "container", &site.resource, 1).await.unwrap();
     wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
     let uid = site.node.instances()[0].metadata.uid.clone().unwrap();
-    site.line.to.delete(&site.instance, &uid).await.unwrap();
+    site.line.to.delete(&site.instance, &uid, true).await.unwrap();
     assert!(site.node.instances().is_empty());
     site.kubelet.admit("second", "container", &site.resource, 1).await.unwrap();
     site.node.wait_for_instances("the Instance again", |list| list.len() == 1).await;
@@ -374,7 +374,7 @@ async fn failed_swap_of_slots_is_undone() {
     site.start(&[]).await;
     site.kubelet.wait_for("an id for the other camera", |view| view.resource(whole).allocatable() == 3).await;
     let other = HashInput::new("two", true, "").identity();
-    let other = site.line.to.find(&Key::new("default", "cam"), &other, &[]).await.unwrap().unwrap();
+    let other = site.line.to.find(&Key::new("default", "cam"), &other).await.unwrap().unwrap();
     for slot in [0, 1] {
         change_slot(&site.line.to, &other.key, slot, "", "node-b").await;
     }
@@ -383,7 +383,7 @@ async fn failed_swap_of_slots_is_undone() {
     let refused = site.kubelet.plugin(whole).allocate(AllocateRequest { container_requests }).await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
     let first = HashInput::new("one", true, "").identity();
-    let first = site.line.to.find(&Key::new("default", "cam"), &first, &[]).await;
+    let first = site.line.to.find(&Key::new("default", "cam"), &first).await;
     let usage: Vec<String> = first.unwrap().unwrap().device_usage.into_values().collect();
     assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
 }

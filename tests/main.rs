@@ -23,6 +23,7 @@ mod configuration_level;
 mod discover;
 mod documentation;
 mod edits;
+mod fleet;
 mod handler_command;
 mod health;
 mod image;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use akri_cluster::local::Local;
 use akri_cluster::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+    Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
 };
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
@@ -79,14 +79,9 @@ impl Cluster for Line {
         self.through(self.to.list(configuration).await)
     }
 
-    async fn find(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-        names: &[String],
-    ) -> Result<Option<Instance>, ClusterError> {
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
-        self.through(self.to.find(configuration, identity, names).await)
+        self.through(self.to.find(configuration, identity).await)
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
@@ -94,18 +89,18 @@ impl Cluster for Line {
         self.through(self.to.create(instance).await)
     }
 
-    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError> {
+    async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError> {
         self.published.fetch_add(1, Ordering::SeqCst);
         self.check()?;
         if let Some((_, error)) = self.lost.lock().unwrap().as_ref().filter(|(key, _)| *key == instance.key) {
             return Err(error.clone());
         }
-        self.through(self.to.publish(instance).await)
+        self.through(self.to.publish(instance, copies).await)
     }
 
-    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
+    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
         self.check()?;
-        self.through(self.to.delete(key, uid).await)
+        self.through(self.to.delete(key, uid, is_used).await)
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {

@@ -1,15 +1,18 @@
 //! Support for stories.
 
 pub mod agent;
+pub mod api_metrics;
 pub mod brokers;
 pub mod cluster;
 pub mod dns;
+pub mod fleet;
 pub mod kubelet;
 pub mod line;
 pub mod namespace;
 pub mod node;
 pub mod onvif;
 pub mod opcua;
+pub mod recorder;
 pub mod remote;
 pub mod secrecy;
 pub mod site;

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use akri_cluster::{Cluster, ClusterError, ConfigurationReport, HandlerReport, Published};
+use akri_cluster::{Cluster, ClusterError, ConfigurationReport, Copies, HandlerReport, Published};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use tokio::sync::{mpsc, oneshot};
@@ -20,6 +22,12 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// First and longest pause until an Instance that was left to another node is looked at again.
 const LEFT: Duration = Duration::from_secs(30);
 const MAX_LEFT: Duration = Duration::from_secs(600);
+
+/// How long the usage of a local device waits to be published, with what changes meanwhile (rule 77).
+const COPIES: Duration = Duration::from_secs(5);
+
+/// Writes on their way at once.
+const AT_ONCE: usize = 8;
 
 /// A handle; cheap to clone.
 #[derive(Debug, Clone)]
@@ -40,10 +48,10 @@ struct WriteQueue {
 type Object = (Kind, Key);
 type PendingWrites = BTreeMap<Object, PendingWrite>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum PendingWrite {
-    Publish(Box<Instance>),
-    Delete { uid: String },
+    Publish(Box<Instance>, Copies),
+    Delete { uid: String, is_used: bool },
     Report(Box<ConfigurationReport>),
     Forget,
     ReportHandler(Box<HandlerReport>),
@@ -68,12 +76,12 @@ impl Publisher {
 
     /// The published Instance shall say this.
     pub fn publish(&self, instance: Instance) {
-        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance)));
+        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), Copies::Later));
     }
 
-    /// The Instance shall be gone.
-    pub fn delete(&self, key: Key, uid: String) {
-        self.enqueue(Kind::Instance, key, PendingWrite::Delete { uid });
+    /// The Instance shall be gone. `is_used` says whether containers of this node still use it.
+    pub fn delete(&self, key: Key, uid: String, is_used: bool) {
+        self.enqueue(Kind::Instance, key, PendingWrite::Delete { uid, is_used });
     }
 
     /// The Configuration's status shall say this.
@@ -96,7 +104,7 @@ impl Publisher {
         self.enqueue(Kind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
     }
 
-    /// Waits until all earlier writes were tried once, or nobody answered one of them.
+    /// Waits until all earlier writes were tried once, or nobody answered one of them. None of them waits for its time.
     pub async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         self.change(|queue| queue.flushes.push(done));
@@ -119,12 +127,15 @@ fn lock(queue: &Mutex<WriteQueue>) -> MutexGuard<'_, WriteQueue> {
 
 async fn run(cluster: Arc<dyn Cluster>, queue: Arc<Mutex<WriteQueue>>, mut woken: mpsc::Receiver<()>) {
     let (mut backoff, mut silent, mut failing) = (FIRST_BACKOFF, None, Failing::default());
-    let mut left = Left::default();
-    while left.is_due_or_woken(&mut woken).await {
+    let mut later = Later::default();
+    while later.is_due_or_woken(&mut woken).await {
         loop {
-            put_back(&queue, left.take_due());
-            let WriteQueue { writes, flushes } = std::mem::take(&mut *lock(&queue));
-            let failed = attempt(&*cluster, writes, &mut silent, &mut left, &mut failing).await;
+            put_back(&queue, later.take_due(Instant::now()));
+            let WriteQueue { mut writes, flushes } = std::mem::take(&mut *lock(&queue));
+            if !flushes.is_empty() {
+                later.copies.add_all_to(&mut writes);
+            }
+            let failed = attempt(&*cluster, writes, &mut silent, &mut later, &mut failing).await;
             failing.attempt_ended(failed.is_empty());
             flushes.into_iter().for_each(answer);
             if failed.is_empty() {
@@ -210,24 +221,16 @@ impl Left {
         self.writes.insert(object, write);
     }
 
-    /// Waits until these are due or something new is. Returns false at the end.
-    async fn is_due_or_woken(&mut self, woken: &mut mpsc::Receiver<()>) -> bool {
-        let due = self.since.map(|since| since + self.pause());
-        tokio::select! {
-            woken = woken.recv() => {
-                self.looks = 0;
-                woken.is_some()
-            }
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => true,
-        }
+    fn due(&self) -> Option<Instant> {
+        self.since.map(|since| since + self.pause())
     }
 
     fn pause(&self) -> Duration {
         LEFT.saturating_mul(1 << self.looks.min(5)).min(MAX_LEFT)
     }
 
-    fn take_due(&mut self) -> PendingWrites {
-        if self.since.is_none_or(|since| since.elapsed() < self.pause()) {
+    fn take_due(&mut self, now: Instant) -> PendingWrites {
+        if self.due().is_none_or(|due| now < due) {
             return PendingWrites::new();
         }
         (self.since, self.looks) = (None, self.looks.saturating_add(1));
@@ -235,35 +238,125 @@ impl Left {
     }
 }
 
-/// Tries every write once, but none after one that got no answer: most likely the others would get none, either, and each
-/// after the whole time an answer may take. `silent` is that one; if it was the only one, the others have their turn before
-/// it the next time. Returns those that failed.
+/// Usage of local devices that is published at most every 5 s for each, whatever changes meanwhile.
+#[derive(Debug, Default)]
+struct DelayedCopies(BTreeMap<Object, (Instant, PendingWrite)>);
+
+impl DelayedCopies {
+    /// Takes the newest content; it is due when the oldest unpublished one is.
+    fn add(&mut self, object: Object, write: PendingWrite, now: Instant) {
+        let (_, kept) = self.0.entry(object).or_insert_with(|| (now + COPIES, PendingWrite::Forget));
+        *kept = write;
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.0.values().map(|(due, _)| *due).min()
+    }
+
+    fn take_due(&mut self, now: Instant) -> PendingWrites {
+        let due = self.0.extract_if(.., |_, (due, _)| *due <= now);
+        due.map(|(object, (_, write))| (object, write.at_once())).collect()
+    }
+
+    /// Adds all to writes that are tried now, unless there is a newer one.
+    fn add_all_to(&mut self, writes: &mut PendingWrites) {
+        for (object, (_, write)) in std::mem::take(&mut self.0) {
+            writes.entry(object).or_insert(write);
+        }
+        let now = std::mem::take(writes).into_iter().map(|(object, write)| (object, write.at_once()));
+        writes.extend(now);
+    }
+}
+
+impl PendingWrite {
+    fn at_once(self) -> Self {
+        match self {
+            Self::Publish(instance, _) => Self::Publish(instance, Copies::Now),
+            other => other,
+        }
+    }
+}
+
+/// Writes that wait for their time.
+#[derive(Debug, Default)]
+struct Later {
+    left: Left,
+    copies: DelayedCopies,
+}
+
+impl Later {
+    /// Waits until one of these is due or something new is. Returns false at the end.
+    async fn is_due_or_woken(&mut self, woken: &mut mpsc::Receiver<()>) -> bool {
+        let due = [self.left.due(), self.copies.due()].into_iter().flatten().min();
+        tokio::select! {
+            woken = woken.recv() => {
+                self.left.looks = 0;
+                woken.is_some()
+            }
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => true,
+        }
+    }
+
+    fn take_due(&mut self, now: Instant) -> PendingWrites {
+        let mut due = self.left.take_due(now);
+        due.extend(self.copies.take_due(now));
+        due
+    }
+
+    /// Takes what came of a write, and returns the error if it failed.
+    fn take_result(
+        &mut self,
+        object: &Object,
+        write: &PendingWrite,
+        result: Result<Published, ClusterError>,
+    ) -> Result<(), ClusterError> {
+        let result = result?;
+        if result != Published::CopiesLeft {
+            self.copies.0.remove(object); // this one is newer
+        }
+        match result {
+            Published::Whole => {}
+            Published::LeftToAnotherNode => self.left.add(object.clone(), write.clone()),
+            Published::CopiesLeft => self.copies.add(object.clone(), write.clone(), Instant::now()),
+        }
+        Ok(())
+    }
+}
+
+/// Tries every write once, some at the same time, but starts none after one that got no answer: most likely the others would get
+/// none, either, and each after the whole time an answer may take. `silent` is that one; if it was the only one, the others have
+/// their turn before it the next time. Returns those that failed.
 async fn attempt(
     cluster: &dyn Cluster,
     writes: PendingWrites,
     silent: &mut Option<Object>,
-    left: &mut Left,
+    later: &mut Later,
     failing: &mut Failing,
 ) -> PendingWrites {
     let mut failed = PendingWrites::new();
     let mut queue = in_turn(writes, silent.take()).into_iter();
-    while let Some((object, write)) = queue.next() {
-        left.writes.remove(&object); // this one is newer
-        let error = match fulfil(cluster, &object.1, &write).await {
-            Ok(Published::Whole) => continue,
-            Ok(Published::LeftToAnotherNode) => {
-                left.add(object, write);
-                continue;
-            }
-            Err(error) => error,
-        };
-        failing.log(&object, &error);
-        failed.insert(object.clone(), write);
-        if matches!(error, ClusterError::Unavailable(_)) {
-            *silent = Some(object);
-            failed.extend(queue.by_ref());
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < AT_ONCE
+            && silent.is_none()
+            && let Some((object, write)) = queue.next()
+        {
+            later.left.writes.remove(&object); // this one is newer
+            running.push(async move {
+                let result = fulfil(cluster, &object.1, &write).await;
+                (object, write, result)
+            });
         }
+        let Some((object, write, result)) = running.next().await else { break };
+        let Err(error) = later.take_result(&object, &write, result) else { continue };
+        failing.log(&object, &error);
+        if matches!(error, ClusterError::Unavailable(_)) {
+            silent.get_or_insert_with(|| object.clone());
+        }
+        failed.insert(object, write);
     }
+    drop(running);
+    failed.extend(queue);
     failed
 }
 
@@ -277,11 +370,11 @@ fn in_turn(mut writes: PendingWrites, silent: Option<Object>) -> Vec<(Object, Pe
 
 async fn fulfil(cluster: &dyn Cluster, key: &Key, write: &PendingWrite) -> Result<Published, ClusterError> {
     let done = match write {
-        PendingWrite::Publish(instance) => match cluster.publish(instance).await {
+        PendingWrite::Publish(instance, copies) => match cluster.publish(instance, *copies).await {
             Err(ClusterError::NotFound(_)) => Ok(()), // its owner is told, too, and makes it again or has let it go
             other => return other,
         },
-        PendingWrite::Delete { uid } => cluster.delete(key, uid).await,
+        PendingWrite::Delete { uid, is_used } => cluster.delete(key, uid, *is_used).await,
         PendingWrite::Report(report) => cluster.report(report).await,
         PendingWrite::Forget => cluster.forget(key).await,
         PendingWrite::ReportHandler(report) => cluster.report_handler(report).await,
@@ -311,5 +404,24 @@ mod tests {
         assert_eq!(attempt(&mut failing, 201), (1, 0));
         failing.attempt_ended(true);
         assert_eq!(attempt(&mut failing, 1), (1, 0), "it was published in between");
+    }
+
+    #[test]
+    fn copies_are_due_5_s_after_the_first_change_with_the_newest_content() {
+        let (mut copies, start) = (DelayedCopies::default(), Instant::now());
+        let object = (Kind::Instance, Key::new("default", "cam-1"));
+        let write = |uid: &str| PendingWrite::Delete { uid: uid.into(), is_used: false };
+        copies.add(object.clone(), write("1"), start);
+        copies.add(object.clone(), write("2"), start + COPIES / 2);
+        assert_eq!(copies.due(), Some(start + COPIES));
+        assert!(copies.take_due(start + COPIES / 2).is_empty());
+        let due = copies.take_due(start + COPIES);
+        assert!(matches!(&due[&object], PendingWrite::Delete { uid, .. } if uid == "2"));
+        copies.add(object.clone(), write("3"), start + COPIES);
+        assert_eq!(copies.due(), Some(start + COPIES * 2), "at most one in 5 s");
+        let mut writes = PendingWrites::from([(object.clone(), write("4"))]);
+        copies.add_all_to(&mut writes);
+        assert!(matches!(&writes[&object], PendingWrite::Delete { uid, .. } if uid == "4"), "the newer one");
+        assert_eq!(copies.due(), None);
     }
 }

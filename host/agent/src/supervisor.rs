@@ -156,7 +156,7 @@ impl Supervisor {
             if let (Some(cdi), Some(hash)) = (&self.context.cdi, hash_of_instance(&entry.configuration, &key.name)) {
                 cdi.remove(&entry.configuration, hash).await;
             }
-            self.context.publisher.delete(key.clone(), entry.uid.clone());
+            self.context.publisher.delete(key.clone(), entry.uid.clone(), !entry.claims.is_empty());
             let before = self.orphans.len();
             let kept = self.orphans.keep(entry, &self.context.node, &self.context.claims);
             self.context.claims.count(before, self.orphans.len());

@@ -78,6 +78,17 @@ pub enum Published {
     Whole,
     /// Its capacity or properties differ, and the agent of another node has to write them (rule 24).
     LeftToAnotherNode,
+    /// The usage of a local device differs, which is published later.
+    CopiesLeft,
+}
+
+/// When to publish what is a copy of this node's journal: the usage of a local device (rule 77).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copies {
+    /// With the next change of something else, or when it is due.
+    Later,
+    /// Now.
+    Now,
 }
 
 /// The result of creating an Instance.
@@ -156,24 +167,20 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns the Instances of a Configuration that are visible to this node.
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
 
-    /// Returns the Instance of a Configuration for a device; it has one of these names (rule 22). Another Configuration
-    /// may have an Instance for the same device.
-    async fn find(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-        names: &[String],
-    ) -> Result<Option<Instance>, ClusterError>;
+    /// Returns the Instance of a Configuration for a device, as far as it is visible to this node. Another Configuration may have
+    /// an Instance for the same device.
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError>;
 
     /// Creates an Instance. Names are taken atomically: of two concurrent calls one succeeds.
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError>;
 
     /// Updates the published Instance with this node's view. The `device_usage` of a shared Instance is unchanged: only
     /// [`Cluster::patch_slots`] writes it (rule 10).
-    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError>;
+    async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError>;
 
-    /// Deletes an Instance if it has this UID; succeeds if it does not exist.
-    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError>;
+    /// Deletes an Instance if it has this UID; succeeds if it does not exist. `is_used` says whether containers of this node use
+    /// it: of a local device only the journal knows for sure.
+    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError>;
 
     /// Reads an Instance from the store itself, not from a cache. None if there is none, or it is being deleted.
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError>;

@@ -305,7 +305,8 @@ impl State {
             }
             self.context.resource_names.release(&entry.key.name, &self.configuration);
             self.health.claimed(&entry.key.name, None);
-            self.context.publisher.delete(entry.key.clone(), entry.uid.clone());
+            let is_used = published.slots.claims().next().is_some();
+            self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), is_used);
             info!(instance = %entry.key, "removed");
             let entry = published.journal_entry();
             if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {

@@ -9,6 +9,7 @@ use akri_model::device::Device;
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{HashInput, HashLength, Identity, Key, cdi_name, instance_name};
 use akri_model::slots::free_usage;
+use futures::future::try_join_all;
 
 use super::Context;
 use crate::journal::JournalError;
@@ -53,9 +54,9 @@ pub(super) struct BoundInstance {
 /// journal before anybody uses it.
 pub(super) async fn name(context: &Context, pending: &PendingInstance) -> Result<BoundInstance, NamingError> {
     let configuration = &pending.configuration.key;
-    let instance = match context.cluster.find(configuration, &pending.identity, &names(context, pending)).await? {
+    let instance = match context.cluster.find(configuration, &pending.identity).await? {
         Some(known) if outgoing(&known, pending) => return Err(NamingError::Outgoing(known.key)),
-        Some(known) => known,
+        Some(known) => prefer_longer_name(context, pending, known).await?,
         None => create(context, pending).await?,
     };
     let entry = entry(pending, &instance);
@@ -63,11 +64,22 @@ pub(super) async fn name(context: &Context, pending: &PendingInstance) -> Result
     Ok(BoundInstance { entry, instance })
 }
 
-/// The names it may have, the shortest first.
-fn names(context: &Context, pending: &PendingInstance) -> Vec<String> {
+/// Returns the Instance that other nodes have for a shared device under a longer name, if there is one: the shorter name was another
+/// device's then, and this node has taken it since. Of a local device this node would know.
+async fn prefer_longer_name(
+    context: &Context,
+    pending: &PendingInstance,
+    instance: Instance,
+) -> Result<Instance, NamingError> {
     let input = HashInput::new(&pending.device.id, pending.shared, &context.node);
     let name = |length| instance_name(&pending.configuration.key.name, &input.hash(length));
-    HashLength::ALL.into_iter().filter_map(name).collect()
+    let names = HashLength::ALL.into_iter().filter_map(name).filter(|name| name.len() > instance.key.name.len());
+    let keys: Vec<Key> = names.filter(|_| pending.shared).map(|name| Key::new(&*instance.key.namespace, name)).collect();
+    let found = try_join_all(keys.iter().map(|key| context.cluster.get(key))).await?;
+    let stands_for = |other: &Instance| other.identity.as_ref() == Some(&pending.identity) && !outgoing(other, pending);
+    let Some(other) = found.into_iter().flatten().find(stands_for) else { return Ok(instance) };
+    context.cluster.delete(&instance.key, &instance.uid, false).await?;
+    Ok(other)
 }
 
 async fn create(context: &Context, pending: &PendingInstance) -> Result<Instance, NamingError> {
@@ -76,7 +88,7 @@ async fn create(context: &Context, pending: &PendingInstance) -> Result<Instance
         let hash = input.hash(length);
         let wanted = wanted(context, pending, hash)?;
         match context.cluster.create(&wanted).await? {
-            CreateOutcome::New(instance) => return Ok(instance),
+            CreateOutcome::New(instance) => return prefer_longer_name(context, pending, instance).await,
             CreateOutcome::Taken(other) if outgoing(&other, pending) => return Err(NamingError::Outgoing(other.key)),
             // One without an identity was made by upstream Akri, for this very name.
             CreateOutcome::Taken(other) if other.identity.as_ref().is_none_or(|id| *id == pending.identity) => {

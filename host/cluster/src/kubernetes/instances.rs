@@ -26,6 +26,8 @@ const FIRST_LISTING: Duration = Duration::from_secs(5);
 pub(super) struct Instances {
     node: Arc<str>,
     known: Arc<Mutex<BTreeMap<Key, Seen>>>,
+    /// Instances that were found for devices of this node, which has not joined them yet.
+    found: Arc<Mutex<BTreeMap<Key, akri_api::Instance>>>,
     listed: watch::Sender<bool>,
     changes: watch::Sender<u64>,
 }
@@ -45,6 +47,7 @@ impl Instances {
         Self {
             node: node.into(),
             known: Arc::default(),
+            found: Arc::default(),
             listed: watch::Sender::new(false),
             changes: watch::Sender::new(0),
         }
@@ -61,8 +64,8 @@ impl Instances {
             Change::All(objects) => {
                 let now = objects.iter().filter_map(|object| self.read(object));
                 let now: BTreeMap<Key, Seen> = now.map(|seen| (seen.instance.key.clone(), seen)).collect();
-                let before = self.with(|known| std::mem::replace(known, now.clone()));
-                !self.listed.send_replace(true) || before != now
+                let changed = self.with(|known| replace(known, now));
+                !self.listed.send_replace(true) || changed
             }
             Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
             Change::Deleted(object) => {
@@ -98,6 +101,17 @@ impl Instances {
             known.insert(seen.instance.key.clone(), seen);
             changed
         })
+    }
+
+    /// Keeps an Instance until this node joins it, so that it need not be read again.
+    pub(super) fn keep_found(&self, object: akri_api::Instance) {
+        let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(key, object);
+    }
+
+    /// Returns an Instance that was found, once.
+    pub(super) fn take_found(&self, key: &Key) -> Option<akri_api::Instance> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
     }
 
     /// Waits until all have been listed.
@@ -162,6 +176,54 @@ impl Instances {
     }
 }
 
+/// Replaces what is known by a list, and returns whether that changed anything. A list from the API server's cache may be older
+/// than the answer to a request: of an Instance the newer version stays.
+fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>) -> bool {
+    for (key, seen) in &mut listed {
+        if let Some(before) = known.get(key)
+            && before.instance.uid == seen.instance.uid
+            && before.version > seen.version
+        {
+            *seen = before.clone();
+        }
+    }
+    let changed = *known != listed;
+    *known = listed;
+    changed
+}
+
 fn not_listed() -> ClusterError {
     ClusterError::Unavailable("the API server has not listed the Instances yet".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(version: &str, usage: &str) -> DynamicObject {
+        let object = json!({
+            "apiVersion": "akri.sh/v0", "kind": "Instance",
+            "metadata": {"namespace": "default", "name": "cam-1", "uid": "u", "resourceVersion": version},
+            "spec": {
+                "configurationName": "cam", "cdiName": "akri.sh/cam=1", "capacity": 1, "shared": true, "nodes": ["a"],
+                "deviceUsage": {"cam-1-0": usage},
+            },
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn older_list_does_not_undo_the_answer_to_a_request() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        instances.take(Change::All(vec![object("7", "")]));
+        instances.update(&typed(&object("9", "a")).unwrap());
+        instances.take(Change::All(vec![object("8", "")]));
+        assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "a");
+        instances.take(Change::All(vec![object("10", "")]));
+        assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "");
+        instances.take(Change::All(Vec::new()));
+        assert_eq!(instances.get(&key), None);
+    }
 }

@@ -27,10 +27,9 @@ use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
-use futures::future::try_join_all;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
-use kube::Error;
+use kube::{Error, ResourceExt as _};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::runtime::watcher;
@@ -40,7 +39,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+    Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
 };
 use events::Events;
 use instances::Instances;
@@ -52,10 +51,13 @@ use saved_configurations::SavedConfigurations;
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
 
+/// Tries to join or leave an Instance while others write, too.
+const TRIES: usize = 10;
+
 /// The time that the content of a Lease is cached.
 const LEASE_READ: Duration = Duration::from_secs(25);
 
-/// The field manager of fields that no single node owns.
+/// The field manager of all agents: one of each would cost a shared Instance hundreds of bytes a node (rule 77).
 const MANAGER: &str = "akri-agent";
 
 /// A cluster with an API server.
@@ -80,7 +82,7 @@ impl Kubernetes {
         let (values, values_receiver) = watch::channel(Arc::default());
         let events = events::start(client.clone(), node);
         let everything = watcher::Config::default();
-        let of_this_node = watcher::Config::default().labels(&patch::node_label(node));
+        let of_this_node = everything.clone().labels(&patch::node_label(node));
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
         let problems = ProblemReporter::new(node);
         let (of_configurations, of_handlers) = (problems.clone(), problems.clone());
@@ -132,22 +134,58 @@ impl Kubernetes {
         Ok(found.filter(|object| object.metadata.deletion_timestamp.is_none()))
     }
 
-    /// Applies the fields of an Instance that this node owns.
-    async fn apply(&self, key: &Key, value: Value) -> Result<akri_api::Instance, ClusterError> {
-        let params = PatchParams::apply(&patch::manager(&self.node));
-        bounded(key, self.api(key).patch(&key.name, &params, &Patch::Apply(value))).await
-    }
-
     async fn json_patch(&self, key: &Key, value: Value) -> Result<akri_api::Instance, kube::Error> {
         let operations = serde_json::from_value(value).map_err(Error::SerdeError)?;
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         self.api(key).patch(&key.name, &params, &Patch::Json::<()>(operations)).await
     }
 
-    /// Adds this node to the nodes of an Instance.
+    /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
     async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
-        let joined = self.apply(&instance.key, patch::joining(instance, &self.node)).await?;
-        Ok(self.instances.update(&joined))
+        let key = &instance.key;
+        let mut known = self.instances.take_found(key);
+        for _ in 0..TRIES {
+            let current = match known.take() {
+                Some(known) => Some(known),
+                None => self.read(key).await?,
+            };
+            let current = current.filter(|current| current.metadata.uid.as_ref() == Some(&instance.uid));
+            let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
+            let Some(patch) = patch::joining(&current, instance.identity.as_ref(), &self.node) else {
+                return Ok(self.instances.update(&current));
+            };
+            if let Some(joined) = self.tested_patch(key, patch).await? {
+                return Ok(self.instances.update(&joined));
+            }
+        }
+        Err(busy(key))
+    }
+
+    /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
+    async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
+        let label = patch::node_label(&self.node);
+        for _ in 0..TRIES {
+            let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid)) else {
+                return Ok(None);
+            };
+            let Some(patch) = patch::leaving(uid, &current.spec.nodes, current.labels().contains_key(&label), &self.node)
+            else {
+                return Ok(Some(current));
+            };
+            if let Some(left) = self.tested_patch(key, patch).await? {
+                return Ok(Some(left));
+            }
+        }
+        Err(busy(key))
+    }
+
+    /// Patches an Instance; `None` if a test failed, since another writer was faster.
+    async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
+        match timeout(REQUEST, self.json_patch(key, patch)).await.map_err(|_| late())? {
+            Ok(patched) => Ok(Some(patched)),
+            Err(Error::Api(status)) if matches!(status.code, 409 | 422) => Ok(None),
+            Err(error) => Err(failed(key, &error)),
+        }
     }
 
     /// Returns whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
@@ -173,14 +211,6 @@ impl Kubernetes {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
-    }
-
-    async fn published(&self, instance: &Instance) -> Result<Instance, ClusterError> {
-        let known = match self.instances.get(&instance.key) {
-            Some(known) => Some(known),
-            None => self.read(&instance.key).await?.map(|object| self.instances.update(&object)),
-        };
-        known.filter(|known| known.uid == instance.uid).ok_or_else(|| ClusterError::NotFound(instance.key.clone()))
     }
 }
 
@@ -213,60 +243,50 @@ impl Cluster for Kubernetes {
         self.instances.filter(|instance| instance.is_of(configuration))
     }
 
-    async fn find(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-        names: &[String],
-    ) -> Result<Option<Instance>, ClusterError> {
-        let stands_for = |instance: &Instance| instance.identity.as_ref() == Some(identity);
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.instances.wait_for_listing().await?;
         let mine = self.list(configuration).await?;
-        if let Some(known) = mine.into_iter().find(stands_for) {
-            return Ok(Some(known));
-        }
-        // Another node may have created it, so that this node does not watch it. It nearly always has the shortest
-        // name.
-        let keys: Vec<Key> = names.iter().map(|name| Key::new(&*configuration.namespace, name)).collect();
-        let (shortest, longer) = keys.split_at(keys.len().min(1));
-        for keys in [shortest, longer] {
-            let found = try_join_all(keys.iter().map(|key| self.read(key))).await?;
-            let mut found = found.into_iter().flatten().map(|object| self.instances.update(&object));
-            if let Some(known) = found.find(stands_for) {
-                return Ok(Some(known));
-            }
-        }
-        Ok(None)
+        Ok(mine.into_iter().find(|instance| instance.identity.as_ref() == Some(identity)))
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
-        let wanted = Instance { nodes: Vec::new(), uid: String::new(), ..instance.clone() };
+        let wanted = Instance { nodes: vec![self.node.clone()], uid: String::new(), ..instance.clone() };
         let mut object = instance_from_model(&wanted, None, Timestamp::now());
         (object.metadata.creation_timestamp, object.status) = (None, None);
+        let label = (patch::node_label(&self.node), patch::node_label_value(&self.node).to_owned());
+        object.metadata.labels = Some([label].into());
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let key = &instance.key;
         match timeout(REQUEST, self.api(key).create(&params, &object)).await.map_err(|_| late())? {
-            Ok(created) => {
-                let uid = created.metadata.uid.unwrap_or_default();
-                self.join(&Instance { uid, ..wanted }).await.map(CreateOutcome::New)
-            }
+            Ok(created) => Ok(CreateOutcome::New(self.instances.update(&created))),
             Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.read(key).await? {
-                Some(taken) => Ok(CreateOutcome::Taken(instance_to_model(&taken))),
+                Some(taken) => {
+                    let model = instance_to_model(&taken);
+                    self.instances.keep_found(taken);
+                    Ok(CreateOutcome::Taken(model))
+                }
                 None => Err(ClusterError::Unavailable(format!("{key} is being deleted"))),
             },
             Err(error) => Err(failed(key, &error)),
         }
     }
 
-    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError> {
-        let mut published = self.published(instance).await?;
-        if !published.nodes.contains(&self.node) || !self.instances.is_adopted(&instance.key) {
-            published = self.join(instance).await?;
-        }
+    async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError> {
+        let joined = self.instances.get(&instance.key).filter(|known| {
+            let is_adopted = self.instances.is_adopted(&instance.key);
+            known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
+        });
+        let published = match joined {
+            Some(published) => published,
+            None => self.join(instance).await?,
+        };
         if published.online != instance.online {
             self.write_online(instance).await?;
         }
         let Some(value) = patch::agreement(&published, instance) else { return Ok(Published::Whole) };
+        if copies == Copies::Later && patch::only_copies_differ(&published, instance) {
+            return Ok(Published::CopiesLeft);
+        }
         if !self.is_writer(&published).await? {
             return Ok(Published::LeftToAnotherNode);
         }
@@ -275,20 +295,14 @@ impl Cluster for Kubernetes {
         Ok(Published::Whole)
     }
 
-    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
-        let identity = self.instances.get(key).and_then(|instance| instance.identity);
-        match self.apply(key, patch::leaving(&key.name, uid, identity.as_ref())).await {
-            Ok(_) => {}
-            Err(ClusterError::NotFound(_)) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        let Some(mut left) = self.read(key).await?.filter(|left| left.metadata.uid.as_deref() == Some(uid)) else {
-            return Ok(());
+    async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
+        let Some(left) = self.leave(key, uid).await? else { return Ok(()) };
+        let is_used = match left.spec.shared {
+            true => left.spec.device_usage.values().any(|usage| !usage.is_empty()),
+            false => is_used, // what is published may lag (rule 77)
         };
-        if let Some(value) = patch::removing_entry(uid, &left.spec.nodes, &self.node) {
-            left = bounded(key, self.json_patch(key, value)).await?;
-        }
-        if !left.spec.nodes.is_empty() || left.spec.device_usage.values().any(|usage| !usage.is_empty()) {
+        self.instances.update(&left);
+        if !left.spec.nodes.is_empty() || is_used {
             return Ok(()); // others see it or use it (rule 25)
         }
         let preconditions =
@@ -360,6 +374,10 @@ async fn bounded<T>(key: &Key, request: impl Future<Output = kube::Result<T>>) -
 
 fn late() -> ClusterError {
     ClusterError::Unavailable(format!("the API server did not answer within {REQUEST:?}"))
+}
+
+fn busy(key: &Key) -> ClusterError {
+    ClusterError::Unavailable(format!("{key} changes all the time"))
 }
 
 /// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use backon::ExponentialBuilder;
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use kube::api::{Api, DynamicObject};
 use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
@@ -29,17 +30,25 @@ fn backoff() -> ExponentialBackoff {
     builder.with_factor(2.0).with_jitter().without_max_times().into()
 }
 
+type Events = BoxStream<'static, watcher::Result<Event<DynamicObject>>>;
+
+fn start(api: Api<DynamicObject>, config: watcher::Config) -> Events {
+    watch(api, config).backoff(backoff()).boxed()
+}
+
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing.
-/// `managedFields`, usually half of an object, are dropped.
+/// `managedFields`, usually half of an object, are dropped. The first list comes from the API server's cache (rule 77). If a watch
+/// can't be resumed, the next list is a consistent one, as in client-go: what the cache of a server that is behind lacks must not
+/// count as deleted.
 pub(super) async fn watch_objects(
     api: Api<DynamicObject>,
     config: watcher::Config,
     what: &str,
     mut on_change: impl FnMut(Change) + Send,
 ) {
-    let mut events = watch(api, config).backoff(backoff()).boxed();
-    let mut listing = Vec::new();
-    let mut failing = false;
+    let mut events = start(api.clone(), config.clone().any_semantic());
+    let (mut listing, mut failing, mut is_listed) = (Vec::new(), false, false);
+    let mut is_cached = true;
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
@@ -54,9 +63,13 @@ pub(super) async fn watch_objects(
             info!("watching {what} again");
         }
         match event.modify(|object| object.metadata.managed_fields = None) {
+            Event::Init if is_listed && std::mem::take(&mut is_cached) => events = start(api.clone(), config.clone()),
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.push(object),
-            Event::InitDone => on_change(Change::All(std::mem::take(&mut listing))),
+            Event::InitDone => {
+                is_listed = true;
+                on_change(Change::All(std::mem::take(&mut listing)));
+            }
             Event::Apply(object) => on_change(Change::Put(Box::new(object))),
             Event::Delete(object) => on_change(Change::Deleted(Box::new(object))),
         }

@@ -10,11 +10,6 @@ use akri_model::names::{Identity, node_hash, slot_name};
 use akri_model::slots::SlotPatch;
 use serde_json::{Value, json};
 
-/// Returns the field manager of a node (rule 23).
-pub(super) fn manager(node: &str) -> String {
-    format!("akri-{}", node_hash(node))
-}
-
 /// Returns the label that selects the Instances of a node.
 pub(super) fn node_label(node: &str) -> String {
     format!("node.akri.sh/{}", node_hash(node))
@@ -25,32 +20,50 @@ pub(super) fn node_label_value(node: &str) -> &str {
     if node.len() <= 63 { node } else { "" }
 }
 
-/// Returns the apply patch by which a node joins the nodes of an Instance (rule 23). The UID keeps it from recreating a
-/// deleted Instance. An Instance made by upstream Akri gets its identity annotation.
-pub(super) fn joining(instance: &Instance, node: &str) -> Value {
-    let annotation = instance.identity.as_ref().map(|identity| (IDENTITY_ANNOTATION, identity.as_str()));
-    let metadata = json!({
-        "name": instance.key.name,
-        "uid": instance.uid,
-        "labels": {node_label(node): node_label_value(node)},
-        "annotations": BTreeMap::from_iter(annotation),
-    });
-    json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": metadata, "spec": {"nodes": [node]}})
+/// Returns the patch by which a node joins the nodes of an Instance (rules 23 and 77): its entry, its label, and the identity if the
+/// Instance has none, as one of upstream Akri. `None` if it has joined. Nodes that join at once do not disturb each other, unless
+/// they make a list or a map that was empty.
+pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, node: &str) -> Option<Value> {
+    let (metadata, mut changes, mut is_first) = (&object.metadata, Vec::new(), false);
+    if !object.spec.nodes.iter().any(|entry| entry == node) {
+        is_first |= object.spec.nodes.is_empty();
+        changes.push(if object.spec.nodes.is_empty() { add("/spec/nodes", [node]) } else { add("/spec/nodes/-", node) });
+    }
+    let mut put = |map: &str, known: Option<&BTreeMap<String, String>>, key: &str, value: &str| {
+        let path = format!("/metadata/{map}");
+        match known.filter(|known| !known.is_empty()) {
+            Some(known) if known.get(key).is_some_and(|known| known == value) => {}
+            Some(_) => changes.push(add(&format!("{path}/{}", pointer_token(key)), value)),
+            None => {
+                is_first = true;
+                changes.push(add(&path, BTreeMap::from([(key, value)])));
+            }
+        }
+    };
+    put("labels", metadata.labels.as_ref(), &node_label(node), node_label_value(node));
+    if let Some(identity) = identity {
+        put("annotations", metadata.annotations.as_ref(), IDENTITY_ANNOTATION, identity.as_str());
+    }
+    if changes.is_empty() {
+        return None;
+    }
+    let version = is_first.then(|| test("/metadata/resourceVersion", &metadata.resource_version));
+    Some(Value::Array([test("/metadata/uid", &metadata.uid)].into_iter().chain(version).chain(changes).collect()))
 }
 
-/// Returns the apply patch by which a node leaves an Instance: the fields it applied before are removed, including its
-/// label. The identity stays, which agents alone own if upstream Akri made the Instance.
-pub(super) fn leaving(name: &str, uid: &str, identity: Option<&Identity>) -> Value {
-    let annotation = identity.map(|identity| (IDENTITY_ANNOTATION, identity.as_str()));
-    let metadata = json!({"name": name, "uid": uid, "annotations": BTreeMap::from_iter(annotation)});
-    json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": metadata, "spec": {"nodes": []}})
-}
-
-/// Removes an entry that stays when this node has left, since a field manager of upstream Akri owns it, too (rule 65). The index
-/// is of the version that was read: the test keeps a concurrent change from losing another node's entry.
-pub(super) fn removing_entry(uid: &str, nodes: &[String], node: &str) -> Option<Value> {
-    let path = format!("/spec/nodes/{}", nodes.iter().position(|entry| entry == node)?);
-    Some(json!([test("/metadata/uid", uid), test(&path, node), {"op": "remove", "path": path}]))
+/// Returns the patch by which a node leaves an Instance: its entry and its label go, and nothing of other nodes. The index of the
+/// entry is of the version that was read: the test keeps a concurrent change from losing another node's entry. `None` if the
+/// Instance has neither.
+pub(super) fn leaving(uid: &str, nodes: &[String], has_label: bool, node: &str) -> Option<Value> {
+    let mut patch = vec![test("/metadata/uid", uid)];
+    if let Some(index) = nodes.iter().position(|entry| entry == node) {
+        let path = format!("/spec/nodes/{index}");
+        patch.extend([test(&path, node), remove(&path)]);
+    }
+    if has_label {
+        patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&node_label(node)))));
+    }
+    (patch.len() > 1).then_some(Value::Array(patch))
 }
 
 /// Changes who uses slots, if they are used as expected (rule 10).
@@ -93,6 +106,12 @@ pub(super) fn agreement(published: &Instance, wanted: &Instance) -> Option<Value
     (patch.len() > 1).then_some(Value::Array(patch))
 }
 
+/// Returns whether nothing but the usage of a local device differs: a copy, whose truth is this node's journal (rule 77).
+pub(super) fn only_copies_differ(published: &Instance, wanted: &Instance) -> bool {
+    let is_same = (published.capacity, &published.properties) == (wanted.capacity, &wanted.properties);
+    !wanted.shared && is_same && published.device_usage.keys().eq(wanted.device_usage.keys())
+}
+
 fn slots(published: &Instance, wanted: &Instance) -> Vec<Value> {
     let names: BTreeSet<&String> = published.device_usage.keys().chain(wanted.device_usage.keys()).collect();
     names.into_iter().flat_map(|name| slot(name, published, wanted)).collect()
@@ -103,7 +122,7 @@ fn slot(name: &str, published: &Instance, wanted: &Instance) -> Vec<Value> {
     match (was, is) {
         (None, Some(is)) => vec![add(&pointer(name), if wanted.shared { "" } else { is.as_str() })],
         (Some(was), None) if was.is_empty() || !wanted.shared => {
-            vec![test(&pointer(name), was), json!({"op": "remove", "path": pointer(name)})]
+            vec![test(&pointer(name), was), remove(&pointer(name))]
         }
         (Some(was), Some(is)) if was != is && !wanted.shared => vec![add(&pointer(name), is)],
         _ => Vec::new(),
@@ -118,10 +137,16 @@ fn add(path: &str, value: impl serde::Serialize) -> Value {
     json!({"op": "add", "path": path, "value": value})
 }
 
+fn remove(path: &str) -> Value {
+    json!({"op": "remove", "path": path})
+}
+
 #[cfg(test)]
 mod tests {
+    use akri_api::instance_from_model;
     use akri_model::instance::{Online, Version};
     use akri_model::names::{Key, Usage};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
 
@@ -211,28 +236,59 @@ mod tests {
         );
     }
 
-    #[test]
-    fn an_entry_that_upstream_owns_is_removed_by_its_place() {
-        let nodes = ["a", "b"].map(str::to_owned);
-        let path = "/spec/nodes/1";
-        let expected = json!([
-            {"op": "test", "path": "/metadata/uid", "value": "u"},
-            {"op": "test", "path": path, "value": "b"},
-            {"op": "remove", "path": path},
-        ]);
-        assert_eq!(removing_entry("u", &nodes, "b"), Some(expected));
-        assert_eq!(removing_entry("u", &nodes, "c"), None);
+    fn patched(object: &akri_api::Instance, operations: Value) -> Option<akri_api::Instance> {
+        let mut object = serde_json::to_value(object).unwrap();
+        let patch: json_patch::Patch = serde_json::from_value(operations).unwrap();
+        json_patch::patch(&mut object, &patch.0).ok()?;
+        Some(serde_json::from_value(object).unwrap())
+    }
+
+    fn object(nodes: &[&str]) -> akri_api::Instance {
+        let mut object =
+            instance_from_model(&instance(true, nodes, &[("cam-1-0", "")]), None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+        object.metadata.resource_version = Some("7".into());
+        object
     }
 
     #[test]
-    fn leaving_node_removes_its_label() {
-        let joins = joining(&instance(true, &[], &[]), "a");
-        assert_eq!((&joins["spec"]["nodes"], &joins["metadata"]["uid"]), (&json!(["a"]), &json!("u")));
-        assert_eq!(joins["metadata"]["labels"], json!({node_label("a"): "a"}));
+    fn nodes_join_and_leave_and_touch_nothing_of_others() {
         let identity = Identity::from_text("i");
-        let leaves = leaving("cam-1", "u", Some(&identity));
-        assert_eq!(leaves["metadata"]["annotations"], json!({IDENTITY_ANNOTATION: "i"}));
-        assert_eq!((&leaves["spec"]["nodes"], &leaves["metadata"]["uid"]), (&json!([]), &json!("u")));
-        assert!(leaves["metadata"].get("labels").is_none());
+        let first = joining(&object(&[]), Some(&identity), "a").unwrap();
+        let one = patched(&object(&[]), first.clone()).unwrap();
+        assert_eq!(joining(&one, Some(&identity), "a"), None, "it has joined");
+        let concurrent = akri_api::Instance { metadata: ObjectMeta { resource_version: Some("8".into()), ..one.metadata.clone() }, ..one.clone() };
+        assert_eq!(patched(&concurrent, first), None, "what makes a map must not remove what another node put into one");
+        let joins = ["b", "c"].map(|node| joining(&one, Some(&identity), node).unwrap());
+        let three = joins.into_iter().fold(concurrent, |object, join| patched(&object, join).unwrap());
+        assert_eq!(three.spec.nodes, ["a", "b", "c"], "both saw the Instance of the first alone");
+        assert_eq!(three.metadata.labels.as_ref().unwrap().len(), 3);
+        assert_eq!(three.metadata.annotations, Some([(IDENTITY_ANNOTATION.to_owned(), "i".to_owned())].into()));
+        let leave = leaving("u", &three.spec.nodes, true, "b").unwrap();
+        let two = patched(&three, leave.clone()).unwrap();
+        assert_eq!((&*two.spec.nodes, two.metadata.labels.as_ref().unwrap().len()), (&["a", "c"].map(str::to_owned)[..], 2));
+        assert_eq!(patched(&two, leave), None, "the index is another node's now");
+        assert_eq!(leaving("u", &two.spec.nodes, false, "b"), None);
+    }
+
+    #[test]
+    fn instance_of_upstream_gets_label_and_identity_of_a_node_in_it() {
+        let identity = Identity::from_text("i");
+        let mut made = object(&["a"]);
+        made.metadata.labels = Some([("app".to_owned(), "akri".to_owned())].into());
+        let adopted = patched(&made, joining(&made, Some(&identity), "a").unwrap()).unwrap();
+        assert_eq!((adopted.spec.nodes, adopted.metadata.labels.unwrap().len()), (vec!["a".to_owned()], 2));
+        assert!(adopted.metadata.annotations.unwrap().contains_key(IDENTITY_ANNOTATION));
+    }
+
+    #[test]
+    fn usage_of_a_local_device_alone_is_a_copy() {
+        let published = instance(false, &["a"], &[("cam-1-0", "")]);
+        let claimed = instance(false, &["a"], &[("cam-1-0", "a")]);
+        assert!(only_copies_differ(&published, &claimed));
+        assert!(!only_copies_differ(&published, &instance(false, &["a"], &[("cam-1-0", "a"), ("cam-1-1", "")])));
+        assert!(!only_copies_differ(&published, &instance(true, &["a"], &[("cam-1-0", "a")])));
+        let mut changed = claimed.clone();
+        changed.properties.insert("K".into(), "v".into());
+        assert!(!only_copies_differ(&published, &changed));
     }
 }

@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 use crate::{
-    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+    Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
 };
 use manifests::Watched;
 pub use manifests::{Scan, read_directory};
@@ -87,12 +87,7 @@ impl Cluster for Local {
     }
 
     /// Searches all Instances, including those under names that the current rules would not give.
-    async fn find(
-        &self,
-        configuration: &Key,
-        identity: &Identity,
-        _names: &[String],
-    ) -> Result<Option<Instance>, ClusterError> {
+    async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         let objects = self.objects.lock().await;
         let mut found = objects.of_device(identity.as_str()).map(instance_to_model);
         Ok(found.find(|instance| instance.is_of(configuration)))
@@ -113,7 +108,7 @@ impl Cluster for Local {
         .await
     }
 
-    async fn publish(&self, instance: &Instance) -> Result<Published, ClusterError> {
+    async fn publish(&self, instance: &Instance, _copies: Copies) -> Result<Published, ClusterError> {
         let mut instance = instance.clone();
         let key = instance.key.clone();
         let found = self.with(move |objects| {
@@ -133,7 +128,7 @@ impl Cluster for Local {
         if found.await? { Ok(Published::Whole) } else { Err(ClusterError::NotFound(key)) }
     }
 
-    async fn delete(&self, key: &Key, uid: &str) -> Result<(), ClusterError> {
+    async fn delete(&self, key: &Key, uid: &str, _is_used: bool) -> Result<(), ClusterError> {
         let (key, uid) = (key.clone(), uid.to_owned());
         let deleted = self.with(move |objects| match objects.instance(&key) {
             Some(object) if object.metadata.uid.as_deref() == Some(&uid) => objects.remove_instance(&key),
