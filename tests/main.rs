@@ -38,6 +38,7 @@ mod lost_api;
 mod lost_state;
 mod misbehaving_handlers;
 mod names;
+mod oci;
 mod onvif;
 mod onvif_faults;
 mod onvif_peers;

@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod node;
 pub mod onvif;
 pub mod opcua;
+pub mod registry;
 pub mod remote;
 pub mod secrecy;
 pub mod site;
