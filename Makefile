@@ -16,8 +16,8 @@ RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace
 HANDLER_VALUES := udev onvif opcua debugEcho
 # What `make check` leaves out because it takes long: storms, thousands of things, and the guests that attack the sandbox.
 LONG      := storm:: thousand hostile::
-# Debian packages that tests need: udevd, network namespaces, and gRPC for Go.
-PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev
+# Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
+PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
 
 # `cargo test` does not report skipped tests: they append their names and reasons to a file, which is printed at the end.
 SKIPPED   := $(CURDIR)/target/skipped

@@ -9,7 +9,7 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 12] = [
+const HOST: [&str; 13] = [
     "akri-model",
     "akri-grpc",
     "akri-http",
@@ -19,13 +19,14 @@ const HOST: [&str; 12] = [
     "akri-kubelet",
     "akri-remote",
     "akri-cluster",
+    "akri-oci",
     "akri-agent",
     "akri-controller",
     "akri-webhook",
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 16] = [
+const MAY_KNOW: [(&str, &[&str]); 17] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
@@ -35,6 +36,7 @@ const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("akri-kubelet", &["akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
     ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),
+    ("akri-oci", &["akri-model"]),
     (
         "akri-agent",
         &[
@@ -46,6 +48,7 @@ const MAY_KNOW: [(&str, &[&str]); 16] = [
             "akri-kubelet",
             "akri-remote",
             "akri-cluster",
+            "akri-oci",
         ],
     ),
     ("akri-controller", &["akri-model", "akri-api", "akri-http"]),

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use akri_agent::broker_info::BrokerInfo;
+use akri_agent::discovery::images::{ImageSettings, Images};
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::Registry;
 use akri_agent::discovery::sources::Providers;
@@ -109,6 +110,7 @@ impl Site {
         let registry = Registry::start(
             Host::new(config).unwrap(),
             vec![self.node.path("components")],
+            Images::new(ImageSettings::default(), self.line.namespace(), self.line.values()),
             manifests.clone(),
             Uevents::default(),
         );

@@ -39,6 +39,7 @@ mod lost_api;
 mod lost_state;
 mod misbehaving_handlers;
 mod names;
+mod oci;
 mod onvif;
 mod onvif_faults;
 mod onvif_peers;

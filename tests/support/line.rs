@@ -70,6 +70,10 @@ impl Cluster for Line {
         self.to.values()
     }
 
+    fn namespace(&self) -> &str {
+        self.to.namespace()
+    }
+
     fn usage(&self) -> watch::Receiver<u64> {
         self.to.usage()
     }

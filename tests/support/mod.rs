@@ -13,6 +13,7 @@ pub mod node;
 pub mod onvif;
 pub mod opcua;
 pub mod recorder;
+pub mod registry;
 pub mod remote;
 pub mod secrecy;
 pub mod site;

@@ -27,6 +27,7 @@ use tracing::info;
 use crate::broker_info::{BrokerInfo, BrokerInfoError};
 use crate::cdi::Cdi;
 use crate::discovery::handler_reports::Reporter;
+use crate::discovery::images::{ImageSettings, Images};
 use crate::discovery::properties::Properties;
 use crate::discovery::registry::{Handlers, Registry};
 use crate::discovery::sources::Providers;
@@ -70,6 +71,8 @@ pub struct Settings {
     pub compiler: Option<PathBuf>,
     /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
+    /// How registries of components are reached.
+    pub registries: akri_oci::Settings,
     /// Settings of remote discovery handlers.
     pub remote: akri_remote::Settings,
     /// The directory for CDI specifications, if they are written.
@@ -162,7 +165,8 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     });
     let _reporting = context.broker_info.start(Arc::clone(&cluster), context.journal.clone());
     let listener = Listener::start(&settings.udev_data);
-    let registry = Registry::start(host, components, cluster.manifests(), listener.uevents());
+    let images = images(&settings, &*cluster);
+    let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents());
     readiness.observe(Sources {
         manifests: cluster.manifests(),
         handlers: registry.handlers(),
@@ -208,6 +212,15 @@ async fn open(settings: &Settings) -> Result<(Arc<dyn Cluster>, Vec<PathBuf>), A
             (Arc::new(Kubernetes::start(client.clone(), &settings.node, &settings.state_dir)), directories)
         }
     })
+}
+
+fn images(settings: &Settings, cluster: &dyn Cluster) -> Images {
+    let images = ImageSettings {
+        directory: Some(settings.state_dir.join("images")),
+        registries: settings.registries.clone(),
+        ..ImageSettings::default()
+    };
+    Images::new(images, cluster.namespace(), cluster.values())
 }
 
 fn is_local(settings: &Settings) -> bool {

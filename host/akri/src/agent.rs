@@ -38,6 +38,7 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<ExitCode> {
         state_dir,
         cdi: args.cdi_dir.map(|directory| Cdi { directory, kubelet }),
         node: node_name(args.node_name)?,
+        registries: args.registry.settings()?,
         remote: remote(args.remote)?,
         source,
         listen: args.listen,

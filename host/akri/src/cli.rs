@@ -9,6 +9,7 @@ use ipnet::IpNet;
 
 use crate::crds::CrdsArgs;
 use crate::handler::HandlerCommand;
+use crate::registry::RegistryArgs;
 use crate::upgrade::UpgradeCommand;
 use crate::webhook::WebhookArgs;
 
@@ -137,6 +138,8 @@ pub(crate) struct AgentArgs {
     pub(crate) host: HostArgs,
     #[command(flatten)]
     pub(crate) remote: RemoteArgs,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
     /// Seconds after a restart of the kubelet or the agent in which no slot is given back: the kubelet's list of pods is
     /// not complete right away.
     #[arg(long, value_name = "SECONDS", env = "AKRI_RECLAIM_DELAY_SECONDS", default_value_t = 60)]
@@ -220,6 +223,8 @@ pub(crate) struct DiscoverArgs {
     pub(crate) node_name: Option<String>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
     /// Continue after the first round, and print each change: `+` for an added device, `-` for a removed one, `~` for a
     /// changed one. With -o json one object per line. Ends on SIGINT or SIGTERM.
     #[arg(short, long)]

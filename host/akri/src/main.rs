@@ -8,6 +8,7 @@ mod discover;
 mod get;
 mod handler;
 mod output;
+mod registry;
 mod subject;
 mod upgrade;
 mod webhook;

@@ -7,6 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::component::ComponentRef;
 use crate::condition::{NodeProblem, null_is_empty};
 use crate::grants::Grants;
 use crate::limits::Limits;
@@ -25,6 +26,7 @@ use crate::limits::Limits;
     derive = "PartialEq",
     status = "DiscoveryHandlerStatus",
     printcolumn = r#"{"name":"Component","type":"string","jsonPath":".spec.component.file"}"#,
+    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.component.image","priority":1}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type=='Ready')].status"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
@@ -44,22 +46,6 @@ pub struct DiscoveryHandlerSpec {
     /// Limits on the component's resources.
     #[serde(default)]
     pub limits: Limits,
-}
-
-/// The location of a component.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ComponentRef {
-    /// Name of a file in the component directory, without a path.
-    #[serde(default)]
-    pub file: String,
-    /// Reserved: an OCI reference such as `registry.example/handlers/udev:1.2`, pinned by `digest`, instead of a file.
-    /// Refused until components can be fetched.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    /// `sha256:<64 hex digits>`: any other content is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
 }
 
 /// Observed state of a discovery handler. In local mode all of it is this node's; in a cluster it has only `nodes` and

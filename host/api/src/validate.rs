@@ -14,8 +14,8 @@ use crate::configuration::{
 };
 use crate::document::MAX_DETAILS;
 use crate::duration::parse_duration;
-use crate::handler::{ComponentRef, DiscoveryHandler};
-use crate::{grants, limits};
+use crate::handler::DiscoveryHandler;
+use crate::{component, grants, limits};
 
 /// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
 const MAX_BROKER: usize = 256 << 10;
@@ -67,27 +67,11 @@ pub fn discovery_handler(object: &DiscoveryHandler) -> Vec<FieldError> {
     let spec = &object.spec;
     let mut errors = Vec::new();
     check_object_name(&object.name_any(), &mut errors);
-    check_component(&spec.component, &mut errors);
+    component::check(&spec.component, &mut errors);
     check_duration("/spec/interval", spec.interval.as_deref(), &mut errors);
     grants::read(&spec.grants, &mut errors);
     limits::read(&spec.limits, &mut errors);
     errors
-}
-
-fn check_component(component: &ComponentRef, errors: &mut Vec<FieldError>) {
-    let file = &component.file;
-    if component.image.is_some() {
-        let message = "components can't be fetched from registries yet; put the file into the component directory and \
-                       name it in 'file'";
-        errors.push(FieldError::new("/spec/component/image", message));
-    } else if file.is_empty() || file.contains('/') || file.starts_with('.') {
-        let message = format!("'{file}' is not the name of a file in the component directory");
-        errors.push(FieldError::new("/spec/component/file", message));
-    }
-    if let Some(digest) = component.digest.as_deref().filter(|digest| !is_digest(digest)) {
-        let message = format!("'{digest}' is not 'sha256:' and 64 hex digits");
-        errors.push(FieldError::new("/spec/component/digest", message));
-    }
 }
 
 fn check_name(name: &str, errors: &mut Vec<FieldError>) {
@@ -226,10 +210,6 @@ fn check_duration(path: &str, text: Option<&str>, errors: &mut Vec<FieldError>) 
     if let Some(Err(error)) = text.map(parse_duration) {
         errors.push(FieldError::new(path, error.to_string()));
     }
-}
-
-fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// RFC 1123, as Kubernetes checks object names.
@@ -399,7 +379,7 @@ mod tests {
         }
         assert_eq!(errors(json!({"component": {"file": "x", "digest": "sha256:1"}})), ["/spec/component/digest"]);
         let image = json!({"component": {"image": "registry.example/udev:1"}});
-        assert_eq!(errors(image), ["/spec/component/image"], "reserved");
+        assert_eq!(errors(image), ["/spec/component/image"], "not pinned");
         let limits = json!({"component": {"file": "x"}, "limits": {"round": "1h"}, "grants": {"udp": [{"networks": ["x"], "ports": []}]}});
         assert_eq!(errors(limits), ["/spec/grants/udp/0/networks/0", "/spec/limits/round"]);
     }

@@ -6,7 +6,7 @@ pub mod local;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use akri_api::{DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
+use akri_api::{ComponentSource, DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
 use akri_model::broker_info::Files;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
@@ -38,8 +38,8 @@ pub struct Manifests {
 /// A DiscoveryHandler object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerObject {
-    /// File name in the component directory.
-    pub file: String,
+    /// The location of the component.
+    pub source: ComponentSource,
     /// The only permitted content, as 64 hex digits.
     pub digest: Option<String>,
     /// Grants and limits.
@@ -50,7 +50,7 @@ impl From<&DiscoveryHandler> for HandlerObject {
     fn from(object: &DiscoveryHandler) -> Self {
         let digest = object.spec.component.digest.as_deref();
         Self {
-            file: object.spec.component.file.clone(),
+            source: ComponentSource::from(&object.spec.component),
             digest: digest.map(|digest| digest.trim_start_matches("sha256:").to_lowercase()),
             rules: HandlerRules::from(object),
         }
@@ -157,9 +157,12 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns the current manifests, and every change of them.
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
 
-    /// Returns the content of the ConfigMaps and Secrets referenced by Configurations, and every change. One that was
-    /// not read yet counts as unreadable.
+    /// Returns the content of the ConfigMaps and Secrets referenced by Configurations and DiscoveryHandlers, and every change.
+    /// One that was not read yet counts as unreadable.
     fn values(&self) -> watch::Receiver<Arc<Values>>;
+
+    /// Returns the namespace of the agent, where pull secrets are.
+    fn namespace(&self) -> &str;
 
     /// Returns a counter of relevant changes of Instances: claims and releases of any node, and deletions.
     fn usage(&self) -> watch::Receiver<u64>;

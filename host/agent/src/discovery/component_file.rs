@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use akri_model::grant::CompileLimits;
+use akri_model::image::PinnedImage;
 use akri_model::text::hex;
+use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Component, Host};
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
@@ -12,11 +14,9 @@ use tokio::io::AsyncReadExt as _;
 
 use super::registry::Refusal;
 
-/// Limit on a component file, in bytes.
-pub(super) const MAX_COMPONENT: u64 = 64 << 20;
-
-/// The content of a component file.
+/// The content of a component file, or of an image.
 pub(super) struct ComponentFile {
+    /// The path of the file, or the reference of the image.
     pub(super) path: PathBuf,
     bytes: Vec<u8>,
     /// SHA-256 in lower hex.
@@ -30,6 +30,12 @@ impl ComponentFile {
         let bytes = read(&path).await?;
         let digest = hex(&Sha256::digest(&bytes));
         Ok(Self { path, bytes, digest })
+    }
+
+    /// The component of an image.
+    pub(super) fn from_image(image: &PinnedImage, bytes: Vec<u8>) -> Self {
+        let digest = hex(&Sha256::digest(&bytes));
+        Self { path: image.to_string().into(), bytes, digest }
     }
 
     /// Compiles the component within limits.

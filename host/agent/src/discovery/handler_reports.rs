@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::handler_activity::{self, HandlerActivity, HandlerUses};
+use super::load_progress::LoadStep;
 use super::registry::{Handler, Handlers, Refused};
 use crate::publisher::Publisher;
 
@@ -59,16 +60,16 @@ async fn run(
 fn reports(handlers: &Handlers, activity: &BTreeMap<String, HandlerUses>) -> BTreeMap<String, HandlerReport> {
     let running: BTreeMap<&str, &Handler> =
         handlers.ready.values().map(|handler| (handler.object.as_str(), &**handler)).collect();
-    let others = handlers.refused.keys().chain(&handlers.loading).map(String::as_str);
+    let others = handlers.refused.keys().chain(handlers.loading.keys()).map(String::as_str);
     let objects: BTreeSet<&str> = running.keys().copied().chain(others).collect();
     let nobody = HandlerUses::new();
     let report = |object: &str| {
         let users = activity.get(object).unwrap_or(&nobody);
         let running = running.get(object).copied();
         let mut report = report(object, running, handlers.refused.get(object), users);
-        if running.is_none() && handlers.loading.contains(object) {
+        if let Some(step) = handlers.loading.get(object).filter(|_| running.is_none()) {
             report.state = HandlerState::Loading;
-            report.conditions = loading();
+            report.conditions = loading(*step);
         }
         (object.to_owned(), report)
     };
@@ -93,9 +94,12 @@ fn report(object: &str, running: Option<&Handler>, refused: Option<&Refused>, us
     }
 }
 
-fn loading() -> Vec<Verdict> {
-    let message = "the component is being compiled, within limits.compile of the DiscoveryHandler";
-    vec![Verdict::new("Ready", Truth::False, "Compiling", message)]
+fn loading(step: LoadStep) -> Vec<Verdict> {
+    let (reason, remark) = match step {
+        LoadStep::Pulling(_) => ("Pulling", ""),
+        LoadStep::Compiling => ("Compiling", ", within limits.compile of the DiscoveryHandler"),
+    };
+    vec![Verdict::new("Ready", Truth::False, reason, &format!("the component {step}{remark}"))]
 }
 
 fn conditions(runs: bool, refused: Option<&Refused>) -> Vec<Verdict> {

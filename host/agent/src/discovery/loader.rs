@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
+use akri_model::image::PinnedImage;
+use akri_model::retry::{Backoff, jitter};
 use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use akri_sandbox::{Component, Host};
@@ -17,16 +20,25 @@ use tracing::{error, info, warn};
 
 use super::component_file::ComponentFile;
 use super::handler_activity::HandlerActivity;
+use super::images::Images;
+use super::load_progress::{LoadProgress, LoadStep};
 use super::moment;
 use super::registry::{Handler, Handlers, Refusal, Refused, succeed};
 
 /// A component that is compiled for longer than this is told of.
 const MOMENT: Duration = Duration::from_secs(2);
 
+/// Pause between reports of how a pull goes on.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Pauses after failed pulls.
+const PULL_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+
 /// Keeps the handlers as the objects say.
 pub(super) struct Loader {
     host: Host,
     directories: Vec<PathBuf>,
+    images: Images,
     uevents: Uevents,
     activity: HandlerActivity,
     /// The running handler of each object.
@@ -36,6 +48,8 @@ pub(super) struct Loader {
     /// The load in progress of each object.
     loading: BTreeMap<String, Loading>,
     tasks: JoinSet<(String, Result<Component, Refusal>)>,
+    /// Images that could not be had, by object.
+    retries: BTreeMap<String, PullRetry>,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
     /// The object that serves each name. It keeps the name for as long as it is loaded, whichever other objects come.
@@ -54,22 +68,39 @@ pub(super) struct Loader {
 struct Loading {
     wanted: HandlerObject,
     since: Instant,
+    progress: Arc<LoadProgress>,
     task: AbortHandle,
     /// Set if something changed meanwhile, so that it has to run again.
     again: bool,
 }
 
+/// An image that could not be had.
+struct PullRetry {
+    source: ComponentSource,
+    backoff: Backoff,
+    /// When it is tried again.
+    at: Instant,
+}
+
 impl Loader {
-    pub(super) fn new(host: Host, directories: Vec<PathBuf>, uevents: Uevents, activity: HandlerActivity) -> Self {
+    pub(super) fn new(
+        host: Host,
+        directories: Vec<PathBuf>,
+        images: Images,
+        uevents: Uevents,
+        activity: HandlerActivity,
+    ) -> Self {
         Self {
             host,
             directories,
+            images,
             uevents,
             activity,
             loaded: BTreeMap::new(),
             former: BTreeMap::new(),
             loading: BTreeMap::new(),
             tasks: JoinSet::new(),
+            retries: BTreeMap::new(),
             refused: BTreeMap::new(),
             serving: BTreeMap::new(),
             was_settled: false,
@@ -85,11 +116,12 @@ impl Loader {
         sender: watch::Sender<Arc<Handlers>>,
     ) {
         let mut watched: Vec<WatchDir> = self.directories.iter().map(|directory| WatchDir::new(directory)).collect();
+        let mut values = self.images.values();
         let mut objects = manifests.borrow_and_update().clone();
         self.check_components(&objects);
         loop {
             self.publish(&sender);
-            let next_telling = self.next_telling();
+            let (next_telling, next_retry) = (self.next_telling(), self.next_retry());
             tokio::select! {
                 changed = manifests.changed() => {
                     if changed.is_err() {
@@ -106,6 +138,11 @@ impl Loader {
                     }
                 }
                 () = moment(next_telling) => {}
+                () = moment(next_retry) => self.retry(&objects),
+                // A pull secret may be right now.
+                Ok(()) = values.changed(), if !self.retries.is_empty() => {
+                    self.retries.values_mut().for_each(|retry| retry.at = Instant::now());
+                }
             }
         }
     }
@@ -117,6 +154,7 @@ impl Loader {
             self.loaded.retain(|object, _| is_there(object));
             self.former.retain(|object, _| is_there(object));
             self.refused.retain(|object, _| is_there(object));
+            self.retries.retain(|object, _| is_there(object));
             for (_, gone) in self.loading.extract_if(.., |object, _| !is_there(object)) {
                 gone.task.abort();
             }
@@ -124,6 +162,18 @@ impl Loader {
         for (name, object) in &manifests.handlers {
             self.restrict(name, object);
             self.load(name, object);
+        }
+        self.remove_unused_images(manifests);
+    }
+
+    /// Removes kept images that no object names and no handler runs: one that ran may be wanted again until its successor
+    /// runs.
+    fn remove_unused_images(&self, manifests: &Manifests) {
+        let named = manifests.handlers.values().map(|object| &object.source);
+        let running = self.loaded.values().map(|handler| &handler.source);
+        let used: BTreeSet<&PinnedImage> = named.chain(running).filter_map(|of| Some(&of.image()?.image)).collect();
+        if manifests.complete {
+            self.images.retain(&used);
         }
     }
 
@@ -145,7 +195,7 @@ impl Loader {
     fn load(&mut self, name: &str, object: &HandlerObject) {
         if let Some(loading) = self.loading.get_mut(name) {
             let is_same = |was: &HandlerObject| {
-                (&was.file, &was.digest) == (&object.file, &object.digest)
+                (&was.source, &was.digest) == (&object.source, &object.digest)
                     && was.rules.limits.compile == object.rules.limits.compile
             };
             if is_same(&loading.wanted) {
@@ -154,12 +204,19 @@ impl Loader {
             }
             loading.task.abort();
         }
+        let waits = |retry: &PullRetry| retry.source == object.source && retry.at > Instant::now();
+        if self.retries.get(name).is_some_and(waits) {
+            self.loading.remove(name);
+            return;
+        }
         let running = self.loaded.get(name).map(|running| running.component.clone());
-        let fetched = fetch(self.host.clone(), self.directories.clone(), object.clone(), running);
+        let progress = Arc::<LoadProgress>::default();
+        let places = (self.directories.clone(), self.images.clone());
+        let fetched = fetch(self.host.clone(), places, object.clone(), running, Arc::clone(&progress));
         let object_name = name.to_owned();
         let task = self.tasks.spawn(async move { (object_name, fetched.await) });
         let (wanted, since) = (object.clone(), Instant::now());
-        self.loading.insert(name.to_owned(), Loading { wanted, since, task, again: false });
+        self.loading.insert(name.to_owned(), Loading { wanted, since, progress, task, again: false });
     }
 
     /// A component is there, or not.
@@ -172,15 +229,55 @@ impl Loader {
         match component.map(handler).and_then(|next| succeed(before, next)) {
             Ok(next) => {
                 self.refused.remove(name);
+                self.retries.remove(name);
                 self.former.remove(name);
                 if running.as_deref() != Some(&next) {
                     self.loaded.insert(name.to_owned(), Arc::new(next));
+                    self.remove_unused_images(manifests);
                 }
             }
-            Err(refusal) => drop(self.refused.insert(name.to_owned(), refusal.into())),
+            Err(refusal) => self.refuse(name, &object.source, refusal),
         }
         if again {
             self.load(name, object);
+        }
+    }
+
+    /// Records an error. An image is tried again later; one that is not trusted does not run on.
+    fn refuse(&mut self, name: &str, source: &ComponentSource, refusal: Refusal) {
+        match &refusal {
+            Refusal::Image { reason, .. } => {
+                let image = |source: &ComponentSource| source.image().map(|of| of.image.clone());
+                let runs = self.loaded.get(name).is_some_and(|running| image(&running.source) == image(source));
+                if reason.is_untrusted() && runs {
+                    warn!(object = name, "the handler that ran is not trusted any more");
+                    self.former.extend(self.loaded.remove_entry(name));
+                }
+                let before = self.retries.remove(name).filter(|before| before.source == *source);
+                let mut backoff = before.map_or(PULL_BACKOFF, |before| before.backoff);
+                let at = Instant::now() + backoff.failed(jitter());
+                self.retries.insert(name.to_owned(), PullRetry { source: source.clone(), backoff, at });
+            }
+            _ => drop(self.retries.remove(name)),
+        }
+        self.refused.insert(name.to_owned(), refusal.into());
+    }
+
+    fn next_retry(&self) -> Option<Instant> {
+        let idle = self.retries.iter().filter(|(object, _)| !self.loading.contains_key(*object));
+        idle.map(|(_, retry)| retry.at).min()
+    }
+
+    fn retry(&mut self, manifests: &Manifests) {
+        let now = Instant::now();
+        let due: Vec<String> =
+            self.retries.iter().filter(|(_, retry)| retry.at <= now).map(|(object, _)| object.clone()).collect();
+        for name in due {
+            match manifests.handlers.get(&name) {
+                Some(object) if !self.loading.contains_key(&name) => self.load(&name, object),
+                Some(_) => {}
+                None => drop(self.retries.remove(&name)),
+            }
         }
     }
 
@@ -194,11 +291,14 @@ impl Loader {
         }
         self.ready.clone_from(&ready);
         self.publish_refusals(&refused);
-        let loading = self.slow().map(|(object, _)| object.clone()).collect::<BTreeSet<_>>();
-        for object in loading.difference(&self.announced) {
+        let loading: BTreeMap<String, LoadStep> =
+            self.slow().map(|(object, loading)| (object.clone(), loading.progress.step())).collect();
+        let compiling = loading.iter().filter(|(_, step)| **step == LoadStep::Compiling);
+        let compiling: BTreeSet<String> = compiling.map(|(object, _)| object.clone()).collect();
+        for object in compiling.difference(&self.announced) {
             info!(object, "the component is being compiled, which is done once and takes some seconds");
         }
-        self.announced.clone_from(&loading);
+        self.announced = compiling;
         let pending = Some(self.pending());
         let handlers = Handlers { ready, refused, loading, pending, settled, uevents: self.uevents.clone() };
         sender.send_if_modified(|current| {
@@ -220,7 +320,12 @@ impl Loader {
 
     /// Returns the time of the next log line about a component that is not ready yet.
     fn next_telling(&self) -> Option<Instant> {
-        self.loading.values().map(|loading| loading.since + MOMENT).filter(|at| *at > Instant::now()).min()
+        let now = Instant::now();
+        let next = |loading: &Loading| match loading.progress.step() {
+            LoadStep::Pulling(_) if loading.since + MOMENT <= now => Some(now + PROGRESS),
+            _ => Some(loading.since + MOMENT).filter(|at| *at > now),
+        };
+        self.loading.values().filter_map(next).min()
     }
 
     /// Selects the loaded objects that serve: one for each name. One that serves continues to; of several that come at
@@ -259,11 +364,19 @@ impl Loader {
 /// The component that an object asks for: the one that runs, if it is that.
 async fn fetch(
     host: Host,
-    directories: Vec<PathBuf>,
+    (directories, images): (Vec<PathBuf>, Images),
     object: HandlerObject,
     running: Option<Component>,
+    progress: Arc<LoadProgress>,
 ) -> Result<Component, Refusal> {
-    let file = ComponentFile::read(&directories, &object.file).await?;
+    let file = match &object.source {
+        ComponentSource::File(name) => ComponentFile::read(&directories, name).await?,
+        ComponentSource::Image(source) => {
+            let failed = |reason| Refusal::Image { image: source.image.clone(), reason };
+            images.read(source, &progress.transfer).await.map_err(failed)?
+        }
+    };
+    progress.set_read();
     if let Some(wanted) = object.digest.filter(|wanted| *wanted != file.digest) {
         return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted });
     }

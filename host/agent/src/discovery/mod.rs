@@ -4,6 +4,8 @@
 mod component_file;
 pub mod handler_activity;
 pub mod handler_reports;
+pub mod images;
+pub mod load_progress;
 mod loader;
 mod multicast_triggers;
 pub mod properties;

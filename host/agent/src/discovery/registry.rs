@@ -7,15 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_api::HandlerRules;
+use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
+use akri_model::image::PinnedImage;
 use akri_node::uevent::Uevents;
+use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::component_file::MAX_COMPONENT;
 use super::handler_activity::HandlerActivity;
+use super::images::{ImageError, Images};
+use super::load_progress::LoadStep;
 use super::loader::Loader;
 
 /// Pause between rounds of a handler that names none.
@@ -28,6 +31,8 @@ pub struct Handler {
     pub object: String,
     /// The component.
     pub component: Component,
+    /// The place it was loaded from.
+    pub source: ComponentSource,
     /// Grants and limits of its DiscoveryHandler object.
     pub rules: HandlerRules,
     /// True if several nodes see its devices.
@@ -49,8 +54,8 @@ impl fmt::Debug for Handler {
 impl PartialEq for Handler {
     fn eq(&self, other: &Self) -> bool {
         self.component.digest() == other.component.digest()
-            && (&self.object, &self.rules, self.shared, self.interval)
-                == (&other.object, &other.rules, other.shared, other.interval)
+            && (&self.object, &self.source, &self.rules, self.shared, self.interval)
+                == (&other.object, &other.source, &other.rules, other.shared, other.interval)
     }
 }
 
@@ -68,8 +73,8 @@ pub struct Handlers {
     pub ready: BTreeMap<String, Arc<Handler>>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,
-    /// DiscoveryHandler objects whose components are being compiled, for longer than a moment.
-    pub loading: BTreeSet<String>,
+    /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a moment.
+    pub loading: BTreeMap<String, LoadStep>,
     /// DiscoveryHandler objects that are neither loaded nor refused; none before the objects were looked at.
     pub pending: Option<BTreeSet<String>>,
     /// All objects of the manifests have been loaded or refused; before that an absent handler may only be slow to load.
@@ -104,6 +109,8 @@ pub(super) enum Refusal {
     Digest { path: PathBuf, actual: String, wanted: String },
     #[error("component '{}': {reason}", path.display())]
     Load { path: PathBuf, reason: String },
+    #[error("component '{image}': {reason}")]
+    Image { image: PinnedImage, reason: ImageError },
     #[error(
         "handler '{name}' is served by DiscoveryHandler '{holder}': delete one of them, or give this one the name \
          '{holder}' to replace it"
@@ -123,6 +130,7 @@ impl Refusal {
             Self::TooLarge { .. } => "TooLarge",
             Self::Digest { .. } => "DigestMismatch",
             Self::Load { .. } => "Invalid",
+            Self::Image { reason, .. } => reason.reason(),
             Self::NameTaken { .. } => "NameTaken",
             Self::OtherHandler { .. } => "OtherHandler",
         }
@@ -148,12 +156,13 @@ impl Registry {
     pub fn start(
         host: Host,
         directories: Vec<PathBuf>,
+        images: Images,
         manifests: watch::Receiver<Arc<Manifests>>,
         uevents: Uevents,
     ) -> Self {
         let (sender, handlers) = watch::channel(Arc::default());
         let activity = HandlerActivity::default();
-        let loader = Loader::new(host, directories, uevents, activity.clone());
+        let loader = Loader::new(host, directories, images, uevents, activity.clone());
         Self { handlers, activity, task: tokio::spawn(loader.run(manifests, sender)) }
     }
 
@@ -189,6 +198,7 @@ impl Handler {
             shared: wanted.rules.shared.unwrap_or(description.shared),
             interval: wanted.rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
             rules: wanted.rules.clone(),
+            source: wanted.source.clone(),
             component,
             host: host.clone(),
             activity: activity.clone(),

@@ -298,7 +298,7 @@ impl ParsedDetails {
 fn describe_missing(configuration: &Configuration, handlers: &Handlers) -> String {
     let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
     let there_are = if ready.is_empty() { "none is ready".to_owned() } else { format!("ready: {}", ready.join(", ")) };
-    let loading: Vec<String> = handlers.loading.iter().map(|object| format!("; {object}: is being compiled")).collect();
+    let loading: Vec<String> = handlers.loading.iter().map(|(object, step)| format!("; {object}: {step}")).collect();
     let refused: Vec<String> = handlers.refused.iter().map(|(object, why)| format!("; {object}: {why}")).collect();
     format!("no discovery handler '{}' ({there_are}{}{})", configuration.handler, loading.concat(), refused.concat())
 }

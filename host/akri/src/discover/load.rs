@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_agent::discovery::images::{ImageSettings, Images};
 use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::{Handlers, Registry};
-use akri_api::HandlerRules;
 use akri_api::data;
 use akri_api::manifest::{Manifest, Object};
+use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_model::resolve::Values;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::agent::OWN_PROGRAM;
 use crate::cli::{DiscoverArgs, node_name};
+use crate::registry::user_credentials;
 use crate::subject::{self, Subject};
 
 /// The dependencies of rounds. Handlers are reloaded when their files change while this lives.
@@ -58,7 +60,13 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
     let (sender, receiver) = watch::channel(Arc::new(all));
     let spinner = ProgressBar::new_spinner().with_message(format!("loading components of {}", directory.display()));
-    let registry = Registry::start(host.clone(), vec![directory], receiver, uevents);
+    let settings = ImageSettings {
+        directory: cache_dir().map(|caches| caches.join("images")),
+        registries: args.registry.settings()?,
+        credentials: user_credentials()?,
+    };
+    let images = Images::new(settings, "default", values.clone());
+    let registry = Registry::start(host.clone(), vec![directory], images, receiver, uevents);
     let mut handlers = registry.handlers();
     spinner.enable_steady_tick(Duration::from_millis(100));
     let settled = handlers.wait_for(|handlers| handlers.settled).await.context("no handler was loaded")?.clone();
@@ -97,7 +105,11 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
         return Ok((args.components.clone(), objects.collect()));
     };
     let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;
-    let object = HandlerObject { file: file.to_owned(), digest: None, rules: rules_for(file, manifests) };
+    let object = HandlerObject {
+        source: ComponentSource::File(file.to_owned()),
+        digest: None,
+        rules: rules_for(file, manifests),
+    };
     let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((directory.to_owned(), BTreeMap::from([("--handler".to_owned(), Arc::new(object))])))
 }
@@ -118,7 +130,7 @@ fn handler_objects<'a>(
 
 /// Returns the rules of the DiscoveryHandler that names the component's file.
 pub(crate) fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
-    let object = handler_objects(manifests.iter()).find(|(_, object)| object.file == file);
+    let object = handler_objects(manifests.iter()).find(|(_, object)| object.source.file() == Some(file));
     object
         .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |(_, object)| object.rules.clone())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::cli::{HostArgs, Output};
+use crate::registry::RegistryArgs;
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -40,6 +41,38 @@ With --precompiled, machine code is made for shipping it with the program; `akri
 compiler:
   akri handler compile --precompiled /usr/share/akri/compiled /usr/lib/akri/components/*.wasm")]
     Compile(CompileArgs),
+    /// Push a component to a registry, and print the DiscoveryHandler that names it.
+    #[command(after_help = "\
+The image has the layout of the CNCF's WebAssembly working group, and the same component makes the same image. Credentials are
+taken from $REGISTRY_AUTH_FILE or ~/.docker/config.json:
+  akri handler push my_handler.wasm registry.example/handlers/my-handler:1.0")]
+    Push(PushArgs),
+    /// Pull a component from a registry into a file, and print the DiscoveryHandler that names it.
+    Pull(PullArgs),
+}
+
+/// Flags of `akri handler push`.
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// REGISTRY/REPOSITORY[:TAG]. Without a tag the image has no other name than its digest.
+    pub(crate) reference: String,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+}
+
+/// Flags of `akri handler pull`.
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// REGISTRY/REPOSITORY[:TAG][@sha256:DIGEST].
+    pub(crate) reference: String,
+    /// The file to write [default: the last part of the repository with .wasm, if there is no such file].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
 }
 
 /// Flags of `akri handler compile`.

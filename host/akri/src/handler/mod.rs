@@ -2,6 +2,7 @@
 
 mod args;
 mod compile;
+mod image;
 mod inspect;
 mod new;
 mod run;
@@ -37,6 +38,8 @@ pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
         HandlerCommand::Run(args) => run::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Compile(args) => compile::run(&args),
+        HandlerCommand::Push(args) => image::push(&args).await,
+        HandlerCommand::Pull(args) => image::pull(&args).await,
     }
 }
 
@@ -92,6 +95,8 @@ fn rules(
     }
     match all.as_slice() {
         [] => bail!("'{}' holds no DiscoveryHandler", own.display()),
+        // The component of an image has no name; its digest tells, if it is given.
+        [only] if only.spec.component.image.is_some() => granted(only, component),
         [only] => bail!(
             "the DiscoveryHandler '{}' of '{}' names '{}', so that the agent would not run '{file}' for it; name that in \
              spec.component.file",

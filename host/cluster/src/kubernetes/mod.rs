@@ -235,6 +235,10 @@ impl Cluster for Kubernetes {
         self.values.clone()
     }
 
+    fn namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
     fn usage(&self) -> watch::Receiver<u64> {
         self.instances.changes()
     }

@@ -1,4 +1,4 @@
-//! The ConfigMaps and Secrets referenced by Configurations, each watched by name. The agent reads no others.
+//! The ConfigMaps and Secrets referenced by Configurations and DiscoveryHandlers, each watched by name. The agent reads no others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) async fn watch_referred(
 ) {
     let mut watched: BTreeMap<(Kind, Key), Watch> = BTreeMap::new();
     loop {
-        let wanted = referred(&manifests.borrow_and_update());
+        let wanted = referred(&manifests.borrow_and_update(), client.default_namespace());
         let removed: Vec<(Kind, Key)> = watched.keys().filter(|object| !wanted.contains(object)).cloned().collect();
         for object in removed {
             watched.remove(&object);
@@ -44,14 +44,18 @@ pub(super) async fn watch_referred(
     }
 }
 
-fn referred(manifests: &Manifests) -> Vec<(Kind, Key)> {
+/// Pull secrets are in the agent's namespace, the others where their references say.
+fn referred(manifests: &Manifests, namespace: &str) -> Vec<(Kind, Key)> {
     let sources = manifests.configurations.values().flat_map(|configuration| configuration.properties.values());
     let object = |source: &Source| match source {
         Source::Value(_) => None,
         Source::ConfigMap(reference) => Some((Kind::ConfigMap, reference.object.clone())),
         Source::Secret(reference) => Some((Kind::Secret, reference.object.clone())),
     };
-    sources.filter_map(object).collect()
+    let images = manifests.handlers.values().filter_map(|handler| handler.source.image());
+    let pull_secrets = images.flat_map(|source| &source.pull_secrets);
+    let pull_secrets = pull_secrets.map(|name| (Kind::Secret, Key::new(namespace, name.as_str())));
+    sources.filter_map(object).chain(pull_secrets).collect()
 }
 
 /// A watch of one object; it ends when this is dropped.

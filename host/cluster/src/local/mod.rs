@@ -77,6 +77,10 @@ impl Cluster for Local {
         self.values.clone()
     }
 
+    fn namespace(&self) -> &str {
+        "default"
+    }
+
     fn usage(&self) -> watch::Receiver<u64> {
         self.usage.subscribe()
     }

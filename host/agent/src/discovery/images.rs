@@ -1,0 +1,309 @@
+//! Components that come from registries: pulled once, kept by digest, and verified each time they are read (rules 74 and 75).
+//! What is kept is used without the registry.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::image::{ImageSource, PinnedImage};
+use akri_model::names::Key;
+use akri_model::resolve::{Stored, Values};
+use akri_node::replace::replace;
+use akri_oci::{
+    Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, SetupError, Signature,
+    check_manifest, digest_of, verify,
+};
+use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::component_file::ComponentFile;
+
+/// Limit on all kept components, in bytes.
+const MAX_KEPT: u64 = 1 << 30;
+
+/// How long pull secrets may take to be read after an object named them.
+const SECRETS_WAIT: Duration = Duration::from_secs(3);
+
+/// The key of a Secret of type `kubernetes.io/dockerconfigjson`.
+const SECRET_KEY: &str = ".dockerconfigjson";
+
+/// Ends of the names of kept files: the component, its manifest, its signatures. A manifest is written last.
+const COMPONENT: &str = "wasm";
+const MANIFEST: &str = "manifest";
+const SIGNATURES: &str = "signatures";
+
+/// Where images come from, and where they are kept. Clones share it.
+#[derive(Clone)]
+pub struct Images(Arc<Shared>);
+
+struct Shared {
+    settings: ImageSettings,
+    /// The namespace of pull secrets.
+    namespace: String,
+    values: watch::Receiver<Arc<Values>>,
+    client: OnceCell<Client>,
+    /// Held while files are written.
+    writing: Mutex<()>,
+}
+
+/// Settings of images.
+#[derive(Debug, Clone, Default)]
+pub struct ImageSettings {
+    /// Where components are kept, if anywhere. Nobody else may write to it.
+    pub directory: Option<PathBuf>,
+    /// How registries are reached.
+    pub registries: akri_oci::Settings,
+    /// Credentials beside those of pull secrets.
+    pub credentials: Credentials,
+}
+
+/// The reason why an image can't be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ImageError {
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("pull secret {secret} {why}")]
+    Secret { secret: Key, why: String },
+    #[error("pull secret {secret}: its {SECRET_KEY} {reason}")]
+    Credentials { secret: Key, reason: CredentialsError },
+    #[error("components of other DiscoveryHandlers take {kept} of {MAX_KEPT} bytes in '{}', which leaves no room for {wanted}", directory.display())]
+    Full { directory: PathBuf, kept: u64, wanted: u64 },
+}
+
+impl ImageError {
+    /// Returns a CamelCase word for programs.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Registry(RegistryError::Signature(_)) => "SignatureInvalid",
+            Self::Registry(RegistryError::Digest { .. } | RegistryError::Size { .. }) => "DigestMismatch",
+            Self::Registry(RegistryError::Manifest { .. }) => "Invalid",
+            Self::Secret { .. } | Self::Credentials { .. } => "PullSecret",
+            Self::Full { .. } => "NoRoom",
+            Self::Setup(_) | Self::Registry(_) => "PullFailed",
+        }
+    }
+
+    /// Returns whether the image is known not to be trusted.
+    pub(super) fn is_untrusted(&self) -> bool {
+        matches!(self, Self::Registry(RegistryError::Signature(_)))
+    }
+}
+
+impl Images {
+    /// Images with pull secrets from these values.
+    pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
+        let (client, writing, namespace) = (OnceCell::new(), Mutex::new(()), namespace.to_owned());
+        Self(Arc::new(Shared { settings, namespace, values, client, writing }))
+    }
+
+    /// Returns the values, of which a change may make pull secrets usable.
+    pub(super) fn values(&self) -> watch::Receiver<Arc<Values>> {
+        self.0.values.clone()
+    }
+
+    /// Returns the component of an image: as it is kept, or else from the registry. The signature is checked first.
+    pub(super) async fn read(&self, source: &ImageSource, progress: &Progress) -> Result<ComponentFile, ImageError> {
+        self.check_signature(source).await?;
+        let image = &source.image;
+        if let Some(bytes) = self.kept(image).await {
+            return Ok(ComponentFile::from_image(image, bytes));
+        }
+        info!(%image, "pulling the component");
+        let credentials = self.credentials(source).await?;
+        let client = self.client().await?;
+        let check = |layer: &Layer| self.check_room(layer);
+        let Pulled { manifest, component } = client.pull(image, &credentials, progress, check).await?;
+        info!(%image, bytes = component.len(), "component pulled");
+        self.keep(image, &[(COMPONENT, &component), (MANIFEST, &manifest)]).await;
+        Ok(ComponentFile::from_image(image, component))
+    }
+
+    /// Accepts the image if one of its kept or published signatures is valid for one of the keys.
+    async fn check_signature(&self, source: &ImageSource) -> Result<(), ImageError> {
+        let ImageSource { image, keys, .. } = source;
+        let kept = self.content(image, SIGNATURES).await.and_then(|kept| serde_json::from_slice(&kept).ok());
+        let kept: Vec<Signature> = kept.unwrap_or_default();
+        if keys.is_empty() || verify(&kept, &image.digest, keys).is_some() {
+            return Ok(());
+        }
+        let credentials = self.credentials(source).await?;
+        let signatures = self.client().await?.signatures(image, keys, &credentials).await?;
+        if let Ok(bytes) = serde_json::to_vec(&signatures) {
+            self.keep(image, &[(SIGNATURES, &bytes)]).await;
+        }
+        Ok(())
+    }
+
+    /// Reads the component of an image, if it is kept and undamaged.
+    async fn kept(&self, image: &PinnedImage) -> Option<Vec<u8>> {
+        let manifest = self.content(image, MANIFEST).await.filter(|manifest| digest_of(manifest) == image.digest)?;
+        let layer = check_manifest(&manifest).ok()?;
+        let component = self.content(image, COMPONENT).await?;
+        let is_whole = component.len() as u64 == layer.size && digest_of(&component) == layer.digest;
+        if !is_whole {
+            warn!(%image, "the kept component is damaged; it is pulled anew");
+        }
+        is_whole.then_some(component)
+    }
+
+    async fn content(&self, image: &PinnedImage, end: &str) -> Option<Vec<u8>> {
+        let directory = self.0.settings.directory.as_ref()?;
+        tokio::fs::read(path(directory, image, end)).await.ok()
+    }
+
+    /// Keeps files of an image. Without them it works until the agent ends.
+    async fn keep(&self, image: &PinnedImage, files: &[(&str, &[u8])]) {
+        let Some(directory) = &self.0.settings.directory else { return };
+        let files: Vec<(PathBuf, Vec<u8>)> =
+            files.iter().map(|(end, bytes)| (path(directory, image, end), bytes.to_vec())).collect();
+        let _writing = self.0.writing.lock().await;
+        let write = move || files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true));
+        let written = tokio::task::spawn_blocking(write).await;
+        if let Err(error) = written.map_err(io::Error::other).and_then(|written| written) {
+            warn!(%image, "the component can't be kept, and is pulled again at the next start: {error}");
+        }
+    }
+
+    fn check_room(&self, layer: &Layer) -> Result<(), ImageError> {
+        let Some(directory) = &self.0.settings.directory else { return Ok(()) };
+        let (kept, wanted) = (files(directory).map(|(_, bytes)| bytes).sum(), layer.size);
+        let directory = directory.clone();
+        if kept + wanted > MAX_KEPT { Err(ImageError::Full { directory, kept, wanted }) } else { Ok(()) }
+    }
+
+    /// Removes what is kept of other images than these.
+    pub(super) fn retain(&self, images: &BTreeSet<&PinnedImage>) {
+        let Some(directory) = &self.0.settings.directory else { return };
+        let wanted: BTreeSet<&str> = images.iter().map(|image| image.digest.hex()).collect();
+        let is_wanted =
+            |path: &Path| path.file_stem().and_then(|stem| stem.to_str()).is_some_and(|s| wanted.contains(s));
+        for (path, _) in files(directory).filter(|(path, _)| !is_wanted(path)) {
+            if let Err(error) = std::fs::remove_file(&path) {
+                warn!("cannot remove '{}', which no DiscoveryHandler uses: {error}", path.display());
+            }
+        }
+    }
+
+    async fn client(&self) -> Result<&Client, SetupError> {
+        self.0.client.get_or_try_init(async || Client::new(&self.0.settings.registries)).await
+    }
+
+    async fn credentials(&self, source: &ImageSource) -> Result<Credentials, ImageError> {
+        let secrets: Vec<Key> =
+            source.pull_secrets.iter().map(|name| Key::new(self.0.namespace.as_str(), name.as_str())).collect();
+        let mut values = self.0.values.clone();
+        let is_read = |values: &Arc<Values>| {
+            secrets.iter().all(|secret| matches!(values.secrets.get(secret), Some(Stored::Data(_))))
+        };
+        let _ = timeout(SECRETS_WAIT, values.wait_for(is_read)).await; // what is missing then is told below
+        let values = values.borrow().clone();
+        let mut credentials = Credentials::default();
+        for secret in secrets {
+            credentials.extend(read_secret(&values, secret)?);
+        }
+        credentials.extend(self.0.settings.credentials.clone());
+        Ok(credentials)
+    }
+}
+
+fn read_secret(values: &Values, secret: Key) -> Result<Credentials, ImageError> {
+    let data = match values.secrets.get(&secret) {
+        None => return Err(ImageError::Secret { secret, why: "does not exist".to_owned() }),
+        Some(Stored::Unreadable(why)) => {
+            let why = format!("can't be read: {why}");
+            return Err(ImageError::Secret { secret, why });
+        }
+        Some(Stored::Data(data)) => data,
+    };
+    let Some(json) = data.get(SECRET_KEY) else {
+        return Err(ImageError::Secret { secret, why: format!("has no key '{SECRET_KEY}'") });
+    };
+    Credentials::parse(json.reveal()).map_err(|reason| ImageError::Credentials { secret, reason })
+}
+
+fn path(directory: &Path, image: &PinnedImage, end: &str) -> PathBuf {
+    directory.join(format!("{}.{end}", image.digest.hex()))
+}
+
+/// Returns the files of a directory with their sizes.
+fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> + use<> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok().filter(std::fs::Metadata::is_file)?.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::property::Secret;
+
+    use super::*;
+
+    fn images(directory: &Path, values: Values) -> Images {
+        let settings = ImageSettings { directory: Some(directory.to_owned()), ..ImageSettings::default() };
+        Images::new(settings, "akri", watch::channel(Arc::new(values)).1)
+    }
+
+    fn image(digest: char) -> PinnedImage {
+        format!("127.0.0.1:1/a@sha256:{}", digest.to_string().repeat(64)).parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn unused_images_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images(directory.path(), Values::default());
+        for digest in ['a', 'b'] {
+            images.keep(&image(digest), &[(COMPONENT, b"c"), (MANIFEST, b"m"), (SIGNATURES, b"s")]).await;
+        }
+        std::fs::write(directory.path().join("left.new"), "x").unwrap();
+        images.retain(&BTreeSet::from([&image('a')]));
+        let names: BTreeSet<String> =
+            files(directory.path()).map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+        let expected = [COMPONENT, MANIFEST, SIGNATURES].map(|end| format!("{}.{end}", "a".repeat(64)));
+        assert_eq!(names, BTreeSet::from(expected));
+        assert_eq!(images.kept(&image('a')).await, None, "another content than the digest's");
+    }
+
+    #[test]
+    fn kept_images_are_bounded_in_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(directory.path().join("a.wasm")).unwrap();
+        file.set_len(MAX_KEPT - 10).unwrap();
+        let images = images(directory.path(), Values::default());
+        let room = |size| images.check_room(&Layer { digest: digest_of(b""), size });
+        assert!(room(10).is_ok());
+        assert_eq!(room(11).unwrap_err().reason(), "NoRoom");
+    }
+
+    #[test]
+    fn unusable_pull_secrets_are_named() {
+        let secret = |json: &str| Stored::Data([(SECRET_KEY.to_owned(), Secret::new(json.into()))].into());
+        let values = Values {
+            secrets: [
+                (Key::new("akri", "good"), secret(r#"{"auths": {}}"#)),
+                (Key::new("akri", "damaged"), secret("word")),
+                (Key::new("akri", "other"), Stored::Data([("password".to_owned(), Secret::new("x".into()))].into())),
+                (Key::new("akri", "forbidden"), Stored::Unreadable("forbidden".to_owned())),
+                (Key::new("default", "elsewhere"), secret(r#"{"auths": {}}"#)),
+            ]
+            .into(),
+            ..Values::default()
+        };
+        for (name, expected) in [
+            ("good", None),
+            ("damaged", Some("pull secret akri/damaged: its .dockerconfigjson is not a Docker configuration")),
+            ("other", Some("pull secret akri/other has no key '.dockerconfigjson'")),
+            ("forbidden", Some("pull secret akri/forbidden can't be read: forbidden")),
+            ("elsewhere", Some("pull secret akri/elsewhere does not exist")),
+        ] {
+            let error = read_secret(&values, Key::new("akri", name)).err().map(|error| error.to_string());
+            let is_expected =
+                error.as_deref().zip(expected).is_none_or(|(error, expected)| error.starts_with(expected));
+            assert!(error.is_some() == expected.is_some() && is_expected, "{error:?}");
+            assert!(!error.unwrap_or_default().contains("word"));
+        }
+    }
+}

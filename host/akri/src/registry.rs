@@ -1,0 +1,100 @@
+//! Flags and credentials for registries of components.
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::image::{check_registry, is_loopback};
+use akri_oci::{Credentials, Progress, Settings};
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How registries are reached.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RegistryArgs {
+    /// Reach this registry of this machine without TLS, such as localhost:5000. May be given more than once.
+    #[arg(long, value_name = "HOST:PORT", env = "AKRI_INSECURE_REGISTRIES", value_delimiter = ',',
+        value_parser = insecure)]
+    pub(crate) insecure_registry: Vec<String>,
+    /// PEM file with certificates of authorities for registries, beside those of the system.
+    #[arg(long, value_name = "FILE", env = "AKRI_REGISTRY_CA")]
+    pub(crate) registry_ca: Option<PathBuf>,
+}
+
+impl RegistryArgs {
+    /// Returns the settings; fails if the certificates can't be read.
+    pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
+        let authorities = self.registry_ca.as_ref().map(|file| {
+            std::fs::read(file).with_context(|| format!("--registry-ca: cannot read '{}'", file.display()))
+        });
+        let settings = Settings {
+            insecure: self.insecure_registry.clone(),
+            authorities: authorities.transpose()?,
+            ..Settings::default()
+        };
+        if settings.authorities.is_some() {
+            akri_oci::Client::new(&settings).map_err(|error| anyhow!("--registry-ca: {error}"))?;
+        }
+        Ok(settings)
+    }
+}
+
+fn insecure(text: &str) -> Result<String, String> {
+    check_registry(text).map_err(|error| error.to_string())?;
+    if is_loopback(text) {
+        return Ok(text.to_owned());
+    }
+    Err("only a registry of this machine (localhost, 127.0.0.0/8, [::1]) may be reached without TLS; for another one, give \
+         the certificate of its authority with --registry-ca"
+        .to_owned())
+}
+
+/// Returns the user's credentials: of REGISTRY_AUTH_FILE, or else of Docker's configuration. Credential helpers are not asked.
+pub(crate) fn user_credentials() -> anyhow::Result<Credentials> {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let docker =
+        || set("DOCKER_CONFIG").or_else(|| Some(set("HOME")?.join(".docker"))).map(|dir| dir.join("config.json"));
+    let Some(file) = set("REGISTRY_AUTH_FILE").or_else(docker) else { return Ok(Credentials::default()) };
+    match std::fs::read(&file) {
+        Ok(json) => Credentials::parse(&json).map_err(|error| anyhow!("'{}' {error}", file.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Credentials::default()),
+        Err(error) => Err(anyhow!("cannot read '{}': {error}", file.display())),
+    }
+}
+
+/// Shows the progress of a transfer on a terminal while it lasts.
+pub(crate) async fn shown<T>(what: &'static str, progress: &Arc<Progress>, transfer: impl Future<Output = T>) -> T {
+    let bar = ProgressBar::new(0).with_message(what);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}") {
+        bar.set_style(style);
+    }
+    tokio::pin!(transfer);
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    let result = loop {
+        tokio::select! {
+            result = &mut transfer => break result,
+            _ = tick.tick() => {}
+        }
+        if let Some((done, total)) = progress.get() {
+            bar.set_length(total);
+            bar.set_position(done.min(total));
+        }
+    };
+    bar.finish_and_clear();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registries_elsewhere_need_tls() {
+        assert_eq!(insecure("localhost:5000").as_deref(), Ok("localhost:5000"));
+        for text in ["registry.example:5000", "10.0.0.1:5000", "http://localhost:5000", "localhost:5000/a", ""] {
+            assert!(insecure(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! Pull and push, in the part of the distribution specification that they need.
+
+use std::sync::Arc;
+
+use akri_model::image::{ImageReference, PinnedImage, Repository, Sha256Digest};
+use akri_model::signature::TrustedKey;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, StatusCode, Uri};
+use secrecy::ExposeSecret as _;
+use tokio::time::timeout;
+
+use crate::auth::{Challenge, authorization, challenge};
+use crate::credentials::Basic;
+use crate::http::{Answer, Http, Outgoing, Upload, host_of, join, may_be_read};
+use crate::manifest::{self, Layer, MANIFEST_TYPE, MAX_COMPONENT, MAX_MANIFEST, check_manifest, digest_of, shortened};
+use crate::signature::{ANNOTATION, MAX_PAYLOAD, MAX_SIGNATURES, PAYLOAD_TYPE};
+use crate::{Credentials, HttpError, ManifestError, Progress, Settings, SetupError, Signature, SignatureError, verify};
+
+/// Types of manifests. An index is refused, but the registry has to say that it is one.
+const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
+                        application/vnd.docker.distribution.manifest.v2+json";
+
+/// Limit on the response of a token server, in bytes.
+const MAX_TOKEN_RESPONSE: u64 = 64 << 10;
+
+/// The reason why a registry did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// A request failed.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The whole took too long.
+    #[error("the transfer took longer than {0:?}")]
+    TooLong(std::time::Duration),
+    /// There is no such image.
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// Credentials are missing or wrong.
+    #[error("{host} refuses access to {repository} {}{}", if *.given { "with the credentials for it" } else { "without credentials" }, if .said.is_empty() { String::new() } else { format!(": {}", .said) })]
+    Denied {
+        /// The host that refuses.
+        host: String,
+        /// The repository.
+        repository: String,
+        /// Whether there are credentials for it.
+        given: bool,
+        /// What it says.
+        said: String,
+    },
+    /// The registry asks for credentials in a way that is not supported.
+    #[error("{host} asks for credentials by '{challenge}', which is not supported")]
+    Challenge {
+        /// The host.
+        host: String,
+        /// The header.
+        challenge: String,
+    },
+    /// The token server sent no token.
+    #[error("{0} sent no token")]
+    NoToken(String),
+    /// A content is not the one that was asked for.
+    #[error("{what} has digest {actual}, not {wanted}")]
+    Digest {
+        /// The content.
+        what: String,
+        /// The digest of what came.
+        actual: Sha256Digest,
+        /// The digest that was asked for.
+        wanted: Sha256Digest,
+    },
+    /// The size of the component is not the one in the manifest.
+    #[error("the component has {actual} bytes, its manifest says {wanted}")]
+    Size {
+        /// The bytes that came.
+        actual: u64,
+        /// The bytes in the manifest.
+        wanted: u64,
+    },
+    /// It is no image of a component.
+    #[error("{image}: {reason}")]
+    Manifest {
+        /// The image.
+        image: String,
+        /// The reason.
+        reason: ManifestError,
+    },
+    /// The image is not trusted.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// The component can't be pushed.
+    #[error("the component has {0} bytes, more than {MAX_COMPONENT}")]
+    TooLarge(u64),
+    /// The registry does not say where to upload to.
+    #[error("{0} does not say where to upload to")]
+    NoUpload(String),
+}
+
+impl RegistryError {
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::Http(HttpError::Status { status: StatusCode::NOT_FOUND, .. }))
+    }
+}
+
+/// A pulled image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulled {
+    /// The manifest, which has the digest of the image.
+    pub manifest: Vec<u8>,
+    /// The component, which has the digest of the manifest's layer.
+    pub component: Vec<u8>,
+}
+
+/// A client for registries.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: Http,
+}
+
+impl Client {
+    /// Sets up a client.
+    ///
+    /// # Errors
+    /// If the certificates of additional authorities are unusable.
+    pub fn new(settings: &Settings) -> Result<Self, SetupError> {
+        Ok(Self { http: Http::new(settings)? })
+    }
+
+    /// Pulls an image, after `check` agreed to the layer that its manifest announces.
+    pub async fn pull<E: From<RegistryError>>(
+        &self,
+        image: &PinnedImage,
+        credentials: &Credentials,
+        progress: &Progress,
+        check: impl FnOnce(&Layer) -> Result<(), E>,
+    ) -> Result<Pulled, E> {
+        let pulling = async {
+            let mut session = self.session(&image.repository, credentials, "pull");
+            let manifest = session.manifest(&image.digest.to_string(), Some(&image.digest)).await?;
+            let named = |reason| RegistryError::Manifest { image: image.to_string(), reason };
+            let layer = check_manifest(&manifest).map_err(named)?;
+            check(&layer)?;
+            let component = session.component(&layer, progress).await?;
+            Ok(Pulled { manifest, component })
+        };
+        let limit = self.http.limits.total;
+        let pulled = timeout(limit, pulling).await;
+        progress.end();
+        pulled.unwrap_or_else(|_| Err(RegistryError::TooLong(limit).into()))
+    }
+
+    /// Returns the image that a reference stands for now.
+    pub async fn resolve(
+        &self,
+        reference: &ImageReference,
+        credentials: &Credentials,
+    ) -> Result<PinnedImage, RegistryError> {
+        let digest = match &reference.digest {
+            Some(digest) => digest.clone(),
+            None => {
+                let mut session = self.session(&reference.repository, credentials, "pull");
+                digest_of(&session.manifest(reference.tag.as_deref().unwrap_or("latest"), None).await?)
+            }
+        };
+        Ok(PinnedImage { repository: reference.repository.clone(), digest })
+    }
+
+    /// Returns the signatures of an image of which one is valid for one of the keys.
+    pub async fn signatures(
+        &self,
+        image: &PinnedImage,
+        keys: &[TrustedKey],
+        credentials: &Credentials,
+    ) -> Result<Vec<Signature>, RegistryError> {
+        let names = || keys.iter().map(|key| key.name.clone()).collect();
+        let limit = self.http.limits.total;
+        let mut session = self.session(&image.repository, credentials, "pull");
+        let found = timeout(limit, session.signatures(image)).await.map_err(|_| RegistryError::TooLong(limit))?;
+        match found {
+            Err(RegistryError::NotFound(_)) => {
+                Err(SignatureError::Missing { image: image.to_string(), keys: names() }.into())
+            }
+            Ok(found) if verify(&found, &image.digest, keys).is_none() => {
+                Err(SignatureError::Wrong { image: image.to_string(), keys: names() }.into())
+            }
+            found => found,
+        }
+    }
+
+    /// Pushes a component, and returns its image. Without a tag the image can be had by its digest only.
+    pub async fn push(
+        &self,
+        reference: &ImageReference,
+        component: Vec<u8>,
+        (exports, imports): (&[String], &[String]),
+        credentials: &Credentials,
+        progress: &Arc<Progress>,
+    ) -> Result<PinnedImage, RegistryError> {
+        if component.len() as u64 > MAX_COMPONENT {
+            return Err(RegistryError::TooLarge(component.len() as u64));
+        }
+        let packed = manifest::pack(&component, exports, imports);
+        let packed = packed.map_err(|error| HttpError::Address(error.to_string()))?;
+        let digest = digest_of(&packed.manifest);
+        let pushing = async {
+            let mut session = self.session(&reference.repository, credentials, "pull,push");
+            progress.begin(component.len() as u64);
+            session.upload(component.into(), Some(progress)).await?;
+            session.upload(packed.config.into(), None).await?;
+            let name = reference.tag.clone().unwrap_or_else(|| digest.to_string());
+            session.put_manifest(&name, packed.manifest.into()).await
+        };
+        let limit = self.http.limits.total;
+        let pushed = timeout(limit, pushing).await;
+        progress.end();
+        pushed.unwrap_or_else(|_| Err(RegistryError::TooLong(limit)))?;
+        Ok(PinnedImage { repository: reference.repository.clone(), digest })
+    }
+
+    fn session<'a>(
+        &'a self,
+        repository: &'a Repository,
+        credentials: &'a Credentials,
+        actions: &'a str,
+    ) -> Session<'a> {
+        let insecure = self.http.is_insecure(repository.registry());
+        let basic = credentials.of(repository);
+        Session { http: &self.http, repository, actions, basic, insecure, authorization: None }
+    }
+}
+
+/// Requests to one repository, with the authorization that the first of them got.
+struct Session<'a> {
+    http: &'a Http,
+    repository: &'a Repository,
+    actions: &'a str,
+    basic: Option<&'a Basic>,
+    insecure: bool,
+    authorization: Option<HeaderValue>,
+}
+
+impl Session<'_> {
+    fn uri(&self, kind: &str, name: &str) -> Result<Uri, HttpError> {
+        self.http.address(self.repository.registry(), &format!("/v2/{}/{kind}/{name}", self.repository.path()))
+    }
+
+    /// Reads a manifest. Without a digest it is whatever the name stands for now.
+    async fn manifest(&mut self, name: &str, wanted: Option<&Sha256Digest>) -> Result<Vec<u8>, RegistryError> {
+        let mut request = Outgoing::new(Method::GET, self.uri("manifests", name)?);
+        request.headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let separator = if wanted.is_some() { '@' } else { ':' };
+        let what = format!("{}{separator}{name}", self.repository);
+        let answer = self.succeed(request).await;
+        let answer = answer.map_err(|e| if e.is_not_found() { RegistryError::NotFound(what) } else { e })?;
+        let manifest = self.http.read(answer, MAX_MANIFEST, None).await?;
+        self.check("the manifest", &manifest, wanted)?;
+        Ok(manifest)
+    }
+
+    async fn component(&mut self, layer: &Layer, progress: &Progress) -> Result<Vec<u8>, RegistryError> {
+        let request = Outgoing::new(Method::GET, self.uri("blobs", &layer.digest.to_string())?);
+        let answer = self.succeed(request).await?;
+        progress.begin(layer.size.max(1));
+        let component = self.http.read(answer, layer.size, Some(progress)).await?;
+        let actual = component.len() as u64;
+        if actual != layer.size {
+            return Err(RegistryError::Size { actual, wanted: layer.size });
+        }
+        self.check("the component", &component, Some(&layer.digest))?;
+        Ok(component)
+    }
+
+    fn check(&self, what: &str, content: &[u8], wanted: Option<&Sha256Digest>) -> Result<(), RegistryError> {
+        let Some(wanted) = wanted else { return Ok(()) };
+        let actual = digest_of(content);
+        if actual == *wanted {
+            return Ok(());
+        }
+        let what = format!("{what} that {} sent", self.repository.registry());
+        Err(RegistryError::Digest { what, actual, wanted: wanted.clone() })
+    }
+
+    /// Reads the signatures of an image, which cosign keeps under a tag made of its digest.
+    async fn signatures(&mut self, image: &PinnedImage) -> Result<Vec<Signature>, RegistryError> {
+        let tag = format!("sha256-{}.sig", image.digest.hex());
+        let manifest = self.manifest(&tag, None).await?;
+        let named = |reason| RegistryError::Manifest { image: format!("{}:{tag}", image.repository), reason };
+        let mut found = Vec::new();
+        for layer in manifest::read(&manifest).map_err(named)?.layers.into_iter().take(MAX_SIGNATURES) {
+            let signature = layer.annotations.get(ANNOTATION).and_then(|value| value.as_str());
+            let Some(signature) = signature.filter(|_| layer.media_type == PAYLOAD_TYPE) else { continue };
+            let digest = layer.digest().map_err(named)?;
+            let request = Outgoing::new(Method::GET, self.uri("blobs", &digest.to_string())?);
+            let answer = self.succeed(request).await?;
+            let payload = self.http.read(answer, MAX_PAYLOAD, None).await?;
+            self.check("a signed payload", &payload, Some(&digest))?;
+            let payload = String::from_utf8_lossy(&payload).into_owned();
+            found.push(Signature { payload, signature: signature.to_owned() });
+        }
+        Ok(found)
+    }
+
+    /// Uploads a blob, unless the registry has it.
+    async fn upload(&mut self, bytes: Bytes, progress: Option<&Arc<Progress>>) -> Result<(), RegistryError> {
+        let digest = digest_of(&bytes);
+        let head = Outgoing::new(Method::HEAD, self.uri("blobs", &digest.to_string())?);
+        match self.succeed(head).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        let start = Outgoing::new(Method::POST, self.uri("blobs", "uploads/")?);
+        let answer = self.succeed(start).await?;
+        let location = answer.response.headers().get(LOCATION);
+        let location = location.ok_or_else(|| RegistryError::NoUpload(answer.host.clone()))?;
+        let target = join(&answer.uri, location, self.insecure)?.to_string();
+        let separator = if target.contains('?') { '&' } else { '?' };
+        let target = format!("{target}{separator}digest={digest}");
+        let target: Uri = target.parse().map_err(|_| HttpError::Address(shortened(&target)))?;
+        let mut put = Outgoing::new(Method::PUT, target);
+        put.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        put.upload = Upload { bytes, progress: progress.cloned() };
+        self.succeed(put).await.map(drop)
+    }
+
+    async fn put_manifest(&mut self, name: &str, bytes: Bytes) -> Result<(), RegistryError> {
+        let mut put = Outgoing::new(Method::PUT, self.uri("manifests", name)?);
+        put.headers.insert(CONTENT_TYPE, HeaderValue::from_static(MANIFEST_TYPE));
+        put.upload = Upload { bytes, progress: None };
+        self.succeed(put).await.map(drop)
+    }
+
+    /// Sends a request; if it is refused for lack of authorization, once more with some.
+    async fn succeed(&mut self, mut request: Outgoing) -> Result<Answer, RegistryError> {
+        request.authorization = self.authorization_for(&request.uri);
+        let answer = self.http.send(&request, self.insecure).await?;
+        if answer.response.status() != StatusCode::UNAUTHORIZED {
+            return self.finish(answer).await;
+        }
+        // A token may have expired meanwhile; another one is asked for once.
+        self.authorize(&answer).await?;
+        request.authorization = self.authorization_for(&request.uri);
+        let answer = self.http.send(&request, self.insecure).await?;
+        self.finish(answer).await
+    }
+
+    /// Returns the authorization, for the registry only: uploads may go elsewhere.
+    fn authorization_for(&self, uri: &Uri) -> Option<HeaderValue> {
+        let own = self.http.address(self.repository.registry(), "/").ok()?;
+        let is_own = (own.scheme(), own.authority()) == (uri.scheme(), uri.authority());
+        self.authorization.clone().filter(|_| is_own)
+    }
+
+    async fn finish(&self, answer: Answer) -> Result<Answer, RegistryError> {
+        let status = answer.response.status();
+        let error = match self.http.success(answer).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        match error {
+            HttpError::Status { host, message, .. }
+                if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
+            {
+                Err(self.denied(host, message))
+            }
+            error => Err(error.into()),
+        }
+    }
+
+    fn denied(&self, host: String, said: String) -> RegistryError {
+        let repository = self.repository.path().to_owned();
+        RegistryError::Denied { host, repository, given: self.basic.is_some(), said }
+    }
+
+    /// Gets the authorization that a registry asks for.
+    async fn authorize(&mut self, answer: &Answer) -> Result<(), RegistryError> {
+        let header = answer.response.headers().get(WWW_AUTHENTICATE);
+        let text = header.map(|header| shortened(&String::from_utf8_lossy(header.as_bytes()))).unwrap_or_default();
+        let asked = header.and_then(challenge);
+        self.authorization = Some(match asked {
+            Some(Challenge::Basic) => match self.basic {
+                Some(basic) => header_of(basic),
+                None => return Err(self.denied(answer.host.clone(), String::new())),
+            },
+            Some(Challenge::Bearer { realm, service }) => self.token(&realm, service.as_deref()).await?,
+            None => return Err(RegistryError::Challenge { host: answer.host.clone(), challenge: text }),
+        });
+        Ok(())
+    }
+
+    /// Asks the token server for what this session does, and for no more than that.
+    async fn token(&self, realm: &str, service: Option<&str>) -> Result<HeaderValue, RegistryError> {
+        let scope = format!("repository:{}:{}", self.repository.path(), self.actions);
+        let mut target = format!("{realm}{}scope={}", if realm.contains('?') { '&' } else { '?' }, encoded(&scope));
+        if let Some(service) = service {
+            target = format!("{target}&service={}", encoded(service));
+        }
+        let wrong = || HttpError::Target { host: self.repository.registry().to_owned(), target: shortened(realm) };
+        let uri: Uri = target.parse().map_err(|_| wrong())?;
+        if !may_be_read(&uri, self.insecure) {
+            return Err(wrong().into());
+        }
+        let host = host_of(&uri);
+        let mut request = Outgoing::new(Method::GET, uri);
+        request.authorization = self.basic.map(header_of);
+        let answer = self.http.send(&request, self.insecure).await?;
+        let answer = self.finish(answer).await?;
+        let response = self.http.read(answer, MAX_TOKEN_RESPONSE, None).await?;
+        authorization(&response).ok_or(RegistryError::NoToken(host))
+    }
+}
+
+fn header_of(basic: &Basic) -> HeaderValue {
+    // Base64 is valid in a header.
+    let mut value = HeaderValue::try_from(basic.header().expose_secret()).unwrap_or(HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
+}
+
+/// Encodes a value of a query.
+fn encoded(text: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~:/".contains(&b);
+    text.bytes().map(|b| if is_plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_queries_are_encoded() {
+        assert_eq!(encoded("repository:a/b:pull,push"), "repository:a/b:pull%2Cpush");
+        assert_eq!(encoded("a&scope=x y\r\n\u{e4}"), "a%26scope%3Dx%20y%0D%0A%C3%A4");
+    }
+}

@@ -1,0 +1,462 @@
+//! HTTP to servers that are not trusted: bounds on time, size and redirects; TLS, except for this machine.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::image::is_loopback;
+use bytes::Bytes;
+use futures::stream;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::manifest::shortened;
+use crate::{Progress, Settings};
+
+/// Redirects that are followed.
+const MAX_REDIRECTS: usize = 5;
+
+/// Bytes that are sent at once.
+const CHUNK: usize = 64 << 10;
+
+/// Bounds on what a registry may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Time for a connection, with TLS.
+    pub connect: Duration,
+    /// Time until the head of a response.
+    pub response: Duration,
+    /// A window of time, in which `window_bytes` have to arrive, unless the body ends.
+    pub window: Duration,
+    /// See `window`.
+    pub window_bytes: u64,
+    /// Time for a whole pull or push.
+    pub total: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            response: Duration::from_secs(30),
+            window: Duration::from_secs(10),
+            window_bytes: 16 << 10,
+            total: Duration::from_secs(600),
+        }
+    }
+}
+
+/// The reason why a client can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The certificates are not PEM.
+    #[error("the certificates of authorities for registries are not PEM: {0}")]
+    Authorities(String),
+    /// TLS can't be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(String),
+}
+
+/// The reason why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// No connection.
+    #[error("cannot reach {host}: {reason}")]
+    Connect {
+        /// The host.
+        host: String,
+        /// The cause.
+        reason: String,
+    },
+    /// No response in time.
+    #[error("{host} did not answer within {limit:?}")]
+    Silent {
+        /// The host.
+        host: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The body comes too slowly.
+    #[error("{host} is too slow: it sent less than {bytes} bytes in {window:?}")]
+    TooSlow {
+        /// The host.
+        host: String,
+        /// The bytes that are needed.
+        bytes: u64,
+        /// The time for them.
+        window: Duration,
+    },
+    /// The body is too large.
+    #[error("{host} sent more than {limit} bytes")]
+    TooLarge {
+        /// The host.
+        host: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// The body broke off.
+    #[error("the connection to {host} broke off: {reason}")]
+    Broken {
+        /// The host.
+        host: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The status is an error.
+    #[error("{host} answered '{status}'{}", detail(.message))]
+    Status {
+        /// The host.
+        host: String,
+        /// The status.
+        status: StatusCode,
+        /// The beginning of the response.
+        message: String,
+    },
+    /// A redirect goes to a place where nothing may be read.
+    #[error("{host} leads to '{target}', which is not https")]
+    Target {
+        /// The host.
+        host: String,
+        /// The address.
+        target: String,
+    },
+    /// Too many redirects.
+    #[error("{host} redirects more than {MAX_REDIRECTS} times")]
+    Redirects {
+        /// The host.
+        host: String,
+    },
+    /// A registry and a path make no address.
+    #[error("an address cannot be made of '{0}'")]
+    Address(String),
+}
+
+fn detail(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+/// A body to send.
+#[derive(Clone, Default)]
+pub(crate) struct Upload {
+    pub(crate) bytes: Bytes,
+    pub(crate) progress: Option<Arc<Progress>>,
+}
+
+/// A request, which may be sent more than once.
+#[derive(Clone)]
+pub(crate) struct Outgoing {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    pub(crate) authorization: Option<HeaderValue>,
+    pub(crate) upload: Upload,
+}
+
+impl Outgoing {
+    pub(crate) fn new(method: Method, uri: Uri) -> Self {
+        Self { method, uri, headers: HeaderMap::new(), authorization: None, upload: Upload::default() }
+    }
+}
+
+/// A response, of which the body is still to be read.
+pub(crate) struct Answer {
+    /// The host that sent it.
+    pub(crate) host: String,
+    /// The address that was asked in the end.
+    pub(crate) uri: Uri,
+    pub(crate) response: Response<Incoming>,
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+/// A client for HTTP.
+#[derive(Debug, Clone)]
+pub(crate) struct Http {
+    client: Client<HttpsConnector<HttpConnector>, Body>,
+    insecure: Vec<String>,
+    pub(crate) limits: Limits,
+}
+
+impl Http {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, SetupError> {
+        let tls = tls(settings.authorities.as_deref())?;
+        let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_max_idle_per_host(1).pool_idle_timeout(Duration::from_secs(10));
+        Ok(Self {
+            client: client.build(connector.wrap_connector(connector_of(settings))),
+            insecure: settings.insecure.iter().filter(|registry| is_loopback(registry)).cloned().collect(),
+            limits: settings.limits.clone(),
+        })
+    }
+
+    /// Returns whether a registry is reached without TLS.
+    pub(crate) fn is_insecure(&self, registry: &str) -> bool {
+        self.insecure.iter().any(|insecure| insecure == registry)
+    }
+
+    /// Returns an address of a registry.
+    pub(crate) fn address(&self, registry: &str, path: &str) -> Result<Uri, HttpError> {
+        let scheme = if self.is_insecure(registry) { "http" } else { "https" };
+        let host = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
+        let text = format!("{scheme}://{host}{path}");
+        text.parse().map_err(|_| HttpError::Address(shortened(&text)))
+    }
+
+    /// Sends a request. Redirects of reads are followed: to https, or on this machine if the registry may be reached without
+    /// TLS. Other hosts don't get the credentials.
+    pub(crate) async fn send(&self, outgoing: &Outgoing, insecure: bool) -> Result<Answer, HttpError> {
+        let mut outgoing = outgoing.clone();
+        let first = host_of(&outgoing.uri);
+        for _ in 0..=MAX_REDIRECTS {
+            let host = host_of(&outgoing.uri);
+            let response = self.request(&outgoing, &host).await?;
+            let is_read = matches!(outgoing.method, Method::GET | Method::HEAD);
+            let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection() && is_read);
+            let Some(location) = location else { return Ok(Answer { host, uri: outgoing.uri, response }) };
+            let target = join(&outgoing.uri, location, insecure)?;
+            if origin(&target) != origin(&outgoing.uri) {
+                outgoing.authorization = None;
+            }
+            outgoing.uri = target;
+        }
+        Err(HttpError::Redirects { host: first })
+    }
+
+    async fn request(&self, outgoing: &Outgoing, host: &str) -> Result<Response<Incoming>, HttpError> {
+        let address = || HttpError::Address(shortened(&outgoing.uri.to_string()));
+        let mut request = Request::builder().method(outgoing.method.clone()).uri(outgoing.uri.clone());
+        let headers = request.headers_mut().ok_or_else(address)?;
+        headers.extend(outgoing.headers.clone());
+        headers.extend(outgoing.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        let is_write = !matches!(outgoing.method, Method::GET | Method::HEAD);
+        headers.extend(is_write.then(|| (CONTENT_LENGTH, HeaderValue::from(outgoing.upload.bytes.len()))));
+        let request = request.body(body(&outgoing.upload)).map_err(|_| address())?;
+        // Sending a body takes its time, which the time for the whole bounds.
+        let limit = if outgoing.upload.bytes.is_empty() { self.limits.response } else { self.limits.total };
+        match timeout(self.limits.connect + limit, self.client.request(request)).await {
+            Err(_) => Err(HttpError::Silent { host: host.to_owned(), limit }),
+            Ok(Err(error)) => Err(HttpError::Connect { host: host.to_owned(), reason: causes(&error) }),
+            Ok(Ok(response)) => Ok(response),
+        }
+    }
+
+    /// Reads a body of at most `limit` bytes, which has to make progress.
+    pub(crate) async fn read(
+        &self,
+        answer: Answer,
+        limit: u64,
+        progress: Option<&Progress>,
+    ) -> Result<Vec<u8>, HttpError> {
+        let Answer { host, response, .. } = answer;
+        let too_large = || HttpError::TooLarge { host: host.clone(), limit };
+        let mut body = response.into_body();
+        if hyper::body::Body::size_hint(&body).lower() > limit {
+            return Err(too_large());
+        }
+        let (window, bytes) = (self.limits.window, self.limits.window_bytes);
+        let (mut end, mut got, mut content) = (Instant::now() + window, 0, Vec::new());
+        loop {
+            let frame = match timeout_at(end, body.frame()).await {
+                Err(_) if got < bytes => return Err(HttpError::TooSlow { host, bytes, window }),
+                Err(_) => {
+                    (end, got) = (Instant::now() + window, 0);
+                    continue;
+                }
+                Ok(None) => return Ok(content),
+                Ok(Some(frame)) => frame,
+            };
+            let frame = frame.map_err(|error| HttpError::Broken { host: host.clone(), reason: causes(&error) })?;
+            let Ok(data) = frame.into_data() else { continue };
+            if content.len() as u64 + data.len() as u64 > limit {
+                return Err(too_large());
+            }
+            got += data.len() as u64;
+            progress.inspect(|progress| progress.add(data.len()));
+            content.extend_from_slice(&data);
+        }
+    }
+
+    /// Turns an answer that is no success into an error with the beginning of what it says.
+    pub(crate) async fn success(&self, answer: Answer) -> Result<Answer, HttpError> {
+        let status = answer.response.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let host = answer.host.clone();
+        let said = self.read(answer, 16 << 10, None).await.unwrap_or_default();
+        Err(HttpError::Status { host, status, message: message(&said) })
+    }
+}
+
+fn connector_of(settings: &Settings) -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(settings.limits.connect));
+    connector
+}
+
+fn tls(authorities: Option<&[u8]>) -> Result<ClientConfig, SetupError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(pem) = authorities {
+        let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        let certificates = certificates.map_err(|error| SetupError::Authorities(error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(SetupError::Authorities("there is no certificate".to_owned()));
+        }
+        for certificate in certificates {
+            roots.add(certificate).map_err(|error| SetupError::Authorities(error.to_string()))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| SetupError::Tls(error.to_string()))?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn body(upload: &Upload) -> Body {
+    if upload.bytes.is_empty() {
+        return BodyExt::boxed(Empty::new());
+    }
+    let progress = upload.progress.clone();
+    let chunks: Vec<Bytes> = (0..upload.bytes.len())
+        .step_by(CHUNK)
+        .map(|start| upload.bytes.slice(start..upload.bytes.len().min(start + CHUNK)))
+        .collect();
+    let frames = chunks.into_iter().map(move |chunk| {
+        progress.iter().for_each(|progress| progress.add(chunk.len()));
+        Ok(Frame::data(chunk))
+    });
+    BodyExt::boxed(StreamBody::new(stream::iter(frames)))
+}
+
+/// Returns the host of an address for messages.
+pub(crate) fn host_of(uri: &Uri) -> String {
+    uri.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default()
+}
+
+fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
+    (uri.scheme_str(), uri.host(), uri.port_u16())
+}
+
+/// Resolves an address that a server names.
+pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: bool) -> Result<Uri, HttpError> {
+    let text = String::from_utf8_lossy(location.as_bytes());
+    let error = || HttpError::Target { host: host_of(from), target: shortened(&text) };
+    let target = match text.strip_prefix('/') {
+        Some(rest) if !rest.starts_with('/') => {
+            let (scheme, authority) = from.scheme().zip(from.authority()).ok_or_else(error)?;
+            format!("{scheme}://{authority}{text}")
+        }
+        _ => text.clone().into_owned(),
+    };
+    let target: Uri = target.parse().map_err(|_| error())?;
+    if may_be_read(&target, insecure) { Ok(target) } else { Err(error()) }
+}
+
+/// Returns whether an address may be read: by TLS, or on this machine.
+pub(crate) fn may_be_read(uri: &Uri, insecure: bool) -> bool {
+    let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
+    let is_plain = authority.is_empty() || authority.contains('@');
+    match uri.scheme_str() {
+        _ if is_plain => false,
+        Some("https") => true,
+        Some("http") => insecure && is_loopback(authority),
+        _ => false,
+    }
+}
+
+/// Returns the message of an error, as registries send them, or the beginning of the text.
+fn message(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let json: Option<serde_json::Value> = serde_json::from_slice(said).ok();
+    let first = json.as_ref().and_then(|json| json.pointer("/errors/0"));
+    let field = |name: &str| first.and_then(|first| first.get(name)?.as_str());
+    match (field("code"), field("message")) {
+        (Some(code), Some(message)) => shortened(&format!("{code}: {message}")),
+        _ => shortened(text.lines().next().unwrap_or_default()),
+    }
+}
+
+/// Returns an error with its causes.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = all.map(ToString::to_string).collect();
+    texts.dedup();
+    shortened(&texts.join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_to_https_or_stay_on_this_machine() {
+        let from: Uri = "https://r.example/v2/a".parse().unwrap();
+        let local: Uri = "http://localhost:5000/v2/a".parse().unwrap();
+        let join = |from: &Uri, to: &str, insecure| {
+            join(from, &HeaderValue::from_str(to).unwrap(), insecure).map(|uri| uri.to_string()).ok()
+        };
+        for (to, expected) in [
+            ("/v2/b?x=y", Some("https://r.example/v2/b?x=y")),
+            ("https://cdn.example/b", Some("https://cdn.example/b")),
+            ("http://cdn.example/b", None),
+            ("http://169.254.169.254/latest", None),
+            ("http://localhost:5000/b", None),
+            ("//cdn.example/b", None),
+            ("https://user:word@cdn.example/b", None),
+            ("file:///etc/passwd", None),
+            ("ftp://cdn.example/b", None),
+            ("b", None),
+            ("", None),
+        ] {
+            assert_eq!(join(&from, to, false).as_deref(), expected, "{to}");
+        }
+        assert_eq!(join(&local, "/b", true).as_deref(), Some("http://localhost:5000/b"));
+        assert_eq!(join(&local, "http://127.0.0.1:1/b", true).as_deref(), Some("http://127.0.0.1:1/b"));
+        assert_eq!(join(&local, "http://r.example/b", true), None);
+    }
+
+    #[test]
+    fn only_this_machine_is_reached_without_tls() {
+        let insecure = ["localhost:5000", "r.example:5000", "10.0.0.1:5000"].map(str::to_owned).to_vec();
+        let http = Http::new(&Settings { insecure, ..Settings::default() }).unwrap();
+        for (registry, scheme) in [
+            ("localhost:5000", "http"),
+            ("r.example:5000", "https"),
+            ("10.0.0.1:5000", "https"),
+            ("localhost", "https"),
+        ] {
+            assert_eq!(http.address(registry, "/v2/").unwrap().scheme_str(), Some(scheme), "{registry}");
+        }
+        assert_eq!(http.address("docker.io", "/v2/").unwrap().host(), Some("registry-1.docker.io"));
+    }
+
+    #[test]
+    fn authorities_have_to_be_certificates() {
+        for pem in ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            let settings = Settings { authorities: Some(pem.into()), ..Settings::default() };
+            assert!(matches!(Http::new(&settings), Err(SetupError::Authorities(_))), "{pem}");
+        }
+    }
+
+    #[test]
+    fn messages_of_registries_are_short_and_printable() {
+        let json = br#"{"errors":[{"code":"DENIED","message":"no\nway"}]}"#;
+        assert_eq!(message(json), "DENIED: no\\nway");
+        assert_eq!(message(b"\x1b[31mred\nnext"), "\\u{1b}[31mred");
+        assert!(message(&[b'x'; 10_000]).len() <= 200);
+    }
+}

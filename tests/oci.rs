@@ -1,0 +1,457 @@
+//! Components in registries: pushed, pulled by digest, kept, signed; and registries that misbehave.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_api::condition;
+use akri_api::{DiscoveryHandlerStatus, HandlerState};
+use akri_model::image::PinnedImage;
+use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::{Request, Response};
+use rcgen::{CertificateParams, KeyPair, SanType};
+use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
+
+use crate::support::node::{Node, akri, built_components, compiled_components, guest};
+use crate::support::registry::{Body, FakeRegistry, LOGIN, Registry, descriptor, digest_of};
+use crate::support::skip::skip;
+
+/// The guest, and versions of it that do the same and are not the same.
+fn version(number: u8) -> Vec<u8> {
+    let mut bytes = fs::read(guest()).unwrap();
+    if number > 0 {
+        bytes.extend([0, 3, 2, b'v', number]);
+    }
+    bytes
+}
+
+/// Runs `akri handler` with the credentials of [`LOGIN`], if it has to.
+fn handler(node: &Node, registry: &Registry, arguments: &[&str], login: bool) -> Output {
+    let docker = node.path("docker");
+    fs::create_dir_all(&docker).unwrap();
+    let config = json!({"auths": {registry.name(): {"auth": BASE64_STANDARD.encode(LOGIN)}}});
+    fs::write(docker.join("config.json"), if login { config.to_string() } else { "{}".to_owned() }).unwrap();
+    let mut command = Command::new(akri());
+    command.arg("handler").args(arguments).args(["--insecure-registry", &registry.name()]);
+    command.env("DOCKER_CONFIG", docker).env("XDG_CACHE_HOME", compiled_components()).output().unwrap()
+}
+
+/// Pushes a version of the guest, and returns its image.
+fn push(node: &Node, registry: &Registry, number: u8, login: bool) -> String {
+    let file = node.path("pushed.wasm");
+    fs::write(&file, version(number)).unwrap();
+    let reference = format!("{}/handlers/guest:{number}", registry.name());
+    let output = handler(node, registry, &["push", file.to_str().unwrap(), &reference], login);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    image_in(&output)
+}
+
+/// Returns the image in the DiscoveryHandler that was printed.
+fn image_in(output: &Output) -> String {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("    image: ")).unwrap_or_else(|| panic!("{text}"));
+    line.to_owned()
+}
+
+/// Writes a DiscoveryHandler for an image; `more` is indented lines below `component`.
+fn write_handler(node: &Node, image: &str, more: &str) {
+    let text = format!(
+        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata: {{name: guest}}\nspec:\n  interval: 200ms\n  \
+         component:\n    image: {image}\n{more}"
+    );
+    node.write("components/guest.yaml", &text);
+}
+
+async fn runs(node: &Node, number: u8) {
+    let wanted = digest_of(&version(number)).replace("sha256:", "");
+    let is_current = |status: &DiscoveryHandlerStatus| {
+        let accepted = condition::find(&status.conditions, "Accepted");
+        status.digest.as_ref() == Some(&wanted) && accepted.is_some_and(|accepted| accepted.status == "True")
+    };
+    node.wait_for_handler("guest", &format!("version {number}"), is_current).await;
+}
+
+async fn is_refused(node: &Node, reason: &str, message: &str) -> DiscoveryHandlerStatus {
+    let refused = |status: &DiscoveryHandlerStatus| {
+        let accepted = condition::find(&status.conditions, "Accepted");
+        accepted.is_some_and(|a| (&*a.status, &*a.reason) == ("False", reason) && a.message.contains(message))
+    };
+    node.wait_for_handler("guest", &format!("{reason}: {message}"), refused).await
+}
+
+fn kept(node: &Node) -> Vec<PathBuf> {
+    let entries = fs::read_dir(node.path("state/images")).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|end| end == "wasm")).collect()
+}
+
+#[tokio::test]
+async fn image_is_pulled_once_and_kept() {
+    let Some(mut registry) = Registry::start(false) else { return };
+    let node = Node::new();
+    let (first, second) = (push(&node, &registry, 1, false), push(&node, &registry, 2, false));
+    assert_eq!(push(&node, &registry, 1, false), first, "the same component makes the same image");
+    let flags = ["--insecure-registry", &registry.name()];
+    write_handler(&node, &first, "");
+    node.write_configuration("guest", "guest", "      devices:1\n", "");
+    let agent = node.start_with(&flags);
+    runs(&node, 1).await;
+    node.wait_for_instances("the device", |list| list.len() == 1).await;
+
+    // What is kept is used while the registry is away, also by the next agent.
+    registry.stop();
+    agent.kill();
+    let agent = node.start_with(&flags);
+    runs(&node, 1).await;
+    assert!(!agent.log().contains("pulling"), "it is not pulled again");
+    node.write_configuration("guest", "guest", "      devices:2\n", "");
+    node.wait_for_instances("another device", |list| list.len() == 2).await;
+
+    // The one that runs is kept until the next one runs.
+    write_handler(&node, &second, "");
+    let refused = is_refused(&node, "PullFailed", "cannot reach 127.0.0.1:").await;
+    assert_eq!((refused.state, refused.digest), (HandlerState::Active, Some(digest_of(&version(1))[7..].to_owned())));
+    assert_eq!(kept(&node).len(), 1);
+    registry.restart();
+    runs(&node, 2).await;
+    crate::support::node::wait_for("the old one to go", || kept(&node).len(), |count| *count == 1).await;
+    agent.kill();
+
+    // A damaged one is pulled again.
+    fs::write(&kept(&node)[0], version(1)).unwrap();
+    let agent = node.start_with(&flags);
+    runs(&node, 2).await;
+    agent.wait_for_log("the kept component is damaged").await;
+    agent.wait_for_log("component pulled").await;
+}
+
+#[tokio::test]
+async fn registry_with_a_login_needs_the_pull_secret() {
+    let Some(registry) = Registry::start(true) else { return };
+    let node = Node::new();
+    let reference = format!("{}/handlers/guest:1", registry.name());
+    let denied = handler(&node, &registry, &["push", guest().to_str().unwrap(), &reference], false);
+    let error = String::from_utf8_lossy(&denied.stderr).into_owned();
+    assert!(!denied.status.success() && error.contains("without credentials"), "{error}");
+    let image = push(&node, &registry, 1, true);
+
+    write_handler(&node, &image, "");
+    let _agent = node.start_with(&["--insecure-registry", &registry.name()]);
+    is_refused(&node, "PullFailed", "refuses access to handlers/guest without credentials").await;
+    write_handler(&node, &image, "    pullSecrets: [login]\n");
+    is_refused(&node, "PullSecret", "pull secret default/login does not exist").await;
+    let secret = |login: &str| {
+        let auths = json!({"auths": {registry.name(): {"auth": BASE64_STANDARD.encode(login)}}});
+        let data = json!({".dockerconfigjson": auths.to_string()});
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"},
+            "type": "kubernetes.io/dockerconfigjson", "stringData": data,
+        })
+    };
+    node.write("manifests/login.yaml", &secret("user:wrong").to_string());
+    is_refused(&node, "PullFailed", "with the credentials for it").await;
+    node.write("manifests/login.yaml", &secret(LOGIN).to_string());
+    runs(&node, 1).await;
+}
+
+#[tokio::test]
+async fn only_signed_images_run_where_keys_are_named() {
+    let Some(mut registry) = Registry::start(false) else { return };
+    let node = Node::new();
+    let image = push(&node, &registry, 1, false);
+    let digest = image.split_once('@').unwrap().1;
+    let keys = [KeyPair::generate_for(&rcgen::PKCS_ED25519), KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)];
+    let [trusted, other] = keys.map(Result::unwrap);
+    let signed_by = |name: &str, key: &KeyPair| {
+        let pem = key.public_key_pem().replace('\n', "\n          ");
+        format!("    signature:\n      keys:\n      - name: {name}\n        publicKey: |\n          {pem}\n")
+    };
+    let flags = ["--insecure-registry", &registry.name()];
+    write_handler(&node, &image, &signed_by("release", &trusted));
+    let agent = node.start_with(&flags);
+    is_refused(&node, "SignatureInvalid", "is not signed; it has to be with key 'release'").await;
+    registry.sign("handlers/guest", digest, &other);
+    is_refused(&node, "SignatureInvalid", "is valid for key 'release'").await;
+    registry.sign("handlers/guest", digest, &trusted);
+    runs(&node, 1).await;
+
+    // The signature is kept as well.
+    registry.stop();
+    agent.kill();
+    let _agent = node.start_with(&flags);
+    runs(&node, 1).await;
+    registry.restart();
+    write_handler(&node, &image, &signed_by("next", &other));
+    let revoked = is_refused(&node, "SignatureInvalid", "is valid for key 'next'").await;
+    assert_eq!((revoked.state, revoked.digest), (HandlerState::Refused, None), "it does not run on");
+    registry.sign("handlers/guest", digest, &other);
+    runs(&node, 1).await;
+}
+
+#[tokio::test]
+async fn image_without_a_handler_in_it_is_refused() {
+    let component = b"\0asm\x0d\0\x01\0"; // a component with nothing in it
+    let fake = fake(Image::of(component)).await;
+    let node = Node::new();
+    write_handler(&node, &format!("{}/a@{}", fake.name(), digest_of(Image::of(component).manifest.as_bytes())), "");
+    let _agent = node.start_with(&["--insecure-registry", &fake.name()]);
+    is_refused(&node, "Invalid", "akri:discovery").await;
+    let asked = fake.requests().len();
+    assert_eq!(asked, 2, "a manifest and a component: {:?}", fake.requests());
+}
+
+#[tokio::test]
+async fn pushed_component_is_pulled_into_a_file() {
+    let Some(registry) = Registry::start(false) else { return };
+    let node = Node::new();
+    let image = push(&node, &registry, 3, false);
+    let (file, tagged) = (node.path("pulled.wasm"), format!("{}/handlers/guest:3", registry.name()));
+    for reference in [&image, &tagged] {
+        let output = handler(&node, &registry, &["pull", reference, "--output", file.to_str().unwrap()], false);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!((image_in(&output), fs::read(&file).unwrap()), (image.clone(), version(3)));
+    }
+    let missing = format!("{}/handlers/none:1", registry.name());
+    let output = handler(&node, &registry, &["pull", &missing], false);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(error, format!("error: {missing} does not exist\n"));
+    let text = built_components().join("udev.yaml");
+    let output = handler(&node, &registry, &["push", text.to_str().unwrap(), &tagged], false);
+    assert!(!output.status.success(), "no component");
+    let elsewhere = node.akri(&["handler", "pull", "r.example/a:1", "--insecure-registry", "r.example"]);
+    let error = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert!(error.contains("only a registry of this machine"), "{error}");
+
+    // Without an agent, too.
+    node.write_configuration("guest", "guest", "      devices:1\n", "");
+    write_handler(&node, &image, "");
+    let text =
+        ["manifests/guest.yaml", "components/guest.yaml"].map(|name| fs::read_to_string(node.path(name)).unwrap());
+    node.remove("components/guest.yaml");
+    let found = node.discover(&text.join("\n---\n"), &["--insecure-registry", &registry.name()]);
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+}
+
+/// The client of the ORAS project.
+#[tokio::test]
+async fn oras_pulls_what_was_pushed_and_the_other_way_round() {
+    let Some(registry) = Registry::start(false) else { return };
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let python = root.join("../target/peers/python/bin/python");
+    if !root.join("../target/peers/python/installed").exists() {
+        return skip("no oras: run 'make peers'");
+    }
+    let node = Node::new();
+    let oras = |arguments: &[&str]| {
+        let output = Command::new(&python).arg(root.join("peers/oras_client.py")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (image, directory) = (push(&node, &registry, 4, false), node.path("oras"));
+    fs::create_dir(&directory).unwrap();
+    let pulled = oras(&["pull", &image, directory.to_str().unwrap()]);
+    assert_eq!(fs::read(pulled.trim()).unwrap(), version(4));
+
+    fs::write(directory.join("component.wasm"), version(5)).unwrap();
+    fs::write(directory.join("config.json"), r#"{"architecture":"wasm","os":"wasip2","layerDigests":[]}"#).unwrap();
+    let reference = format!("{}/handlers/other:5", registry.name());
+    oras(&["push", &reference, directory.to_str().unwrap(), directory.join("config.json").to_str().unwrap()]);
+    let file = node.path("pulled.wasm");
+    let output = handler(&node, &registry, &["pull", &reference, "--output", file.to_str().unwrap()], false);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(fs::read(&file).unwrap(), version(5));
+}
+
+/// An image of a component, and what a registry makes of it.
+#[derive(Clone)]
+struct Image {
+    manifest: String,
+    component: Vec<u8>,
+}
+
+impl Image {
+    fn of(component: &[u8]) -> Self {
+        let none = json!({});
+        Self::with(component, &json!([descriptor("application/wasm", component, &none)]))
+    }
+
+    fn with(component: &[u8], layers: &Value) -> Self {
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.wasm.config.v0+json", b"{}", &json!({})),
+            "layers": layers,
+        });
+        Self { manifest: manifest.to_string(), component: component.to_owned() }
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let is_manifest = request.uri().path().contains("/manifests/");
+        text(200, if is_manifest { self.manifest.clone().into() } else { self.component.clone() })
+    }
+}
+
+async fn fake(image: Image) -> FakeRegistry {
+    FakeRegistry::start(None, move |request| image.answer(request)).await
+}
+
+fn text(status: u16, body: impl Into<Bytes>) -> Response<Body> {
+    Response::builder().status(status).body(BodyExt::boxed_unsync(Full::new(body.into()))).unwrap()
+}
+
+fn header(status: u16, name: &str, value: &str) -> Response<Body> {
+    let body = BodyExt::boxed_unsync(Full::new(Bytes::new()));
+    Response::builder().status(status).header(name, value).body(body).unwrap()
+}
+
+/// A body of chunks, one each `pause`, without an end.
+fn endless(chunk: usize, pause: Duration) -> Response<Body> {
+    let chunks = tokio_stream::iter(std::iter::repeat_with(move || Ok(Frame::data(Bytes::from(vec![0; chunk])))));
+    Response::new(BodyExt::boxed_unsync(StreamBody::new(Box::pin(chunks.throttle(pause)))))
+}
+
+fn quick() -> Limits {
+    let (window, response) = (Duration::from_millis(500), Duration::from_secs(1));
+    Limits { window, window_bytes: 1024, response, connect: Duration::from_secs(1), total: Duration::from_secs(20) }
+}
+
+async fn pull_with(settings: Settings, image: &PinnedImage, login: Option<&str>) -> Result<Pulled, RegistryError> {
+    let auths =
+        json!({"auths": {image.repository.registry(): {"auth": BASE64_STANDARD.encode(login.unwrap_or("a:b"))}}});
+    let credentials = login.map(|_| Credentials::parse(auths.to_string().as_bytes()).unwrap()).unwrap_or_default();
+    let client = Client::new(&settings).unwrap();
+    client.pull(image, &credentials, &Progress::default(), |_| Ok(())).await
+}
+
+/// Pulls the image of a fake registry that has this manifest, without TLS.
+async fn pull(fake: &FakeRegistry, manifest: &str, login: Option<&str>) -> Result<Pulled, RegistryError> {
+    let image = format!("{}/a@{}", fake.name(), digest_of(manifest.as_bytes())).parse().unwrap();
+    let settings = Settings { insecure: vec![fake.name()], limits: quick(), ..Settings::default() };
+    pull_with(settings, &image, login).await
+}
+
+type Behaviour = Box<dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync>;
+
+#[tokio::test]
+async fn misbehaving_registries_are_refused_within_bounds() {
+    let good = Image::of(b"component");
+    let blob = |answer: fn() -> Response<Body>| -> Behaviour {
+        let good = good.clone();
+        Box::new(move |request| if request.uri().path().contains("/blobs/") { answer() } else { good.answer(request) })
+    };
+    let none = json!({});
+    let layer = descriptor("application/wasm", b"component", &none);
+    let mut large = layer.clone();
+    large["size"] = json!(10_u64 << 30);
+    let other = |layers: Value| -> (String, Behaviour) {
+        let image = Image::with(b"component", &layers);
+        (image.manifest.clone(), Box::new(move |request| image.answer(request)))
+    };
+    let manifest = good.manifest.clone();
+    let always = |answer: fn() -> Response<Body>| (manifest.clone(), Box::new(move |_: &_| answer()) as Behaviour);
+    for (expected, (manifest, behaviour)) in [
+        ("the manifest that ", always(|| text(200, "{}"))),
+        ("it has 2 layers", other(json!([layer, layer]))),
+        ("it has 0 layers", other(json!([]))),
+        ("10737418240 bytes, more than", other(json!([large]))),
+        ("sent more than 262144 bytes", always(|| text(200, vec![b' '; 300_000]))),
+        ("sent more than 262144 bytes", always(|| endless(65_536, Duration::ZERO))),
+        ("is too slow: it sent less than 1024 bytes", always(|| endless(1, Duration::from_millis(20)))),
+        ("redirects more than 5 times", always(|| header(307, "location", "/v2/again"))),
+        ("which is not https", always(|| header(302, "location", "http://r.example/v2/a"))),
+        ("which is not https", always(|| header(302, "location", "file:///etc/passwd"))),
+        ("does not exist", always(|| text(404, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"x"}]}"#))),
+        ("answered '503 Service Unavailable': busy", always(|| text(503, "busy\nnow"))),
+        ("asks for credentials by 'Negotiate'", always(|| header(401, "www-authenticate", "Negotiate"))),
+        ("asks for credentials by ''", always(|| text(401, ""))),
+        ("without credentials", always(|| header(401, "www-authenticate", "Basic realm=\"x\""))),
+        (
+            "leads to 'http://r.example/token'",
+            always(|| header(401, "www-authenticate", "Bearer realm=\"http://r.example/token\"")),
+        ),
+        ("the component has 5 bytes, its manifest says 9", (good.manifest.clone(), blob(|| text(200, "short")))),
+        ("sent more than 9 bytes", (good.manifest.clone(), blob(|| text(200, "much longer")))),
+        ("the component that ", (good.manifest.clone(), blob(|| text(200, "COMPONENT")))),
+        ("answered '500 Internal Server Error'", (good.manifest.clone(), blob(|| text(500, "")))),
+    ] {
+        let fake = FakeRegistry::start(None, behaviour).await;
+        let error = pull(&fake, &manifest, None).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(fake.requests().len() <= 6, "{expected}: {:?}", fake.requests());
+    }
+    let image = format!("127.0.0.1:1/a@{}", digest_of(b"x")).parse().unwrap();
+    let settings = Settings { insecure: vec!["127.0.0.1:1".to_owned()], limits: quick(), ..Settings::default() };
+    let error = pull_with(settings, &image, None).await.unwrap_err().to_string();
+    assert!(error.starts_with("cannot reach 127.0.0.1:1: "), "{error}");
+}
+
+#[tokio::test]
+async fn credentials_go_to_the_registry_and_its_token_server_only() {
+    let good = Image::of(b"component");
+    let elsewhere = fake(good.clone()).await;
+    let (target, image) = (format!("http://{}/blob", elsewhere.name()), good.clone());
+    // A token is needed for everything, and components are elsewhere.
+    let registry = Arc::new(std::sync::OnceLock::<String>::new());
+    let own = Arc::clone(&registry);
+    let fake = FakeRegistry::start(None, move |request| {
+        let has_token = request.headers().get("authorization").is_some_and(|value| value == "Bearer abc");
+        if request.uri().path() == "/token" {
+            return text(200, r#"{"token": "abc"}"#);
+        }
+        if !has_token {
+            let realm = format!("Bearer realm=\"http://{}/token\",service=\"r&x\"", own.get().unwrap());
+            return header(401, "www-authenticate", &realm);
+        }
+        let is_blob = request.uri().path().contains("/blobs/");
+        if is_blob { header(307, "location", &target) } else { image.answer(request) }
+    })
+    .await;
+    registry.set(fake.name()).unwrap();
+    let pulled = pull(&fake, &good.manifest, Some("user:word")).await.unwrap();
+    assert_eq!(pulled.component, b"component");
+    let basic = format!("Basic {}", BASE64_STANDARD.encode("user:word"));
+    let digest = digest_of(good.manifest.as_bytes());
+    let requests = fake.requests();
+    assert_eq!(requests[0], format!("GET /v2/a/manifests/{digest} -"));
+    assert_eq!(requests[1], format!("GET /token?scope=repository:a:pull&service=r%26x {basic}"));
+    assert_eq!(requests[2], format!("GET /v2/a/manifests/{digest} Bearer abc"));
+    assert_eq!(elsewhere.requests(), ["GET /blob -"], "without the token");
+}
+
+#[tokio::test]
+async fn certificates_of_registries_are_verified() {
+    let good = Image::of(b"component");
+    let key = KeyPair::generate().unwrap();
+    let certificate = |year: i32| {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        params.self_signed(&key).unwrap()
+    };
+    for (year, trusted, expected) in
+        [(2100, true, None), (2100, false, Some("UnknownIssuer")), (2001, true, Some("xpired"))]
+    {
+        let (certificate, image) = (certificate(year), good.clone());
+        let served = Some((certificate.der().clone(), &key));
+        let fake = FakeRegistry::start(served, move |request| image.answer(request)).await;
+        let reference = format!("{}/a@{}", fake.name(), digest_of(good.manifest.as_bytes())).parse().unwrap();
+        let authorities = trusted.then(|| certificate.pem().into_bytes());
+        let settings = Settings { authorities, limits: quick(), ..Settings::default() };
+        let pulled = pull_with(settings, &reference, None).await;
+        match expected {
+            None => assert_eq!(pulled.unwrap().component, b"component"),
+            Some(expected) => {
+                let error = pulled.unwrap_err().to_string();
+                assert!(error.contains(expected), "{year}: {error}");
+                assert!(fake.requests().is_empty());
+            }
+        }
+    }
+}
