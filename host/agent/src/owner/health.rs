@@ -207,10 +207,7 @@ fn failed(error: &RoundError, ever_found: bool) -> Vec<ReportedCondition> {
 }
 
 fn notes_text(notes: &[Note], dropped: u64) -> String {
-    let line = |note: &Note| {
-        if note.origin.is_empty() { note.message.clone() } else { format!("{}: {}", note.origin, note.message) }
-    };
-    let mut lines: Vec<String> = notes.iter().map(line).collect();
+    let mut lines: Vec<String> = notes.iter().map(|note| note.sentence().into_owned()).collect();
     if dropped > 0 {
         lines.push(format!("and {dropped} more"));
     }
