@@ -80,13 +80,14 @@ image: release ## The container image, target/image/akri.tar, with neither a dae
 	deploy/image/archive.sh target/image/akri.tar $(IMAGE) target/image/root '["/usr/bin/akri"]' $(VERSION)
 	@echo "now, for example: podman load --input target/image/akri.tar && podman push $(IMAGE) REGISTRY/akri:$(VERSION)"
 
-manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ is made from the program, the handlers and the chart.
+manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made from the program, the handlers, the chart and wit/.
 	target/debug/akri crds >deploy/crds.yaml
 	for handler in $(sort $(HANDLERS)); do echo --- && cat handlers/$$handler/handler.yaml; done >deploy/handlers.yaml
 	cp deploy/crds.yaml deploy/helm/akri/crds/
 	for handler in $(HANDLERS); do cp handlers/$$handler/handler.yaml deploy/helm/akri/files/handlers/$$handler.yaml; done
 	$(RENDER) --set $$(echo $(HANDLER_VALUES:%=%.discovery.enabled=false) policy.enabled=false | tr ' ' ,) >deploy/akri.yaml
 	$(RENDER) --show-only templates/policy.yaml >deploy/policy.yaml
+	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- --quiet contract::reference_page_is_current
 
 release: components ## Build the optimised program. Takes several minutes.
 	cargo build --release --locked --workspace
@@ -114,7 +115,7 @@ guests: toolchain
 	cd tests/guests && cargo build --release --locked --target $(GUEST) --quiet
 
 # Pinned third-party implementations of the protocols; installed again when the lists change.
-peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/go/remote_go $(PEERS)/kubernetes/helm
+peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/javascript/installed $(PEERS)/go/remote_go $(PEERS)/kubernetes/helm
 
 $(PEERS)/python/installed: tests/peers/requirements.txt
 	@mkdir -p $(PEERS)
@@ -126,6 +127,13 @@ $(PEERS)/node/installed: tests/peers/package.json tests/peers/package-lock.json
 	@mkdir -p $(PEERS)/node
 	cp $^ $(PEERS)/node/
 	cd $(PEERS)/node && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# What `akri handler new --lang javascript` asks for.
+$(PEERS)/javascript/installed: host/akri/src/handler/templates/javascript/package.json.txt
+	@mkdir -p $(PEERS)/javascript
+	sed 's/@NAME@/handler/' $< >$(PEERS)/javascript/package.json
+	cd $(PEERS)/javascript && npm install --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # Helm and kubectl of today, beside the cluster of 1.20.

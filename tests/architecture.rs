@@ -119,7 +119,7 @@ fn components_use_the_host_through_wit_only() {
     for workspace in GUESTS {
         let packages = packages(workspace);
         for (name, dependencies) in &packages {
-            let is_host = |name: &str| name.starts_with("akri") || !packages.contains_key(name);
+            let is_host = |name: &str| !packages.contains_key(name);
             let host = dependencies.iter().find(|dependency| dependency.is_ours && is_host(&dependency.name));
             assert_eq!(host.map(|host| &host.name), None, "{workspace}: '{name}' knows one of the host's");
         }

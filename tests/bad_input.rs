@@ -179,7 +179,7 @@ async fn invalid_components_are_refused_by_name() {
     let agent = node.start();
     let component = |file: &str| format!("component '{}'", node.path("components").join(file).display());
     let refusals = [
-        ("script", format!("{}: not a WebAssembly component: ", component("script.wasm"))),
+        ("script", format!("{}: no WebAssembly file: ", component("script.wasm"))),
         ("absent", format!("cannot read {}: No such file or directory", component("absent.wasm"))),
         ("pinned", format!("{} has digest sha256:", component("guest.wasm"))),
         ("pinned", format!(", the object wants sha256:{digest}")),
@@ -241,7 +241,7 @@ async fn discover_names_file_line_and_field_when_it_fails() {
     let file_as_handler = node.discover(&good("cam"), &["--handler", &file]);
     assert_eq!(file_as_handler.status.code(), Some(1));
     assert!(
-        printed(&file_as_handler).contains("not a WebAssembly component: the file is a text that begins"),
+        printed(&file_as_handler).contains("no WebAssembly file: it is a text that begins"),
         "{}",
         printed(&file_as_handler)
     );

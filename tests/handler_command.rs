@@ -1,13 +1,11 @@
 //! `akri handler`: for those who write handlers, and for those who decide what handlers may reach.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-use crate::support::node::{Node, akri, built_components, guest};
-use crate::support::skip::is_left_to_make_test;
+use crate::support::node::{Node, built_components, guest};
 
 const CONFIGURATION: &str = "\
 apiVersion: akri.sh/v0
@@ -67,7 +65,7 @@ fn run_prints_all_results_of_a_round() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = &of_json(&output)[0];
     assert_eq!((&report["configuration"], &report["handler"]), (&"default/cam".into(), &"guest".into()));
-    assert_eq!(report["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(report["digest"].as_str().unwrap().len(), "sha256:".len() + 64);
     assert!(report["milliseconds"].as_f64().unwrap() > 0.0);
     assert_eq!(report["triggers"], serde_json::json!(["uevent tty", "multicast 239.255.255.250:3702"]));
     let device = &report["devices"][0]["device"];
@@ -77,9 +75,13 @@ fn run_prints_all_results_of_a_round() {
     let logged = of_json(&run(&node, "run", &guest, &configuration("cam", "guest", "log:hello"), &["-o", "json"]));
     let line = serde_json::json!({"level": "INFO", "context": "guest", "message": "hello"});
     assert_eq!(logged[0]["log"], serde_json::json!([line]));
+    assert!(report["memoryBytes"].as_u64().unwrap() > 1 << 20, "{report}");
+    assert!(report["load"]["milliseconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(logged[0]["load"]["compiled"], false, "the first round left it in the cache");
     let noted = run(&node, "run", &guest, &configuration("cam", "guest", "note"), &[]);
     let (table, printed) = (text(&noted.stdout), text(&noted.stderr));
     assert!(table.starts_with("default/cam: a round of guest 0.1.0 took "), "{table}");
+    assert!(table.contains(" KiB; loaded in ") && table.contains(" ms, from the cache\n"), "{table}");
     assert!(table.contains("\nthe next is started by: uevent tty, multicast 239.255.255.250:3702\n"), "{table}");
     assert!(table.ends_with(" default/cam     -        noted\n"), "{table}");
     assert!(
@@ -110,6 +112,9 @@ fn run_takes_grants_from_file_or_flag() {
     assert_eq!(withheld(&output), serde_json::json!(["full"]));
     assert!(text(&output.stderr).contains("is not covered by grants.devicePaths"), "{}", text(&output.stderr));
     assert!(!text(&output.stderr).contains(hint), "the file has one");
+    let of_another = run(&node, "run", &guest, &in_file.replace("akri_guest.wasm", "other.wasm"), &json);
+    let warning = "warning: nothing is granted: the DiscoveryHandler 'h' names 'other.wasm' and not 'akri_guest.wasm'";
+    assert!(text(&of_another.stderr).contains(warning), "{}", text(&of_another.stderr));
     node.write(
         "object.yaml",
         &handler("{devicePaths: [/dev/node], mountPaths: [/dev/mount], containerPaths: [/in/**]}"),
@@ -189,7 +194,11 @@ fn unsupported_requests_are_explained() {
     }
     let script = node.path("try.yaml").display().to_string();
     let output = run(&node, "run", &script, &good, &[]);
-    assert!(text(&output.stderr).contains("not a WebAssembly component"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("no WebAssembly file: it is a text that begins with 'apiVersion: akri.sh/v0'"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -303,37 +312,39 @@ fn inspect_shows_granted_device_paths() {
     assert_eq!(text(&output.stderr), format!("warning: {warning}\n"));
 }
 
-/// Builds a new handler with the dependencies of the built-in handlers, and runs it.
 #[test]
-fn new_handler_builds_and_runs() {
-    if is_left_to_make_test() {
-        return; // it builds a package anew
-    }
+fn run_shows_refused_calls_and_their_grants() {
     let node = Node::new();
-    let directory = node.path("my-handler");
-    let made = node.akri(&["handler", "new", directory.to_str().unwrap()]);
-    assert!(made.status.success(), "{}", text(&made.stderr));
-    let dry = Command::new("make").args(["--dry-run", "run", "inspect"]).current_dir(&directory).output().unwrap();
-    for command in ["run", "inspect"] {
-        let line = format!("\n\"{}\" handler {command} target/wasm32-wasip2/release/my_handler.wasm", akri().display());
-        assert!(text(&dry.stdout).contains(&line), "{line}: {}", text(&dry.stdout));
-    }
-    let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
-    fs::copy(handlers.join("Cargo.lock"), directory.join("Cargo.lock")).unwrap();
-    let mut build = Command::new("cargo");
-    build.args(["build", "--release", "--target", "wasm32-wasip2", "--offline"]).current_dir(&directory);
-    let built = build.env("CARGO_TARGET_DIR", handlers.join("target")).output().unwrap();
-    assert!(built.status.success(), "{}", text(&built.stderr));
-    let wasm = handlers.join("target/wasm32-wasip2/release/my_handler.wasm").display().to_string();
-    let file = directory.join("configuration.yaml").display().to_string();
-    let output = node.akri(&["handler", "run", &wasm, &file, "-o", "json"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let devices = of_json(&output)[0]["devices"].as_array().unwrap().len();
-    assert_eq!(devices, 2);
-    fs::remove_file(&wasm).unwrap();
+    let guest = guest().display().to_string();
+    let object = HANDLER.replace("FILE", "akri_guest.wasm");
+    let try_with = |grants: &str| {
+        let file =
+            format!("{}---\n{}", configuration("cam", "guest", "tcp:127.0.0.1:9"), object.replace("GRANTS", grants));
+        of_json(&run(&node, "run", &guest, &file, &["-o", "json"]))[0]["refused"].clone()
+    };
+    let empty = "a tcp socket: grants.tcp of the DiscoveryHandler is empty";
+    assert_eq!(try_with("{}"), serde_json::json!([empty]));
+    let wanted = "{networks: ['127.0.0.1/32'], ports: [9]}";
+    let other = "TcpConnect 127.0.0.1:9 is not covered by grants.tcp; ";
+    let refused = try_with("{tcp: [{networks: [192.0.2.0/24], ports: [9]}]}");
+    assert_eq!(refused, serde_json::json!([format!("{other}{wanted} would allow it")]));
+    assert_eq!(try_with(&format!("{{tcp: [{wanted}]}}")), serde_json::json!([]), "what it says is right");
+}
 
-    let again = node.akri(&["handler", "new", directory.to_str().unwrap()]);
-    assert_eq!(text(&again.stderr), format!("error: '{}' exists already\n", directory.display()));
-    let bad = node.akri(&["handler", "new", "My_Handler"]);
-    assert!(text(&bad.stderr).starts_with("error: 'My_Handler' can't be a handler's name"), "{}", text(&bad.stderr));
+#[test]
+fn inspect_suggests_grants_for_imports() {
+    let node = Node::new();
+    let udev = built_components().join("udev.wasm").display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &udev, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    file: udev.wasm\n  grants:\n    udev: {subsystems: []}"), "{suggested}");
+    // It is a DiscoveryHandler as it is.
+    node.write("object.yaml", &suggested);
+    let path = node.path("object.yaml").display().to_string();
+    let output = node.akri(&["handler", "inspect", &udev, "--handler-object", &path]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let onvif = built_components().join("onvif.wasm").display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &onvif, "--suggest-grants"]).stdout);
+    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    # http: []"] {
+        assert!(suggested.contains(grant), "{suggested}");
+    }
 }

@@ -18,7 +18,7 @@ const BEHAVIOURS: [(&str, &str, &str); 8] = [
     ("panic", "Trapped", "the guest panics on purpose"),
     ("exit", "Trapped", "exited"),
     ("stack", "Trapped", "the handler trapped"),
-    ("memory", "LimitExceeded", "memory: more than 8388608 bytes"),
+    ("memory", "LimitExceeded", "memory: more than 8Mi; limits.memory"),
     ("devices:4", "LimitExceeded", "devices: 4"),
     ("unavailable", "Unavailable", "the camera does not answer"),
 ];
@@ -118,7 +118,7 @@ async fn broken_component_does_not_replace_the_running_one() {
     let other = fs::read(node.path("components/debug_echo.wasm")).unwrap();
     let half = original[..original.len() / 2].to_vec();
     for (bytes, expected) in [
-        (b"#!/bin/sh\nexit 0\n".to_vec(), format!("component '{file}': not a WebAssembly component: ")),
+        (b"#!/bin/sh\nexit 0\n".to_vec(), format!("component '{file}': no WebAssembly file: ")),
         (half, format!("component '{file}': not a WebAssembly component: ")),
         (b"\0asm\x01\0\0\0".to_vec(), format!("component '{file}': not a WebAssembly component: ")),
         (b"\0asm\x0d\0\x01\0".to_vec(), format!("component '{file}': not a discovery handler for this host: ")),

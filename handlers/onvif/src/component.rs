@@ -10,23 +10,8 @@ use crate::http_client::{self, Http};
 use crate::memory::{self, Memory};
 use crate::survey::{Note, Report, survey};
 use crate::{INTERVAL_MS, NAME, device};
-use bindings::akri::discovery::types::{AccessError, Device, DiscoveryError, Problem};
-use bindings::akri::discovery::{cache, multicast, properties, round, secrets};
-use bindings::exports::akri::discovery::handler::{Description, Guest};
-
-#[allow(
-    unsafe_code,
-    unreachable_pub,
-    missing_docs,
-    clippy::allow_attributes_without_reason,
-    reason = "generated: the calls over the component boundary move raw memory"
-)]
-mod bindings {
-    wit_bindgen::generate!({ path: "../../wit", world: "discovery-handler" });
-    export!(Onvif with_types_in self);
-
-    use super::Onvif;
-}
+use akri_handler::host::{self, AccessError, cache, keep, multicast, note};
+use akri_handler::{Description, Device, Failure, Handler, Problem};
 
 /// Delay before the probe is repeated, since datagrams get lost (SOAP-over-UDP 1.1, appendix I: 50 to 250 ms).
 const REPEAT: Duration = Duration::from_millis(150);
@@ -40,47 +25,37 @@ const MEMORY_BYTES: usize = 255 << 10;
 const RESERVE: Duration = Duration::from_secs(1);
 
 struct Onvif;
+akri_handler::export!(Onvif);
 
-impl Guest for Onvif {
-    fn describe() -> Description {
-        Description {
-            name: NAME.into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            shared: true,
-            hints: vec![("interval-ms".into(), INTERVAL_MS.to_string())],
-        }
+impl Handler for Onvif {
+    type Details = Details;
+
+    const DESCRIPTION: Description =
+        Description::new(NAME, env!("CARGO_PKG_VERSION")).shared().interval_ms(INTERVAL_MS);
+
+    fn parse(json: Option<&str>) -> Result<Details, Vec<Problem>> {
+        Details::parse(json).map_err(|problem| vec![problem])
     }
 
-    fn validate(_details: String) -> Result<Vec<(String, String)>, Vec<Problem>> {
-        details()?;
+    fn triggers(_details: &Details) -> Vec<(String, String)> {
         let trigger = |action| ("multicast".to_owned(), format!("{GROUP}:{PORT} discovery/{action}"));
-        Ok(["Hello", "Bye"].map(trigger).into())
+        ["Hello", "Bye"].map(trigger).into()
     }
 
-    fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
-        let details = details().map_err(DiscoveryError::InvalidDetails)?;
-        let answers = probe(details.window).map_err(refused)?;
+    fn discover(details: Details) -> Result<Vec<Device>, Failure> {
+        let answers = probe(details.window)?;
         let (store, errors) = Store::read(Properties);
         for error in errors {
-            round::note("", "CredentialsInvalid", &error.to_string());
+            note("", "CredentialsInvalid", &error.to_string());
         }
         let remembered = cache::get(MEMORY).unwrap_or_default();
         let known = memory::decode(&remembered);
         let transport = Http::new();
-        let time = Duration::from_nanos(round::remaining()).saturating_sub(RESERVE);
+        let time = host::time_left(RESERVE);
         let report = wstd::runtime::block_on(survey(&details, &answers, &known, &store, &transport, time));
         remember(&report.memory, &remembered);
         Ok(reported(report))
     }
-}
-
-fn details() -> Result<Details, Vec<Problem>> {
-    let problem = |problem: handler_details::Problem| Problem {
-        path: problem.path,
-        reason: problem.reason.into(),
-        message: problem.message,
-    };
-    Details::parse(round::details_json().as_deref()).map_err(|error| vec![problem(error)])
 }
 
 /// Sends a probe and collects responses until the window closes.
@@ -112,10 +87,10 @@ fn note_losses(answers: &Answers, dropped: u64) {
     if let Some(fault) = &answers.fault {
         let message =
             format!("{} answers to the probe were skipped; what was wrong with the last: {fault}", answers.skipped);
-        round::note("", "AnswersSkipped", &message);
+        note("", "AnswersSkipped", &message);
     }
     if dropped > 0 {
-        round::note("", "AnswersDropped", &format!("{dropped} answers to the probe came too fast and were lost"));
+        note("", "AnswersDropped", &format!("{dropped} answers to the probe came too fast and were lost"));
     }
 }
 
@@ -124,13 +99,7 @@ struct Properties;
 
 impl Source for Properties {
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        if let Some(value) = properties::get(name) {
-            return Ok(Some(value));
-        }
-        match secrets::get(name) {
-            Ok(secret) => Ok(secret.map(|secret| secret.reveal())),
-            Err(AccessError::NotGranted(why) | AccessError::Limit(why) | AccessError::Unavailable(why)) => Err(why),
-        }
+        host::property(name).map_err(host::reason)
     }
 }
 
@@ -146,25 +115,15 @@ fn remember(memory: &Memory, before: &[u8]) {
 
 fn reported(report: Report) -> Vec<Device> {
     for Note { origin, reason, message } in &report.notes {
-        round::note(origin, reason, message);
+        note(origin, reason, message);
     }
     for uuid in &report.kept {
-        round::keep(uuid);
+        keep(uuid);
     }
     let device = |device: device::Device| Device {
         origin: device.id.clone(),
-        id: device.id,
         properties: device.properties,
-        mounts: Vec::new(),
-        device_specs: Vec::new(),
-        hints: Vec::new(),
+        ..Device::new(device.id)
     };
     report.devices.into_iter().map(device).collect()
-}
-
-fn refused(error: AccessError) -> DiscoveryError {
-    match error {
-        AccessError::NotGranted(what) => DiscoveryError::NotGranted(what),
-        AccessError::Limit(what) | AccessError::Unavailable(what) => DiscoveryError::Unavailable(what),
-    }
 }

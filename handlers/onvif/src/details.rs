@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use handler_details::{Problem, read};
+use akri_handler::{Problem, read};
 use serde::{Deserialize, Serialize};
 
 use crate::filter::{Filter, Ip, Mac, Scope, Uuid};

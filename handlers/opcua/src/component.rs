@@ -5,64 +5,30 @@ use std::hash::BuildHasher as _;
 
 use crate::details::Details;
 use crate::report::Report;
-use crate::round::{self, Failure};
+use crate::round;
 use crate::sockets::Sockets;
 use crate::{INTERVAL_MS, NAME, device};
-use bindings::akri::discovery::types::{Device, DiscoveryError, Problem};
-use bindings::akri::discovery::{logging, logging::Level, round as host};
-use bindings::exports::akri::discovery::handler::{Description, Guest};
-
-#[allow(
-    unsafe_code,
-    unreachable_pub,
-    missing_docs,
-    clippy::allow_attributes_without_reason,
-    reason = "generated: the calls over the component boundary move raw memory"
-)]
-mod bindings {
-    wit_bindgen::generate!({ path: "../../wit", world: "discovery-handler" });
-    export!(Opcua with_types_in self);
-
-    use super::Opcua;
-}
+use akri_handler::host::{self, log, logging::Level};
+use akri_handler::{Description, Device, Failure, Handler, Problem};
 
 struct Opcua;
+akri_handler::export!(Opcua);
 
-impl Guest for Opcua {
-    fn describe() -> Description {
-        Description {
-            name: NAME.into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            shared: true,
-            hints: vec![("interval-ms".into(), INTERVAL_MS.to_string())],
-        }
+impl Handler for Opcua {
+    type Details = Details;
+
+    const DESCRIPTION: Description =
+        Description::new(NAME, env!("CARGO_PKG_VERSION")).shared().interval_ms(INTERVAL_MS);
+
+    fn parse(json: Option<&str>) -> Result<Details, Vec<Problem>> {
+        Details::parse(json)
     }
 
-    fn validate(_details: String) -> Result<Vec<(String, String)>, Vec<Problem>> {
-        details().map(|_| Vec::new())
-    }
-
-    fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
-        let details = details().map_err(DiscoveryError::InvalidDetails)?;
-        let network = Sockets::new(host::remaining);
+    fn discover(details: Details) -> Result<Vec<Device>, Failure> {
+        let network = Sockets::new(host::round::remaining);
         let start = RandomState::new().hash_one(()) as usize; // seeded by the host's random numbers
-        let report = wstd::runtime::block_on(round::run(&network, &details, start)).map_err(failed)?;
+        let report = wstd::runtime::block_on(round::run(&network, &details, start))?;
         Ok(report_to_host(report, &details))
-    }
-}
-
-fn details() -> Result<Details, Vec<Problem>> {
-    Details::parse(host::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
-}
-
-fn problem(problem: handler_details::Problem) -> Problem {
-    Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
-}
-
-fn failed(failure: Failure) -> DiscoveryError {
-    match failure {
-        Failure::NotGranted(what) => DiscoveryError::NotGranted(what),
-        Failure::Unavailable(what) => DiscoveryError::Unavailable(what),
     }
 }
 
@@ -79,10 +45,10 @@ fn report_to_host(report: Report, details: &Details) -> Vec<Device> {
         }
     }
     for line in &report.remarks {
-        logging::log(Level::Debug, "servers", line);
+        log(Level::Debug, "servers", line);
     }
     if report.unsaid > 0 {
-        logging::log(Level::Debug, "servers", &format!("of {} more servers there is the like to say", report.unsaid));
+        log(Level::Debug, "servers", &format!("of {} more servers there is the like to say", report.unsaid));
     }
     report.devices.into_iter().map(|device| reported(device, origin)).collect()
 }
@@ -96,11 +62,8 @@ fn own_list(url: &str) -> String {
 fn reported<'d>(device: device::Device, origin: impl Fn(usize) -> &'d str) -> Device {
     let url = origin(device.origin);
     Device {
-        id: device.id,
         origin: if device.lists_itself { own_list(url) } else { url.to_owned() },
         properties: device.properties.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        mounts: Vec::new(),
-        device_specs: Vec::new(),
-        hints: Vec::new(),
+        ..Device::new(device.id)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use handler_details::{Problem, read};
+use akri_handler::{Problem, read};
 use serde::Deserialize;
 
 use crate::url::Url;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
+use akri_handler::Failure;
 use futures::StreamExt as _;
 use futures::stream;
 
@@ -43,17 +44,6 @@ const RESERVE: Duration = Duration::from_secs(1);
 
 /// Maximum number of failed discovery URLs in an error.
 const NAMED: usize = 8;
-
-/// The failure of all discovery servers, none of which says that a server is gone.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// None of them is granted.
-    #[error("{0}")]
-    NotGranted(String),
-    /// The reason of the first one.
-    #[error("{0}")]
-    Unavailable(String),
-}
 
 /// Runs a round. `start` is an arbitrary number that selects the first server to check, so that over several rounds
 /// each is checked even if the time never suffices for all.

@@ -7,12 +7,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use akri_handler::Failure;
+
 use crate::details::{Details, IdentifyBy};
 use crate::fixture::{ApplicationType, application, one_endpoint, servers};
 use crate::message::Question;
 use crate::network::{Error, Network};
 use crate::report::Report;
-use crate::round::{Failure, run};
+use crate::round::run;
 use crate::url::Url;
 
 /// The default latency of a server.

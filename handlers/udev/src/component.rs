@@ -4,46 +4,30 @@ use crate::device::{self, Extras};
 use crate::rule::{Filter, Rule};
 use crate::{INTERVAL_MS, NAME, details::Details, explain, query, query::Query, record};
 use crate::{record::Snapshot, resource::ResourceName};
-use bindings::akri::discovery::types::{AccessError, Device, DeviceSpec, DiscoveryError, Problem};
-use bindings::akri::discovery::{logging, logging::Level, properties, round, udev};
-use bindings::exports::akri::discovery::handler::{Description, Guest};
-
-#[allow(
-    unsafe_code,
-    unreachable_pub,
-    missing_docs,
-    clippy::allow_attributes_without_reason,
-    reason = "generated: the calls over the component boundary move raw memory"
-)]
-mod bindings {
-    wit_bindgen::generate!({ path: "../../wit", world: "discovery-handler" });
-    export!(Udev with_types_in self);
-
-    use super::Udev;
-}
+use akri_handler::host::{AccessError, keep, log, logging::Level, note, properties, reason, udev};
+use akri_handler::{Description, Device, Failure, Handler, Problem};
 
 /// Entries fetched at once.
 const PAGE: u32 = 1000;
 
 struct Udev;
+akri_handler::export!(Udev);
 
-impl Guest for Udev {
-    fn describe() -> Description {
-        Description {
-            name: NAME.into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            shared: false,
-            hints: vec![("interval-ms".into(), INTERVAL_MS.to_string())],
-        }
+impl Handler for Udev {
+    type Details = Details;
+
+    const DESCRIPTION: Description = Description::new(NAME, env!("CARGO_PKG_VERSION")).interval_ms(INTERVAL_MS);
+
+    fn parse(json: Option<&str>) -> Result<Details, Vec<Problem>> {
+        Details::parse(json)
     }
 
-    fn validate(_details: String) -> Result<Vec<(String, String)>, Vec<Problem>> {
-        let wake = query::wake_subsystems(&details()?.rules);
-        Ok(wake.into_iter().map(|subsystem| ("uevent".into(), subsystem)).collect())
+    fn triggers(details: &Details) -> Vec<(String, String)> {
+        let wake = query::wake_subsystems(&details.rules);
+        wake.into_iter().map(|subsystem| ("uevent".into(), subsystem)).collect()
     }
 
-    fn discover(_details: String) -> Result<Vec<Device>, DiscoveryError> {
-        let details = details().map_err(DiscoveryError::InvalidDetails)?;
+    fn discover(details: Details) -> Result<Vec<Device>, Failure> {
         if let Some(devpath) = properties::get(explain::EXPLAIN) {
             explain(&details.rules, String::from_utf8_lossy(&devpath).trim());
         }
@@ -51,7 +35,7 @@ impl Guest for Udev {
             return Ok(Vec::new());
         }
         for hint in details.rules.iter().flat_map(|rule| &rule.filters).filter_map(Filter::hint) {
-            round::note("", "RuleMatchesNothing", &hint);
+            note("", "RuleMatchesNothing", &hint);
         }
         let resource = properties::get("devicePluginResourceName").and_then(|value| ResourceName::parse(&value));
         let extras = Extras { resource, vfio: vfio_wanted() };
@@ -59,18 +43,10 @@ impl Guest for Udev {
         if extras.vfio {
             query.attributes.insert(device::IOMMU_GROUP.to_owned());
         }
-        let snapshot = run_query(&query).map_err(refused)?;
+        let snapshot = run_query(&query)?;
         let found = device::devices(&details, &snapshot, &extras);
         Ok(found.into_iter().map(|device| reported(device, details.permissions.as_str())).collect())
     }
-}
-
-fn details() -> Result<Details, Vec<Problem>> {
-    Details::parse(round::details_json().as_deref()).map_err(|problems| problems.into_iter().map(problem).collect())
-}
-
-fn problem(problem: handler_details::Problem) -> Problem {
-    Problem { path: problem.path, reason: problem.reason.into(), message: problem.message }
 }
 
 /// Returns whether the `/dev/vfio` nodes of PCI devices are requested, for a virtual machine.
@@ -80,12 +56,10 @@ fn vfio_wanted() -> bool {
 
 /// Logs how the rules apply to one device. Errors do not affect the round.
 fn explain(rules: &[Rule], devpath: &str) {
-    let log_line = |line: &str| logging::log(Level::Info, explain::EXPLAIN, line);
+    let log_line = |line: &str| log(Level::Info, explain::EXPLAIN, line);
     let snapshot = match run_query(&Query::device(devpath, rules)) {
         Ok(snapshot) => snapshot,
-        Err(AccessError::NotGranted(why) | AccessError::Limit(why) | AccessError::Unavailable(why)) => {
-            return log_line(&why);
-        }
+        Err(error) => return log_line(&reason(error)),
     };
     let is_asked_for = |index: &usize| snapshot.get(*index).is_some_and(|record| record.devpath == devpath);
     match snapshot.matched().find(is_asked_for) {
@@ -106,12 +80,12 @@ fn run_query(query: &Query) -> Result<Snapshot, AccessError> {
         snapshot.extend(page.into_iter().map(record));
     }
     for devpath in pages.unreadable() {
-        round::note(&devpath, "DeviceUnreadable", "the device is there and could not be read");
-        round::keep(&devpath);
+        note(&devpath, "DeviceUnreadable", "the device is there and could not be read");
+        keep(&devpath);
     }
     let skipped = pages.skipped();
     if skipped > 0 {
-        round::note("", "DevicesSkipped", &format!("{skipped} entries of sysfs lead to no device or are too many"));
+        note("", "DevicesSkipped", &format!("{skipped} entries of sysfs lead to no device or are too many"));
     }
     Ok(snapshot)
 }
@@ -141,28 +115,9 @@ fn record(entry: udev::Entry) -> record::Record {
     }
 }
 
-/// Converts a host error. A limit is not the fault of the details: with fewer devices the next round may succeed.
-fn refused(error: AccessError) -> DiscoveryError {
-    match error {
-        AccessError::NotGranted(what) => DiscoveryError::NotGranted(what),
-        AccessError::Limit(what) | AccessError::Unavailable(what) => DiscoveryError::Unavailable(what),
-    }
-}
-
 fn reported(device: device::Device, permissions: &str) -> Device {
-    let spec = |(node, permissions): (String, &str)| DeviceSpec {
-        container_path: node.clone(),
-        host_path: node,
-        permissions: permissions.to_owned(),
-    };
-    let nodes = device.nodes.into_iter().map(|node| (node, permissions));
-    let vfio_nodes = device.vfio_nodes.into_iter().map(|node| (node, "rwm"));
-    Device {
-        origin: device.id.clone(), // an unreadable device is kept by its path
-        id: device.id,
-        properties: device.properties,
-        mounts: Vec::new(),
-        device_specs: nodes.chain(vfio_nodes).map(spec).collect(),
-        hints: Vec::new(),
-    }
+    // An unreadable device is kept by its path.
+    let reported = Device { origin: device.id.clone(), properties: device.properties, ..Device::new(device.id) };
+    let reported = device.nodes.into_iter().fold(reported, |reported, node| reported.node(node, permissions));
+    device.vfio_nodes.into_iter().fold(reported, |reported, node| reported.node(node, "rwm"))
 }

@@ -1,6 +1,6 @@
 //! The `discoveryDetails` of udev.
 
-use handler_details::{Problem, read};
+use akri_handler::{Problem, read};
 use serde::Deserialize;
 
 use crate::rule::Rule;

@@ -181,9 +181,8 @@ fn handler_table(handlers: &[Handler]) -> String {
 fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {
     let text = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), |text| plain(text));
     let (kind, place) = match status.kind {
-        HandlerKind::Component => {
-            ("component", status.digest.as_ref().map(|digest| format!("sha256:{}", digest.get(..12).unwrap_or(digest))))
-        }
+        // Whole, so that it can be copied into spec.component.digest.
+        HandlerKind::Component => ("component", status.digest.as_ref().map(|digest| format!("sha256:{digest}"))),
         HandlerKind::Remote => ("remote", status.endpoint.clone()),
     };
     vec![

@@ -78,8 +78,7 @@ impl Subject {
 /// Prints the warnings of a round.
 pub(crate) fn warn(set: &DeviceSet, configuration: &Configuration) {
     for note in &set.notes {
-        let of = if note.origin.is_empty() { String::new() } else { format!("{}: ", plain(&note.origin)) };
-        eprintln!("warning: {}: {of}{} ({})", configuration.key, plain(&note.message), plain(&note.reason));
+        eprintln!("warning: {}: {} ({})", configuration.key, plain(&note.sentence()), plain(&note.reason));
     }
     if set.notes_dropped > 0 {
         eprintln!("warning: {}: {} more warnings", configuration.key, set.notes_dropped);

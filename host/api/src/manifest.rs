@@ -14,6 +14,7 @@ use crate::configuration::Configuration;
 use crate::convert::configuration_to_model;
 use crate::data::{self, ConfigMap, Secret};
 use crate::document::{Document, SyntaxError, pointer_token};
+use crate::grants::Grants;
 use crate::handler::DiscoveryHandler;
 use crate::suggestion::did_you_mean;
 use crate::validate::{self, FieldError};
@@ -310,6 +311,14 @@ const FIELDS: [&str; 56] = [
     "valueFrom",
 ];
 
+/// Lists the grants there are, for whoever guesses at one.
+fn known_grants() -> String {
+    let schema = schemars::schema_for!(Grants);
+    let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    let names: Vec<&str> = fields.map(|(name, _)| name.as_str()).collect();
+    format!("; the grants are {}", names.join(", "))
+}
+
 fn unknown_field(path: String) -> FieldError {
     let message = match path.as_str() {
         "/spec/protocol" => "unknown field; today it is spec.discoveryHandler".to_owned(),
@@ -318,8 +327,9 @@ fn unknown_field(path: String) -> FieldError {
         "/spec/brokerType" => "unknown field; today it is spec.brokerSpec".to_owned(),
         "/spec/properties" => "unknown field; today it is spec.brokerProperties".to_owned(),
         _ => {
-            let name = path.rsplit('/').next().unwrap_or_default();
-            format!("unknown field{}", did_you_mean(name, FIELDS.iter().copied()))
+            let (parent, name) = path.rsplit_once('/').unwrap_or_default();
+            let known = || did_you_mean(name, FIELDS.iter().copied());
+            format!("unknown field{}", if parent == "/spec/grants" { known_grants() } else { known() })
         }
     };
     FieldError { path, message }

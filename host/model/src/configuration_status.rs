@@ -36,11 +36,8 @@ impl DiscoveryStatus {
     /// Returns all warnings in one line; empty if there are none.
     fn warnings(&self) -> String {
         let Self::Found { notes, dropped, .. } = self else { return String::new() };
-        let line = |note: &Note| {
-            if note.origin.is_empty() { note.message.clone() } else { format!("{}: {}", note.origin, note.message) }
-        };
         let more = (*dropped > 0).then(|| format!("and {dropped} more"));
-        notes.iter().map(line).chain(more).collect::<Vec<String>>().join("; ")
+        notes.iter().map(|note| note.sentence().into_owned()).chain(more).collect::<Vec<String>>().join("; ")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Devices as a discovery handler reports them (`proto/discovery.proto`, `wit/types.wit`).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,8 @@ pub struct DeviceSet {
     pub notes_dropped: u64,
     /// The number of times that secrets were revealed to the handler, for metrics.
     pub secrets_revealed: u64,
+    /// Bytes of memory that the round took of `limits.memory`; 0 for remote handlers.
+    pub memory_bytes: u64,
 }
 
 impl DeviceSet {
@@ -106,4 +109,30 @@ pub struct Note {
     pub reason: String,
     /// A sentence for people.
     pub message: String,
+}
+
+impl Note {
+    /// Returns the message, with the origin in front unless the message names it.
+    pub fn sentence(&self) -> Cow<'_, str> {
+        if self.message.contains(&self.origin) {
+            return Cow::Borrowed(&self.message);
+        }
+        Cow::Owned(format!("{}: {}", self.origin, self.message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_names_its_origin_once() {
+        let sentence = |origin: &str, message: &str| {
+            let (origin, reason, message) = (origin.to_owned(), "Unreachable".to_owned(), message.to_owned());
+            Note { origin, reason, message }.sentence().into_owned()
+        };
+        assert_eq!(sentence("", "nobody answers"), "nobody answers");
+        assert_eq!(sentence("http://a", "nobody answers"), "http://a: nobody answers");
+        assert_eq!(sentence("http://a", "nobody answers at http://a/x"), "nobody answers at http://a/x");
+    }
 }

@@ -93,6 +93,9 @@ pub enum RoundError {
     /// The component went over a limit; says which.
     #[error("limit exceeded: {0}")]
     LimitExceeded(String),
+    /// The component's devices make no sense, such as two of one id.
+    #[error("invalid result: {0}")]
+    InvalidResult(String),
     /// The component failed by its own fault so often that it is left alone for a while.
     #[error(
         "quarantined after {faults} failed rounds in a row; the next one is in {} minutes, or at once when the component, its \
@@ -121,6 +124,7 @@ impl RoundError {
             Self::Trapped(_) => "Trapped",
             Self::DeadlineExceeded(_) => "DeadlineExceeded",
             Self::LimitExceeded(_) => "LimitExceeded",
+            Self::InvalidResult(_) => "InvalidResult",
             Self::Quarantined { .. } => "Quarantined",
         }
     }

@@ -104,7 +104,10 @@ impl Retry {
 /// Returns whether the failure is the component's fault, and not that of its environment.
 fn is_components_fault(error: &RoundError) -> bool {
     match error {
-        RoundError::Trapped(_) | RoundError::DeadlineExceeded(_) | RoundError::LimitExceeded(_) => true,
+        RoundError::Trapped(_)
+        | RoundError::DeadlineExceeded(_)
+        | RoundError::LimitExceeded(_)
+        | RoundError::InvalidResult(_) => true,
         RoundError::NoHandler(_)
         | RoundError::InvalidDetails(_)
         | RoundError::PropertiesUnresolved(_)

@@ -127,6 +127,7 @@ impl SecretScanner {
             RoundError::Unavailable(what) => RoundError::Unavailable(hide(what)),
             RoundError::Trapped(what) => RoundError::Trapped(hide(what)),
             RoundError::LimitExceeded(what) => RoundError::LimitExceeded(hide(what)),
+            RoundError::InvalidResult(what) => RoundError::InvalidResult(hide(what)),
             // These have no text of the handler.
             error @ (RoundError::NoHandler(_)
             | RoundError::DeadlineExceeded(_)
@@ -147,7 +148,7 @@ impl SecretScanner {
         let mut ids = set.devices.iter().map(|device| &device.id).chain(&set.kept);
         if let Some(name) = ids.find_map(|id| self.within(id)) {
             let why = format!("the id of a device, or a kept origin, contains the secret '{name}'");
-            return Err(RoundError::LimitExceeded(why));
+            return Err(RoundError::InvalidResult(why));
         }
         let hide =
             |n: Note| Note { origin: self.hide(n.origin), reason: self.hide(n.reason), message: self.hide(n.message) };

@@ -263,6 +263,7 @@ impl StreamTask {
         match error {
             RoundError::Unavailable(what) => RoundError::Unavailable(at(what)),
             RoundError::LimitExceeded(what) => RoundError::LimitExceeded(at(what)),
+            RoundError::InvalidResult(what) => RoundError::InvalidResult(at(what)),
             other => other,
         }
     }

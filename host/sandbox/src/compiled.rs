@@ -10,18 +10,13 @@ use wasmtime::component::Linker;
 
 use crate::bindings::DiscoveryHandlerPre;
 use crate::component::LoadError;
+use crate::contract;
 use crate::instance_cost::InstanceCost;
 use crate::limiter::INSTANCES;
 use crate::round::Round;
 
 /// Bytes of the contexts of a component's instances. Python's, with a hundred of them, take two megabytes.
 const CONTEXTS: usize = 32 << 20;
-
-/// Bytes of a file that is no component that are looked at.
-const BEGINNING: usize = 80;
-
-/// The start of the name of the interface that makes a handler, in any version.
-const HANDLER: &str = "akri:discovery/handler@";
 
 /// Code that fits to this host, and what can be told without running it.
 pub(crate) struct Compiled {
@@ -73,9 +68,9 @@ impl Compiled {
             .map_err(|error| LoadError::Invalid(why(error)))?;
         let types = component.component_type();
         let imports = types.imports(engine).map(|(name, _)| name.to_owned()).collect();
-        let exported = types.exports(engine).map(|(name, _)| name).find(|name| name.starts_with(HANDLER));
+        let exported = types.exports(engine).map(|(name, _)| name).find(|name| name.starts_with(contract::HANDLER));
         let exported = exported.unwrap_or_default().to_owned();
-        let not_a_handler = |error| LoadError::NotAHandler(why(error));
+        let not_a_handler = |error| LoadError::NotAHandler(contract::explain_link(&why(error)));
         let pre = linker.instantiate_pre(&component).map_err(not_a_handler)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
         Ok(Self { pre, digest: digest.clone(), size: bytes.len(), contexts: *contexts, exported, imports })
@@ -100,22 +95,10 @@ pub(crate) struct Judged {
 
 /// Looks at a component before it is compiled. Blocks for as long as reading it takes.
 pub(crate) fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
-    if !bytes.starts_with(b"\0asm") {
-        return Err(LoadError::Invalid(no_wasm(bytes)));
-    }
-    Ok(Judged { digest: hex(&Sha256::digest(bytes)), contexts: contexts(bytes)? })
-}
-
-/// Returns what a file is that is no WebAssembly.
-fn no_wasm(bytes: &[u8]) -> String {
-    let start: String = String::from_utf8_lossy(bytes.get(..BEGINNING).unwrap_or(bytes)).into_owned();
-    let line = start.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let is_text = !line.is_empty() && !line.contains(|c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER);
-    match bytes.is_empty() {
-        true => "the file is empty".to_owned(),
-        false if is_text => format!("the file is a text that begins with '{}'", clean(line.trim(), BEGINNING)),
-        false => "the file does not begin as WebAssembly does".to_owned(),
-    }
+    contract::check_header(bytes)?;
+    let contexts = contexts(bytes)?;
+    contract::check_names(bytes)?;
+    Ok(Judged { digest: hex(&Sha256::digest(bytes)), contexts })
 }
 
 /// Returns the size of the instance contexts of a component, or an error if no round could have that much.
@@ -135,16 +118,6 @@ fn contexts(bytes: &[u8]) -> Result<usize, LoadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn other_files_are_named_in_words() {
-        let why = |bytes: &[u8]| judge(bytes).err().unwrap().to_string();
-        let yaml = "not a WebAssembly component: the file is a text that begins with 'apiVersion: akri.sh/v0'";
-        assert_eq!(why(b"\napiVersion: akri.sh/v0\nkind: Configuration\n"), yaml);
-        assert_eq!(why(b""), "not a WebAssembly component: the file is empty");
-        assert_eq!(why(b"\x7fELF\x02\x01"), "not a WebAssembly component: the file does not begin as WebAssembly does");
-        assert!(why(&[b'x'; 4000]).len() < 200);
-    }
 
     #[test]
     fn digests_are_lower_hex() {

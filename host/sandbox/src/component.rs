@@ -17,6 +17,7 @@ use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
 use crate::compile::{CompileError, CompileJob};
 use crate::compiled::{Compiled, Source, judge};
+use crate::contract;
 use crate::convert;
 use crate::coverage::Import;
 use crate::host::Shared;
@@ -66,6 +67,9 @@ pub enum LoadError {
     /// More than 64 MiB.
     #[error("the component has {0} bytes, more than {COMPONENT}")]
     TooLarge(usize),
+    /// Neither a component nor a core module.
+    #[error("no WebAssembly file: {0}")]
+    NotWebAssembly(String),
     /// Not a component, or one that does not compile.
     #[error("not a WebAssembly component: {0}")]
     Invalid(String),
@@ -90,6 +94,7 @@ pub enum LoadError {
 #[derive(Clone)]
 pub struct Component {
     compiled: Arc<Compiled>,
+    was_compiled: bool,
     description: Arc<Description>,
     component_context: Arc<ComponentContext>,
     shared: Arc<Shared>,
@@ -97,7 +102,7 @@ pub struct Component {
 
 impl Component {
     pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Self, LoadError> {
-        let compiled = compile(&shared, bytes, limits).await?;
+        let (compiled, was_compiled) = compile(&shared, bytes, limits).await?;
         // Until it has described itself, its log lines go by its digest.
         let name = compiled.digest.chars().take(12).collect();
         let description = Description { name, version: String::new(), shared: false, interval: None };
@@ -109,8 +114,13 @@ impl Component {
             trust: shared.trust.clone(),
             own_senders: shared.own_senders.clone(),
         };
-        let unnamed =
-            Self { compiled, description: description.into(), component_context: component_context.into(), shared };
+        let unnamed = Self {
+            compiled,
+            was_compiled,
+            description: description.into(),
+            component_context: component_context.into(),
+            shared,
+        };
         let description = unnamed.describe().await?;
         Ok(Self { description: description.into(), ..unnamed })
     }
@@ -123,6 +133,11 @@ impl Component {
     /// Returns the handler's description.
     pub fn description(&self) -> &Description {
         &self.description
+    }
+
+    /// Returns whether loading it compiled it, in place of using code from the cache.
+    pub fn was_compiled(&self) -> bool {
+        self.was_compiled
     }
 
     /// Its size in bytes.
@@ -200,7 +215,14 @@ impl Component {
 
     async fn describe(&self) -> Result<Description, LoadError> {
         let ask: Ask<_> = |handler, store, _| Box::pin(handler.call_describe(store));
-        let described = self.run(Call::default(), ask, |described, _| Ok(described)).await?;
+        let described =
+            self.run(Call::default(), ask, |described, _| Ok(described)).await.map_err(|error| match error {
+                // Types of exports are compared when a component is instantiated first.
+                RoundError::Trapped(why) if why.starts_with("expected ") => {
+                    LoadError::NotAHandler(contract::explain_link(&why))
+                }
+                error => LoadError::Describe(error),
+            })?;
         convert::description(described).map_err(LoadError::Description)
     }
 
@@ -249,7 +271,11 @@ impl Component {
 }
 
 /// The code of a component: that of another handler of the same bytes, or what the compiler makes or has made.
-async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Arc<Compiled>, LoadError> {
+async fn compile(
+    shared: &Arc<Shared>,
+    bytes: Vec<u8>,
+    limits: &CompileLimits,
+) -> Result<(Arc<Compiled>, bool), LoadError> {
     if bytes.len() > COMPONENT {
         return Err(LoadError::TooLarge(bytes.len()));
     }
@@ -261,10 +287,10 @@ async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -
     };
     let source = Source { bytes, judged: judged? };
     if let Some(known) = shared.library.known(&source.judged.digest) {
-        return Ok(known);
+        return Ok((known, false));
     }
     let job = CompileJob { digest: source.judged.digest.clone(), bytes: source.bytes.clone(), limits: limits.clone() };
-    shared.compiler.prepare(job).await?;
+    let was_compiled = shared.compiler.prepare(job).await?;
     // One at a time: of two objects with one component, the second finds what the first has loaded.
     let turn = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
     let shared = shared.clone();
@@ -272,7 +298,7 @@ async fn compile(shared: &Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -
         let _turn = turn;
         shared.load(&source)
     });
-    load.await.map_err(|error| stopped(&error))?
+    Ok((load.await.map_err(|error| stopped(&error))??, was_compiled))
 }
 
 /// A function that calls an export with the details.

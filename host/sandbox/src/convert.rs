@@ -23,9 +23,13 @@ pub(crate) fn devices(devices: Vec<types::Device>, limits: &Limits) -> Result<Ve
     let mut ids = HashSet::with_capacity(devices.len());
     for device in &devices {
         let id = clean(&device.id, 64);
+        if id.is_empty() {
+            return Err(RoundError::InvalidResult("a device has an empty id".to_owned()));
+        }
         check(device, limits).map_err(|what| RoundError::LimitExceeded(format!("device `{id}`: {what}")))?;
         if !ids.insert(device.id.as_str()) {
-            return Err(RoundError::LimitExceeded(format!("device `{id}`: its id has to be unique")));
+            let why = format!("two devices have the id `{id}`; list each device once, with an id of its own");
+            return Err(RoundError::InvalidResult(why));
         }
     }
     Ok(devices.into_iter().map(Device::from).collect())
@@ -37,9 +41,6 @@ fn within(what: &str, count: usize, max: usize) -> Result<(), RoundError> {
 }
 
 fn check(device: &types::Device, limits: &Limits) -> Result<(), String> {
-    if device.id.is_empty() {
-        return Err("its id is empty".to_owned());
-    }
     for (what, count) in [
         ("properties", device.properties.len()),
         ("mounts", device.mounts.len()),
@@ -176,8 +177,12 @@ mod tests {
         let mount = types::Mount { container_path: long.clone(), host_path: String::new(), read_only: true };
         let spec =
             types::DeviceSpec { container_path: String::new(), host_path: String::new(), permissions: long.clone() };
-        assert!(refused(|d| d.id = String::new()).contains("id is empty"));
-        assert!(refused(|d| d.id = "first".to_owned()).contains("unique"));
+        assert_eq!(refused(|d| d.id = String::new()), "invalid result: a device has an empty id");
+        let twice = refused(|d| d.id = "first".to_owned());
+        assert_eq!(
+            twice,
+            "invalid result: two devices have the id `first`; list each device once, with an id of its own"
+        );
         assert!(refused(|d| d.id = long.clone()).contains("its id: 4097 bytes"));
         assert!(refused(|d| d.origin = long.clone()).contains("its origin"));
         assert!(refused(|d| d.properties = vec![pair(); 65]).contains("properties: 65"));

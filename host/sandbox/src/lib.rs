@@ -19,6 +19,7 @@ mod capabilities;
 mod compile;
 mod compiled;
 mod component;
+mod contract;
 mod convert;
 mod coverage;
 mod glob;

@@ -54,11 +54,27 @@ impl Limiter {
         limiter
     }
 
+    /// Returns the bytes taken.
+    pub(crate) fn used(&self) -> u64 {
+        self.memory.used as u64
+    }
+
     /// Returns the refused request, if there was one: a guest that traps afterwards did so for lack of it.
     pub(crate) fn exceeded(&self) -> Option<String> {
-        let memory = self.memory.exceeded.then(|| format!("memory: more than {} bytes", self.memory.max));
+        let memory = self.memory.exceeded.then(|| {
+            format!(
+                "memory: more than {}; limits.memory of its DiscoveryHandler allows more",
+                quantity(self.memory.max)
+            )
+        });
         memory.or_else(|| self.tables.exceeded.then(|| format!("tables: more than {} elements", self.tables.max)))
     }
+}
+
+/// Formats bytes as Kubernetes writes quantities.
+fn quantity(bytes: usize) -> String {
+    let is_whole = bytes != 0 && bytes.is_multiple_of(1 << 20);
+    if is_whole { format!("{}Mi", bytes >> 20) } else { format!("{bytes} bytes") }
 }
 
 impl ResourceLimiter for Limiter {

@@ -24,6 +24,8 @@ const REFUSALS: usize = 8;
 /// Bytes a guest may write at once; it comes back for more.
 const CHUNK: usize = 4096;
 
+/// Advice at the end of a panic's message that nobody can follow: a guest has no environment.
+const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 /// Bytes of a line beside what the guest wrote.
 const LINE: usize = 128;
 
@@ -36,6 +38,8 @@ pub struct LogLine {
     pub context: String,
     /// One line without control characters, at most as long as the limits allow.
     pub message: String,
+    /// Whether the host wrote it: something was refused.
+    pub is_refusal: bool,
 }
 
 /// The log of one round.
@@ -92,7 +96,7 @@ impl RoundLog {
         let (context, message) = (text(context), text(message));
         self.emit(level, &context, &message);
         if let Some(copy) = &self.copy {
-            let _ = copy.send(LogLine { level, context, message }); // nobody may be interested any more
+            let _ = copy.send(LogLine { level, context, message, is_refusal: false }); // nobody may be interested any more
         }
     }
 
@@ -102,8 +106,13 @@ impl RoundLog {
         let mut state = self.state();
         let is_new = state.refusals.len() < REFUSALS && state.refusals.insert(what.clone());
         drop(state);
-        if is_new {
-            self.emit(Level::WARN, "grants", &format!("refused: {what}"));
+        if !is_new {
+            return;
+        }
+        self.emit(Level::WARN, "grants", &format!("refused: {what}"));
+        if let Some(copy) = &self.copy {
+            let context = "grants".to_owned();
+            let _ = copy.send(LogLine { level: Level::WARN, context, message: what, is_refusal: true });
         }
     }
 
@@ -133,9 +142,11 @@ impl RoundLog {
         self.state().revealed.clone()
     }
 
-    /// The end of what the guest wrote to standard error, on one line.
+    /// Returns the end of what the guest wrote to standard error, on one line.
     pub(crate) fn tail(&self) -> String {
-        clean(String::from_utf8_lossy(&self.state().tail).trim(), TAIL)
+        let tail = String::from_utf8_lossy(&self.state().tail).into_owned();
+        let lines: Vec<&str> = tail.lines().filter(|line| !line.starts_with(ADVICE)).collect();
+        clean(lines.join("\n").trim(), TAIL)
     }
 
     fn write(&self, stream: Stream, bytes: &[u8]) {
@@ -146,6 +157,9 @@ impl RoundLog {
     }
 
     fn written(&self, stream: Stream, line: &[u8]) {
+        if line.starts_with(ADVICE.as_bytes()) {
+            return;
+        }
         let (level, context) = match stream {
             Stream::Output => (Level::INFO, "stdout"),
             Stream::Error => (Level::WARN, "stderr"),
@@ -339,6 +353,8 @@ mod tests {
         log.write(Stream::Error, &[b'.'; 5000]);
         log.write(Stream::Error, b"\nthe end\n");
         log.write(Stream::Output, b"not this\n");
+        assert!(log.tail().ends_with("... the end"), "{}", log.tail());
+        log.write(Stream::Error, b"note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n");
         assert!(log.tail().ends_with("... the end"), "{}", log.tail());
     }
 }

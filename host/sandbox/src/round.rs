@@ -10,7 +10,7 @@ use akri_model::grant::Limits;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
 use tokio::sync::Semaphore;
-use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline};
+use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 
@@ -175,6 +175,7 @@ impl Round {
             notes: std::mem::take(&mut self.notes),
             notes_dropped: self.notes_dropped,
             secrets_revealed: revealed.times,
+            memory_bytes: self.limiter.used(),
             absence: self.absence(),
             ..DeviceSet::default()
         };
@@ -229,10 +230,7 @@ impl Round {
         if let Some(over) = self.over_limit(error) {
             return RoundError::LimitExceeded(over);
         }
-        let cause = match error.downcast_ref::<I32Exit>() {
-            Some(I32Exit(status)) => format!("it exited with status {status}"),
-            None => error.root_cause().to_string(),
-        };
+        let cause = format!("{}{}", cause(error), place(error));
         let tail = self.log.tail();
         let said = if tail.is_empty() { String::new() } else { format!(": {tail}") };
         RoundError::Trapped(clean(&format!("{cause}{said}"), 2048))
@@ -259,6 +257,28 @@ impl Round {
         }
         self.limiter.exceeded()
     }
+}
+
+/// Returns why a call failed, in the words of an author.
+fn cause(error: &wasmtime::Error) -> String {
+    if let Some(I32Exit(status)) = error.downcast_ref() {
+        return format!("it exited with status {status}");
+    }
+    match error.downcast_ref() {
+        Some(ResourceTableError::HasChildren) => "it dropped a resource before those made from it: drop pollables before \
+                                                  what they wait for, and streams before their socket, request or response"
+            .to_owned(),
+        _ => error.root_cause().to_string(),
+    }
+}
+
+/// Names the innermost function of the component's own, if it has names.
+fn place(error: &wasmtime::Error) -> String {
+    const MACHINERY: [&str; 8] = ["std::", "core::", "alloc::", "rust_", "__", "wit_bindgen", "abort", "panic"];
+    let names = error.downcast_ref::<WasmBacktrace>().into_iter().flat_map(WasmBacktrace::frames);
+    let own = |name: &&str| !MACHINERY.iter().any(|part| name.trim_start_matches(['<', '&']).starts_with(part));
+    let name = names.filter_map(|frame| frame.func_name()).find(own);
+    name.map_or_else(String::new, |name| format!(" in {}", clean(name, 128)))
 }
 
 /// A second before the end, or a tenth of a short round.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::templates::Language;
 use crate::cli::{HostArgs, Output};
 use crate::registry::RegistryArgs;
 
@@ -28,11 +29,18 @@ come from. Log lines of the component go to standard error as they are written:
   akri handler run my_handler.wasm my-configuration.yaml
 To go on with the next rounds, and to see what changes: akri discover FILE --handler my_handler.wasm --watch")]
     Run(RunArgs),
-    /// Create a small handler in Rust.
+    /// Create a small handler, in Rust, Python, JavaScript or C.
     #[command(after_help = "\
-The new directory has everything that the handler needs to be built, and a Configuration to try it with:
-  akri handler new my-handler && cd my-handler && make run")]
+The new directory has everything that the handler needs to be built, a test, and a Configuration to try it with:
+  akri handler new my-handler && cd my-handler && make run
+  akri handler new --lang python my-handler")]
     New(NewArgs),
+    /// Write the contract between host and handler, a WIT package, into a directory.
+    #[command(after_help = "\
+Tools such as wit-bindgen, componentize-py, componentize-js and wkg read the directory as it is. It holds the worlds
+discovery-handler, net-handler and http-handler, and the packages of WASI that these depend on:
+  akri handler wit wit")]
+    Wit(WitArgs),
     /// Compile a component as the agent has it compiled: without network and files, within bounds on memory and time.
     #[command(after_help = "\
 It tells whether limits.compile of a DiscoveryHandler are enough for a component:
@@ -103,6 +111,9 @@ pub(crate) struct InspectArgs {
     pub(crate) component: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
+    /// Print a DiscoveryHandler with a grant for each import that needs one, to be filled in.
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) suggest_grants: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
@@ -153,6 +164,20 @@ pub(crate) struct ObjectArgs {
 /// Flags of `akri handler new`.
 #[derive(Debug, Args)]
 pub(crate) struct NewArgs {
-    /// The directory to create. Its last part is the name of the handler: lower-case letters, digits and '-'.
+    /// The name of the handler: lower-case letters, digits and '-'.
+    pub(crate) name: String,
+    /// The directory for its files, none of which may exist [default: the name].
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+    /// The language.
+    #[arg(long, value_enum, default_value = "rust")]
+    pub(crate) lang: Language,
+}
+
+/// Flags of `akri handler wit`.
+#[derive(Debug, Args)]
+pub(crate) struct WitArgs {
+    /// The directory. Files of the package that are in it are replaced.
+    #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }

@@ -1,6 +1,7 @@
 //! `akri handler inspect`: the type of a component, its imports, and whether they are granted.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::HandlerRules;
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use super::args::InspectArgs;
 use super::{load, rules};
-use crate::output::{plain, print, table};
+use crate::output::{plain, print, print_text, table};
 
 /// The description of a component.
 #[derive(Debug, Serialize)]
@@ -52,6 +53,10 @@ struct Line {
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let component = load(&args.component, None).await?;
     let rules = rules(args.object.handler_object.as_ref(), &[], &args.component, &component)?;
+    if args.suggest_grants {
+        print_text(&suggestion(&component, &args.component))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let report = report(&component, &rules);
     for warning in &report.warnings {
         eprintln!("warning: {}", plain(warning));
@@ -77,6 +82,43 @@ fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
         environment: rules.grants.environment.clone(),
         warnings: warnings(&rules.grants),
     }
+}
+
+/// Grants by the imports that they open, with an entry to be filled in.
+const OPENS: [(&str, &str); 7] = [
+    ("akri:discovery/udev@", "udev: {subsystems: []}         # such as tty, video4linux, usb"),
+    ("akri:discovery/multicast@", "multicast: []                  # such as {group: 239.255.255.250, port: 3702}"),
+    ("akri:discovery/secrets@", "secrets: []                    # names of properties that come from a Secret"),
+    (
+        "wasi:http/outgoing-handler@",
+        "http: []                       # such as {networks: [192.0.2.0/24], ports: [80, 443]}",
+    ),
+    ("wasi:sockets/tcp@", "tcp: []                        # such as {networks: [192.0.2.0/24], ports: [502]}"),
+    ("wasi:sockets/udp@", "udp: []                        # such as {networks: [192.0.2.0/24], ports: [161]}"),
+    ("wasi:sockets/ip-name-lookup@", "names: []                      # such as '*.example'"),
+];
+
+/// Writes a DiscoveryHandler with an empty grant for each import that needs one.
+fn suggestion(component: &Component, path: &Path) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = &component.description().name;
+    let (mut asked, mut runtime) = (String::new(), String::new());
+    for import in component.imports() {
+        let Some((_, grant)) = OPENS.iter().find(|(opened, _)| import.starts_with(opened)) else { continue };
+        match import.starts_with("akri:") {
+            true => asked += &format!("    {grant}\n"),
+            false => runtime += &format!("    # {grant}\n"),
+        }
+    }
+    if !runtime.is_empty() {
+        runtime = format!("    # The runtime of its language imports these, perhaps without need:\n{runtime}");
+    }
+    format!(
+        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  component:\n    file: {}\n  \
+         grants:\n{asked}{runtime}    devicePaths: []                # such as /dev/ttyUSB*\n",
+        plain(&name.to_lowercase()),
+        plain(&file),
+    )
 }
 
 /// Returns warnings about risky grants.

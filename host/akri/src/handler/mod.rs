@@ -6,6 +6,7 @@ mod image;
 mod inspect;
 mod new;
 mod run;
+mod templates;
 mod validate;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
         HandlerCommand::Validate(args) => validate::run(&args).await,
         HandlerCommand::Run(args) => run::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),
+        HandlerCommand::Wit(args) => new::wit(&args),
         HandlerCommand::Compile(args) => compile::run(&args),
         HandlerCommand::Push(args) => image::push(&args).await,
         HandlerCommand::Pull(args) => image::pull(&args).await,
@@ -85,8 +87,17 @@ fn rules(
 ) -> anyhow::Result<HandlerRules> {
     let file = path.file_name().and_then(|name| name.to_str()).context("the component has no file name")?;
     let Some(own) = own else {
-        let object = handlers(others).find(|object| object.spec.component.file == file);
-        return object.map_or_else(|| Ok(HandlerRules::from(&DiscoveryHandler::default())), |o| granted(o, component));
+        if let Some(object) = handlers(others).find(|object| object.spec.component.file == file) {
+            return granted(object, component);
+        }
+        if let Some(other) = handlers(others).next() {
+            eprintln!(
+                "warning: nothing is granted: the DiscoveryHandler '{}' names '{}' and not '{file}' in spec.component.file",
+                other.name_any(),
+                plain(&other.spec.component.file),
+            );
+        }
+        return Ok(HandlerRules::from(&DiscoveryHandler::default()));
     };
     let manifests = subject::read(own)?;
     let all: Vec<&DiscoveryHandler> = handlers(&manifests).collect();

@@ -1,53 +1,56 @@
-//! `akri handler new`: a template of a handler.
+//! `akri handler new` and `akri handler wit`: what an author starts with.
 
-use std::path::Path;
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
-use super::args::NewArgs;
+use super::args::{NewArgs, WitArgs};
+use super::templates::WIT;
 use crate::output::print_text;
 
-/// The files of the new directory. `@NAME@` becomes the name of the handler, `@FILE@` that of the component, `@AKRI@`
-/// this program.
-const FILES: [(&str, &str); 5] = [
-    ("Cargo.toml", include_str!("template/Cargo.toml.txt")),
-    ("Makefile", include_str!("template/Makefile.txt")),
-    (".gitignore", include_str!("template/gitignore.txt")),
-    ("configuration.yaml", include_str!("template/configuration.yaml.txt")),
-    ("src/lib.rs", include_str!("template/lib.rs.txt")),
-];
-
-/// The WIT files of this version.
-const WIT: [(&str, &str); 9] = [
-    ("wit/cache.wit", include_str!("../../../../wit/cache.wit")),
-    ("wit/handler.wit", include_str!("../../../../wit/handler.wit")),
-    ("wit/logging.wit", include_str!("../../../../wit/logging.wit")),
-    ("wit/multicast.wit", include_str!("../../../../wit/multicast.wit")),
-    ("wit/properties.wit", include_str!("../../../../wit/properties.wit")),
-    ("wit/round.wit", include_str!("../../../../wit/round.wit")),
-    ("wit/types.wit", include_str!("../../../../wit/types.wit")),
-    ("wit/udev.wit", include_str!("../../../../wit/udev.wit")),
-    ("wit/world.wit", include_str!("../../../../wit/world.wit")),
-];
-
-/// Writes the files. An existing directory is an error.
+/// Writes the files of a new handler. None of them may exist.
 pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
-    let directory = args.directory.as_path();
-    let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = args.name.as_str();
     ensure!(is_name(name), "'{name}' can't be a handler's name: lower-case letters, digits and '-', a letter first");
-    ensure!(!directory.exists(), "'{}' exists already", directory.display());
-    let (file, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
-    for (path, text) in FILES {
-        let text = text.replace("@NAME@", name).replace("@FILE@", &file).replace("@AKRI@", &akri);
-        write(&directory.join(path), &text)?;
-    }
-    for (path, text) in WIT {
-        write(&directory.join(path), text)?;
-    }
+    let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
+    let (component, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
+    let fill = |text: &str| text.replace("@NAME@", name).replace("@FILE@", &component).replace("@AKRI@", &akri);
+    let own = args.lang.files().map(|(path, text)| (PathBuf::from(path), fill(text)));
+    let wit = WIT.iter().map(|(path, text)| (Path::new("wit").join(path), (*text).to_owned()));
+    write_all(&directory, &own.chain(wit).collect::<Vec<_>>())?;
     print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the WIT package. A directory that has another version of it gets this one.
+pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
+    for (path, text) in WIT {
+        let path = args.directory.join(path);
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
+        written.with_context(|| format!("cannot write '{}'", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes files below a directory, or none if one of them exists.
+fn write_all(directory: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
+    let mut paths = files.iter().map(|(path, _)| directory.join(path));
+    if let Some(existing) = paths.find(|path| path.symlink_metadata().is_ok()) {
+        bail!("'{}' exists already", existing.display());
+    }
+    for (path, text) in files {
+        let path = directory.join(path);
+        let create = || {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(text.as_bytes())
+        };
+        create().with_context(|| format!("cannot write '{}'", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Returns the path of this program for a Makefile, quoted if needed; it need not be in the PATH.
@@ -63,9 +66,4 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(known)
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && !name.ends_with('-')
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(path, text));
-    written.with_context(|| format!("cannot write '{}'", path.display()))
 }

@@ -29,6 +29,9 @@ struct RunReport {
     version: String,
     digest: String,
     milliseconds: f64,
+    /// Memory that the round took of `limits.memory`.
+    memory_bytes: u64,
+    load: Load,
     triggers: Vec<String>,
     devices: Vec<DiscoveredDevice>,
     /// Ids of withheld devices; the reasons are in notes.
@@ -37,7 +40,18 @@ struct RunReport {
     kept: Vec<String>,
     notes: Vec<Note>,
     notes_dropped: u64,
+    /// Calls that the host refused, with the grant that would allow each.
+    refused: Vec<String>,
     log: Vec<Line>,
+}
+
+/// How the component was loaded.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Load {
+    milliseconds: f64,
+    /// Whether it was compiled, in place of using code from the cache.
+    compiled: bool,
 }
 
 /// A log line of the component.
@@ -51,11 +65,13 @@ struct Line {
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
+    let begun = Instant::now();
     let component = load(&args.component, Some(&args.host)).await?;
+    let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
     let (subjects, manifests) = subjects(&args.file, &component)?;
     let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();
     let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
-    let stage = Stage { component, rules, values: data::values(&manifests), node };
+    let stage = Stage { component, load, rules, values: data::values(&manifests), node };
     let (mut reports, mut is_refused) = (Vec::new(), false);
     for subject in &subjects {
         match stage.round(subject).await {
@@ -79,6 +95,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 /// The environment of the rounds.
 struct Stage {
     component: Component,
+    load: Load,
     rules: HandlerRules,
     values: Values,
     node: String,
@@ -110,6 +127,7 @@ impl Stage {
         triggers: Vec<String>,
         lines: impl Iterator<Item = LogLine>,
     ) -> RunReport {
+        let (refused, lines): (Vec<LogLine>, Vec<LogLine>) = lines.partition(|line| line.is_refusal);
         let (description, configuration) = (self.component.description(), &subject.configuration);
         let shared = self.rules.shared.unwrap_or(description.shared);
         let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
@@ -119,23 +137,37 @@ impl Stage {
             configuration: configuration.key.to_string(),
             handler: description.name.clone(),
             version: description.version.clone(),
-            digest: self.component.digest().to_owned(),
-            milliseconds: took.as_secs_f64() * 1000.0,
+            digest: format!("sha256:{}", self.component.digest()),
+            milliseconds: milliseconds(took),
+            memory_bytes: set.memory_bytes,
+            load: self.load.clone(),
             triggers,
             devices: devices.collect(),
             withheld: set.withheld.into_iter().collect(),
             kept: set.kept.into_iter().collect(),
             notes: set.notes,
             notes_dropped: set.notes_dropped,
-            log: lines.map(line).collect(),
+            refused: refused.into_iter().map(|line| line.message).collect(),
+            log: lines.into_iter().map(line).collect(),
         }
     }
 }
 
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
 fn text(report: &RunReport) -> String {
     let RunReport { configuration, handler, version, milliseconds, triggers, devices, withheld, kept, .. } = report;
+    let RunReport { memory_bytes, load, refused, .. } = report;
     let list = |list: &[String]| list.iter().map(|text| plain(text)).collect::<Vec<_>>().join(", ");
-    let mut lines = format!("{configuration}: a round of {handler} {} took {milliseconds:.1} ms\n", plain(version));
+    let version = plain(version);
+    let mut lines = format!("{configuration}: a round of {handler} {version} took {milliseconds:.1} ms\n");
+    let how = if load.compiled { "compiled" } else { "from the cache" };
+    lines += &format!("memory: {} KiB; loaded in {:.0} ms, {how}\n", memory_bytes >> 10, load.milliseconds);
+    for refusal in refused {
+        lines += &format!("refused: {}\n", plain(refusal));
+    }
     for (what, all) in [("the next is started by", triggers), ("withheld", withheld), ("not reached", kept)] {
         if !all.is_empty() {
             lines += &format!("{what}: {}\n", list(all));

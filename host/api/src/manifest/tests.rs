@@ -60,6 +60,18 @@ fn errors_name_file_line_and_field() {
 }
 
 #[test]
+fn unknown_grant_lists_those_there_are() {
+    let handler = |grant: &str| {
+        let head =
+            "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata: {name: h}\nspec:\n  component: {file: h.wasm}\n";
+        errors(&format!("{head}  grants:\n    {grant}: []\n"))
+    };
+    let expected = "cam.yaml:7: spec.grants.sockets: unknown field; the grants are containerPaths, devicePaths, environment, \
+                    http, mountPaths, multicast, names, secrets, tcp, udev, udp";
+    assert_eq!(handler("sockets"), [expected]);
+}
+
+#[test]
 fn details_as_a_mapping_are_explained() {
     let found = errors(&GOOD.replacen("discoveryDetails: |", "discoveryDetails:", 1));
     let expected = "cam.yaml:8: spec.discoveryHandler.discoveryDetails: is a mapping and has to be a text: write \

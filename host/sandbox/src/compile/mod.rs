@@ -114,9 +114,9 @@ impl Compiler {
     }
 
     /// Makes sure that the engine finds machine code for a component, unless it has to make that itself. Waits for its turn
-    /// only if there is none yet.
-    pub(crate) async fn prepare(self: &Arc<Self>, job: CompileJob) -> Result<(), CompileError> {
-        let Some(child) = &self.child else { return Ok(()) };
+    /// only if there is none yet. Returns whether it was compiled now.
+    pub(crate) async fn prepare(self: &Arc<Self>, job: CompileJob) -> Result<bool, CompileError> {
+        let Some(child) = &self.child else { return Ok(true) };
         let stopped = |error: &dyn std::fmt::Display| CompileError::Unavailable(error.to_string());
         if let Some(failure) = self.failure(&job) {
             return Err(failure);
@@ -127,17 +127,17 @@ impl Compiler {
             tokio::task::spawn_blocking(look)
         };
         if has(self, job.digest.clone()).await.map_err(|error| stopped(&error))? {
-            return Ok(());
+            return Ok(false);
         }
         let _turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|error| stopped(&error))?;
         // Another object may be of the same component.
         if has(self, job.digest.clone()).await.map_err(|error| stopped(&error))? {
-            return Ok(());
+            return Ok(false);
         }
         tracing::info!(digest = job.digest, bytes = job.bytes.len(), program = %child.path.display(), "compiling a component");
         let compiler = Arc::clone(self);
         let compile = tokio::task::spawn_blocking(move || compiler.compile(&job));
-        compile.await.map_err(|error| stopped(&error))?
+        compile.await.map_err(|error| stopped(&error))?.map(|()| true)
     }
 
     fn compile(&self, job: &CompileJob) -> Result<(), CompileError> {

@@ -33,9 +33,17 @@ async fn a_component_without_the_export_is_refused_by_its_name() {
 #[tokio::test]
 async fn component_with_an_unknown_import_is_refused_by_name() {
     let why = refused(renamed("akri:discovery/udev@0.1.0", "akri:discovery/usbx@0.1.0")).await;
-    assert!(why.contains("akri:discovery/usbx@0.1.0"), "{why}");
+    assert!(why.contains("akri:discovery/usbx@0.1.0") && why.contains("it was made for a newer host"), "{why}");
     let why = refused(renamed("@0.1.0", "@0.2.0")).await;
-    assert!(why.contains("akri:discovery/") && why.contains("@0.2.0"), "{why}");
+    assert!(why.starts_with("it was made for akri:discovery 0.2.0; this host speaks 0.1"), "{why}");
+}
+
+#[tokio::test]
+async fn component_of_a_changed_package_is_told_so() {
+    for (from, to) in [("container-path", "container-pith"), ("invalid-details", "invalid-detalls")] {
+        let why = refused(renamed(from, to)).await;
+        assert!(why.contains("its wit/ was changed: `akri handler wit` writes the one of this host"), "{from}: {why}");
+    }
 }
 
 /// Made against the package as it was before most of its interfaces: it is a handler still.

@@ -47,7 +47,7 @@ pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
     }
     for place in ["id", "kept"] {
         let error = error(secret(&format!("leak:{place}"), &["*"])).await;
-        assert!(matches!(error, RoundError::LimitExceeded(_)) && !error.to_string().contains(PASSWORD), "{error}");
+        assert!(matches!(error, RoundError::InvalidResult(_)) && !error.to_string().contains(PASSWORD), "{error}");
     }
 }
 

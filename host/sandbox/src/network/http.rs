@@ -21,6 +21,7 @@ use super::body::{self, BODY};
 use super::destination::{Destination, Host, granted};
 use super::dial::dial;
 use super::names::{NameError, Names};
+use super::sockets::grant_for;
 use super::tls::Trust;
 use super::turns::{RequestPermit, Turns};
 use crate::log::RoundLog;
@@ -141,9 +142,12 @@ impl Client {
     fn granted(&self, to: &Destination, addresses: &[IpAddr]) -> Result<Vec<(SocketAddr, &Tls)>, Error> {
         let granted = granted(addresses, to.port, &self.grants);
         if granted.is_empty() {
+            let (wanted, port) = (grant_for(addresses, to.port), to.port);
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            let (addresses, port) = (addresses.join(", "), to.port);
-            self.log.refused(&format_args!("http to {addresses}, port {port}, is not covered by grants.http"));
+            let addresses = addresses.join(", ");
+            self.log.refused(&format_args!(
+                "http to {addresses}, port {port}, is not covered by grants.http; {wanted} would allow it"
+            ));
             return Err(match to.host {
                 Host::Address(_) => Error::HttpRequestDenied,
                 Host::Name(_) => Error::DestinationIpProhibited,

@@ -1,9 +1,10 @@
 //! `wasi:sockets`: each use of an address is checked.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use akri_model::grant::Destinations;
+use ipnet::IpNet;
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::sockets::SocketAddrUse;
 
@@ -29,7 +30,7 @@ impl Addresses {
             let allowed = self.allow(address, usage);
             // What comes in from elsewhere is not the guest's doing.
             if !allowed && !matches!(usage, SocketAddrUse::UdpReceive) {
-                log.refused(&format_args!("{usage:?} {address} is not covered by grants.tcp or grants.udp"));
+                log.refused(&refusal(address, usage));
             }
             let rates = rates.clone();
             Box::pin(async move {
@@ -56,11 +57,53 @@ impl Addresses {
     }
 }
 
+/// Says what was refused, and which grant would allow it.
+fn refusal(address: SocketAddr, usage: SocketAddrUse) -> String {
+    let missing = |grant: &str| {
+        let wanted = grant_for(&[address.ip()], address.port());
+        format!("{usage:?} {address} is not covered by grants.{grant}; {wanted} would allow it")
+    };
+    match usage {
+        SocketAddrUse::TcpConnect => missing("tcp"),
+        SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive if address.ip().is_multicast() => {
+            format!("{usage:?} {address}: groups are reached by the interface multicast, and grants.multicast")
+        }
+        SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive => missing("udp"),
+        SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => {
+            format!("{usage:?} {address}: nobody connects to a handler")
+        }
+        SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
+            format!("{usage:?} {address}: sockets are bound to the unspecified address and port 0 only")
+        }
+    }
+}
+
+/// Writes the entry of a grant that covers these addresses, and nothing else.
+pub(crate) fn grant_for(addresses: &[IpAddr], port: u16) -> String {
+    let networks: Vec<String> = addresses.iter().map(|address| format!("'{}'", IpNet::from(*address))).collect();
+    format!("{{networks: [{}], ports: [{port}]}}", networks.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use SocketAddrUse::{TcpAccept, TcpBind, TcpConnect, TcpListen, UdpBind, UdpReceive, UdpSend};
 
     use super::*;
+
+    #[test]
+    fn refusals_name_the_grant_that_would_allow_it() {
+        let refused = |address: &str, usage| refusal(address.parse().unwrap(), usage);
+        assert_eq!(
+            refused("10.0.0.1:80", TcpConnect),
+            "TcpConnect 10.0.0.1:80 is not covered by grants.tcp; {networks: ['10.0.0.1/32'], ports: [80]} would allow it"
+        );
+        assert!(
+            refused("[fd00::1]:53", UdpSend).contains("grants.udp; {networks: ['fd00::1/128'], ports: [53]} would")
+        );
+        assert!(refused("239.255.255.250:3702", UdpSend).contains("grants.multicast"));
+        assert!(refused("0.0.0.0:80", TcpListen).contains("nobody connects"));
+        assert!(refused("10.0.0.1:80", TcpBind).contains("port 0 only"));
+    }
 
     #[test]
     fn each_use_of_an_address_is_checked_by_itself() {

@@ -1,0 +1,37 @@
+//! What a discovery handler in Rust needs: the contract as a trait, typed details with located errors, devices, and the
+//! functions of the host.
+//!
+//! ```ignore
+//! use akri_handler::{Description, Device, Failure, Handler, Problem, read};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Details { names: Vec<String> }
+//!
+//! struct Names;
+//! akri_handler::export!(Names);
+//!
+//! impl Handler for Names {
+//!     type Details = Details;
+//!     const DESCRIPTION: Description = Description::new("names", env!("CARGO_PKG_VERSION"));
+//!
+//!     fn parse(json: Option<&str>) -> Result<Details, Vec<Problem>> {
+//!         read(json, "the details must be a mapping with the field 'names'").map_err(|problem| vec![problem])
+//!     }
+//!
+//!     fn discover(details: Details) -> Result<Vec<Device>, Failure> {
+//!         Ok(details.names.into_iter().map(Device::new).collect())
+//!     }
+//! }
+//! ```
+//! The functions of the host are in [`host`], for the target `wasm32-wasip2` only: logic that is to be tested natively takes
+//! what they return as arguments.
+
+mod details;
+mod device;
+mod handler;
+#[cfg(target_family = "wasm")]
+pub mod host;
+
+pub use self::details::{Problem, read};
+pub use self::device::{Device, DeviceSpec, Mount};
+pub use self::handler::{Description, Failure, Handler};

@@ -1,0 +1,112 @@
+//! The files of a new handler, by language, and the WIT package.
+
+use clap::ValueEnum;
+
+/// A language with a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lowercase")]
+pub(crate) enum Language {
+    /// With `cargo` and the target `wasm32-wasip2`.
+    Rust,
+    /// With `componentize-py`, from PyPI.
+    Python,
+    /// With `componentize-js`, from npm.
+    JavaScript,
+    /// With `ziglang` and `wasm-tools`, from PyPI.
+    C,
+}
+
+/// A file's path and its text.
+pub(super) type File = (&'static str, &'static str);
+
+impl Language {
+    /// Returns the files of a language. `@NAME@` becomes the name of the handler, `@FILE@` that of the component, `@AKRI@`
+    /// this program.
+    pub(super) fn files(self) -> impl Iterator<Item = &'static File> {
+        let own: &[File] = match self {
+            Self::Rust => &RUST,
+            Self::Python => &PYTHON,
+            Self::JavaScript => &JAVASCRIPT,
+            Self::C => &C,
+        };
+        own.iter().chain([&OBJECT])
+    }
+}
+
+const OBJECT: File = ("handler.yaml", include_str!("common/handler.yaml.txt"));
+const CONFIGURATION: File = ("configuration.yaml", include_str!("common/configuration.yaml.txt"));
+
+const RUST: [File; 14] = [
+    CONFIGURATION,
+    ("Cargo.toml", include_str!("rust/Cargo.toml.txt")),
+    ("Makefile", include_str!("rust/Makefile.txt")),
+    (".gitignore", include_str!("rust/gitignore.txt")),
+    ("README.md", include_str!("rust/README.md.txt")),
+    ("src/component.rs", include_str!("rust/component.rs.txt")),
+    ("src/devices.rs", include_str!("rust/devices.rs.txt")),
+    ("src/lib.rs", include_str!("rust/lib.rs.txt")),
+    ("sdk/akri-handler/Cargo.toml", include_str!("../../../../../handlers/sdk/Cargo.toml")),
+    ("sdk/akri-handler/src/details.rs", include_str!("../../../../../handlers/sdk/src/details.rs")),
+    ("sdk/akri-handler/src/device.rs", include_str!("../../../../../handlers/sdk/src/device.rs")),
+    ("sdk/akri-handler/src/handler.rs", include_str!("../../../../../handlers/sdk/src/handler.rs")),
+    ("sdk/akri-handler/src/host.rs", include_str!("../../../../../handlers/sdk/src/host.rs")),
+    ("sdk/akri-handler/src/lib.rs", include_str!("../../../../../handlers/sdk/src/lib.rs")),
+];
+
+const PYTHON: [File; 8] = [
+    CONFIGURATION,
+    ("Makefile", include_str!("python/Makefile.txt")),
+    (".gitignore", include_str!("python/gitignore.txt")),
+    ("README.md", include_str!("python/README.md.txt")),
+    ("app.py", include_str!("python/app.py.txt")),
+    ("devices.py", include_str!("python/devices.py.txt")),
+    ("requirements.txt", include_str!("python/requirements.txt.txt")),
+    ("test_devices.py", include_str!("python/test_devices.py.txt")),
+];
+
+const JAVASCRIPT: [File; 8] = [
+    CONFIGURATION,
+    ("Makefile", include_str!("javascript/Makefile.txt")),
+    (".gitignore", include_str!("javascript/gitignore.txt")),
+    ("README.md", include_str!("javascript/README.md.txt")),
+    ("devices.js", include_str!("javascript/devices.js.txt")),
+    ("devices.test.js", include_str!("javascript/devices.test.js.txt")),
+    ("handler.js", include_str!("javascript/handler.js.txt")),
+    ("package.json", include_str!("javascript/package.json.txt")),
+];
+
+const C: [File; 11] = [
+    ("configuration.yaml", include_str!("c/configuration.yaml.txt")),
+    ("Makefile", include_str!("c/Makefile.txt")),
+    (".gitignore", include_str!("c/gitignore.txt")),
+    ("README.md", include_str!("c/README.md.txt")),
+    ("devices.c", include_str!("c/devices.c.txt")),
+    ("devices.h", include_str!("c/devices.h.txt")),
+    ("handler.c", include_str!("c/handler.c.txt")),
+    ("requirements.txt", include_str!("c/requirements.txt.txt")),
+    ("test_devices.c", include_str!("c/test_devices.c.txt")),
+    ("gen/discovery_handler.c", include_str!("c/gen/discovery_handler.c.txt")),
+    ("gen/discovery_handler.h", include_str!("c/gen/discovery_handler.h.txt")),
+];
+
+/// The WIT files of this version, with the packages they depend on.
+pub(super) const WIT: [File; 18] = [
+    ("cache.wit", include_str!("../../../../../wit/cache.wit")),
+    ("handler.wit", include_str!("../../../../../wit/handler.wit")),
+    ("logging.wit", include_str!("../../../../../wit/logging.wit")),
+    ("multicast.wit", include_str!("../../../../../wit/multicast.wit")),
+    ("network.wit", include_str!("../../../../../wit/network.wit")),
+    ("properties.wit", include_str!("../../../../../wit/properties.wit")),
+    ("round.wit", include_str!("../../../../../wit/round.wit")),
+    ("types.wit", include_str!("../../../../../wit/types.wit")),
+    ("udev.wit", include_str!("../../../../../wit/udev.wit")),
+    ("world.wit", include_str!("../../../../../wit/world.wit")),
+    ("deps/README.md", include_str!("../../../../../wit/deps/README.md")),
+    ("deps/cli.wit", include_str!("../../../../../wit/deps/cli.wit")),
+    ("deps/clocks.wit", include_str!("../../../../../wit/deps/clocks.wit")),
+    ("deps/filesystem.wit", include_str!("../../../../../wit/deps/filesystem.wit")),
+    ("deps/http.wit", include_str!("../../../../../wit/deps/http.wit")),
+    ("deps/io.wit", include_str!("../../../../../wit/deps/io.wit")),
+    ("deps/random.wit", include_str!("../../../../../wit/deps/random.wit")),
+    ("deps/sockets.wit", include_str!("../../../../../wit/deps/sockets.wit")),
+];

@@ -1,0 +1,158 @@
+//! `akri handler new`, as a new user goes through it in each language: create, test, build, run.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::node::{Node, akri};
+use crate::support::skip::{is_left_to_make_test, skip};
+
+/// A new handler in a directory of its own.
+struct Project {
+    node: Node,
+    directory: PathBuf,
+}
+
+impl Project {
+    fn new(language: &str) -> Self {
+        let node = Node::new();
+        let directory = node.path("my-handler");
+        let made = node.akri(&["handler", "new", "--lang", language, "my-handler", directory.to_str().unwrap()]);
+        let expected = format!("created {0}; to try it: cd {0} && make run\n", directory.display());
+        assert_eq!((text(&made.stdout), text(&made.stderr)), (expected, String::new()));
+        Self { node, directory }
+    }
+
+    /// Uses tools that `make peers` has installed, in place of installing them.
+    fn with_tools(self, from: &str, to: &str) -> Option<Self> {
+        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers").join(from);
+        if !tools.exists() {
+            skip(&format!("{from} is not installed: run 'make peers'"));
+            return None;
+        }
+        symlink(tools.canonicalize().unwrap(), self.directory.join(to)).unwrap();
+        Some(self)
+    }
+
+    /// `make TARGETS`. What installs tools is not made.
+    fn make(&self, targets: &[&str]) -> String {
+        let mut make = Command::new("make");
+        make.args(["--old-file", ".venv/installed", "--old-file", "node_modules/installed"]);
+        let output = make.args(targets).current_dir(&self.directory).env("CARGO_NET_OFFLINE", "true").output().unwrap();
+        assert!(output.status.success(), "{targets:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Runs the component as the Makefile does, and checks what it finds.
+    fn finds_its_devices(&self, component: &Path) {
+        let path = |name: &str| self.directory.join(name).display().to_string();
+        let run = |configuration: &str| {
+            let (component, object) = (component.display().to_string(), path("handler.yaml"));
+            let arguments = ["handler", "run", &component, configuration, "--handler-object", &object, "-o", "json"];
+            self.node.akri(&arguments)
+        };
+        let output = run(&path("configuration.yaml"));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let devices = report[0]["devices"].as_array().unwrap();
+        let found: Vec<&Value> = devices.iter().map(|device| &device["device"]).collect();
+        let expected = |name: &str| serde_json::json!({"DEVICE_NAME": name, "GREETING": "hello"});
+        assert_eq!(found.iter().map(|device| &device["id"]).collect::<Vec<_>>(), ["first", "second"]);
+        assert_eq!(found[0]["properties"], expected("first"));
+        assert_eq!(report[0]["log"][0]["message"], "2 devices");
+        // What can't be parsed is a problem in the details, and not a trap.
+        let bad = fs::read_to_string(self.directory.join("configuration.yaml")).unwrap();
+        let many: String = (0..99).map(|number| format!("\n      {number}")).collect();
+        let bad = bad.replace("devices: [first, second]", "devices: 5").replace("\n      first", &many);
+        self.node.write("bad.yaml", &bad);
+        let refused = text(&run(&self.node.path("bad.yaml").display().to_string()).stderr);
+        assert!(refused.contains("spec.discoveryHandler.discoveryDetails"), "{refused}");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// What a beginner gets is built with the dependencies that the built-in handlers were built with.
+#[test]
+fn rust_handler_builds_and_runs() {
+    if is_left_to_make_test() {
+        return; // it builds a package anew
+    }
+    let project = Project::new("rust");
+    for command in ["run", "inspect"] {
+        let line = format!("\n\"{}\" handler {command} target/wasm32-wasip2/release/my_handler.wasm", akri().display());
+        let dry = project.make(&["--dry-run", command]);
+        assert!(dry.contains(&line), "{line}: {dry}");
+    }
+    let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
+    fs::copy(handlers.join("Cargo.lock"), project.directory.join("Cargo.lock")).unwrap();
+    let target = format!("CARGO_TARGET_DIR={}", handlers.join("target").display());
+    let cargo = |arguments: &[&str]| -> Output {
+        let mut cargo = Command::new("cargo");
+        cargo.args(arguments).arg("--offline").current_dir(&project.directory);
+        cargo.env("CARGO_TARGET_DIR", handlers.join("target")).output().unwrap()
+    };
+    let tested = cargo(&["test"]);
+    assert!(tested.status.success() && text(&tested.stdout).contains("2 passed"), "{target}: {}", text(&tested.stderr));
+    let built = cargo(&["build", "--release", "--target", "wasm32-wasip2"]);
+    assert!(built.status.success() && !text(&built.stderr).contains("warning"), "{}", text(&built.stderr));
+    let wasm = handlers.join("target/wasm32-wasip2/release/my_handler.wasm");
+    project.finds_its_devices(&wasm);
+    fs::remove_file(&wasm).unwrap();
+}
+
+#[test]
+fn c_handler_builds_and_runs() {
+    if is_left_to_make_test() {
+        return; // it needs tools from a package registry
+    }
+    let Some(project) = Project::new("c").with_tools("python", ".venv") else { return };
+    fs::create_dir(project.directory.join("build")).unwrap();
+    assert!(project.make(&["test", "build"]).contains("\nok\n"));
+    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+}
+
+#[test]
+fn python_handler_builds_and_runs() {
+    if is_left_to_make_test() {
+        return;
+    }
+    let Some(project) = Project::new("python").with_tools("python", ".venv") else { return };
+    project.make(&["test", "build"]);
+    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+}
+
+#[test]
+fn javascript_handler_builds_and_runs() {
+    if is_left_to_make_test() {
+        return;
+    }
+    let Some(project) = Project::new("javascript").with_tools("javascript/node_modules", "node_modules") else {
+        return;
+    };
+    project.make(&["test", "build"]);
+    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+}
+
+#[test]
+fn existing_files_are_not_overwritten() {
+    let node = Node::new();
+    let directory = node.path("mine");
+    let new = |name: &str| {
+        let made = node.akri(&["handler", "new", "--lang", "c", name, directory.to_str().unwrap()]);
+        text(&made.stderr)
+    };
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("handler.c"), "mine").unwrap();
+    assert_eq!(new("mine"), format!("error: '{}' exists already\n", directory.join("handler.c").display()));
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is written");
+    assert_eq!(fs::read_to_string(directory.join("handler.c")).unwrap(), "mine");
+    fs::rename(directory.join("handler.c"), directory.join("other.c")).unwrap();
+    assert_eq!(new("mine"), "", "a directory with other files is fine");
+    assert!(new("My_Handler").starts_with("error: 'My_Handler' can't be a handler's name"));
+}
