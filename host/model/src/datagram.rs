@@ -3,12 +3,13 @@
 use std::fmt;
 
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 
 /// Bytes that a filter looks at.
 const LONGEST: usize = 64;
 
 /// A filter for datagrams.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum DatagramFilter {
     /// Nothing in particular.
     #[default]

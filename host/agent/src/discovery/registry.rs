@@ -34,8 +34,6 @@ pub struct Handler {
     pub shared: bool,
     /// Pause between rounds.
     pub interval: Duration,
-    /// What runs it.
-    pub host: Host,
     /// Who uses it.
     pub activity: HandlerActivity,
 }
@@ -176,13 +174,7 @@ impl Drop for Registry {
 
 impl Handler {
     /// A component under the rules of its object.
-    pub(super) fn new(
-        object: &str,
-        wanted: &HandlerObject,
-        component: Component,
-        host: &Host,
-        activity: &HandlerActivity,
-    ) -> Self {
+    pub(super) fn new(object: &str, wanted: &HandlerObject, component: Component, activity: &HandlerActivity) -> Self {
         let description = component.description();
         Self {
             object: object.to_owned(),
@@ -190,7 +182,6 @@ impl Handler {
             interval: wanted.rules.interval.or(description.interval).unwrap_or(DEFAULT_INTERVAL),
             rules: wanted.rules.clone(),
             component,
-            host: host.clone(),
             activity: activity.clone(),
         }
     }
