@@ -65,5 +65,6 @@ mod udev_rules;
 mod uevents;
 mod vocabulary;
 mod wakeups;
+mod worker;
 
 use akri_tests as support;

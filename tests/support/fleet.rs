@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use akri_agent::broker_info::BrokerInfo;
 use akri_agent::discovery::properties::Properties;
+use akri_agent::discovery::images::{ImageSettings, Images};
 use akri_agent::discovery::registry::{Handlers, Registry};
 use akri_agent::discovery::sources::Providers;
 use akri_agent::journal::Journal;
@@ -97,8 +98,9 @@ fn registry(shared: bool) -> (Registry, watch::Sender<Arc<Manifests>>) {
     let object: akri_api::DiscoveryHandler = serde_json::from_value(object).unwrap();
     let handlers = [("debug-echo".to_owned(), Arc::new(HandlerObject::from(&object)))].into();
     let (sender, manifests) = watch::channel(Arc::new(Manifests { handlers, complete: true, ..Manifests::default() }));
-    let registry =
-        Registry::start(Host::new(config).unwrap(), vec![built_components()], manifests, Uevents::default());
+    let images = Images::new(ImageSettings::default(), "default", watch::channel(Arc::default()).1);
+    let host = Host::new(config).unwrap();
+    let registry = Registry::start(host, vec![built_components()], images, manifests, Uevents::default());
     (registry, sender)
 }
 

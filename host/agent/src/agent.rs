@@ -19,7 +19,7 @@ use akri_model::claim::Entry;
 use akri_model::names::{Key, RESOURCE_PREFIX, Usage, parse_slot_annotation};
 use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
-use akri_sandbox::{Host, HostConfig};
+use akri_sandbox::{Host, HostConfig, WorkerProgram};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::info;
@@ -69,6 +69,8 @@ pub struct Settings {
     pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,
+    /// The program of the processes in which components run. None: they run in this one.
+    pub sandbox: Option<WorkerProgram>,
     /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
     /// How registries of components are reached.
@@ -251,7 +253,11 @@ fn start_host(settings: &Settings) -> Result<Host, AgentError> {
         sysfs: settings.sysfs.clone(),
         udev_data: settings.udev_data.clone(),
     };
-    Host::new(config).map_err(|error| AgentError::Sandbox(error.to_string()))
+    let host = match settings.sandbox.clone() {
+        Some(program) => Host::with_workers(config, program),
+        None => Host::new(config),
+    };
+    host.map_err(|error| AgentError::Sandbox(error.to_string()))
 }
 
 /// The slots that the kubelet's checkpoint has in use, by name: the answers in it carry our annotations (rule 45).

@@ -79,6 +79,9 @@ The DiscoveryHandler and the component then go into the directory that the agent
         #[command(subcommand)]
         command: UpgradeCommand,
     },
+    /// Run components for an agent, which starts this itself.
+    #[command(hide = true)]
+    Sandbox(SandboxArgs),
     /// Run the admission webhook: it checks Configurations and DiscoveryHandlers before the API server stores them.
     Webhook(WebhookArgs),
 }
@@ -134,6 +137,13 @@ pub(crate) struct AgentArgs {
     /// (Kubernetes 1.29 and later, with CDI enabled in the runtime).
     #[arg(long, value_enum, default_value = "none", env = "AKRI_CDI", requires = "cdi_dir")]
     pub(crate) cdi: CdiFor,
+    /// Where components run: in sandbox processes, or in the agent's own, which needs less memory and trusts them more.
+    #[arg(long, value_enum, default_value = "process", env = "AKRI_ISOLATION")]
+    pub(crate) isolation: IsolationBy,
+    /// Mebibytes of memory of each sandbox process. Four rounds run at once, each of which may take its `limits.memory`.
+    #[arg(long, value_name = "MIB", env = "AKRI_SANDBOX_MEMORY_MIB", default_value_t = 384,
+        value_parser = clap::value_parser!(u64).range(64..=65_536))]
+    pub(crate) sandbox_memory: u64,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
@@ -158,6 +168,32 @@ pub(crate) struct AgentArgs {
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
     pub(crate) show: bool,
+}
+
+/// The place where components run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IsolationBy {
+    /// In processes without the agent's sockets, token and files.
+    Process,
+    /// In the agent's own process, whose memory they share.
+    None,
+}
+
+/// Flags of `akri sandbox`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SandboxArgs {
+    /// Bytes of memory.
+    #[arg(long)]
+    pub(crate) memory: u64,
+    /// Directory of compiled components.
+    #[arg(long)]
+    pub(crate) compiled: PathBuf,
+    /// Mount point of sysfs.
+    #[arg(long)]
+    pub(crate) sysfs: PathBuf,
+    /// udev's database.
+    #[arg(long)]
+    pub(crate) udev_data: PathBuf,
 }
 
 /// The place of CDI names.

@@ -9,6 +9,7 @@ mod get;
 mod handler;
 mod output;
 mod registry;
+mod sandbox;
 mod subject;
 mod upgrade;
 mod webhook;
@@ -25,7 +26,8 @@ fn main() -> ExitCode {
     // The only built-in provider; fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     start_log(&cli);
-    match run(cli.command) {
+    let logging = log_flags(&cli);
+    match run(cli.command, logging) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -34,7 +36,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
+    if let Command::Sandbox(args) = &command {
+        return sandbox::run(args);
+    }
     if let Command::Handler { command } = &command
         && let Some(done) = handler::run_alone(command)
     {
@@ -43,11 +48,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match command {
-            Command::Agent(args) => agent::run(args).await,
+            Command::Agent(args) => agent::run(args, logging).await,
             Command::Controller(args) => controller::run(args).await,
             Command::Crds(args) => crds::run(args).await,
             Command::Discover(args) => discover::run(args).await,
             Command::Get(args) => get::run(&args),
+            Command::Sandbox(args) => sandbox::run(&args),
             Command::Handler { command } => handler::run(command).await,
             Command::Upgrade { command } => upgrade::run(command).await,
             Command::Webhook(args) => webhook::run(args).await,
@@ -57,15 +63,30 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     result
 }
 
+/// Returns the flags that make another process log like this one.
+fn log_flags(cli: &Cli) -> Vec<String> {
+    let format = match cli.log_format {
+        LogFormat::Text => "text",
+        LogFormat::Json => "json",
+    };
+    let verbose = (0..cli.verbose).map(|_| "--verbose".to_owned());
+    verbose.chain([format!("--log-format={format}")]).collect()
+}
+
 /// Starts logging to standard error; results go to standard output.
 fn start_log(cli: &Cli) {
     let default = match (&cli.command, cli.verbose) {
-        (Command::Agent(_) | Command::Controller(_) | Command::Webhook(_), 0) => "info",
+        (Command::Agent(_) | Command::Controller(_) | Command::Sandbox(_) | Command::Webhook(_), 0) => "info",
         (_, 0) => "warn",
         (_, 1) => "debug",
         _ => "trace",
     };
     let others = "warn,cranelift=warn,wasmtime=warn,h2=warn";
+    // A sandbox process reads the cache of compiled code, whose statistics it can't write.
+    let others = match cli.command {
+        Command::Sandbox(_) => format!("{others},wasmtime_internal_cache=error"),
+        _ => others.to_owned(),
+    };
     // `discover` prints the results of rounds itself.
     let rounds = if default == "warn" { "error" } else { default };
     let ours = format!("akri={default},akri_agent::discovery={rounds}"); // a target stands for all that begin with it

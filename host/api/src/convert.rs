@@ -15,7 +15,7 @@ use kube::{Resource as _, ResourceExt as _};
 use crate::condition::{self, Truth};
 use crate::configuration::{self, Configuration, DiscoveryProperty, Resources};
 use crate::duration::parse_duration;
-use crate::handler::DiscoveryHandler;
+use crate::handler::{DiscoveryHandler, Isolation};
 use crate::instance::{Instance, InstanceSpec, InstanceStatus};
 use crate::{grants, limits};
 
@@ -76,6 +76,8 @@ pub struct HandlerRules {
     pub shared: Option<bool>,
     /// Overrides the component's own pause between rounds.
     pub interval: Option<Duration>,
+    /// The process in which the component runs.
+    pub isolation: grant::Isolation,
     /// The grants of the component.
     pub grants: grant::Grants,
     /// Limits on the component's resources.
@@ -89,6 +91,10 @@ impl From<&DiscoveryHandler> for HandlerRules {
         Self {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
+            isolation: match spec.isolation.unwrap_or_default() {
+                Isolation::Shared => grant::Isolation::Shared,
+                Isolation::Own => grant::Isolation::Own,
+            },
             grants: grants::read(&spec.grants, &mut errors),
             limits: limits::read(&spec.limits, &mut errors),
         }

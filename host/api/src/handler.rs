@@ -40,12 +40,27 @@ pub struct DiscoveryHandlerSpec {
     /// Interval of rounds, such as `30s`; overrides the component's own value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
+    /// The process in which nodes run the component: `shared` (the default), with other components, or its `own`, which takes
+    /// some 15 MiB more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// Access granted to the component. None if absent.
     #[serde(default)]
     pub grants: Grants,
     /// Limits on the component's resources.
     #[serde(default)]
     pub limits: Limits,
+}
+
+/// The process in which a component runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Isolation {
+    /// One that it shares with other components.
+    #[default]
+    Shared,
+    /// One of its own.
+    Own,
 }
 
 /// Observed state of a discovery handler. In local mode all of it is this node's; in a cluster it has only `nodes` and

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use memchr::memmem;
+use serde::{Deserialize, Serialize};
 
 use crate::text::hex;
 
@@ -10,7 +11,7 @@ use crate::text::hex;
 const LONGEST: usize = 64;
 
 /// A filter for datagrams.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum DatagramFilter {
     /// Nothing in particular.
     #[default]

@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::datagram::DatagramFilter;
 use crate::resolve::Unresolved;
 
 /// The description of a component handler (`handler.describe`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// The name Configurations use.
     pub name: String,
@@ -20,7 +22,7 @@ pub struct Description {
 }
 
 /// A trigger of a round besides the end of the interval (`handler.validate`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Trigger {
     /// A kernel uevent of this subsystem.
     Uevent(String),
@@ -56,7 +58,7 @@ fn multicast(value: &str) -> Option<Trigger> {
 }
 
 /// A problem of a Configuration's `discoveryDetails`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// JSON pointer into the details, "" for the whole.
     pub path: String,

@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// Resources that a handler may access. The default is none.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
     /// Kernel subsystems whose devices the `udev` interface shows, as shell globs; `*` is all.
     pub udev_subsystems: Vec<String>,
@@ -36,7 +37,7 @@ pub struct Grants {
 }
 
 /// A multicast group on some of the node's interfaces.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// The group.
     pub address: IpAddr,
@@ -47,12 +48,31 @@ pub struct Group {
 }
 
 /// Addresses and ports.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destinations {
     /// The networks.
+    #[serde(with = "networks")]
     pub networks: Vec<IpNet>,
     /// The ports.
     pub ports: Vec<RangeInclusive<u16>>,
+}
+
+/// Networks as pairs of an address and the length of its prefix.
+mod networks {
+    use std::net::IpAddr;
+
+    use ipnet::IpNet;
+    use serde::de::{Deserialize as _, Deserializer, Error as _};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(networks: &[IpNet], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(networks.iter().map(|network| (network.addr(), network.prefix_len())))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+        let pairs = Vec::<(IpAddr, u8)>::deserialize(deserializer)?;
+        pairs.into_iter().map(|(address, length)| IpNet::new(address, length).map_err(D::Error::custom)).collect()
+    }
 }
 
 impl Destinations {
@@ -67,7 +87,7 @@ impl Destinations {
 }
 
 /// Permitted destinations of HTTP requests, with the trust in their certificates.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpDestinations {
     /// Addresses and ports.
     pub to: Destinations,
@@ -76,7 +96,7 @@ pub struct HttpDestinations {
 }
 
 /// The verification of an HTTPS server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tls {
     /// By a certificate of an authority that the node trusts.
     #[default]
@@ -89,8 +109,18 @@ pub enum Tls {
     Insecure,
 }
 
+/// The process in which a component runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// One that it shares with other components.
+    #[default]
+    Shared,
+    /// One of its own.
+    Own,
+}
+
 /// Limits on one round of one handler; the default applies where its DiscoveryHandler has none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Wall-clock time of a round.
     pub round: Duration,
@@ -115,7 +145,7 @@ pub struct Limits {
 }
 
 /// Bounds on compiling a component.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CompileLimits {
     /// Bytes of memory.
     pub memory_bytes: usize,

@@ -92,6 +92,11 @@ impl SecretScanner {
         }
     }
 
+    /// Returns the revealed secrets by property.
+    pub fn secrets(&self) -> impl Iterator<Item = (&str, &Secret)> {
+        self.secrets.iter().map(|(name, sought)| (name.as_str(), &sought.secret))
+    }
+
     /// Returns a scanner for the same secrets with the count reset, for the next round.
     pub fn of_earlier_rounds(self) -> Self {
         Self { times: 0, ..self }

@@ -38,6 +38,22 @@ impl Cache {
         Draft { entries, bytes, max_bytes, cache: self.clone() }
     }
 
+    /// Returns what it holds.
+    pub(crate) fn parts(&self) -> (Arc<BTreeMap<String, Vec<u8>>>, SecretScanner) {
+        let kept = self.kept();
+        (Arc::clone(&kept.entries), kept.revealed.clone())
+    }
+
+    /// Returns the bytes of its keys and values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.kept().entries.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
+    /// Replaces what it holds.
+    pub(crate) fn replace(&self, entries: BTreeMap<String, Vec<u8>>, revealed: SecretScanner) {
+        *self.kept() = Kept { entries: Arc::new(entries), revealed };
+    }
+
     /// Returns the secrets that a round may know from the cache alone.
     pub(crate) fn revealed(&self) -> SecretScanner {
         self.kept().revealed.clone()

@@ -1,9 +1,11 @@
-//! A component that is a discovery handler, and calls of it.
+//! A component that runs in this process, and calls of it.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{CompileLimits, Grants, Limits};
@@ -19,9 +21,9 @@ use crate::compile::{CompileError, CompileJob};
 use crate::compiled::{Compiled, Source, judge};
 use crate::contract;
 use crate::convert;
-use crate::coverage::Import;
 use crate::host::Shared;
 use crate::log::LogLine;
+use crate::multicast::Listener;
 use crate::network::resolver::Resolver;
 use crate::rates::Rates;
 use crate::round::{ComponentContext, Round};
@@ -29,9 +31,9 @@ use crate::round::{ComponentContext, Round};
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 pub(crate) const COMPONENT: usize = 64 << 20;
 /// A round of more than a day is a mistake, and beyond some point no clock could say when it ends.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Rounds of one component at once: half of all, so that the others have theirs.
-const ROUNDS: usize = 2;
+pub(crate) const ROUNDS_OF_ONE: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
 /// Names that one component may have resolved at once. A name that nobody answers for takes a thread for as long as the
@@ -88,11 +90,14 @@ pub enum LoadError {
     /// Its description is invalid.
     #[error("the handler's description is wrong: {0}")]
     Description(String),
+    /// The sandbox process refused it, or ended.
+    #[error("{0}")]
+    Sandbox(String),
 }
 
-/// A loaded handler. Clones share everything.
+/// A handler that runs in this process. Clones share everything.
 #[derive(Clone)]
-pub struct Component {
+pub(crate) struct LocalComponent {
     compiled: Arc<Compiled>,
     was_compiled: bool,
     description: Arc<Description>,
@@ -100,7 +105,7 @@ pub struct Component {
     shared: Arc<Shared>,
 }
 
-impl Component {
+impl LocalComponent {
     pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Self, LoadError> {
         let (compiled, was_compiled) = compile(&shared, bytes, limits).await?;
         // Until it has described itself, its log lines go by its digest.
@@ -108,7 +113,7 @@ impl Component {
         let description = Description { name, version: String::new(), shared: false, interval: None };
         let component_context = ComponentContext {
             sysfs: shared.sysfs.clone(),
-            rounds: Arc::new(Semaphore::new(ROUNDS)),
+            rounds: Arc::new(Semaphore::new(ROUNDS_OF_ONE)),
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
             resolver: Arc::new(Resolver::new(shared.lookup.clone(), LOOKUPS)),
             trust: shared.trust.clone(),
@@ -126,37 +131,32 @@ impl Component {
     }
 
     /// SHA-256 of its bytes, in lower hex.
-    pub fn digest(&self) -> &str {
+    pub(crate) fn digest(&self) -> &str {
         &self.compiled.digest
     }
 
     /// Returns the handler's description.
-    pub fn description(&self) -> &Description {
+    pub(crate) fn description(&self) -> &Description {
         &self.description
     }
 
     /// Returns whether loading it compiled it, in place of using code from the cache.
-    pub fn was_compiled(&self) -> bool {
+    pub(crate) fn was_compiled(&self) -> bool {
         self.was_compiled
     }
 
     /// Its size in bytes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.compiled.size
     }
 
     /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
-    pub fn exported(&self) -> &str {
+    pub(crate) fn exported(&self) -> &str {
         &self.compiled.exported
     }
 
-    /// Returns its imports, each with its coverage by these grants.
-    pub fn coverage(&self, grants: &Grants) -> Vec<Import> {
-        self.imports().iter().map(|name| Import::new(name, grants)).collect()
-    }
-
     /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
-    pub fn imports(&self) -> &[String] {
+    pub(crate) fn imports(&self) -> &[String] {
         &self.compiled.imports
     }
 
@@ -165,7 +165,7 @@ impl Component {
     ///
     /// # Errors
     /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
-    pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+    pub(crate) async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
         let call = Call { grants: Grants::default(), ..call };
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_validate(store, details));
         self.run(call, ask, |answer, round| {
@@ -183,7 +183,7 @@ impl Component {
     ///
     /// # Errors
     /// Why there is no answer. None of them means that a device has gone.
-    pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
+    pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
         let notes = call.limits.notes;
         let (set, revealed) = self.find(call).await?;
         // Seconds, for a large set with large secrets: no guest's thread waits for it.
@@ -192,6 +192,11 @@ impl Component {
             withheld.map_err(|error| revealed.hide_in_error(error))
         });
         withheld.await.map_err(|error| RoundError::Unavailable(error.to_string()))?
+    }
+
+    /// Receives what is sent to a multicast group.
+    pub(crate) fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
+        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
     }
 
     async fn find(&self, call: Call) -> Result<(DeviceSet, SecretScanner), RoundError> {

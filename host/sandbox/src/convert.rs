@@ -131,19 +131,25 @@ pub(crate) fn triggers(pairs: &[(String, String)], limits: &Limits) -> Vec<Trigg
 /// Converts the handler's description, or returns its problem.
 pub(crate) fn description(described: handler::Description) -> Result<Description, String> {
     let handler::Description { name, version, shared, hints } = described;
-    let word = |text: &str| text.len() <= NAME && !text.chars().any(|c| c.is_control() || c.is_whitespace());
-    if name.is_empty() || !word(&name) {
-        return Err(format!("the name {:?} is not a word of at most {NAME} bytes", clean(&name, 64)));
-    }
-    if !word(&version) {
-        return Err(format!("the version {:?} is not a word of at most {NAME} bytes", clean(&version, 64)));
-    }
     let interval = |(kind, value): &(String, String)| match Trigger::parse(kind, value) {
-        Some(Trigger::Interval(pause)) if pause > Duration::ZERO => Some(pause),
+        Some(Trigger::Interval(pause)) => Some(pause).filter(|pause| *pause > Duration::ZERO),
         _ => None,
     };
     let interval = hints.iter().take(HINTS).find_map(interval);
-    Ok(Description { name, version, shared, interval })
+    check_description(Description { name, version, shared, interval })
+}
+
+/// Returns a description if its name and version are words.
+pub(crate) fn check_description(description: Description) -> Result<Description, String> {
+    let Description { name, version, .. } = &description;
+    let word = |text: &str| text.len() <= NAME && !text.chars().any(|c| c.is_control() || c.is_whitespace());
+    if name.is_empty() || !word(name) {
+        return Err(format!("the name {:?} is not a word of at most {NAME} bytes", clean(name, 64)));
+    }
+    if !word(version) {
+        return Err(format!("the version {:?} is not a word of at most {NAME} bytes", clean(version, 64)));
+    }
+    Ok(description)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use akri_model::datagram::DatagramFilter;
-use akri_model::grant::{CompileLimits, Grants};
+use akri_model::grant::{CompileLimits, Grants, Isolation};
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};
@@ -17,16 +17,18 @@ use wasmtime::{Cache, Config, Engine};
 use crate::capabilities;
 use crate::compile::{self, Artifacts, Compiler, CompilerProgram, Precompiled};
 use crate::compiled::{Compiled, Library, Source};
-use crate::component::{Component, LoadError};
-use crate::multicast::{Listener, OwnSenders};
+use crate::component::{LoadError, LocalComponent};
+use crate::handler::Component;
+use crate::multicast::{self, OwnSenders};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
 use crate::sysfs::{self, Bounds, Sysfs, is_granted};
+use crate::worker::{ReadablePaths, WorkerProgram, Workers};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
-const ROUNDS: usize = 4;
+pub(crate) const ROUNDS: usize = 4;
 /// Longest duration of [`Host::find`].
 const FIND: Duration = Duration::from_secs(10);
 /// Bytes of the devices it looks at.
@@ -95,8 +97,14 @@ pub struct FindError(String);
 /// When the last clone, component and call are gone, its threads are stopped and joined, which takes up to a second if
 /// one of them hangs in the kernel.
 #[derive(Clone)]
-pub struct Host {
-    shared: Arc<Shared>,
+pub struct Host(Backend);
+
+#[derive(Clone)]
+enum Backend {
+    /// Components run in this process.
+    Local(Arc<Shared>),
+    /// They run in others.
+    Workers(Arc<Workers>),
 }
 
 /// The state shared by the host and its components.
@@ -130,7 +138,7 @@ impl Shared {
 }
 
 impl Host {
-    /// Sets up the engine and starts its threads.
+    /// Sets up the engine and starts its threads: components run in this process.
     pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
         Self::resolving(config, resolver::system())
     }
@@ -143,22 +151,38 @@ impl Host {
         let compiler = compiler(&config, &engine)?;
         let linker = capabilities::linker(&engine).map_err(failed)?;
         let runtime = GuestRuntime::start(engine.clone()).map_err(SandboxError::Threads)?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                engine,
-                linker,
-                library: Library::default(),
-                runtime,
-                rounds: Arc::new(Semaphore::new(ROUNDS)),
-                compiler: Arc::new(Compiler::new(compiler)),
-                loads: Arc::new(Semaphore::new(1)),
-                cache,
-                sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
-                lookup,
-                trust: Arc::default(),
-                own_senders: OwnSenders::default(),
-            }),
-        })
+        Ok(Self(Backend::Local(Arc::new(Shared {
+            engine,
+            linker,
+            library: Library::default(),
+            runtime,
+            rounds: Arc::new(Semaphore::new(ROUNDS)),
+            compiler: Arc::new(Compiler::new(compiler)),
+            loads: Arc::new(Semaphore::new(1)),
+            cache,
+            sysfs: Sysfs { root: config.sysfs, udev_data: config.udev_data },
+            lookup,
+            trust: Arc::default(),
+            own_senders: OwnSenders::default(),
+        }))))
+    }
+
+    /// Has components run in processes of that program, which are started when they are needed. The settings have to name a
+    /// directory for compiled components and a program that compiles.
+    ///
+    /// # Errors
+    /// If the directory can't be used.
+    pub fn with_workers(config: HostConfig, program: WorkerProgram) -> Result<Self, SandboxError> {
+        let failed = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
+        let missing = || SandboxError::Engine("compiled components have to be kept for sandbox processes".to_owned());
+        let compiled = config.cache_dir.clone().ok_or_else(missing)?;
+        own_directory(&compiled).map_err(|why| SandboxError::CacheDir { path: compiled.clone(), why })?;
+        // It runs nothing: machine code is kept by its settings.
+        let engine = Engine::new(&engine_config(None)).map_err(failed)?;
+        let compiler = Compiler::new(compiler(&config, &engine)?);
+        let paths = ReadablePaths { compiled, sysfs: config.sysfs, udev_data: config.udev_data };
+        let workers = Workers::new(compiler, program, paths).map_err(SandboxError::Threads)?;
+        Ok(Self(Backend::Workers(Arc::new(workers))))
     }
 
     /// Makes a component of its bytes: has them compiled (seconds for a large one, milliseconds from the cache), checks
@@ -176,16 +200,43 @@ impl Host {
     /// # Errors
     /// Likewise, or if it went over them.
     pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Component, LoadError> {
-        Component::load(self.shared.clone(), bytes, limits).await
+        self.load_isolated(bytes, limits, Isolation::Shared).await
     }
 
-    /// Receives what is sent to a multicast group, also while no round runs: datagrams that one of the filters lets through
-    /// and that no round of this host sent, on the interfaces of this network namespace that the globs cover (loopback has to be named). Has to be called
-    /// within a tokio runtime.
+    /// The same in a process of its own, if it is to have one and components run in other processes.
     ///
-    /// It can't fail: where the group can't be joined, it is tried again from time to time.
-    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
-        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
+    /// # Errors
+    /// Likewise.
+    pub async fn load_isolated(
+        &self,
+        bytes: Vec<u8>,
+        limits: &CompileLimits,
+        isolation: Isolation,
+    ) -> Result<Component, LoadError> {
+        match &self.0 {
+            Backend::Local(shared) => Ok(LocalComponent::load(shared.clone(), bytes, limits).await?.into()),
+            Backend::Workers(workers) => Ok(workers.load(bytes, limits, isolation).await?.into()),
+        }
+    }
+
+    /// Returns whether a component is isolated as it should be, which matters only if components run in other processes.
+    pub fn isolates(&self, component: &Component, isolation: Isolation) -> bool {
+        matches!(self.0, Backend::Local(_)) || component.isolation() == isolation
+    }
+
+    /// Listens with the senders of this host's rounds known. None if components run in other processes, which listen themselves.
+    pub(crate) fn listen(
+        &self,
+        group: SocketAddr,
+        interfaces: &[String],
+        filters: Vec<DatagramFilter>,
+    ) -> Option<multicast::Listener> {
+        match &self.0 {
+            Backend::Local(shared) => {
+                Some(multicast::Listener::new(group, interfaces, filters, shared.own_senders.clone()))
+            }
+            Backend::Workers(_) => None,
+        }
     }
 
     /// The devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a
@@ -194,7 +245,14 @@ impl Host {
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
     pub async fn find(&self, name: &str) -> Result<Vec<Found>, FindError> {
-        let (sysfs, name) = (self.shared.sysfs.clone(), name.to_owned());
+        let sysfs = match &self.0 {
+            Backend::Local(shared) => shared.sysfs.clone(),
+            Backend::Workers(workers) => {
+                let ReadablePaths { sysfs, udev_data, .. } = &*workers.paths;
+                Sysfs { root: sysfs.clone(), udev_data: udev_data.clone() }
+            }
+        };
+        let name = name.to_owned();
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
         let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
         let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;

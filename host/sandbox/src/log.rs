@@ -15,7 +15,7 @@ use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use crate::Call;
-use crate::rates::Rates;
+use crate::rates::{ForwardedLine, Rates};
 
 /// Bytes of standard error kept for the message of a trap: a panic's text is its end.
 const TAIL: usize = 1024;
@@ -27,7 +27,7 @@ const CHUNK: usize = 4096;
 /// Advice at the end of a panic's message that nobody can follow: a guest has no environment.
 const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 /// Bytes of a line beside what the guest wrote.
-const LINE: usize = 128;
+pub(crate) const LINE: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +94,9 @@ impl RoundLog {
         }
         let text = |text: &str| self.hide(clean(text, self.text_bytes));
         let (context, message) = (text(context), text(message));
+        if let Some(forward) = self.rates.forward() {
+            return forward(ForwardedLine::Written { level, context, message, is_logged: true });
+        }
         self.emit(level, &context, &message);
         if let Some(copy) = &self.copy {
             let _ = copy.send(LogLine { level, context, message, is_refusal: false }); // nobody may be interested any more
@@ -168,30 +171,34 @@ impl RoundLog {
     }
 
     fn emit(&self, level: Level, context: &str, message: &str) {
+        if let Some(forward) = self.rates.forward() {
+            let (context, message) = (context.to_owned(), message.to_owned());
+            return forward(ForwardedLine::Written { level, context, message, is_logged: false });
+        }
         if !self.rates.log(context.len() + message.len() + LINE) {
             return;
         }
-        self.write_event(level, context, message);
-    }
-
-    fn write_event(&self, level: Level, context: &str, message: &str) {
-        let (handler, configuration) = (self.handler.as_str(), self.configuration.as_str());
-        macro_rules! event {
-            ($level:expr) => {
-                tracing::event!(target: "akri::handler", $level, handler, configuration, context, "{message}")
-            };
-        }
-        match level {
-            Level::TRACE => event!(Level::TRACE),
-            Level::DEBUG => event!(Level::DEBUG),
-            Level::INFO => event!(Level::INFO),
-            Level::WARN => event!(Level::WARN),
-            Level::ERROR => event!(Level::ERROR),
-        }
+        write_event(&self.handler, &self.configuration, level, context, message);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes a line of a handler to the log.
+pub(crate) fn write_event(handler: &str, configuration: &str, level: Level, context: &str, message: &str) {
+    macro_rules! event {
+        ($level:expr) => {
+            tracing::event!(target: "akri::handler", $level, handler, configuration, context, "{message}")
+        };
+    }
+    match level {
+        Level::TRACE => event!(Level::TRACE),
+        Level::DEBUG => event!(Level::DEBUG),
+        Level::INFO => event!(Level::INFO),
+        Level::WARN => event!(Level::WARN),
+        Level::ERROR => event!(Level::ERROR),
     }
 }
 
@@ -204,9 +211,19 @@ impl Drop for RoundLog {
                 self.written(stream, &line);
             }
         }
-        let dropped = self.rates.log_dropped(self.state().dropped);
+        let dropped = self.state().dropped;
+        if let Some(forward) = self.rates.forward() {
+            return forward(ForwardedLine::Dropped(dropped));
+        }
+        let dropped = self.rates.log_dropped(dropped);
         if dropped > 0 {
-            self.write_event(Level::WARN, "log", &format!("{dropped} more lines were dropped"));
+            write_event(
+                &self.handler,
+                &self.configuration,
+                Level::WARN,
+                "log",
+                &format!("{dropped} more lines were dropped"),
+            );
         }
     }
 }

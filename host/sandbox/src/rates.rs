@@ -1,10 +1,12 @@
 //! Budgets over time of a handler for one Configuration. Limits of a round alone would allow ten times as much a second,
 //! since a round may follow a round.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use akri_model::budget::Budget;
+use tracing::Level;
 
 use crate::runtime::TICK;
 
@@ -16,8 +18,45 @@ const CONNECTIONS: Budget = Budget::new(4096, 200);
 const DATAGRAMS: Budget = Budget::new(4096, 500);
 
 /// The budgets of one Configuration with one handler. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct Rates(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub struct Rates {
+    state: Arc<Mutex<State>>,
+    /// A number of their own.
+    id: u64,
+    /// The destination of log lines, which is where their budget is; by default, the log.
+    forward: Option<Forward>,
+}
+
+/// Takes log lines.
+pub(crate) type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
+
+/// A log line that is judged elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) enum ForwardedLine {
+    /// A line.
+    Written {
+        level: Level,
+        context: String,
+        message: String,
+        /// Whether it was written by the `logging` interface.
+        is_logged: bool,
+    },
+    /// Lines beyond a limit.
+    Dropped(u64),
+}
+
+impl std::fmt::Debug for Rates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rates").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { state: Arc::default(), id: NEXT.fetch_add(1, Ordering::Relaxed), forward: None }
+    }
+}
 
 #[derive(Debug)]
 struct State {
@@ -36,6 +75,32 @@ impl Default for State {
 }
 
 impl Rates {
+    /// Returns a number that no others of this process have.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the same budgets with another destination for log lines.
+    pub(crate) fn forwarding(&self, forward: Forward) -> Self {
+        Self { forward: Some(forward), ..self.clone() }
+    }
+
+    /// Returns the destination of log lines, if it is not the log.
+    pub(crate) fn forward(&self) -> Option<&Forward> {
+        self.forward.as_ref()
+    }
+
+    /// Adds processor time that was measured elsewhere.
+    pub(crate) fn add_ticks(&self, ticks: u32) {
+        let mut state = self.state();
+        state.ticks = state.ticks.saturating_add(ticks);
+    }
+
+    /// Returns the ticks since they were taken last.
+    pub(crate) fn take_ticks(&self) -> u32 {
+        std::mem::take(&mut self.state().ticks)
+    }
+
     /// Takes a line of so many bytes; returns whether it may be logged. One that may not is counted.
     pub(crate) fn log(&self, bytes: usize) -> bool {
         let mut state = self.state();
@@ -86,11 +151,11 @@ impl Rates {
 
     /// Returns the processor time that guests took since this was called last, give or take what is below ten milliseconds.
     pub fn take_processor_time(&self) -> Duration {
-        TICK.saturating_mul(std::mem::take(&mut self.state().ticks))
+        TICK.saturating_mul(self.take_ticks())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

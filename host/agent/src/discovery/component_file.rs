@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use akri_model::grant::CompileLimits;
+use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::image::PinnedImage;
 use akri_model::text::hex;
 use akri_oci::MAX_COMPONENT;
@@ -38,10 +38,16 @@ impl ComponentFile {
         Self { path: image.to_string().into(), bytes, digest }
     }
 
-    /// Compiles the component within limits.
-    pub(super) async fn load(self, host: &Host, limits: &CompileLimits) -> Result<Component, Refusal> {
+    /// Compiles the component within limits, and loads it.
+    pub(super) async fn load(
+        self,
+        host: &Host,
+        limits: &CompileLimits,
+        isolation: Isolation,
+    ) -> Result<Component, Refusal> {
         let Self { path, bytes, .. } = self;
-        host.load_within(bytes, limits).await.map_err(|error| Refusal::Load { path, reason: error.to_string() })
+        let loaded = host.load_isolated(bytes, limits, isolation).await;
+        loaded.map_err(|error| Refusal::Load { path, reason: error.to_string() })
     }
 }
 

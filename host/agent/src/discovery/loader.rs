@@ -197,6 +197,7 @@ impl Loader {
             let is_same = |was: &HandlerObject| {
                 (&was.source, &was.digest) == (&object.source, &object.digest)
                     && was.rules.limits.compile == object.rules.limits.compile
+                    && was.rules.isolation == object.rules.isolation
             };
             if is_same(&loading.wanted) {
                 loading.again = true;
@@ -224,7 +225,7 @@ impl Loader {
         let again = self.loading.remove(name).is_some_and(|loading| loading.again);
         let Some(object) = manifests.handlers.get(name) else { return };
         let running = self.loaded.get(name).cloned();
-        let handler = |component| Handler::new(name, object, component, &self.host, &self.activity);
+        let handler = |component| Handler::new(name, object, component, &self.activity);
         let before = running.as_deref().or(self.former.get(name).map(|former| &**former));
         match component.map(handler).and_then(|next| succeed(before, next)) {
             Ok(next) => {
@@ -380,8 +381,9 @@ async fn fetch(
     if let Some(wanted) = object.digest.filter(|wanted| *wanted != file.digest) {
         return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted });
     }
-    match running.filter(|running| running.digest() == file.digest) {
+    let isolation = object.rules.isolation;
+    match running.filter(|running| running.digest() == file.digest && host.isolates(running, isolation)) {
         Some(running) => Ok(running),
-        None => file.load(&host, &object.rules.limits.compile).await,
+        None => file.load(&host, &object.rules.limits.compile, isolation).await,
     }
 }

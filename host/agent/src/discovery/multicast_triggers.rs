@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use akri_sandbox::{Host, Listener};
+use akri_sandbox::{Component, Listener};
 use tokio::time::{Instant, sleep_until};
 
 use super::round::GroupSubscription;
@@ -28,11 +28,11 @@ impl MulticastTriggers {
     }
 
     /// Listens to these groups and to no others.
-    pub(super) fn subscribe(&mut self, host: &Host, groups: &BTreeMap<SocketAddr, GroupSubscription>) {
+    pub(super) fn subscribe(&mut self, component: &Component, groups: &BTreeMap<SocketAddr, GroupSubscription>) {
         self.listeners.retain(|group, (wanted, _)| groups.get(group) == Some(wanted));
         for (group, wanted) in groups {
             self.listeners.entry(*group).or_insert_with(|| {
-                let listener = host.listen(*group, &wanted.interfaces, wanted.filters.clone());
+                let listener = component.listen(*group, &wanted.interfaces, wanted.filters.clone());
                 (wanted.clone(), listener)
             });
         }

@@ -39,8 +39,6 @@ pub struct Handler {
     pub shared: bool,
     /// Pause between rounds.
     pub interval: Duration,
-    /// The host that runs it.
-    pub host: Host,
     /// The Configurations that use it.
     pub activity: HandlerActivity,
 }
@@ -185,13 +183,7 @@ impl Drop for Registry {
 
 impl Handler {
     /// A component under the rules of its object.
-    pub(super) fn new(
-        object: &str,
-        wanted: &HandlerObject,
-        component: Component,
-        host: &Host,
-        activity: &HandlerActivity,
-    ) -> Self {
+    pub(super) fn new(object: &str, wanted: &HandlerObject, component: Component, activity: &HandlerActivity) -> Self {
         let description = component.description();
         Self {
             object: object.to_owned(),
@@ -200,7 +192,6 @@ impl Handler {
             rules: wanted.rules.clone(),
             source: wanted.source.clone(),
             component,
-            host: host.clone(),
             activity: activity.clone(),
         }
     }

@@ -168,7 +168,7 @@ impl RoundTask {
             Ok((set, wake)) => {
                 self.retry.reset();
                 self.last_failure = None;
-                self.multicast.subscribe(&handler.host, &wake.groups);
+                self.multicast.subscribe(&handler.component, &wake.groups);
                 self.report_use(|handler_use| handler_use.found(set.devices.len()));
                 (Some(SourceUpdate::Found { set, shared: Some(handler.shared) }), NextRound::Rest(wake))
             }

@@ -11,7 +11,6 @@
 
 mod artifacts;
 mod child;
-mod confine;
 mod precompiled;
 
 use std::collections::HashMap;
@@ -24,10 +23,11 @@ use akri_model::grant::CompileLimits;
 use tokio::sync::Semaphore;
 use wasmtime::{Cache, CacheConfig, Engine};
 
-pub(crate) use self::artifacts::Artifacts;
+pub(crate) use self::artifacts::{Artifacts, MODULES};
 pub(crate) use self::child::compile;
 pub(crate) use self::precompiled::Precompiled;
 pub use self::precompiled::{PrecompileError, precompile};
+use crate::confine::confine_compiler;
 use crate::host::engine_config;
 
 /// An error of compiling a component.
@@ -176,7 +176,7 @@ pub(crate) struct CompileJob {
 /// If the component is invalid, or the process can't be confined.
 pub fn compile_here(file: Option<&Path>, output: &Path, limits: &CompileLimits) -> Result<(), String> {
     let bytes = read(file).map_err(|error| format!("cannot read the component: {error}"))?;
-    confine::confine(output, limits)?;
+    confine_compiler(output, limits)?;
     let failed = |error: wasmtime::Error| format!("{error:#}");
     let cache = cache(output.to_owned()).map_err(failed)?;
     let engine = Engine::new(&engine_config(Some(cache))).map_err(failed)?;

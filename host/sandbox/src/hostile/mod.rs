@@ -31,7 +31,7 @@ use tokio::sync::OnceCell;
 use crate::{Call, Component, Host, HostConfig};
 
 /// The guest's bytes, built by `make guests` or found where `AKRI_GUESTS` says.
-fn bytes() -> Vec<u8> {
+pub(crate) fn bytes() -> Vec<u8> {
     read("akri_guest.wasm", "AKRI_GUESTS")
 }
 
@@ -52,7 +52,7 @@ fn config(cache_dir: Option<PathBuf>) -> HostConfig {
     }
 }
 
-fn host(cache_dir: Option<PathBuf>) -> Host {
+pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
     Host::new(config(cache_dir)).unwrap()
 }
 

@@ -24,9 +24,9 @@ const REST: Duration = Duration::from_millis(10);
 const DATAGRAM: usize = 1 << 16;
 
 /// Receives datagrams to a multicast group that one of some filters lets through, on each granted interface, also those that
-/// come up later. What this program's own rounds send does not count. Made by [`Host::listen`](crate::Host::listen).
+/// come up later. What this program's own rounds send does not count.
 #[derive(Debug)]
-pub struct Listener {
+pub(crate) struct Listener {
     group: SocketAddr,
     interfaces: Vec<String>,
     filters: Vec<DatagramFilter>,
@@ -57,7 +57,7 @@ impl Listener {
 
     /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
     /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
-    pub async fn heard(&mut self) {
+    pub(crate) async fn heard(&mut self) {
         loop {
             tokio::select! {
                 () = readable(&self.members) => {

@@ -17,6 +17,6 @@ mod tests;
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub use self::conversation::Conversation;
 pub(crate) use self::conversation::Stop;
-pub use self::listener::Listener;
+pub(crate) use self::listener::Listener;
 pub(crate) use self::own_senders::OwnSenders;
 pub(crate) use self::queue::Datagram;

@@ -1,0 +1,16 @@
+//! `akri sandbox`: the process in which components run for an agent.
+
+use std::process::ExitCode;
+
+use akri_sandbox::{WorkerSettings, serve_standard_input};
+
+use crate::cli::SandboxArgs;
+use crate::output::whole;
+
+/// Serves the agent at the other end of standard input. Has to be called before any thread was started: what is not allowed is
+/// so for this thread and those it starts.
+pub(crate) fn run(args: &SandboxArgs) -> anyhow::Result<ExitCode> {
+    let SandboxArgs { memory: memory_bytes, compiled, sysfs, udev_data } = args.clone();
+    serve_standard_input(WorkerSettings { compiled, sysfs, udev_data, memory_bytes }).map_err(whole)?;
+    Ok(ExitCode::SUCCESS)
+}

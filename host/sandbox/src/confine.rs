@@ -1,0 +1,303 @@
+//! Confines this process for the rest of its life: the compiler, which can compute and write into one directory, and the
+//! sandbox process, which can compute, read the node's devices and use the network.
+//!
+//! The rules of Landlock and seccomp are those of the calling thread and of all that it starts, so that it has to be the first.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use akri_model::grant::CompileLimits;
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr as _,
+    RulesetCreated, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
+};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// The newest rules that are asked for; older kernels have fewer.
+const LANDLOCK: ABI = ABI::V6;
+/// Open files of the compiler.
+const FILES: u64 = 64;
+/// Open files of the sandbox process: four rounds with 1,024 connections each, and listeners.
+const WORKER_FILES: u64 = 8192;
+/// Bytes of a file.
+const FILE: u64 = 1 << 30;
+/// Where the C library finds out how names are resolved, and what it loads to do so.
+pub(crate) const RESOLVER: [&str; 11] = [
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/ld.so.cache",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+];
+/// Where distributions keep the certificates of authorities.
+pub(crate) const AUTHORITIES: [&str; 8] = [
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/ca-certificates/extracted",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+];
+
+/// System calls that neither process needs: they are for other programs, other processes and the kernel.
+const REFUSED: [i64; 40] = [
+    libc::SYS_accept4,
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_finit_module,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_kill,
+    libc::SYS_listen,
+    libc::SYS_mknodat,
+    libc::SYS_mount,
+    libc::SYS_move_mount,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setns,
+    libc::SYS_swapon,
+    libc::SYS_tkill,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_vmsplice,
+];
+
+/// System calls that the compiler does not need either.
+const NETWORK: [i64; 5] = [libc::SYS_bind, libc::SYS_connect, libc::SYS_sendto, libc::SYS_socket, libc::SYS_socketpair];
+
+/// Kinds of Unix sockets by which services are reached, such as the kubelet's. The kind that is left out is the one by which
+/// the C library looks up the number of a network interface.
+const UNIX_KINDS: [i32; 4] = [libc::SOCK_STREAM, libc::SOCK_RAW, libc::SOCK_RDM, libc::SOCK_SEQPACKET];
+/// Bits of a socket's type that are not flags.
+const SOCKET_KIND: u64 = 0xf;
+
+/// Confines the compiler's process to one directory. What an older kernel does not have is left out and said on standard
+/// error.
+///
+/// # Errors
+/// If the bounds on memory and time can't be set.
+pub(crate) fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<(), String> {
+    let memory = limits.memory_bytes as u64;
+    let seconds = limits.time.as_secs().max(1);
+    limit(Resource::Data, memory, memory)?;
+    limit(Resource::Cpu, seconds, seconds + 1)?;
+    limit(Resource::Nofile, FILES, FILES)?;
+    limit(Resource::Fsize, FILE, FILE)?;
+    end_before_others()?;
+    let calls = REFUSED.iter().chain(&NETWORK).map(|call| (*call, Vec::new())).collect();
+    warn([restrict_to_output(output), refuse_calls(calls)]);
+    Ok(())
+}
+
+/// Confines the sandbox process to reading these files and directories, and what resolves names and verifies servers. What
+/// an older kernel does not have is left out and said on standard error.
+///
+/// # Errors
+/// If the bound on memory can't be set.
+pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<(), String> {
+    limit(Resource::Data, memory_bytes, memory_bytes)?;
+    let files = getrlimit(Resource::Nofile).maximum.map_or(WORKER_FILES, |most| most.min(WORKER_FILES));
+    limit(Resource::Nofile, files, files)?;
+    end_before_others()?;
+    let system = RESOLVER.iter().chain(&AUTHORITIES).map(Path::new);
+    let readable: Vec<&Path> = readable.iter().copied().chain(system).collect();
+    warn([restrict_to_reading(&readable), worker_calls().and_then(refuse_calls)]);
+    Ok(())
+}
+
+/// Makes this process leave no core file, be the first to end where memory is short, and end with its parent.
+fn end_before_others() -> Result<(), String> {
+    limit(Resource::Core, 0, 0)?;
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000"); // it may be so already
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    Ok(())
+}
+
+fn warn(results: [Result<(), String>; 2]) {
+    for what in results.into_iter().filter_map(Result::err) {
+        eprintln!("warning: {what}");
+    }
+}
+
+fn limit(resource: Resource, current: u64, maximum: u64) -> Result<(), String> {
+    let wanted = Rlimit { current: Some(current), maximum: Some(maximum) };
+    setrlimit(resource, wanted).map_err(|error| format!("cannot limit {resource:?}: {error}"))
+}
+
+fn no_landlock(error: &dyn std::fmt::Display) -> String {
+    format!("Landlock can't be used: {error}")
+}
+
+/// No files but those below the directory, and no network.
+fn restrict_to_output(output: &Path) -> Result<(), String> {
+    let directory = PathFd::new(output).map_err(|error| no_landlock(&error))?;
+    let allowed = PathBeneath::new(directory.as_fd(), AccessFs::from_all(LANDLOCK));
+    let status = Ruleset::default()
+        .handle_access(AccessNet::from_all(LANDLOCK))
+        .and_then(restricted_files)
+        .and_then(|rules| rules.add_rule(allowed))
+        .and_then(|rules| rules.restrict_self());
+    enforced(status)
+}
+
+/// No files but these, and these only for reading. What does not exist is left out.
+fn restrict_to_reading(readable: &[&Path]) -> Result<(), String> {
+    let status = restricted_files(Ruleset::default()).and_then(|rules| {
+        let readable = readable.iter().filter_map(|path| Some((path.is_dir(), PathFd::new(path).ok()?)));
+        let allowed = readable.map(|(is_directory, path)| {
+            let file = BitFlags::from(AccessFs::ReadFile);
+            let access = if is_directory { file | AccessFs::ReadDir } else { file };
+            Ok::<_, RulesetError>(PathBeneath::new(path, access))
+        });
+        rules.add_rules(allowed)?.restrict_self()
+    });
+    enforced(status)
+}
+
+/// Rules by which no file can be used, and no process outside be sent a signal or reached by an abstract socket.
+fn restricted_files(rules: Ruleset) -> Result<RulesetCreated, RulesetError> {
+    rules.handle_access(AccessFs::from_all(LANDLOCK))?.scope(Scope::from_all(LANDLOCK))?.create()
+}
+
+fn enforced(status: Result<RestrictionStatus, RulesetError>) -> Result<(), String> {
+    match status.map_err(|error| no_landlock(&error))?.ruleset {
+        RulesetStatus::NotEnforced => Err(no_landlock(&"this kernel does not have it")),
+        _ => Ok(()),
+    }
+}
+
+type Calls = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn no_seccomp(error: &dyn std::fmt::Display) -> String {
+    format!("seccomp can't be used: {error}")
+}
+
+/// The calls that the sandbox process is refused: of sockets all but those of the network, and signals to other processes.
+fn worker_calls() -> Result<Calls, String> {
+    let argument = |index, op, value: i32| {
+        SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, u64::from(value.cast_unsigned()))
+    };
+    let is_not = |family| argument(0, SeccompCmpOp::Ne, family);
+    let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_UNIX].map(is_not);
+    let other_family = families.into_iter().collect::<Result<Vec<_>, _>>().and_then(SeccompRule::new);
+    let unix = |kind| {
+        let conditions =
+            [argument(0, SeccompCmpOp::Eq, libc::AF_UNIX)?, argument(1, SeccompCmpOp::MaskedEq(SOCKET_KIND), kind)?];
+        SeccompRule::new(conditions.to_vec())
+    };
+    let sockets = std::iter::once(other_family).chain(UNIX_KINDS.map(unix)).collect::<Result<Vec<_>, _>>();
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let other_process = argument(0, SeccompCmpOp::Ne, own).and_then(|condition| SeccompRule::new(vec![condition]));
+    let mut calls: Calls = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    calls.insert(libc::SYS_socket, sockets.map_err(|error| no_seccomp(&error))?);
+    calls.insert(libc::SYS_tgkill, vec![other_process.map_err(|error| no_seccomp(&error))?]);
+    Ok(calls)
+}
+
+/// Has the kernel refuse calls for this thread and those it starts.
+fn refuse_calls(calls: Calls) -> Result<(), String> {
+    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| no_seccomp(&error))?;
+    let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, arch).map_err(|error| no_seccomp(&error))?;
+    let program: seccompiler::BpfProgram =
+        filter.try_into().map_err(|error: seccompiler::BackendError| no_seccomp(&error))?;
+    seccompiler::apply_filter(&program).map_err(|error| no_seccomp(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    /// The rules are those of a thread, so that a thread can show them.
+    fn confined<T: Send>(readable: &[&Path], work: impl FnOnce() -> T + Send) -> T {
+        let confine = || {
+            restrict_to_reading(readable).unwrap();
+            worker_calls().and_then(refuse_calls).unwrap();
+            work()
+        };
+        thread::scope(|scope| scope.spawn(confine).join().unwrap())
+    }
+
+    #[test]
+    fn confined_worker_reads_named_paths_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("sys")).unwrap();
+        fs::create_dir(path("state")).unwrap();
+        for file in ["sys/uevent", "state/journal", "token"] {
+            fs::write(path(file), "x").unwrap();
+        }
+        confined(&[&path("sys"), &path("absent")], || {
+            assert_eq!(fs::read(path("sys/uevent")).unwrap(), b"x");
+            assert_eq!(fs::read_dir(path("sys")).unwrap().count(), 1);
+            assert!(fs::write(path("sys/uevent"), "y").is_err());
+            for file in ["state/journal", "token", "/etc/passwd", "/proc/1/environ"] {
+                assert!(fs::read(path(file)).is_err(), "{file}");
+            }
+            assert!(fs::read_dir(path("state")).is_err());
+        });
+    }
+
+    #[test]
+    fn confined_worker_uses_the_network_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let (socket, server) = (directory.path().join("kubelet.sock"), TcpListener::bind("127.0.0.1:0").unwrap());
+        let _kubelet = UnixListener::bind(&socket).unwrap();
+        let child = Command::new("sleep").arg("60").spawn();
+        let mut child = child.unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        confined(&[], || {
+            TcpStream::connect(server.local_addr().unwrap()).unwrap();
+            UdpSocket::bind("127.0.0.1:0").unwrap();
+            assert!(nix::net::if_::if_nametoindex("lo").is_ok());
+            assert!(nix::ifaddrs::getifaddrs().unwrap().count() > 0);
+            assert!(UnixStream::connect(&socket).is_err());
+            assert!(UnixStream::pair().is_ok(), "the runtime uses one");
+            assert!(Command::new("/bin/true").status().is_err());
+            assert!(rustix::process::kill_process(pid, Signal::TERM).is_err());
+            assert!(thread::spawn(|| 1).join().is_ok(), "it may start threads");
+        });
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,37 @@
+//! Listeners to multicast groups, wherever they listen.
+
+use crate::multicast;
+use crate::worker::RemoteListener;
+
+/// Receives datagrams to a multicast group between rounds. Made by [`Component::listen`](crate::Component::listen).
+#[derive(Debug)]
+pub struct Listener(Backend);
+
+#[derive(Debug)]
+enum Backend {
+    Local(multicast::Listener),
+    Remote(RemoteListener),
+}
+
+impl From<multicast::Listener> for Listener {
+    fn from(listener: multicast::Listener) -> Self {
+        Self(Backend::Local(listener))
+    }
+}
+
+impl From<RemoteListener> for Listener {
+    fn from(listener: RemoteListener) -> Self {
+        Self(Backend::Remote(listener))
+    }
+}
+
+impl Listener {
+    /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
+    /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
+    pub async fn heard(&mut self) {
+        match &mut self.0 {
+            Backend::Local(listener) => listener.heard().await,
+            Backend::Remote(listener) => listener.heard().await,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Checks of a sandbox process's answers: whatever runs there now, the agent gets no more than the limits allow, and no text
+//! that hides itself.
+
+use std::collections::HashSet;
+
+use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::discovery::{Description, Problem, RoundError};
+use akri_model::grant::Limits;
+use akri_model::text::{clean, clean_lines};
+
+use super::protocol::{ChangedCache, Failure, LoadFailure, LoadedComponent};
+use crate::component::LoadError;
+use crate::convert::check_description;
+
+/// Bytes of a text about a device, beside the device's own texts.
+const TEXT: usize = 8 << 10;
+
+/// Checks devices against the limits of the call.
+pub(super) fn devices(set: DeviceSet, limits: &Limits) -> Result<DeviceSet, RoundError> {
+    let DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes } = set;
+    let exceeded = || RoundError::LimitExceeded("the sandbox process returned more than the limits allow".to_owned());
+    let mut ids = HashSet::with_capacity(devices.len());
+    let fits = |device: &Device| is_within(device, limits);
+    let are_unique = devices.iter().all(|device| !device.id.is_empty() && ids.insert(device.id.as_str()));
+    if devices.len() + withheld.len() > limits.devices || !are_unique || !devices.iter().all(fits) {
+        return Err(exceeded());
+    }
+    let text = |text: &str| clean(text, limits.string_bytes.saturating_add(TEXT));
+    let note =
+        |note: Note| Note { origin: text(&note.origin), reason: text(&note.reason), message: text(&note.message) };
+    let notes = notes.into_iter().take(limits.notes.max(1)).map(note).collect();
+    Ok(DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes })
+}
+
+fn is_within(device: &Device, limits: &Limits) -> bool {
+    let counts = [device.properties.len(), device.mounts.len(), device.device_specs.len()];
+    let properties = device.properties.iter().flat_map(|(name, value)| [name, value]);
+    let mounts = device.mounts.iter().flat_map(|mount| [&mount.container_path, &mount.host_path]);
+    let specs = device.device_specs.iter();
+    let specs = specs.flat_map(|spec| [&spec.container_path, &spec.host_path, &spec.permissions]);
+    let mut texts = [&device.id, &device.origin].into_iter().chain(properties).chain(mounts).chain(specs);
+    counts.iter().all(|count| *count <= limits.properties) && texts.all(|text| text.len() <= limits.string_bytes)
+}
+
+/// Returns the error of a call.
+pub(super) fn failure(failure: Failure, limits: &Limits) -> RoundError {
+    let most = limits.string_bytes.saturating_add(TEXT);
+    let text = |text: String| clean(&text, most);
+    match failure {
+        Failure::InvalidDetails(problems) => {
+            let problem = |problem: Problem| Problem {
+                path: text(problem.path),
+                reason: text(problem.reason),
+                message: clean_lines(&problem.message, most),
+            };
+            RoundError::InvalidDetails(problems.0.into_iter().map(problem).collect())
+        }
+        Failure::NotGranted(what) => RoundError::NotGranted(text(what)),
+        Failure::Unavailable(what) => RoundError::Unavailable(text(what)),
+        Failure::Trapped(what) => RoundError::Trapped(text(what)),
+        Failure::LimitExceeded(what) => RoundError::LimitExceeded(text(what)),
+        Failure::InvalidResult(what) => RoundError::InvalidResult(text(what)),
+        Failure::DeadlineExceeded(_) => RoundError::DeadlineExceeded(limits.round),
+    }
+}
+
+/// Checks a component's description of itself.
+pub(super) fn loaded(loaded: LoadedComponent) -> Result<LoadedComponent, LoadError> {
+    let word = |text: &String| text.len() <= 1024 && !text.chars().any(char::is_control);
+    if !word(&loaded.exported) || !loaded.imports.0.iter().all(word) {
+        return Err(LoadError::Sandbox("its imports have no names".to_owned()));
+    }
+    let description: Description = check_description(loaded.description).map_err(LoadError::Description)?;
+    Ok(LoadedComponent { description, ..loaded })
+}
+
+/// Returns the error of loading a component.
+pub(super) fn load_failure(error: LoadFailure) -> LoadError {
+    match error {
+        LoadFailure::Describe(error) => LoadError::Describe(failure(error, &Limits::default())),
+        LoadFailure::Other(text) => LoadError::Sandbox(clean(&text, 4096)),
+    }
+}
+
+/// Returns whether a cache is within its bound.
+pub(super) fn fits(cache: &ChangedCache, limits: &Limits) -> bool {
+    cache.entries.0.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= limits.cache_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::Bounded;
+    use super::*;
+
+    fn device(id: &str) -> Device {
+        Device { id: id.to_owned(), ..Device::default() }
+    }
+
+    fn set(devices: Vec<Device>) -> DeviceSet {
+        DeviceSet { devices, ..DeviceSet::default() }
+    }
+
+    #[test]
+    fn sets_beyond_the_limits_are_refused() {
+        let limits = Limits { devices: 2, properties: 1, string_bytes: 4, ..Limits::default() };
+        let property = |name: &str, value: &str| Device {
+            properties: [(name.to_owned(), value.to_owned())].into(),
+            ..device("d")
+        };
+        let two = Device { properties: ["a", "b"].map(|name| (name.to_owned(), String::new())).into(), ..device("d") };
+        for (devices, is_good) in [
+            (vec![], true),
+            (vec![device("a"), device("b")], true),
+            (vec![device("a"), device("b"), device("c")], false),
+            (vec![device("a"), device("a")], false),
+            (vec![device("")], false),
+            (vec![device("abcde")], false),
+            (vec![property("name", "text")], true),
+            (vec![property("name", "texts")], false),
+            (vec![property("names", "text")], false),
+            (vec![two], false),
+        ] {
+            assert_eq!(super::devices(set(devices.clone()), &limits).is_ok(), is_good, "{devices:?}");
+        }
+    }
+
+    #[test]
+    fn texts_are_cleaned_and_bounded() {
+        let limits = Limits { notes: 2, ..Limits::default() };
+        let note = Note { origin: String::new(), reason: "R".to_owned(), message: "a\u{1b}[31m\u{202e}b".to_owned() };
+        let set = DeviceSet { notes: vec![note; 9], ..DeviceSet::default() };
+        let notes = devices(set, &limits).unwrap().notes;
+        assert!(notes.len() == 2 && notes[0].message.chars().all(|c| c != '\u{202e}' && !c.is_control()), "{notes:?}");
+        let long = failure(Failure::Unavailable("x".repeat(1 << 20)), &limits).to_string();
+        assert!(long.len() < 16 << 10);
+        let other_limit = Failure::DeadlineExceeded(std::time::Duration::MAX);
+        assert_eq!(failure(other_limit, &limits), RoundError::DeadlineExceeded(limits.round));
+    }
+
+    #[test]
+    fn false_descriptions_are_refused() {
+        let described = |name: &str, import: &str| LoadedComponent {
+            description: Description { name: name.to_owned(), version: "1".to_owned(), shared: false, interval: None },
+            exported: "akri:discovery/handler@0.1.0".to_owned(),
+            imports: Bounded(vec![import.to_owned()]),
+        };
+        assert!(loaded(described("udev", "wasi:io/poll@0.2.6")).is_ok());
+        for (name, import) in [("", "a"), ("two words", "a"), ("line\n", "a"), ("udev", "\u{1b}")] {
+            assert!(loaded(described(name, import)).is_err(), "{name:?} {import:?}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! A component in a sandbox process.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use akri_model::datagram::DatagramFilter;
+use akri_model::device::DeviceSet;
+use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::grant::Isolation;
+use akri_model::property::Secret;
+use akri_model::secret_scanner::SecretScanner;
+use tokio::sync::{Mutex, Semaphore};
+
+use super::answer;
+use super::blame::{Blame, Deadly};
+use super::connection::{Answer, CallLog, Connection, Waits};
+use super::listener::RemoteListener;
+use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
+use super::workers::{Worker, source_directory};
+use crate::Call;
+use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
+use crate::glob;
+
+/// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
+const SLACK: Duration = Duration::from_secs(10);
+/// Time for loading a component that was compiled, with its `describe`.
+const LOAD: Duration = Duration::from_secs(120);
+/// Bytes of a call beside its values and texts.
+const OVERHEAD: usize = 16 << 10;
+
+/// A component in a sandbox process. Clones share it.
+#[derive(Clone)]
+pub(crate) struct RemoteComponent {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: u64,
+    worker: Arc<Worker>,
+    digest: String,
+    size: usize,
+    was_compiled: bool,
+    isolation: Isolation,
+    /// Its bytes, in a file without a name: a process that is started anew needs them.
+    source: File,
+    about: LoadedComponent,
+    /// The process in which it is loaded.
+    loaded_in: Mutex<Weak<Connection>>,
+    rounds: Arc<Semaphore>,
+    blame: Arc<Blame>,
+    /// A process for itself alone, while it is a suspect.
+    probation: StdMutex<Option<Arc<Worker>>>,
+}
+
+/// Which export is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Export {
+    Validate,
+    Discover,
+}
+
+impl RemoteComponent {
+    /// Loads a component, for which there is machine code.
+    pub(super) async fn load(
+        id: u64,
+        worker: Arc<Worker>,
+        digest: String,
+        bytes: &[u8],
+        isolation: Isolation,
+        was_compiled: bool,
+    ) -> Result<Self, LoadError> {
+        let kept = |error: io::Error| LoadError::Sandbox(format!("it can't be kept: {error}"));
+        let mut source = tempfile::tempfile_in(source_directory(&worker.paths)).map_err(kept)?;
+        source.write_all(bytes).map_err(kept)?;
+        let blame = Arc::<Blame>::default();
+        let mut loaded = load_once(&worker, id, &blame, bytes).await;
+        if let Err(LoadAttempt::Ended(_)) = &loaded {
+            // Others may have ended it.
+            loaded = load_once(&worker.probation(), id, &blame, bytes).await;
+        }
+        let (about, connection) = loaded.map_err(|attempt| match attempt {
+            LoadAttempt::Refused(error) => error,
+            LoadAttempt::Ended(error) => LoadError::Sandbox(error.to_string()),
+        })?;
+        let (rounds, loaded_in) = (Arc::new(Semaphore::new(ROUNDS_OF_ONE)), Mutex::new(connection));
+        let size = bytes.len();
+        let probation = StdMutex::default();
+        let inner = Inner { id, worker, digest, size, was_compiled, isolation, source, about, loaded_in, rounds, blame, probation };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    pub(crate) fn digest(&self) -> &str {
+        &self.inner.digest
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.inner.size
+    }
+
+    pub(crate) fn was_compiled(&self) -> bool {
+        self.inner.was_compiled
+    }
+
+    pub(crate) fn isolation(&self) -> Isolation {
+        self.inner.isolation
+    }
+
+    pub(crate) fn description(&self) -> &Description {
+        &self.inner.about.description
+    }
+
+    pub(crate) fn exported(&self) -> &str {
+        &self.inner.about.exported
+    }
+
+    pub(crate) fn imports(&self) -> &[String] {
+        &self.inner.about.imports.0
+    }
+
+    /// Receives what is sent to a multicast group.
+    pub(crate) fn listen(
+        &self,
+        group: SocketAddr,
+        interfaces: &[String],
+        filters: Vec<DatagramFilter>,
+    ) -> RemoteListener {
+        RemoteListener::new(Arc::clone(&self.inner.worker), group, interfaces, filters)
+    }
+
+    pub(crate) async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+        let limits = call.limits.clone();
+        let rates = call.rates.clone();
+        match self.call(Export::Validate, call).await? {
+            (Reply::Validated { result, ticks, .. }, _) => {
+                rates.add_ticks(ticks);
+                result.map(|triggers| triggers.0).map_err(|failure| answer::failure(failure, &limits))
+            }
+            _ => Err(wrong_answer()),
+        }
+    }
+
+    pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
+        let own = call.clone();
+        let (Reply::Discovered { result, cache, ticks, .. }, payload) = self.call(Export::Discover, call).await? else {
+            return Err(wrong_answer());
+        };
+        own.rates.add_ticks(ticks);
+        let set = result.map_err(|failure| answer::failure(failure, &own.limits)).and_then(|found| {
+            let set = join(*found, &payload).map_err(|error| RoundError::Trapped(error.to_string()))?;
+            answer::devices(set, &own.limits)
+        });
+        if let Some(cache) = cache.filter(|cache| answer::fits(cache, &own.limits)) {
+            store(&own, cache);
+        }
+        set
+    }
+
+    /// Calls an export. What was begun is ended in the process, and counted until then, also if the caller is gone.
+    async fn call(&self, export: Export, call: Call) -> Answer {
+        if let Some(refusal) = self.inner.blame.refusal(&call, Instant::now()) {
+            return Err(refusal);
+        }
+        let (cancel, cancelled) = tokio::sync::oneshot::channel::<()>();
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::spawn(async move { inner.call(export, call, cancelled).await });
+        let answer = task.await;
+        drop(cancel);
+        answer.unwrap_or_else(|error| Err(RoundError::Unavailable(error.to_string())))
+    }
+}
+
+impl Inner {
+    async fn call(&self, export: Export, call: Call, cancelled: tokio::sync::oneshot::Receiver<()>) -> Answer {
+        let mut cancelled = cancelled;
+        let begun = async {
+            let stopped = |_| RoundError::Unavailable("the host is shutting down".to_owned());
+            let own = Arc::clone(&self.rounds).acquire_owned().await.map_err(stopped)?;
+            let turn = Arc::clone(&self.worker.rounds).acquire_owned().await.map_err(stopped)?;
+            let connection = self.place().connect().await?;
+            self.ensure_loaded(&connection).await?;
+            Ok::<_, RoundError>((connection, (own, turn)))
+        };
+        // One that nobody waits for any more does not begin.
+        let (connection, _turns) = tokio::select! {
+            begun = begun => begun?,
+            _ = &mut cancelled => return Err(RoundError::Unavailable("cancelled".to_owned())),
+        };
+        let id = connection.next_call();
+        let waits = Waits {
+            blame: Arc::clone(&self.blame),
+            deadly: Some(Deadly::from(&call)),
+            log: Some(CallLog::new(&self.about.description.name, &call)),
+        };
+        let limit = call.limits.round.min(LONGEST) + SLACK;
+        let component = self.id;
+        let capacity = capacity(&call);
+        let arguments = Box::new(arguments(call, export));
+        let request = match export {
+            Export::Validate => Request::Validate { call: id, component, arguments },
+            Export::Discover => Request::Discover { call: id, component, arguments },
+        };
+        let frame = encode_secret(request, capacity);
+        let frame = frame.map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
+        let answer = connection.call(id, frame, waits, limit);
+        tokio::pin!(answer);
+        tokio::select! {
+            answer = &mut answer => answer,
+            _ = &mut cancelled => {
+                connection.send(&Request::Cancel { call: id }).await;
+                answer.await
+            }
+        }
+    }
+
+    /// Returns the process to run in: a suspect has one for itself until it has answered.
+    fn place(&self) -> Arc<Worker> {
+        let mut probation = self.probation.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.isolation == Isolation::Own || !self.blame.is_suspect() {
+            *probation = None;
+            return Arc::clone(&self.worker);
+        }
+        Arc::clone(probation.get_or_insert_with(|| Arc::new(self.worker.probation())))
+    }
+
+    /// Loads the component into a process that was started since.
+    async fn ensure_loaded(&self, connection: &Arc<Connection>) -> Result<(), RoundError> {
+        let mut loaded_in = self.loaded_in.lock().await;
+        if Weak::ptr_eq(&loaded_in, &Arc::downgrade(connection)) {
+            return Ok(());
+        }
+        let mut bytes = vec![0; self.size];
+        let read = self.source.read_exact_at(&mut bytes, 0);
+        read.map_err(|error| RoundError::Unavailable(format!("the component can't be read again: {error}")))?;
+        match load_into(connection, self.id, &self.blame, &bytes).await {
+            Ok(_) => *loaded_in = Arc::downgrade(connection),
+            Err(LoadAttempt::Ended(error)) => return Err(error),
+            Err(LoadAttempt::Refused(error)) => return Err(RoundError::Trapped(error.to_string())),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.worker.forget(self.id);
+    }
+}
+
+/// An attempt at loading that failed.
+enum LoadAttempt {
+    /// The component is not what it should be.
+    Refused(LoadError),
+    /// There was no answer.
+    Ended(RoundError),
+}
+
+async fn load_once(
+    worker: &Worker,
+    id: u64,
+    blame: &Arc<Blame>,
+    bytes: &[u8],
+) -> Result<(LoadedComponent, Weak<Connection>), LoadAttempt> {
+    let connection = worker.connect().await.map_err(LoadAttempt::Ended)?;
+    let about = load_into(&connection, id, blame, bytes).await?;
+    Ok((about, Arc::downgrade(&connection)))
+}
+
+async fn load_into(
+    connection: &Connection,
+    component: u64,
+    blame: &Arc<Blame>,
+    bytes: &[u8],
+) -> Result<LoadedComponent, LoadAttempt> {
+    let call = connection.next_call();
+    let frame = encode(&Request::Load { call, component }, bytes);
+    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Sandbox(error.to_string())))?;
+    let waits = Waits { blame: Arc::clone(blame), deadly: None, log: None };
+    match connection.call(call, frame, waits, LOAD).await.map_err(LoadAttempt::Ended)? {
+        (Reply::Loaded { result: Ok(about), .. }, _) => answer::loaded(about).map_err(LoadAttempt::Refused),
+        (Reply::Loaded { result: Err(failure), .. }, _) => Err(LoadAttempt::Refused(answer::load_failure(failure))),
+        _ => Err(LoadAttempt::Ended(wrong_answer())),
+    }
+}
+
+fn wrong_answer() -> RoundError {
+    RoundError::Unavailable("the sandbox process answered another question".to_owned())
+}
+
+/// The bytes of a call, at least: a buffer that grows would leave copies of secrets behind.
+fn capacity(call: &Call) -> usize {
+    let values = call.properties.properties.iter().map(|(name, value)| name.len() + value.len());
+    let secrets = call.properties.secrets.iter().map(|(name, value)| name.len() + value.reveal().len());
+    let json = call.details_json.as_ref().map_or(0, String::len);
+    let cache = call.cache.bytes();
+    OVERHEAD + call.details.len() + json + cache + values.chain(secrets).map(|bytes| bytes + 16).sum::<usize>()
+}
+
+/// Converts a call; values of secrets that it is not granted stay here.
+fn arguments(call: Call, export: Export) -> Arguments {
+    let grants = if export == Export::Validate { Default::default() } else { call.grants };
+    let reveal = |(name, secret): (&String, &Secret)| {
+        let value = if glob::any(&grants.secrets, name) { secret.reveal().to_vec() } else { Vec::new() };
+        (name.clone(), value)
+    };
+    let (cache, scanner) = call.cache.parts();
+    let cached = scanner.secrets().map(|(name, secret)| (name.to_owned(), secret.reveal().to_vec()));
+    Arguments {
+        subject: call.subject,
+        details: call.details,
+        details_json: call.details_json,
+        properties: call.properties.properties.clone(),
+        secrets: call.properties.secrets.iter().map(reveal).collect(),
+        cache: BTreeMap::clone(&cache),
+        cached_secrets: cached.collect(),
+        limits: call.limits,
+        rates: call.rates.id(),
+        grants,
+    }
+}
+
+/// Stores the cache that a round has left.
+fn store(call: &Call, cache: ChangedCache) {
+    let (_, earlier) = call.cache.parts();
+    let mut scanner = SecretScanner::default();
+    for secret in &cache.secrets.0 {
+        let before = earlier.secrets().find(|(name, _)| *name == secret.name).map(|(_, value)| value);
+        let now = call.properties.secrets.get(&secret.name);
+        let value = if secret.is_current { now.or(before) } else { before.or(now) };
+        if let Some(value) = value {
+            scanner.add(&secret.name, value);
+        }
+    }
+    call.cache.replace(cache.entries.0.into_iter().collect(), scanner.of_earlier_rounds());
+}

@@ -1,0 +1,335 @@
+//! A connection to one sandbox process: its calls, and what comes of them.
+
+use std::collections::HashMap;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc as std_mpsc};
+use std::time::{Duration, Instant};
+
+use akri_model::discovery::RoundError;
+use akri_model::text::clean;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{Level, debug, warn};
+use zeroize::Zeroizing;
+
+use super::blame::{Blame, Deadly};
+use super::frame;
+use super::process::{Fingerprint, Process, ReadablePaths, WorkerProgram};
+use super::protocol::{LARGEST_REPLY, Line, ProtocolError, Reply, Request, encode};
+use crate::log::{LogLine, write_event};
+use crate::rates::Rates;
+
+/// Frames that wait to be written.
+const QUEUE: usize = 256;
+/// Time in which a process that closed its connection has ended by itself.
+const END: Duration = Duration::from_secs(1);
+/// Log events of a call, beside those that its limits allow.
+const MORE_LINES: usize = 512;
+
+type Frame = Zeroizing<Vec<u8>>;
+
+/// A connection to a sandbox process. The process ends when this is dropped.
+pub(super) struct Connection {
+    pub(super) process: Process,
+    pub(super) since: Instant,
+    pub(super) fingerprint: Fingerprint,
+    frames: mpsc::Sender<Frame>,
+    shared: Arc<Shared>,
+    next_call: AtomicU64,
+}
+
+/// What the reader shares with the callers.
+#[derive(Default)]
+struct Shared {
+    is_closed: AtomicBool,
+    calls: Mutex<HashMap<u64, Waiting>>,
+    listeners: Mutex<HashMap<u64, Weak<Notify>>>,
+    /// Wakes listeners when the process has ended.
+    closed: Notify,
+}
+
+/// A call that has no answer yet.
+struct Waiting {
+    answer: oneshot::Sender<Answer>,
+    blame: Arc<Blame>,
+    deadly: Option<Deadly>,
+    log: Option<CallLog>,
+}
+
+/// The answer to a call.
+pub(super) type Answer = Result<(Reply, Vec<u8>), RoundError>;
+
+/// The destination of a call's log lines.
+pub(super) struct CallLog {
+    pub(super) handler: String,
+    pub(super) configuration: String,
+    pub(super) text_bytes: usize,
+    pub(super) lines_left: usize,
+    pub(super) rates: Rates,
+    pub(super) copy: Option<std_mpsc::Sender<LogLine>>,
+}
+
+impl Connection {
+    /// Starts a process, and tasks for its connection.
+    pub(super) fn open(name: &str, program: &WorkerProgram, paths: &ReadablePaths) -> std::io::Result<Arc<Self>> {
+        let fingerprint = paths.fingerprint();
+        let (process, stream) = Process::start(program, paths)?;
+        tracing::info!(sandbox = name, pid = process.pid, "sandbox process started");
+        Self::over(process, stream, fingerprint)
+    }
+
+    fn over(process: Process, stream: StdStream, fingerprint: Fingerprint) -> std::io::Result<Arc<Self>> {
+        stream.set_nonblocking(true)?;
+        let (read, write) = UnixStream::from_std(stream)?.into_split();
+        let (frames, queue) = mpsc::channel(QUEUE);
+        let shared = Arc::<Shared>::default();
+        let connection = Arc::new(Self {
+            process,
+            since: Instant::now(),
+            fingerprint,
+            frames,
+            shared: Arc::clone(&shared),
+            next_call: AtomicU64::new(1),
+        });
+        tokio::spawn(write_frames(write, queue));
+        tokio::spawn(read_frames(read, shared, Arc::downgrade(&connection)));
+        Ok(connection)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Returns a number for a new call.
+    pub(super) fn next_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends a request, and waits for the answer until `limit`; then the process is killed.
+    pub(super) async fn call(&self, call: u64, frame: Vec<u8>, waits: Waits, limit: Duration) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        let blame = Arc::clone(&waits.blame);
+        let waiting = Waiting { answer, blame: waits.blame, deadly: waits.deadly, log: waits.log };
+        self.shared.calls().insert(call, waiting);
+        if self.is_closed() || self.frames.send(Zeroizing::new(frame)).await.is_err() {
+            self.shared.calls().remove(&call);
+            return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));
+        }
+        let Ok(answer) = timeout(limit, answered).await else {
+            warn!(pid = self.process.pid, "the sandbox process does not answer; killing it");
+            self.process.kill();
+            return Err(self.abandoned(call, &blame));
+        };
+        answer.unwrap_or_else(|_| Err(RoundError::Unavailable("the sandbox process has ended".to_owned())))
+    }
+
+    /// Blames a component for a process that does not answer.
+    fn abandoned(&self, call: u64, blame: &Blame) -> RoundError {
+        let mut calls = self.shared.calls();
+        let waiting = calls.remove(&call);
+        let is_alone = calls.values().all(|other| std::ptr::eq(&*other.blame, blame));
+        let deadly = waiting.and_then(|waiting| waiting.deadly);
+        blame.died(is_alone, "since it did not answer", deadly.as_ref(), Instant::now())
+    }
+
+    /// Sends a request that has no answer of its own. It may be lost when the process ends.
+    pub(super) async fn send(&self, request: &Request) {
+        if let Ok(frame) = encode(request, &[]) {
+            let _ = self.frames.send(Zeroizing::new(frame)).await;
+        }
+    }
+
+    /// The same without waiting; where too many wait already, it is lost.
+    pub(super) fn try_send(&self, request: &Request) {
+        if let Ok(frame) = encode(request, &[]) {
+            let _ = self.frames.try_send(Zeroizing::new(frame));
+        }
+    }
+
+    /// Has a listener woken when a datagram was received.
+    pub(super) fn subscribe(&self, listener: u64, wake: &Arc<Notify>) {
+        self.shared.listeners().insert(listener, Arc::downgrade(wake));
+    }
+
+    pub(super) fn unsubscribe(&self, listener: u64) {
+        self.shared.listeners().remove(&listener);
+    }
+
+    /// Waits until the process has ended.
+    pub(super) async fn closed(&self) {
+        loop {
+            let closed = self.shared.closed.notified();
+            tokio::pin!(closed);
+            closed.as_mut().enable();
+            if self.is_closed() {
+                return;
+            }
+            closed.await;
+        }
+    }
+}
+
+/// What a call leaves with the connection while it waits.
+pub(super) struct Waits {
+    pub(super) blame: Arc<Blame>,
+    pub(super) deadly: Option<Deadly>,
+    pub(super) log: Option<CallLog>,
+}
+
+impl Shared {
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<u64, Weak<Notify>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dispatch(&self, frame: &[u8]) -> Result<(), ProtocolError> {
+        let (reply, payload) = super::protocol::decode::<Reply>(frame)?;
+        match reply {
+            Reply::Log { call, line } => {
+                if let Some(log) = self.calls().get_mut(&call).and_then(|waiting| waiting.log.as_mut()) {
+                    log.write(line);
+                }
+            }
+            Reply::Received { listener } => {
+                if let Some(wake) = self.listeners().get(&listener).and_then(Weak::upgrade) {
+                    wake.notify_one();
+                }
+            }
+            Reply::Loaded { call, .. } | Reply::Validated { call, .. } | Reply::Discovered { call, .. } => {
+                // One that was never asked, or that nobody waits for, is dropped.
+                if let Some(waiting) = self.calls().remove(&call) {
+                    // Loading shows little of what its rounds do.
+                    if waiting.deadly.is_some() {
+                        waiting.blame.answered();
+                    }
+                    let _ = waiting.answer.send(Ok((reply, payload.to_vec())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The process has ended: so have its calls.
+    fn close(&self, how: &str) {
+        self.is_closed.store(true, Ordering::Release);
+        let calls: Vec<Waiting> = self.calls().drain().map(|(_, waiting)| waiting).collect();
+        let mut blamed: Vec<&Arc<Blame>> = Vec::new();
+        for waiting in &calls {
+            if !blamed.iter().any(|other| Arc::ptr_eq(other, &waiting.blame)) {
+                blamed.push(&waiting.blame);
+            }
+        }
+        let (is_alone, now) = (blamed.len() == 1, Instant::now());
+        let errors: Vec<(*const Blame, RoundError)> = blamed
+            .into_iter()
+            .map(|blame| {
+                let of = calls.iter().find(|waiting| Arc::ptr_eq(&waiting.blame, blame));
+                let deadly = of.and_then(|waiting| waiting.deadly.as_ref());
+                (Arc::as_ptr(blame), blame.died(is_alone, how, deadly, now))
+            })
+            .collect();
+        for waiting in calls {
+            let error = errors.iter().find(|(blame, _)| *blame == Arc::as_ptr(&waiting.blame));
+            let error = error.map(|(_, error)| error.clone());
+            let error = error.unwrap_or_else(|| RoundError::Unavailable("the sandbox process ended".to_owned()));
+            let _ = waiting.answer.send(Err(error));
+        }
+        self.closed.notify_waiters();
+    }
+}
+
+async fn write_frames(mut stream: OwnedWriteHalf, mut frames: mpsc::Receiver<Frame>) {
+    while let Some(frame) = frames.recv().await {
+        if stream.write_all(&frame).await.is_err() {
+            return; // the reader notices, too
+        }
+    }
+}
+
+async fn read_frames(mut stream: OwnedReadHalf, shared: Arc<Shared>, connection: Weak<Connection>) {
+    let error = loop {
+        match frame::read(&mut stream, LARGEST_REPLY).await {
+            Ok(Some(frame)) => {
+                if let Err(error) = shared.dispatch(&frame) {
+                    break Some(error.to_string());
+                }
+            }
+            Ok(None) => break None,
+            Err(error) => break Some(error.to_string()),
+        }
+    };
+    shared.is_closed.store(true, Ordering::Release);
+    // Without a connection it was ended by us.
+    let Some(connection) = connection.upgrade() else { return shared.close("when it was no longer needed") };
+    let process = &connection.process;
+    if error.is_some() || timeout(END, process.ended()).await.is_err() {
+        process.kill();
+    }
+    let ended = process.ended().await;
+    let how = error.map_or_else(|| ended.clone(), |error| format!("{ended} ({error})"));
+    warn!(pid = process.pid, "the sandbox process ended {how}");
+    shared.close(&how);
+}
+
+impl CallLog {
+    /// Logs a line of a guest within its budget.
+    fn write(&mut self, line: Line) {
+        let Some(left) = self.lines_left.checked_sub(1) else { return };
+        self.lines_left = left;
+        match line {
+            Line::Written { level, context, message, is_logged } => {
+                let level = level_of(level);
+                let text = |text: &str| clean(text, self.text_bytes);
+                let (context, message) = (text(&context), text(&message));
+                if self.rates.log(context.len() + message.len() + crate::log::LINE) {
+                    write_event(&self.handler, &self.configuration, level, &context, &message);
+                }
+                if let Some(copy) = self.copy.as_ref().filter(|_| is_logged) {
+                    let _ = copy.send(LogLine { level, context, message, is_refusal: false }); // nobody may be interested any more
+                }
+            }
+            Line::Dropped(count) => {
+                let dropped = self.rates.log_dropped(count);
+                if dropped > 0 {
+                    let message = format!("{dropped} more lines were dropped");
+                    write_event(&self.handler, &self.configuration, Level::WARN, "log", &message);
+                }
+            }
+        }
+    }
+
+    /// Returns the log of a call whose limits allow so many lines.
+    pub(super) fn new(handler: &str, call: &crate::Call) -> Self {
+        Self {
+            handler: handler.to_owned(),
+            configuration: call.subject.clone(),
+            text_bytes: call.limits.string_bytes.saturating_add(1024),
+            lines_left: call.limits.log_lines.saturating_add(MORE_LINES),
+            rates: call.rates.clone(),
+            copy: call.log.clone(),
+        }
+    }
+}
+
+fn level_of(level: u8) -> Level {
+    match level {
+        0 => Level::TRACE,
+        1 => Level::DEBUG,
+        2 => Level::INFO,
+        3 => Level::WARN,
+        _ => Level::ERROR,
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        debug!(pid = self.process.pid, "ending the sandbox process");
+    }
+}

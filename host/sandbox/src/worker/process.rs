@@ -1,0 +1,137 @@
+//! A sandbox process, seen from the agent.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use tokio::sync::watch;
+
+use crate::confine::{AUTHORITIES, RESOLVER};
+
+/// Variables that a sandbox process gets if the agent has them: its log, and the authorities that it trusts.
+const ENVIRONMENT: [&str; 4] = ["AKRI_LOG", "AKRI_LOG_FORMAT", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+/// The program of sandbox processes, and what they may use.
+#[derive(Debug, Clone)]
+pub struct WorkerProgram {
+    /// The program, which is `akri`.
+    pub path: PathBuf,
+    /// Its arguments, besides those that follow from the settings below.
+    pub arguments: Vec<String>,
+    /// Bytes of memory of each.
+    pub memory_bytes: u64,
+}
+
+/// What a sandbox process reads.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadablePaths {
+    pub(crate) compiled: PathBuf,
+    pub(crate) sysfs: PathBuf,
+    pub(crate) udev_data: PathBuf,
+}
+
+/// The files and directories behind the paths that a process may read. It has what was there when it started: one that was
+/// replaced since, such as `/etc/resolv.conf`, is out of its reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fingerprint(Vec<Option<(u64, u64)>>);
+
+impl ReadablePaths {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let environment = ENVIRONMENT.iter().filter(|name| name.starts_with("SSL")).filter_map(std::env::var_os);
+        let system = RESOLVER.iter().chain(&AUTHORITIES).map(PathBuf::from);
+        let all = environment.map(PathBuf::from).chain(system).chain([self.sysfs.clone(), self.udev_data.clone()]);
+        let identity = |path: PathBuf| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        Fingerprint(all.map(identity).collect())
+    }
+}
+
+/// A running sandbox process. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// None once it was waited for: its id may be another process's.
+    child: Arc<Mutex<Option<Child>>>,
+    ended: watch::Receiver<Option<ExitStatus>>,
+}
+
+impl Process {
+    /// Starts one; also returns the stream to it.
+    pub(crate) fn start(program: &WorkerProgram, paths: &ReadablePaths) -> io::Result<(Self, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let command = command(program, paths, theirs);
+        let (started, start) = mpsc::channel();
+        let (status, ended) = watch::channel(None);
+        // The kernel ends the process with the thread that started it.
+        thread::Builder::new().name("akri-sandbox".to_owned()).stack_size(256 << 10).spawn(move || {
+            run(command, &started, &status);
+        })?;
+        let (pid, child) = start.recv().map_err(io::Error::other)??;
+        Ok((Self { pid, child, ended }, ours))
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&self) {
+        if let Some(child) = self.child.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            let _ = child.kill(); // it may have ended
+        }
+    }
+
+    /// Waits until it has ended, and returns how.
+    pub(crate) async fn ended(&self) -> String {
+        let mut ended = self.ended.clone();
+        let status = ended.wait_for(Option::is_some).await.ok().and_then(|status| *status);
+        match status {
+            None => "for an unknown reason".to_owned(),
+            Some(status) => match status.signal() {
+                Some(signal) => format!("by signal {signal}"),
+                None => format!("with exit code {}", status.code().unwrap_or_default()),
+            },
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn command(program: &WorkerProgram, paths: &ReadablePaths, stream: UnixStream) -> Command {
+    let mut command = Command::new(&program.path);
+    command.arg("sandbox").args(&program.arguments).arg("--memory").arg(program.memory_bytes.to_string());
+    let ReadablePaths { compiled, sysfs, udev_data } = paths;
+    for (flag, path) in [("--compiled", compiled), ("--sysfs", sysfs), ("--udev-data", udev_data)] {
+        command.arg(flag).arg(path);
+    }
+    let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.env_clear().envs(kept).current_dir(Path::new("/"));
+    command.stdin(OwnedFd::from(stream)).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command
+}
+
+type Started = io::Result<(u32, Arc<Mutex<Option<Child>>>)>;
+
+/// Starts a process, and waits for its end.
+fn run(mut command: Command, started: &mpsc::Sender<Started>, status: &watch::Sender<Option<ExitStatus>>) {
+    let spawned = command.spawn();
+    drop(command); // with its end of the stream
+    let child = match spawned {
+        Ok(child) => child,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    let (pid, id) = (Pid::from_child(&child), child.id());
+    let child = Arc::new(Mutex::new(Some(child)));
+    let _ = started.send(Ok((id, Arc::clone(&child)))); // nobody may want it any more
+    // Its id stays its own until it is waited for below.
+    let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+    let ended = child.take().and_then(|mut child| child.wait().ok());
+    status.send_replace(Some(ended.unwrap_or_else(|| ExitStatus::from_raw(Signal::KILL.as_raw()))));
+}

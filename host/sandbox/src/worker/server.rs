@@ -1,0 +1,360 @@
+//! The sandbox process: it serves one agent until that closes the connection.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use akri_model::property::Resolved;
+use akri_model::secret_scanner::SecretScanner;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tracing::{Level, warn};
+
+use super::frame;
+use super::protocol::{
+    Arguments, Bounded, CachedSecret, ChangedCache, Failure, LARGEST_REQUEST, Line, LoadFailure, LoadedComponent,
+    Reply, Request, decode, encode, encode_devices, split,
+};
+use crate::cache::Cache;
+use crate::component::LoadError;
+use crate::confine::confine_worker;
+use crate::rates::{ForwardedLine, Rates};
+use crate::{Call, Component, Host, HostConfig};
+
+/// Budgets that are remembered; there is one for each Configuration.
+const RATES: usize = 16_384;
+
+/// The settings of a sandbox process.
+#[derive(Debug, Clone)]
+pub struct WorkerSettings {
+    /// The directory of compiled components.
+    pub compiled: PathBuf,
+    /// The mount point of sysfs.
+    pub sysfs: PathBuf,
+    /// udev's database.
+    pub udev_data: PathBuf,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
+/// Confines this process, and serves the agent at the other end of standard input until that closes it. It has to be called
+/// before any thread was started.
+///
+/// # Errors
+/// If the process can't be confined, if the engine can't be set up, or if the agent sends what is no request.
+pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
+    close_inherited().map_err(|error| format!("cannot close what was inherited: {error}"))?;
+    let stream: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+    let stream = StdStream::from(stream);
+    let WorkerSettings { compiled, sysfs, udev_data, memory_bytes } = settings;
+    let modules = compiled.join(crate::compile::MODULES);
+    let authorities: Vec<PathBuf> =
+        ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
+    let mut readable = vec![modules.as_path(), &sysfs, &udev_data];
+    readable.extend(authorities.iter().map(PathBuf::as_path));
+    confine_worker(&readable, memory_bytes)?;
+    let config = HostConfig { cache_dir: Some(compiled), compiler: None, precompiled: None, sysfs, udev_data };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+    runtime.block_on(async {
+        let host = Host::new(config).map_err(|error| error.to_string())?;
+        stream.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let stream = UnixStream::from_std(stream).map_err(|error| error.to_string())?;
+        serve(stream, host).await.map_err(|error| format!("the agent's request can't be read: {error}"))
+    })
+}
+
+/// Closes all files but the standard ones: the agent may itself have inherited some.
+fn close_inherited() -> io::Result<()> {
+    let mut open: Vec<i32> = Vec::new();
+    for file in std::fs::read_dir("/proc/self/fd")? {
+        open.extend(file?.file_name().to_string_lossy().parse::<i32>());
+    }
+    for file in open.into_iter().filter(|file| *file > 2) {
+        let _ = nix::unistd::close(file); // the directory that was read is closed already
+    }
+    Ok(())
+}
+
+/// Serves requests until the stream ends.
+pub(super) async fn serve(stream: UnixStream, host: Host) -> io::Result<()> {
+    let (mut requests, replies) = stream.into_split();
+    let server = Arc::new(Server {
+        host,
+        replies: tokio::sync::Mutex::new(replies),
+        components: Mutex::default(),
+        calls: Mutex::default(),
+        listeners: Mutex::default(),
+        rates: Mutex::default(),
+    });
+    while let Some(frame) = frame::read(&mut requests, LARGEST_REQUEST).await? {
+        let (request, payload) = decode::<Request>(&frame).map_err(io::Error::other)?;
+        server.begin(request, payload);
+    }
+    lock(&server.listeners).clear();
+    Ok(())
+}
+
+struct Server {
+    host: Host,
+    /// Each frame is written as a whole: tasks that write are never aborted.
+    replies: tokio::sync::Mutex<OwnedWriteHalf>,
+    components: Mutex<HashMap<u64, Component>>,
+    /// Calls under way; the end of the sender cancels one.
+    calls: Mutex<HashMap<u64, oneshot::Sender<()>>>,
+    listeners: Mutex<HashMap<u64, ServedListener>>,
+    rates: Mutex<HashMap<u64, Rates>>,
+}
+
+/// A listener; its task ends with it.
+struct ServedListener {
+    next: Arc<Notify>,
+    task: AbortHandle,
+}
+
+impl Drop for ServedListener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    fn begin(self: &Arc<Self>, request: Request, payload: &[u8]) {
+        match request {
+            Request::Load { call, component } => {
+                let (server, bytes) = (Arc::clone(self), payload.to_vec());
+                tokio::spawn(async move { server.load(call, component, bytes).await });
+            }
+            Request::Unload { component } => drop(lock(&self.components).remove(&component)),
+            Request::Validate { call, component, arguments } => {
+                let (server, cancelled) = (Arc::clone(self), self.register(call));
+                tokio::spawn(async move { server.validate(call, component, *arguments, cancelled).await });
+            }
+            Request::Discover { call, component, arguments } => {
+                let (server, cancelled) = (Arc::clone(self), self.register(call));
+                tokio::spawn(async move { server.discover(call, component, *arguments, cancelled).await });
+            }
+            Request::Cancel { call } => drop(lock(&self.calls).remove(&call)),
+            Request::Join { listener, group, interfaces, filters } => {
+                self.join(listener, group, &interfaces.0, filters.0)
+            }
+            Request::Listen { listener } => {
+                if let Some(served) = lock(&self.listeners).get(&listener) {
+                    served.next.notify_one();
+                }
+            }
+            Request::Leave { listener } => drop(lock(&self.listeners).remove(&listener)),
+        }
+    }
+
+    fn register(&self, call: u64) -> oneshot::Receiver<()> {
+        let (cancel, cancelled) = oneshot::channel();
+        lock(&self.calls).insert(call, cancel);
+        cancelled
+    }
+
+    async fn load(&self, call: u64, component: u64, bytes: Vec<u8>) {
+        let result = match self.host.load(bytes).await {
+            Ok(loaded) => {
+                let about = LoadedComponent {
+                    description: loaded.description().clone(),
+                    exported: loaded.exported().to_owned(),
+                    imports: loaded.imports().iter().cloned().collect(),
+                };
+                lock(&self.components).insert(component, loaded);
+                Ok(about)
+            }
+            Err(LoadError::Describe(error)) => Err(LoadFailure::Describe(error.into())),
+            Err(error) => Err(LoadFailure::Other(error.to_string())),
+        };
+        self.reply(encode(&Reply::Loaded { call, result }, &[])).await;
+    }
+
+    async fn validate(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {
+        let (arguments, lines) = self.arguments(arguments);
+        let rates = arguments.rates.clone();
+        let result = match self.component(component) {
+            Ok(component) => self.run(call, lines, component.validate(arguments), cancelled).await,
+            Err(error) => Err(error),
+        };
+        let result = result.map(Bounded);
+        let reply = Reply::Validated { call, result, ticks: rates.take_ticks() };
+        self.reply(encode(&reply, &[])).await;
+    }
+
+    async fn discover(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {
+        let (arguments, lines) = self.arguments(arguments);
+        let (rates, cache, properties) =
+            (arguments.rates.clone(), arguments.cache.clone(), arguments.properties.clone());
+        let (before, _) = cache.parts();
+        let result = match self.component(component) {
+            Ok(component) => self.run(call, lines, component.discover(arguments), cancelled).await,
+            Err(error) => Err(error),
+        };
+        let cache = changed(&cache, &before, &properties);
+        let (result, devices) = match result {
+            Ok(set) => {
+                let (found, devices) = split(set);
+                (Ok(Box::new(found)), devices)
+            }
+            Err(failure) => (Err(failure), Vec::new()),
+        };
+        let reply = Reply::Discovered { call, result, cache, ticks: rates.take_ticks() };
+        self.reply(encode_devices(&reply, devices)).await;
+    }
+
+    fn component(&self, component: u64) -> Result<Component, Failure> {
+        let known = lock(&self.components).get(&component).cloned();
+        known.ok_or_else(|| Failure::Unavailable("the sandbox process does not have the component".to_owned()))
+    }
+
+    /// Awaits a call, or its cancellation, and forwards what the guest logs meanwhile.
+    async fn run<T>(
+        &self,
+        call: u64,
+        mut lines: mpsc::UnboundedReceiver<ForwardedLine>,
+        work: impl Future<Output = Result<T, akri_model::discovery::RoundError>>,
+        mut cancelled: oneshot::Receiver<()>,
+    ) -> Result<T, Failure> {
+        let mut work = Box::pin(work);
+        let result = loop {
+            tokio::select! {
+                result = &mut work => break result.map_err(Failure::from),
+                _ = &mut cancelled => break Err(Failure::Unavailable("cancelled".to_owned())),
+                Some(line) = lines.recv() => self.forward(call, line).await,
+            }
+        };
+        drop(work);
+        lock(&self.calls).remove(&call);
+        // All of it is there before the answer.
+        while let Ok(line) = lines.try_recv() {
+            self.forward(call, line).await;
+        }
+        result
+    }
+
+    async fn forward(&self, call: u64, line: ForwardedLine) {
+        let line = match line {
+            ForwardedLine::Written { level, context, message, is_logged } => {
+                Line::Written { level: number_of(level), context, message, is_logged }
+            }
+            ForwardedLine::Dropped(0) => return,
+            ForwardedLine::Dropped(count) => Line::Dropped(count),
+        };
+        self.reply(encode(&Reply::Log { call, line }, &[])).await;
+    }
+
+    /// Converts arguments; also returns the log of the call.
+    fn arguments(&self, mut arguments: Arguments) -> (Call, mpsc::UnboundedReceiver<ForwardedLine>) {
+        let (sender, lines) = mpsc::unbounded_channel();
+        let rates = {
+            let mut rates = lock(&self.rates);
+            if rates.len() >= RATES {
+                rates.clear();
+            }
+            rates.entry(arguments.rates).or_default().clone()
+        };
+        let forward = move |line| {
+            let _ = sender.send(line); // the call may have ended
+        };
+        let cache = Cache::default();
+        let mut scanner = SecretScanner::default();
+        let secrets = Arguments::take_secrets(&mut arguments.cached_secrets);
+        secrets.iter().for_each(|(name, secret)| scanner.add(name, secret));
+        cache.replace(arguments.cache, scanner.of_earlier_rounds());
+        let call = Call {
+            subject: arguments.subject,
+            details: arguments.details,
+            details_json: arguments.details_json,
+            properties: Resolved {
+                properties: arguments.properties,
+                secrets: Arguments::take_secrets(&mut arguments.secrets),
+            },
+            grants: arguments.grants,
+            limits: arguments.limits,
+            cache,
+            rates: rates.forwarding(Arc::new(forward)),
+            log: None,
+        };
+        (call, lines)
+    }
+
+    fn join(
+        self: &Arc<Self>,
+        listener: u64,
+        group: std::net::SocketAddr,
+        interfaces: &[String],
+        filters: Vec<akri_model::datagram::DatagramFilter>,
+    ) {
+        let Some(mut listening) = self.host.listen(group, interfaces, filters) else { return };
+        let (server, next) = (Arc::downgrade(self), Arc::new(Notify::new()));
+        let asked = Arc::clone(&next);
+        let task = tokio::spawn(async move {
+            loop {
+                asked.notified().await;
+                listening.heard().await;
+                let Some(server) = server.upgrade() else { return };
+                // A task of its own, since this one may be aborted, and frames are written as a whole.
+                tokio::spawn(async move { server.reply(encode(&Reply::Received { listener }, &[])).await });
+            }
+        });
+        let served = ServedListener { next, task: task.abort_handle() };
+        lock(&self.listeners).insert(listener, served);
+    }
+
+    /// Sends a reply. One that is too large is said to be so.
+    async fn reply(&self, frame: Result<Vec<u8>, super::protocol::ProtocolError>) {
+        static FAILURES: AtomicUsize = AtomicUsize::new(0);
+        match frame {
+            Ok(frame) => {
+                // If the agent has gone, reading ends, too.
+                let _ = self.replies.lock().await.write_all(&frame).await;
+            }
+            Err(error) => {
+                if FAILURES.fetch_add(1, Ordering::Relaxed) == 0 {
+                    warn!("a reply can't be sent: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Returns the cache after a round, if that changed it.
+fn changed(
+    cache: &Cache,
+    before: &Arc<std::collections::BTreeMap<String, Vec<u8>>>,
+    properties: &Resolved,
+) -> Option<ChangedCache> {
+    let (entries, scanner) = cache.parts();
+    if Arc::ptr_eq(&entries, before) {
+        return None;
+    }
+    let secret = |(name, secret): (&str, &_)| CachedSecret {
+        name: name.to_owned(),
+        is_current: properties.secrets.get(name) == Some(secret),
+    };
+    Some(ChangedCache {
+        entries: entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+        secrets: scanner.secrets().map(secret).collect(),
+    })
+}
+
+fn number_of(level: Level) -> u8 {
+    match level {
+        Level::TRACE => 0,
+        Level::DEBUG => 1,
+        Level::INFO => 2,
+        Level::WARN => 3,
+        Level::ERROR => 4,
+    }
+}

@@ -1,0 +1,147 @@
+//! The server with a real component, and everything it may be sent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use akri_model::grant::{Grants, Limits};
+use proptest::prelude::*;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::frame;
+use super::protocol::{Arguments, LARGEST_REPLY, Line, Reply, Request, decode, encode, join};
+use super::server::serve;
+use crate::Host;
+use crate::hostile::{bytes, host};
+
+/// An agent's end of a connection to a server in this process.
+struct Agent {
+    stream: UnixStream,
+    server: JoinHandle<std::io::Result<()>>,
+}
+
+impl Agent {
+    fn new(host: Host) -> Self {
+        let (stream, theirs) = UnixStream::pair().unwrap();
+        Self { stream, server: tokio::spawn(serve(theirs, host)) }
+    }
+
+    async fn with_guest() -> Self {
+        let mut agent = Self::new(host(None));
+        agent.send(&Request::Load { call: 1, component: 7 }, &bytes()).await;
+        let (reply, _) = agent.receive().await;
+        let Reply::Loaded { call: 1, result: Ok(loaded) } = reply else { panic!("{reply:?}") };
+        assert_eq!(loaded.description.name, "guest");
+        assert!(loaded.exported.starts_with("akri:discovery/handler@"));
+        agent
+    }
+
+    async fn send(&mut self, request: &Request, payload: &[u8]) {
+        self.stream.write_all(&encode(request, payload).unwrap()).await.unwrap();
+    }
+
+    async fn discover(&mut self, call: u64, arguments: Arguments) {
+        self.send(&Request::Discover { call, component: 7, arguments: Box::new(arguments) }, &[]).await;
+    }
+
+    async fn receive(&mut self) -> (Reply, Vec<u8>) {
+        let read = timeout(Duration::from_secs(120), frame::read(&mut self.stream, LARGEST_REPLY));
+        let frame = read.await.unwrap().unwrap().unwrap();
+        let (reply, payload) = decode::<Reply>(&frame).unwrap();
+        (reply, payload.to_vec())
+    }
+}
+
+fn arguments(details: &str) -> Arguments {
+    Arguments {
+        subject: format!("test/{details}"),
+        details: details.to_owned(),
+        details_json: None,
+        properties: BTreeMap::new(),
+        secrets: BTreeMap::new(),
+        grants: Grants::default(),
+        limits: Limits::default(),
+        cache: BTreeMap::new(),
+        cached_secrets: BTreeMap::new(),
+        rates: 1,
+    }
+}
+
+#[tokio::test]
+async fn server_runs_rounds_beside_each_other() {
+    let mut agent = Agent::with_guest().await;
+    agent.discover(2, arguments("sleep")).await;
+    agent.discover(3, arguments("devices:3")).await;
+    let (reply, payload) = agent.receive().await;
+    let Reply::Discovered { call: 3, result: Ok(found), cache: None, .. } = reply else { panic!("{reply:?}") };
+    assert_eq!(join(*found, &payload).unwrap().devices.len(), 3);
+    agent.send(&Request::Cancel { call: 2 }, &[]).await;
+    let (reply, _) = agent.receive().await;
+    assert!(matches!(reply, Reply::Discovered { call: 2, result: Err(_), .. }), "{reply:?}");
+    agent.discover(4, arguments("panic")).await;
+    let mut reply = agent.receive().await.0;
+    while matches!(reply, Reply::Log { call: 4, .. }) {
+        reply = agent.receive().await.0;
+    }
+    assert!(matches!(reply, Reply::Discovered { call: 4, result: Err(_), .. }), "{reply:?}");
+}
+
+#[tokio::test]
+async fn server_forwards_log_lines_before_the_answer() {
+    let mut agent = Agent::with_guest().await;
+    agent.discover(2, arguments("log")).await;
+    let (mut lines, mut ended) = (0, false);
+    while !ended {
+        match agent.receive().await.0 {
+            Reply::Log { call: 2, line: Line::Written { .. } } => lines += 1,
+            Reply::Discovered { call: 2, .. } => ended = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(lines > 0);
+}
+
+#[tokio::test]
+async fn server_ends_with_its_connection() {
+    let agent = Agent::new(host(None));
+    drop(agent.stream);
+    timeout(Duration::from_secs(10), agent.server).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn unknown_components_and_malformed_requests_are_refused() {
+    let mut agent = Agent::new(host(None));
+    agent.discover(1, arguments("devices:1")).await;
+    let (reply, _) = agent.receive().await;
+    assert!(matches!(reply, Reply::Discovered { call: 1, result: Err(_), .. }), "{reply:?}");
+    agent.send(&Request::Load { call: 2, component: 1 }, b"no component").await;
+    let (reply, _) = agent.receive().await;
+    assert!(matches!(reply, Reply::Loaded { call: 2, result: Err(_) }), "{reply:?}");
+    agent.stream.write_all(&[3, 0, 0, 0, 255, 255, 255]).await.unwrap();
+    let ended = timeout(Duration::from_secs(10), agent.server).await.unwrap().unwrap();
+    assert!(ended.unwrap_err().to_string().contains("malformed"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #[test]
+    fn server_survives_arbitrary_requests(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut agent = Agent::new(nobody());
+            let length = u32::try_from(bytes.len()).unwrap().to_le_bytes();
+            let _ = agent.stream.write_all(&[&length[..], &bytes].concat()).await;
+            drop(agent.stream);
+            let ended = timeout(Duration::from_secs(20), agent.server).await.unwrap();
+            assert!(ended.is_ok(), "it panicked");
+        });
+    }
+}
+
+/// A host, the same for all cases.
+fn nobody() -> Host {
+    static HOST: std::sync::LazyLock<Host> = std::sync::LazyLock::new(|| host(None));
+    HOST.clone()
+}

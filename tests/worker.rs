@@ -1,0 +1,218 @@
+//! Components run in processes of their own: what happens to these happens neither to the agent nor to devices.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::kubelet::Kubelet;
+use crate::support::node::{Agent, Node, identities, is_online, resource_of, rss_kib, wait_for};
+
+const ISOLATED: [&str; 2] = ["--isolation", "process"];
+
+/// The sandbox processes of an agent.
+fn workers(agent: &Agent) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).ok());
+    let children: Vec<u32> =
+        children.flat_map(|all| all.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect();
+    children.into_iter().filter(|pid| command_line(*pid).contains("sandbox")).collect()
+}
+
+fn command_line(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
+}
+
+async fn worker(agent: &Agent) -> u32 {
+    wait_for("one sandbox process", || workers(agent), |all| all.len() == 1).await[0]
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+fn write_guest(node: &Node, name: &str, behaviour: &str) {
+    node.write_configuration(name, "guest", &format!("      {behaviour}\n"), "");
+}
+
+/// What a process has open, without the kernel's own numbers.
+fn open_files(pid: u32) -> Vec<String> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    names.map(|name| name.display().to_string().split(':').next().unwrap().to_owned()).collect()
+}
+
+/// The sockets of a process.
+fn sockets(pid: u32) -> BTreeSet<PathBuf> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    names.filter(|name| name.to_string_lossy().starts_with("socket:")).collect()
+}
+
+#[tokio::test]
+async fn sandbox_process_has_nothing_of_the_agent() {
+    let node = Node::new();
+    let _kubelet = Kubelet::start(&node.path("kubelet"));
+    node.write_echo("echo", 1, &["one"]);
+    let agent = node.start_with(&ISOLATED);
+    node.wait_for_instances("a device", |all| all.len() == 1).await;
+    let pid = worker(&agent).await;
+    for file in open_files(pid) {
+        let is_harmless =
+            ["socket", "pipe", "anon_inode", "/dev/null", "/memfd"].iter().any(|name| file.starts_with(name));
+        assert!(is_harmless, "{file}");
+    }
+    let (own, agents) = (sockets(pid), sockets(agent.pid()));
+    assert!(!own.is_empty() && own.iter().all(|socket| !agents.contains(socket)), "{own:?} {agents:?}");
+    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    for name in ["AKRI_RECLAIM_DELAY_SECONDS", "PATH", "HOME", "KUBECONFIG"] {
+        assert!(!environment.contains(name), "{environment}");
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let of = |name: &str| {
+        limits.lines().find(|line| line.starts_with(name)).unwrap().split_whitespace().nth_back(1).unwrap().to_owned()
+    };
+    assert_eq!((of("Max data size"), of("Max core file size")), ((384 << 20).to_string(), "0".to_owned()));
+    assert!(!command_line(pid).contains(node.path("kubelet").to_str().unwrap()));
+    assert!(agent.stop());
+    wait_for("the end of the sandbox process", || command_line(pid), String::is_empty).await;
+}
+
+#[tokio::test]
+async fn killed_sandbox_process_takes_no_device() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(&node.path("kubelet"));
+    node.add_guest("  limits:\n    round: 20s\n");
+    node.write_echo("echo", 1, &["one"]);
+    write_guest(&node, "guest", "devices:2");
+    let mut agent = node.start_with(&ISOLATED);
+    let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
+    let resource = resource_of(&found[0]);
+    kubelet.wait_for("a device", |view| view.resource(&resource).allocatable() == 1).await;
+    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
+
+    // During a round, which fails.
+    let first = worker(&agent).await;
+    write_guest(&node, "guest", "sleep");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    kill(first);
+    agent.wait_for_log("the sandbox process ended by signal 9").await;
+    let failed = wait_for(
+        "a failed round",
+        || node.condition("guest", "Ready"),
+        |ready| ready.as_ref().is_some_and(|ready| ready.status == "False"),
+    );
+    let failed = failed.await.unwrap();
+    assert!(failed.message.contains("sandbox process ended by signal 9"), "{}", failed.message);
+    assert_eq!(identities(&node.instances()), identities(&found));
+    assert!(node.instances().iter().all(is_online));
+
+    // The next rounds come in another process.
+    write_guest(&node, "guest", "devices:2");
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+    node.write_echo("echo", 1, &["one", "two"]);
+    node.wait_for_instances("another device", |all| all.len() == 4).await;
+    assert!(!workers(&agent).contains(&first));
+    assert!(agent.is_running());
+    kubelet.admit("pod-b", "container", &resource_of(&node.instances()[1]), 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn component_whose_process_ends_twice_is_quarantined() {
+    let node = Node::new();
+    node.add_guest("  limits:\n    round: 20s\n");
+    node.write_echo("echo", 1, &["one"]);
+    write_guest(&node, "guest", "devices:2");
+    let agent = node.start_with(&ISOLATED);
+    let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
+    write_guest(&node, "guest", "sleep");
+    let shared = worker(&agent).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    kill(shared);
+    // Its next round is in a process of its own, beside which others run.
+    agent.wait_for_log("sandbox process started sandbox=\"probation of shared\"").await;
+    node.write_echo("echo", 1, &["one", "two"]);
+    node.wait_for_instances("another handler's device", |all| all.len() == 4).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    kill(pid_of(&agent, "probation of shared"));
+    let quarantined = node.wait_for_condition("guest", "HandlerAvailable", "False", "Quarantined").await;
+    assert!(quarantined.message.contains("quarantined after 2 failed rounds in a row"), "{}", quarantined.message);
+    assert!(quarantined.message.contains("while only this handler ran in it"), "{}", quarantined.message);
+    // Others run again, and its devices stay.
+    node.write_echo("echo", 1, &["one", "two", "three"]);
+    let after = node.wait_for_instances("another handler's device", |all| all.len() == 5).await;
+    assert!(identities(&found).iter().all(|known| identities(&after).contains(known)));
+    // An edit gives it another chance.
+    write_guest(&node, "guest", "devices:2");
+    node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+}
+
+#[tokio::test]
+async fn isolated_component_has_a_process_of_its_own() {
+    let node = Node::new();
+    node.add_guest("  isolation: own\n  limits:\n    round: 20s\n");
+    node.write_echo("echo", 1, &["one"]);
+    write_guest(&node, "guest", "devices:2");
+    let agent = node.start_with(&ISOLATED);
+    node.wait_for_instances("every device", |all| all.len() == 3).await;
+    let both = wait_for("two processes", || workers(&agent), |all| all.len() == 2).await;
+    agent.wait_for_log("sandbox process started sandbox=\"shared\"").await;
+    // The end of its own is nothing to the others.
+    let shared = pid_of(&agent, "shared");
+    let own = both.into_iter().find(|pid| *pid != shared).unwrap();
+    write_guest(&node, "guest", "sleep");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    kill(own);
+    node.wait_for_condition("guest", "Ready", "False", "Trapped").await;
+    assert!(workers(&agent).contains(&shared));
+    // It shares again when the object says so, and its process ends.
+    node.add_guest("  limits:\n    round: 20s\n");
+    write_guest(&node, "guest", "devices:3");
+    node.wait_for_instances("another device", |all| all.len() == 4).await;
+    assert_eq!(worker(&agent).await, shared);
+}
+
+/// The id of the process with a name, as the log has it.
+fn pid_of(agent: &Agent, name: &str) -> u32 {
+    let log = agent.log();
+    let line = log.lines().find(|line| line.contains(&format!("sandbox process started sandbox={name:?} pid=")));
+    line.unwrap().rsplit_once("pid=").unwrap().1.trim().parse().unwrap()
+}
+
+/// Limits that together are more than the process may have.
+#[tokio::test]
+async fn memory_of_guests_is_bounded_by_the_process() {
+    let node = Node::new();
+    node.add_guest("  limits:\n    memory: 1Gi\n    round: 20s\n");
+    node.write_echo("echo", 1, &["one"]);
+    write_guest(&node, "guest", "devices:1");
+    let mut agent = node.start_with(&["--isolation", "process", "--sandbox-memory", "96"]);
+    let found = node.wait_for_instances("every device", |all| all.len() == 2).await;
+    let before = rss_kib(agent.pid());
+    write_guest(&node, "guest", "memory");
+    let failed = wait_for(
+        "a failed round",
+        || node.condition("guest", "Ready"),
+        |ready| ready.as_ref().is_some_and(|ready| ready.status == "False"),
+    );
+    failed.await;
+    node.write_echo("echo", 1, &["one", "two"]);
+    let after = node.wait_for_instances("another handler's device", |all| all.len() == 3).await;
+    assert!(identities(&found).iter().all(|known| identities(&after).contains(known)));
+    assert!(after.iter().all(is_online) && agent.is_running());
+    assert!(rss_kib(agent.pid()) < before + (32 << 10), "the agent's memory is not the guest's");
+    assert!(workers(&agent).into_iter().all(|pid| rss_kib(pid) < 160 << 10));
+}
+
+#[tokio::test]
+async fn components_may_run_in_the_agent_itself() {
+    let node = Node::new();
+    node.write_echo("echo", 1, &["one"]);
+    let agent = node.start_with(&["--isolation", "none"]);
+    node.wait_for_instances("a device", |all| all.len() == 1).await;
+    assert_eq!(workers(&agent), Vec::<u32>::new());
+}
