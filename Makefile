@@ -14,8 +14,8 @@ IMAGE     := localhost/akri:$(VERSION)
 RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
 # What the values call the handlers.
 HANDLER_VALUES := udev onvif opcua debugEcho
-# What `make check` leaves out because it takes long: storms, thousands of things, and the guests that attack the sandbox.
-LONG      := storm:: thousand hostile::
+# What `make check` leaves out because it takes long: storms, thousands of things, images, and the guests that attack the sandbox.
+LONG      := storm:: thousand image:: hostile::
 # Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
 PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
 
@@ -43,7 +43,7 @@ test: packages peers kubernetes build guests lint ## Run everything that CI runs
 	cd handlers && cargo test --workspace --locked --quiet
 	@$(call TESTS,cargo test --workspace --locked -- --test-threads 4)
 
-check: build guests ## Run what fits into two minutes: format, lints, unit tests, the tests without root and network.
+check: build guests ## Run what fits into a few minutes: format, lints, unit tests, the tests without root and network.
 	cargo fmt --all --check
 	cd handlers && cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings

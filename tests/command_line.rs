@@ -111,7 +111,7 @@ fn full() -> Stdio {
 
 fn akri_to(stdout: Stdio, directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(akri());
-    command.env("XDG_CACHE_HOME", directory.join("cache")).current_dir(directory).args(arguments);
+    command.env("XDG_CACHE_HOME", compiled_components()).current_dir(directory).args(arguments);
     command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }
 
@@ -153,6 +153,7 @@ async fn agent_goes_on_when_its_output_is_closed() {
         [(closed_pipe(), ""), (full(), "--show ends: cannot write to standard output: No space left")]
     {
         let node = Node::new();
+        node.share_compiled();
         let mut command = Command::new(akri());
         command.args(["agent", "--show", "--local", "manifests", "--components", "components", "--state-dir", "state"]);
         command.args(["--kubelet-dir", "kubelet", "--handlers-dir", "handlers", "--node-name", "node-a"]);
@@ -190,7 +191,7 @@ fn errors_are_printed_once_with_a_remedy() {
         "{printed}"
     );
 
-    let printed = text(&node.akri(&["agent", "--listen", ":9464"]).stderr);
+    let printed = text(&node.akri(&["agent", "--listen", "9464"]).stderr);
     assert!(printed.contains("'--listen <ADDRESS>': this is not ADDRESS:PORT, such as 127.0.0.1:9464"), "{printed}");
 
     fs::create_dir_all(node.path("state/lock")).unwrap();
@@ -212,7 +213,7 @@ async fn get_tells_whether_an_agent_runs() {
     let state = node.path("state").display().to_string();
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
     node.write("manifests/cam.yaml", CAM);
-    fs::create_dir(node.path("state")).unwrap();
+    node.share_compiled();
     assert!(text(&get().stderr).contains("is not the state directory of an agent"), "there is nothing yet");
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let agent = node.start();

@@ -32,7 +32,7 @@ use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::line::Line;
-use crate::support::node::{Node, wait_for};
+use crate::support::node::{Node, compiled_for_agents, wait_for};
 
 /// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
 struct Site {
@@ -100,7 +100,7 @@ impl Site {
             naming: Semaphore::new(8),
         });
         let config = HostConfig {
-            cache_dir: None,
+            cache_dir: Some(compiled_for_agents()),
             compiler: None,
             precompiled: None,
             sysfs: "/sys".into(),

@@ -30,6 +30,17 @@ pub fn compiled_components() -> PathBuf {
     built_components().join("../compiled-for-stories")
 }
 
+/// Returns the part of [`compiled_components`] that agents use, as an absolute path.
+pub fn compiled_for_agents() -> PathBuf {
+    let compiled = compiled_components().join("akri");
+    create_private(&compiled);
+    compiled.canonicalize().unwrap()
+}
+
+fn create_private(directory: &Path) {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).unwrap();
+}
+
 /// The component that misbehaves as its details say.
 pub fn guest() -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/target/wasm32-wasip2/release/akri_guest.wasm");
@@ -181,13 +192,12 @@ impl Node {
         Agent::spawn(command.args(["--node-name", node, "-v"]).args(flags))
     }
 
-    /// Makes the agent use [`compiled_components`], unless it has a state directory already.
-    fn share_compiled(&self) {
-        if !self.path("state").exists() {
-            let (state, compiled) = (self.path("state"), compiled_components().join("akri"));
-            let create = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path).unwrap();
-            [&state, &compiled].into_iter().for_each(|path| create(path));
-            symlink(compiled.canonicalize().unwrap(), state.join("compiled")).unwrap();
+    /// Makes agents use [`compiled_components`], unless there is a state directory already.
+    pub fn share_compiled(&self) {
+        let state = self.path("state");
+        if !state.exists() {
+            create_private(&state);
+            symlink(compiled_for_agents(), state.join("compiled")).unwrap();
         }
     }
 
