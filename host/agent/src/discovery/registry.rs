@@ -47,6 +47,7 @@ impl fmt::Debug for Handler {
 impl PartialEq for Handler {
     fn eq(&self, other: &Self) -> bool {
         self.component.digest() == other.component.digest()
+            && self.component.isolation() == other.component.isolation()
             && (&self.object, &self.rules, self.shared, self.interval)
                 == (&other.object, &other.rules, other.shared, other.interval)
     }
