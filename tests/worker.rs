@@ -118,7 +118,8 @@ async fn killed_sandbox_process_takes_no_device() {
     node.wait_for_instances("another device", |all| all.len() == 4).await;
     assert!(!workers(&agent).contains(&first));
     assert!(agent.is_running());
-    kubelet.admit("pod-b", "container", &resource_of(&node.instances()[1]), 1).await.unwrap();
+    let of_guest = node.instances().into_iter().find(|i| i.spec.configuration_name == "guest").unwrap();
+    kubelet.admit("pod-b", "container", &resource_of(&of_guest), 1).await.unwrap();
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ impl fmt::Debug for Handler {
 impl PartialEq for Handler {
     fn eq(&self, other: &Self) -> bool {
         self.component.digest() == other.component.digest()
+            && self.component.isolation() == other.component.isolation()
             && (&self.object, &self.source, &self.rules, self.shared, self.interval)
                 == (&other.object, &other.source, &other.rules, other.shared, other.interval)
     }

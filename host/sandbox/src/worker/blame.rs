@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn quarantine_ends_with_a_change_of_the_configuration_or_the_object() {
+    fn quarantine_ends_with_a_change_of_its_objects() {
         let other_limits = Call { limits: Limits { devices: 1, ..Limits::default() }, ..call("a") };
         let elsewhere = Call { subject: "ns/other".to_owned(), ..call("b") };
         for (next, is_refused) in [(call("a"), true), (call("b"), false), (other_limits, false), (elsewhere, true)] {

@@ -205,8 +205,8 @@ impl Shared {
             Reply::Loaded { call, .. } | Reply::Validated { call, .. } | Reply::Discovered { call, .. } => {
                 // One that was never asked, or that nobody waits for, is dropped.
                 if let Some(waiting) = self.calls().remove(&call) {
-                    // Loading shows little of what its rounds do.
-                    if waiting.deadly.is_some() {
+                    // Only a round shows that the next one will do no harm.
+                    if matches!(reply, Reply::Discovered { .. }) {
                         waiting.blame.answered();
                     }
                     let _ = waiting.answer.send(Ok((reply, payload.to_vec())));
