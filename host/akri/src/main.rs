@@ -43,7 +43,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match command {
-            Command::Agent(args) => agent::run(args).await,
+            Command::Agent(args) => agent::run(*args).await,
             Command::Controller(args) => controller::run(args).await,
             Command::Crds(args) => crds::run(args).await,
             Command::Discover(args) => discover::run(args).await,
