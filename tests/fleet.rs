@@ -1,4 +1,4 @@
-//! What agents cost the API server, in requests and not in times (rules 77 and 78). Nodes without machines: the real owners and
+//! The cost of agents for the API server, in requests and not in times (rules 77 and 78). Nodes without machines: the real owners and
 //! publishers, on a real API server.
 
 use std::collections::BTreeMap;

@@ -77,7 +77,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What a beginner gets is built with the dependencies that the built-in handlers were built with.
+/// Builds a new handler with the dependencies of the built-in handlers.
 #[test]
 fn rust_handler_builds_and_runs() {
     if is_left_to_make_test() {

@@ -1,4 +1,4 @@
-//! What an API server counts: requests, events of watches, processor time.
+//! Counters of an API server: requests, events of watches, processor time.
 
 use kube::Client;
 

@@ -16,13 +16,13 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::{Layer, Service};
 
-/// How an event of a watch begins that is none.
+/// The beginning of a watch event that is none.
 const BOOKMARK: &[u8] = br#"{"type":"BOOKMARK""#;
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Who sent it.
+    /// The sender.
     pub actor: String,
     /// `get`, `list`, `watch`, `create`, `patch`, `update` or `delete`.
     pub verb: &'static str,

@@ -10,7 +10,7 @@ pub struct Device {
     pub origin: String,
     /// Environment variables of containers that use the device.
     pub properties: Vec<(String, String)>,
-    /// What is mounted into these containers. The grants have to cover the paths of the node.
+    /// The mounts of these containers. The grants have to cover the paths of the node.
     pub mounts: Vec<Mount>,
     /// Device nodes that these containers get, likewise.
     pub device_specs: Vec<DeviceSpec>,
@@ -49,7 +49,7 @@ pub struct Mount {
     pub container_path: String,
     /// Absolute path on the node.
     pub host_path: String,
-    /// Whether the container can't write to it.
+    /// Set if the container can't write to it.
     pub read_only: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct Description {
     pub name: &'static str,
     /// The handler's version, for display.
     pub version: &'static str,
-    /// Whether several nodes see the same devices.
+    /// True if several nodes see the same devices.
     pub shared: bool,
     /// The pause between rounds, unless the DiscoveryHandler or the details say otherwise.
     pub interval: Duration,

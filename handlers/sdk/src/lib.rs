@@ -1,4 +1,4 @@
-//! What a discovery handler in Rust needs: the contract as a trait, typed details with located errors, devices, and the
+//! Support for discovery handlers in Rust: the contract as a trait, typed details with located errors, devices, and the
 //! functions of the host.
 //!
 //! ```ignore

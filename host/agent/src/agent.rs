@@ -73,7 +73,7 @@ pub struct Settings {
     pub sandbox: Option<WorkerProgram>,
     /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
-    /// How registries of components are reached.
+    /// The settings of connections to registries of components.
     pub registries: akri_oci::Settings,
     /// Settings of remote discovery handlers.
     pub remote: akri_remote::Settings,

@@ -23,7 +23,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 const LEFT: Duration = Duration::from_secs(30);
 const MAX_LEFT: Duration = Duration::from_secs(600);
 
-/// How long the usage of a local device waits to be published, with what changes meanwhile (rule 77).
+/// The time that the usage of a local device waits to be published, with what changes meanwhile (rule 77).
 const COPIES: Duration = Duration::from_secs(5);
 
 /// Writes on their way at once.

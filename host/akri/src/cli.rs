@@ -49,7 +49,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the agent of this node: discover devices and serve them to the kubelet.
-    Agent(AgentArgs),
+    Agent(Box<AgentArgs>),
     /// Run the controller of a cluster: it runs brokers for devices and writes the status of Configurations and Instances.
     /// Of several, one works; another takes over when that one ends.
     Controller(ControllerArgs),

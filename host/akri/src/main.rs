@@ -48,7 +48,7 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match command {
-            Command::Agent(args) => agent::run(args, logging).await,
+            Command::Agent(args) => agent::run(*args, logging).await,
             Command::Controller(args) => controller::run(args).await,
             Command::Crds(args) => crds::run(args).await,
             Command::Discover(args) => discover::run(args).await,

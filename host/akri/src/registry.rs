@@ -11,7 +11,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How registries are reached.
+/// The settings of connections to registries.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RegistryArgs {
     /// Reach this registry of this machine without TLS, such as localhost:5000. May be given more than once.

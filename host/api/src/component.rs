@@ -82,7 +82,7 @@ impl ComponentSource {
     }
 }
 
-/// What validation lets pass. An object that it refuses is taken for one with the file of no name.
+/// Converts what validation lets pass. An object that it refuses is taken for one with the file of no name.
 impl From<&ComponentRef> for ComponentSource {
     fn from(component: &ComponentRef) -> Self {
         let Some(image) = &component.image else { return Self::File(component.file.clone()) };

@@ -82,7 +82,7 @@ pub enum Published {
     CopiesLeft,
 }
 
-/// When to publish what is a copy of this node's journal: the usage of a local device (rule 77).
+/// The time of publishing what is a copy of this node's journal: the usage of a local device (rule 77).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copies {
     /// With the next change of something else, or when it is due.

@@ -12,7 +12,7 @@ const MAX_PEM: usize = 4096;
 const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const END: &str = "-----END PUBLIC KEY-----";
 
-/// What comes before the key itself in a SubjectPublicKeyInfo of ECDSA P-256: there is one DER encoding of it.
+/// The bytes before the key itself in a SubjectPublicKeyInfo of ECDSA P-256: there is one DER encoding of it.
 const P256_HEAD: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
     0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
@@ -72,7 +72,7 @@ pub struct TrustedKey {
     pub key: PublicKey,
 }
 
-/// What cosign signs.
+/// The payload that cosign signs.
 #[derive(Deserialize)]
 struct Payload {
     critical: Critical,

@@ -1,4 +1,4 @@
-//! How a registry asks for credentials.
+//! Challenges of registries, which ask for credentials.
 
 use http::HeaderValue;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ pub(crate) enum Challenge {
     Bearer {
         /// The address of that server.
         realm: String,
-        /// What the token is for.
+        /// The scope of the token.
         service: Option<String>,
     },
 }

@@ -10,12 +10,13 @@ use http::{HeaderValue, Method, StatusCode, Uri};
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
+use crate::address::{host_of, join, may_be_read};
 use crate::auth::{Challenge, authorization, challenge};
 use crate::credentials::Basic;
-use crate::http::{Answer, Http, Outgoing, Upload, host_of, join, may_be_read};
+use crate::http::{Answer, Http, Outgoing, Upload};
 use crate::manifest::{self, Layer, MANIFEST_TYPE, MAX_COMPONENT, MAX_MANIFEST, check_manifest, digest_of, shortened};
 use crate::signature::{ANNOTATION, MAX_PAYLOAD, MAX_SIGNATURES, PAYLOAD_TYPE};
-use crate::{Credentials, HttpError, ManifestError, Progress, Settings, SetupError, Signature, SignatureError, verify};
+use crate::{Credentials, HttpError, Progress, RegistryError, Settings, SetupError, Signature, SignatureError, verify};
 
 /// Types of manifests. An index is refused, but the registry has to say that it is one.
 const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
@@ -23,84 +24,6 @@ const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/
 
 /// Limit on the response of a token server, in bytes.
 const MAX_TOKEN_RESPONSE: u64 = 64 << 10;
-
-/// The reason why a registry did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    /// A request failed.
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    /// The whole took too long.
-    #[error("the transfer took longer than {0:?}")]
-    TooLong(std::time::Duration),
-    /// There is no such image.
-    #[error("{0} does not exist")]
-    NotFound(String),
-    /// Credentials are missing or wrong.
-    #[error("{host} refuses access to {repository} {}{}", if *.given { "with the credentials for it" } else { "without credentials" }, if .said.is_empty() { String::new() } else { format!(": {}", .said) })]
-    Denied {
-        /// The host that refuses.
-        host: String,
-        /// The repository.
-        repository: String,
-        /// Whether there are credentials for it.
-        given: bool,
-        /// What it says.
-        said: String,
-    },
-    /// The registry asks for credentials in a way that is not supported.
-    #[error("{host} asks for credentials by '{challenge}', which is not supported")]
-    Challenge {
-        /// The host.
-        host: String,
-        /// The header.
-        challenge: String,
-    },
-    /// The token server sent no token.
-    #[error("{0} sent no token")]
-    NoToken(String),
-    /// A content is not the one that was asked for.
-    #[error("{what} has digest {actual}, not {wanted}")]
-    Digest {
-        /// The content.
-        what: String,
-        /// The digest of what came.
-        actual: Sha256Digest,
-        /// The digest that was asked for.
-        wanted: Sha256Digest,
-    },
-    /// The size of the component is not the one in the manifest.
-    #[error("the component has {actual} bytes, its manifest says {wanted}")]
-    Size {
-        /// The bytes that came.
-        actual: u64,
-        /// The bytes in the manifest.
-        wanted: u64,
-    },
-    /// It is no image of a component.
-    #[error("{image}: {reason}")]
-    Manifest {
-        /// The image.
-        image: String,
-        /// The reason.
-        reason: ManifestError,
-    },
-    /// The image is not trusted.
-    #[error(transparent)]
-    Signature(#[from] SignatureError),
-    /// The component can't be pushed.
-    #[error("the component has {0} bytes, more than {MAX_COMPONENT}")]
-    TooLarge(u64),
-    /// The registry does not say where to upload to.
-    #[error("{0} does not say where to upload to")]
-    NoUpload(String),
-}
-
-impl RegistryError {
-    fn is_not_found(&self) -> bool {
-        matches!(self, Self::Http(HttpError::Status { status: StatusCode::NOT_FOUND, .. }))
-    }
-}
 
 /// A pulled image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -213,7 +136,7 @@ impl Client {
         let limit = self.http.limits.total;
         let pushed = timeout(limit, pushing).await;
         progress.end();
-        pushed.unwrap_or_else(|_| Err(RegistryError::TooLong(limit)))?;
+        pushed.unwrap_or(Err(RegistryError::TooLong(limit)))?;
         Ok(PinnedImage { repository: reference.repository.clone(), digest })
     }
 

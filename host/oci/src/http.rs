@@ -21,6 +21,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::address::{host_of, join, origin};
 use crate::manifest::shortened;
 use crate::{Progress, Settings};
 
@@ -283,7 +284,9 @@ impl Http {
                 return Err(too_large());
             }
             got += data.len() as u64;
-            progress.inspect(|progress| progress.add(data.len()));
+            if let Some(progress) = progress {
+                progress.add(data.len());
+            }
             content.extend_from_slice(&data);
         }
     }
@@ -342,42 +345,6 @@ fn body(upload: &Upload) -> Body {
     BodyExt::boxed(StreamBody::new(stream::iter(frames)))
 }
 
-/// Returns the host of an address for messages.
-pub(crate) fn host_of(uri: &Uri) -> String {
-    uri.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default()
-}
-
-fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
-    (uri.scheme_str(), uri.host(), uri.port_u16())
-}
-
-/// Resolves an address that a server names.
-pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: bool) -> Result<Uri, HttpError> {
-    let text = String::from_utf8_lossy(location.as_bytes());
-    let error = || HttpError::Target { host: host_of(from), target: shortened(&text) };
-    let target = match text.strip_prefix('/') {
-        Some(rest) if !rest.starts_with('/') => {
-            let (scheme, authority) = from.scheme().zip(from.authority()).ok_or_else(error)?;
-            format!("{scheme}://{authority}{text}")
-        }
-        _ => text.clone().into_owned(),
-    };
-    let target: Uri = target.parse().map_err(|_| error())?;
-    if may_be_read(&target, insecure) { Ok(target) } else { Err(error()) }
-}
-
-/// Returns whether an address may be read: by TLS, or on this machine.
-pub(crate) fn may_be_read(uri: &Uri, insecure: bool) -> bool {
-    let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-    let is_plain = authority.is_empty() || authority.contains('@');
-    match uri.scheme_str() {
-        _ if is_plain => false,
-        Some("https") => true,
-        Some("http") => insecure && is_loopback(authority),
-        _ => false,
-    }
-}
-
 /// Returns the message of an error, as registries send them, or the beginning of the text.
 fn message(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
@@ -401,33 +368,6 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn redirects_lead_to_https_or_stay_on_this_machine() {
-        let from: Uri = "https://r.example/v2/a".parse().unwrap();
-        let local: Uri = "http://localhost:5000/v2/a".parse().unwrap();
-        let join = |from: &Uri, to: &str, insecure| {
-            join(from, &HeaderValue::from_str(to).unwrap(), insecure).map(|uri| uri.to_string()).ok()
-        };
-        for (to, expected) in [
-            ("/v2/b?x=y", Some("https://r.example/v2/b?x=y")),
-            ("https://cdn.example/b", Some("https://cdn.example/b")),
-            ("http://cdn.example/b", None),
-            ("http://169.254.169.254/latest", None),
-            ("http://localhost:5000/b", None),
-            ("//cdn.example/b", None),
-            ("https://user:word@cdn.example/b", None),
-            ("file:///etc/passwd", None),
-            ("ftp://cdn.example/b", None),
-            ("b", None),
-            ("", None),
-        ] {
-            assert_eq!(join(&from, to, false).as_deref(), expected, "{to}");
-        }
-        assert_eq!(join(&local, "/b", true).as_deref(), Some("http://localhost:5000/b"));
-        assert_eq!(join(&local, "http://127.0.0.1:1/b", true).as_deref(), Some("http://127.0.0.1:1/b"));
-        assert_eq!(join(&local, "http://r.example/b", true), None);
-    }
 
     #[test]
     fn only_this_machine_is_reached_without_tls() {

@@ -4,22 +4,25 @@
 //! A registry is not trusted. What it sends is bounded in size, time and redirects, and counts only if it has the digest that
 //! was asked for.
 
+mod address;
 mod auth;
 mod client;
 mod credentials;
+mod error;
 mod http;
 mod manifest;
 mod signature;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use self::client::{Client, Pulled, RegistryError};
+pub use self::client::{Client, Pulled};
 pub use self::credentials::{Credentials, CredentialsError};
+pub use self::error::RegistryError;
 pub use self::http::{HttpError, Limits, SetupError};
 pub use self::manifest::{Layer, MAX_COMPONENT, ManifestError, check_manifest, digest_of};
 pub use self::signature::{Signature, SignatureError, verify};
 
-/// How registries are reached.
+/// The settings of connections to registries.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// Registries (`HOST:PORT`) of this machine that are reached without TLS. Others are ignored.

@@ -22,7 +22,7 @@ pub(crate) const MAX_PAYLOAD: u64 = 16 << 10;
 /// A signature of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
-    /// What is signed.
+    /// The signed payload.
     pub payload: String,
     /// The signature, in base64.
     pub signature: String,

@@ -38,7 +38,7 @@ pub struct LogLine {
     pub context: String,
     /// One line without control characters, at most as long as the limits allow.
     pub message: String,
-    /// Whether the host wrote it: something was refused.
+    /// Set if the host wrote it: something was refused.
     pub is_refusal: bool,
 }
 

@@ -24,7 +24,7 @@ use super::component_file::ComponentFile;
 /// Limit on all kept components, in bytes.
 const MAX_KEPT: u64 = 1 << 30;
 
-/// How long pull secrets may take to be read after an object named them.
+/// Longest time until pull secrets are read after an object named them.
 const SECRETS_WAIT: Duration = Duration::from_secs(3);
 
 /// The key of a Secret of type `kubernetes.io/dockerconfigjson`.
@@ -35,7 +35,7 @@ const COMPONENT: &str = "wasm";
 const MANIFEST: &str = "manifest";
 const SIGNATURES: &str = "signatures";
 
-/// Where images come from, and where they are kept. Clones share it.
+/// The registries of images, and their cache. Clones share it.
 #[derive(Clone)]
 pub struct Images(Arc<Shared>);
 
@@ -52,9 +52,9 @@ struct Shared {
 /// Settings of images.
 #[derive(Debug, Clone, Default)]
 pub struct ImageSettings {
-    /// Where components are kept, if anywhere. Nobody else may write to it.
+    /// The directory for components, if they are kept. Nobody else may write to it.
     pub directory: Option<PathBuf>,
-    /// How registries are reached.
+    /// The settings of connections to registries.
     pub registries: akri_oci::Settings,
     /// Credentials beside those of pull secrets.
     pub credentials: Credentials,

@@ -78,7 +78,7 @@ struct Loading {
 struct PullRetry {
     source: ComponentSource,
     backoff: Backoff,
-    /// When it is tried again.
+    /// The time of the next attempt.
     at: Instant,
 }
 
@@ -373,7 +373,7 @@ async fn fetch(
     let file = match &object.source {
         ComponentSource::File(name) => ComponentFile::read(&directories, name).await?,
         ComponentSource::Image(source) => {
-            let failed = |reason| Refusal::Image { image: source.image.clone(), reason };
+            let failed = |reason| Refusal::Image { image: source.image.to_string(), reason: Box::new(reason) };
             images.read(source, &progress.transfer).await.map_err(failed)?
         }
     };

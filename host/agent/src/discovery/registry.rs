@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::image::PinnedImage;
 use akri_node::uevent::Uevents;
 use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Component, Host};
@@ -109,7 +108,7 @@ pub(super) enum Refusal {
     #[error("component '{}': {reason}", path.display())]
     Load { path: PathBuf, reason: String },
     #[error("component '{image}': {reason}")]
-    Image { image: PinnedImage, reason: ImageError },
+    Image { image: String, reason: Box<ImageError> },
     #[error(
         "handler '{name}' is served by DiscoveryHandler '{holder}': delete one of them, or give this one the name \
          '{holder}' to replace it"

@@ -45,12 +45,12 @@ struct RunReport {
     log: Vec<Line>,
 }
 
-/// How the component was loaded.
+/// The way in which the component was loaded.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Load {
     milliseconds: f64,
-    /// Whether it was compiled, in place of using code from the cache.
+    /// Set if it was compiled, in place of using code from the cache.
     compiled: bool,
 }
 

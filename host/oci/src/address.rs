@@ -1,0 +1,77 @@
+//! Addresses that servers name, and which of them may be read.
+
+use akri_model::image::is_loopback;
+use http::uri::Authority;
+use http::{HeaderValue, Uri};
+
+use crate::HttpError;
+use crate::manifest::shortened;
+
+/// Returns the host of an address for messages.
+pub(crate) fn host_of(uri: &Uri) -> String {
+    uri.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default()
+}
+
+/// Returns what credentials are bound to.
+pub(crate) fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
+    (uri.scheme_str(), uri.host(), uri.port_u16())
+}
+
+/// Resolves an address that a server names.
+pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: bool) -> Result<Uri, HttpError> {
+    let text = String::from_utf8_lossy(location.as_bytes());
+    let error = || HttpError::Target { host: host_of(from), target: shortened(&text) };
+    let target = match text.strip_prefix('/') {
+        Some(rest) if !rest.starts_with('/') => {
+            let (scheme, authority) = from.scheme().zip(from.authority()).ok_or_else(error)?;
+            format!("{scheme}://{authority}{text}")
+        }
+        _ => text.clone().into_owned(),
+    };
+    let target: Uri = target.parse().map_err(|_| error())?;
+    if may_be_read(&target, insecure) { Ok(target) } else { Err(error()) }
+}
+
+/// Returns whether an address may be read: by TLS, or on this machine.
+pub(crate) fn may_be_read(uri: &Uri, insecure: bool) -> bool {
+    let authority = uri.authority().map(Authority::as_str).unwrap_or_default();
+    let is_invalid = authority.is_empty() || authority.contains('@');
+    match uri.scheme_str() {
+        _ if is_invalid => false,
+        Some("https") => true,
+        Some("http") => insecure && is_loopback(authority),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_to_https_or_stay_on_this_machine() {
+        let from: Uri = "https://r.example/v2/a".parse().unwrap();
+        let local: Uri = "http://localhost:5000/v2/a".parse().unwrap();
+        let join = |from: &Uri, to: &str, insecure| {
+            join(from, &HeaderValue::from_str(to).unwrap(), insecure).map(|uri| uri.to_string()).ok()
+        };
+        for (to, expected) in [
+            ("/v2/b?x=y", Some("https://r.example/v2/b?x=y")),
+            ("https://cdn.example/b", Some("https://cdn.example/b")),
+            ("http://cdn.example/b", None),
+            ("http://169.254.169.254/latest", None),
+            ("http://localhost:5000/b", None),
+            ("//cdn.example/b", None),
+            ("https://user:word@cdn.example/b", None),
+            ("file:///etc/passwd", None),
+            ("ftp://cdn.example/b", None),
+            ("b", None),
+            ("", None),
+        ] {
+            assert_eq!(join(&from, to, false).as_deref(), expected, "{to}");
+        }
+        assert_eq!(join(&local, "/b", true).as_deref(), Some("http://localhost:5000/b"));
+        assert_eq!(join(&local, "http://127.0.0.1:1/b", true).as_deref(), Some("http://127.0.0.1:1/b"));
+        assert_eq!(join(&local, "http://r.example/b", true), None);
+    }
+}
