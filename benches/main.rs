@@ -5,10 +5,13 @@ mod allocate;
 mod brokers;
 mod cluster;
 mod enumerate;
+mod fleet;
 mod hostile;
+mod idle;
 mod install;
 mod load;
 mod measure;
+mod memory;
 mod node;
 mod onvif;
 mod opcua;
@@ -23,7 +26,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 19] = [
     "load",
     "start",
     "round",
@@ -40,6 +43,9 @@ const NAMES: [&str; 16] = [
     "cluster",
     "brokers",
     "install",
+    "idle",
+    "memory",
+    "fleet",
 ];
 
 fn main() {
@@ -74,6 +80,9 @@ async fn measured(name: &str) -> Table {
         "cluster" => cluster::measure().await,
         "brokers" => brokers::measure().await,
         "install" => install::measure().await,
+        "idle" => idle::measure().await,
+        "memory" => memory::measure().await,
+        "fleet" => fleet::measure().await,
         _ => restart::measure().await,
     }
 }

@@ -97,8 +97,7 @@ fn registry(shared: bool) -> (Registry, watch::Sender<Arc<Manifests>>) {
     let object: akri_api::DiscoveryHandler = serde_json::from_value(object).unwrap();
     let handlers = [("debug-echo".to_owned(), Arc::new(HandlerObject::from(&object)))].into();
     let (sender, manifests) = watch::channel(Arc::new(Manifests { handlers, complete: true, ..Manifests::default() }));
-    let registry =
-        Registry::start(Host::new(config).unwrap(), vec![built_components()], manifests, Uevents::default());
+    let registry = Registry::start(Host::new(config).unwrap(), vec![built_components()], manifests, Uevents::default());
     (registry, sender)
 }
 

@@ -33,13 +33,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Threads that wait for the outside world: on a machine with many processors each would cost a heap of its own.
+const MAX_THREADS: usize = 4;
+
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     if let Command::Handler { command } = &command
         && let Some(done) = handler::run_alone(command)
     {
         return done;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(MAX_THREADS));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let result = runtime.block_on(async {
         match command {
             Command::Agent(args) => agent::run(args).await,
