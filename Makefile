@@ -1,6 +1,6 @@
 # Builds, runs and tests everything, and installs what that needs. Requires rustup, a C linker and make.
 .DELETE_ON_ERROR:
-.PHONY: help build run test check story release bench fuzz lint format components guests peers toolchain packages \
+.PHONY: help build run test check story release bench fleet fuzz lint format components guests peers toolchain packages \
   kubernetes cluster cluster-down image manifests
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -95,6 +95,9 @@ release: components ## Build the optimised program. Takes several minutes.
 
 bench: release guests ## Measure the numbers of docs/benchmarks.md. NUMBERS=round runs only that group.
 	cargo bench --locked --workspace --bench numbers -- $(NUMBERS)
+
+fleet: release guests kubernetes ## Measure what NODES=200 agents and the controller cost a real API server. Needs root.
+	NODES=$(NODES) cargo bench --locked --workspace --bench numbers -- fleet
 
 fuzz: guests ## Fuzz each parser of outside input for a minute. Needs nightly Rust, cargo-fuzz and a C++ compiler.
 	@mkdir -p fuzz/corpus/component

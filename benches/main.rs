@@ -5,10 +5,13 @@ mod allocate;
 mod brokers;
 mod cluster;
 mod enumerate;
+mod fleet;
 mod hostile;
+mod idle;
 mod install;
 mod load;
 mod measure;
+mod memory;
 mod node;
 mod onvif;
 mod opcua;
@@ -24,7 +27,7 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 20] = [
     "load",
     "start",
     "round",
@@ -42,6 +45,9 @@ const NAMES: [&str; 17] = [
     "cluster",
     "brokers",
     "install",
+    "idle",
+    "memory",
+    "fleet",
 ];
 
 fn main() {
@@ -77,6 +83,9 @@ async fn measured(name: &str) -> Table {
         "cluster" => cluster::measure().await,
         "brokers" => brokers::measure().await,
         "install" => install::measure().await,
+        "idle" => idle::measure().await,
+        "memory" => memory::measure().await,
+        "fleet" => fleet::measure().await,
         _ => restart::measure().await,
     }
 }

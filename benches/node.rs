@@ -17,7 +17,7 @@ pub(crate) enum Scope {
 pub(crate) struct Idle {
     pub(crate) node: Node,
     pub(crate) kubelet: Kubelet,
-    _agent: Agent,
+    agent: Agent,
 }
 
 impl Idle {
@@ -31,7 +31,7 @@ impl Idle {
         let kubelet = Kubelet::start(&node.path("kubelet"));
         let agent = node.start();
         agent.wait_for_log(r#"handler="debugEcho""#).await;
-        Self { node, kubelet, _agent: agent }
+        Self { node, kubelet, agent }
     }
 
     /// Writes a Configuration with that many devices and waits until the kubelet can allocate each. Returns the
@@ -48,6 +48,11 @@ impl Idle {
     /// Waits until the kubelet can allocate that many devices.
     pub(crate) async fn wait_for(&self, devices: usize) {
         self.kubelet.wait_for("all resources", |view| ready(view).count() == devices).await;
+    }
+
+    /// Returns the agent's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.agent.pid()
     }
 
     /// Returns the resources created by [`Idle::register`].

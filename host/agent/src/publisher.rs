@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_cluster::{Cluster, ClusterError, ConfigurationReport, Copies, HandlerReport, Published};
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};

@@ -36,6 +36,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// Threads that wait for the outside world: on a machine with many processors each would cost a heap of its own.
+const MAX_THREADS: usize = 4;
+
 fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     if let Command::Sandbox(args) = &command {
         return sandbox::run(args);
@@ -45,7 +48,8 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     {
         return done;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(MAX_THREADS));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let result = runtime.block_on(async {
         match command {
             Command::Agent(args) => agent::run(*args, logging).await,

@@ -53,7 +53,8 @@ pub(crate) async fn follow<K, V>(
     V: Send,
 {
     let what = source.what;
-    let config = watcher::Config::default().labels(source.labels).any_semantic();
+    // kube asks for a list from the cache in one page only.
+    let config = watcher::Config { page_size: None, ..watcher::Config::default().labels(source.labels).any_semantic() };
     let events = watcher::watcher(source.api, config).backoff(backoff());
     pin_mut!(events);
     let mut listing = Vec::new();

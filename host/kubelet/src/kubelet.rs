@@ -19,6 +19,8 @@ pub(super) const SOCKET: &str = "kubelet.sock";
 
 /// Interval of checks without a file notification.
 const RESCAN: Duration = Duration::from_secs(2);
+/// The same while notifications come and everything is as it should be: each check wakes up a node at rest.
+const RESCAN_WATCHED: Duration = Duration::from_secs(10);
 /// Delay after the first of a burst of file events.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// Connect timeout.
@@ -69,14 +71,19 @@ impl Watcher {
         let mut must_recheck = false;
         loop {
             self.watch_directory();
-            self.observe(must_recheck).await;
+            let is_well = self.observe(must_recheck).await;
             let dirty = Arc::clone(&self.dirty);
-            tokio::select! {
+            let is_quiet = self.notifications.is_some() && is_well;
+            let rescan = if is_quiet { RESCAN_WATCHED } else { RESCAN };
+            must_recheck = tokio::select! {
                 () = self.state.closed() => return,
-                () = recheck.notified() => must_recheck = true,
-                () = dirty.notified() => must_recheck = false,
-                () = sleep(RESCAN) => must_recheck = false,
-            }
+                () = recheck.notified() => true,
+                () = dirty.notified() => false,
+                () = sleep(rescan) => {
+                    must_recheck = false;
+                    continue;
+                }
+            };
             sleep(DEBOUNCE).await;
         }
     }
@@ -98,7 +105,8 @@ impl Watcher {
         });
     }
 
-    async fn observe(&mut self, must_recheck: bool) {
+    /// Returns whether there is a kubelet and no socket of ours is missing.
+    async fn observe(&mut self, must_recheck: bool) -> bool {
         let missing = self.sockets.any_missing();
         let before = self.state.borrow().kubelet;
         let now = FileId::of_socket(&self.sockets.dir().join(SOCKET));
@@ -112,6 +120,7 @@ impl Watcher {
             let next = KubeletState { kubelet, losses: state.losses + u64::from(missing) };
             std::mem::replace(state, next) != next
         });
+        kubelet.is_some() && !missing
     }
 
     async fn accepts(&self) -> bool {

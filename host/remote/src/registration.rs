@@ -30,8 +30,11 @@ const MAX_MESSAGE: usize = 1024;
 /// Maximum age and grace period of a connection, which is for one call.
 const CONNECTION: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(5));
 
-/// Interval of checks whether the socket still exists, or can be created.
+/// Interval of checks whether the socket can be created.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Interval of checks whether it still exists: each wakes up a node at rest.
+const LOSS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Serves registrations while it is polled; binds a new socket if the first is lost.
 pub(super) async fn serve(settings: Settings, service: Service) {
@@ -64,7 +67,7 @@ async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: S
         Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);
     let lost = async {
         while !socket.is_lost() {
-            sleep(CHECK_INTERVAL).await;
+            sleep(LOSS_INTERVAL).await;
         }
         warn!("the registration socket is lost; binding it again");
     };

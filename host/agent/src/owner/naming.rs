@@ -74,7 +74,8 @@ async fn prefer_longer_name(
     let input = HashInput::new(&pending.device.id, pending.shared, &context.node);
     let name = |length| instance_name(&pending.configuration.key.name, &input.hash(length));
     let names = HashLength::ALL.into_iter().filter_map(name).filter(|name| name.len() > instance.key.name.len());
-    let keys: Vec<Key> = names.filter(|_| pending.shared).map(|name| Key::new(&*instance.key.namespace, name)).collect();
+    let keys: Vec<Key> =
+        names.filter(|_| pending.shared).map(|name| Key::new(&*instance.key.namespace, name)).collect();
     let found = try_join_all(keys.iter().map(|key| context.cluster.get(key))).await?;
     let stands_for = |other: &Instance| other.identity.as_ref() == Some(&pending.identity) && !outgoing(other, pending);
     let Some(other) = found.into_iter().flatten().find(stands_for) else { return Ok(instance) };

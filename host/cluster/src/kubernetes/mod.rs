@@ -25,18 +25,19 @@ use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
+use akri_model::retry::jitter;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
-use kube::{Error, ResourceExt as _};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::runtime::watcher;
+use kube::{Error, ResourceExt as _};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
@@ -53,6 +54,9 @@ const REQUEST: Duration = Duration::from_secs(5);
 
 /// Tries to join or leave an Instance while others write, too.
 const TRIES: usize = 10;
+
+/// Most milliseconds between two of them: many nodes may see a new device at once.
+const LONGEST_MOMENT: u64 = 200;
 
 /// The time that the content of a Lease is cached.
 const LEASE_READ: Duration = Duration::from_secs(25);
@@ -165,10 +169,12 @@ impl Kubernetes {
     async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
         let label = patch::node_label(&self.node);
         for _ in 0..TRIES {
-            let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid)) else {
+            let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
+            else {
                 return Ok(None);
             };
-            let Some(patch) = patch::leaving(uid, &current.spec.nodes, current.labels().contains_key(&label), &self.node)
+            let Some(patch) =
+                patch::leaving(uid, &current.spec.nodes, current.labels().contains_key(&label), &self.node)
             else {
                 return Ok(Some(current));
             };
@@ -179,11 +185,14 @@ impl Kubernetes {
         Err(busy(key))
     }
 
-    /// Patches an Instance; `None` if a test failed, since another writer was faster.
+    /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.
     async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
         match timeout(REQUEST, self.json_patch(key, patch)).await.map_err(|_| late())? {
             Ok(patched) => Ok(Some(patched)),
-            Err(Error::Api(status)) if matches!(status.code, 409 | 422) => Ok(None),
+            Err(Error::Api(status)) if matches!(status.code, 409 | 422) => {
+                sleep(Duration::from_millis(jitter() % LONGEST_MOMENT)).await;
+                Ok(None)
+            }
             Err(error) => Err(failed(key, &error)),
         }
     }

@@ -36,6 +36,11 @@ fn start(api: Api<DynamicObject>, config: watcher::Config) -> Events {
     watch(api, config).backoff(backoff()).boxed()
 }
 
+/// Returns the configuration of a watch whose list comes from the API server's cache. kube asks for that in one page only.
+fn cached(config: watcher::Config) -> watcher::Config {
+    watcher::Config { page_size: None, ..config.any_semantic() }
+}
+
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing.
 /// `managedFields`, usually half of an object, are dropped. The first list comes from the API server's cache (rule 77). If a watch
 /// can't be resumed, the next list is a consistent one, as in client-go: what the cache of a server that is behind lacks must not
@@ -46,7 +51,7 @@ pub(super) async fn watch_objects(
     what: &str,
     mut on_change: impl FnMut(Change) + Send,
 ) {
-    let mut events = start(api.clone(), config.clone().any_semantic());
+    let mut events = start(api.clone(), cached(config.clone()));
     let (mut listing, mut failing, mut is_listed) = (Vec::new(), false, false);
     let mut is_cached = true;
     while let Some(event) = events.next().await {

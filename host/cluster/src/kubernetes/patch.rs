@@ -27,7 +27,11 @@ pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, 
     let (metadata, mut changes, mut is_first) = (&object.metadata, Vec::new(), false);
     if !object.spec.nodes.iter().any(|entry| entry == node) {
         is_first |= object.spec.nodes.is_empty();
-        changes.push(if object.spec.nodes.is_empty() { add("/spec/nodes", [node]) } else { add("/spec/nodes/-", node) });
+        changes.push(if object.spec.nodes.is_empty() {
+            add("/spec/nodes", [node])
+        } else {
+            add("/spec/nodes/-", node)
+        });
     }
     let mut put = |map: &str, known: Option<&BTreeMap<String, String>>, key: &str, value: &str| {
         let path = format!("/metadata/{map}");
@@ -244,8 +248,11 @@ mod tests {
     }
 
     fn object(nodes: &[&str]) -> akri_api::Instance {
-        let mut object =
-            instance_from_model(&instance(true, nodes, &[("cam-1-0", "")]), None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+        let mut object = instance_from_model(
+            &instance(true, nodes, &[("cam-1-0", "")]),
+            None,
+            k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
+        );
         object.metadata.resource_version = Some("7".into());
         object
     }
@@ -256,8 +263,15 @@ mod tests {
         let first = joining(&object(&[]), Some(&identity), "a").unwrap();
         let one = patched(&object(&[]), first.clone()).unwrap();
         assert_eq!(joining(&one, Some(&identity), "a"), None, "it has joined");
-        let concurrent = akri_api::Instance { metadata: ObjectMeta { resource_version: Some("8".into()), ..one.metadata.clone() }, ..one.clone() };
-        assert_eq!(patched(&concurrent, first), None, "what makes a map must not remove what another node put into one");
+        let concurrent = akri_api::Instance {
+            metadata: ObjectMeta { resource_version: Some("8".into()), ..one.metadata.clone() },
+            ..one.clone()
+        };
+        assert_eq!(
+            patched(&concurrent, first),
+            None,
+            "what makes a map must not remove what another node put into one"
+        );
         let joins = ["b", "c"].map(|node| joining(&one, Some(&identity), node).unwrap());
         let three = joins.into_iter().fold(concurrent, |object, join| patched(&object, join).unwrap());
         assert_eq!(three.spec.nodes, ["a", "b", "c"], "both saw the Instance of the first alone");
@@ -265,7 +279,10 @@ mod tests {
         assert_eq!(three.metadata.annotations, Some([(IDENTITY_ANNOTATION.to_owned(), "i".to_owned())].into()));
         let leave = leaving("u", &three.spec.nodes, true, "b").unwrap();
         let two = patched(&three, leave.clone()).unwrap();
-        assert_eq!((&*two.spec.nodes, two.metadata.labels.as_ref().unwrap().len()), (&["a", "c"].map(str::to_owned)[..], 2));
+        assert_eq!(
+            (&*two.spec.nodes, two.metadata.labels.as_ref().unwrap().len()),
+            (&["a", "c"].map(str::to_owned)[..], 2)
+        );
         assert_eq!(patched(&two, leave), None, "the index is another node's now");
         assert_eq!(leaving("u", &two.spec.nodes, false, "b"), None);
     }
