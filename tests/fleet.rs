@@ -1,21 +1,30 @@
-//! The cost of agents for the API server (rule 77).
+//! The cost of agents for the API server, in requests and not in times (rules 77 and 78). Nodes without machines: the real owners and
+//! publishers, on a real API server.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use akri_api::instance_to_model;
 use akri_cluster::kubernetes::Kubernetes;
 use akri_cluster::{Cluster, Copies, CreateOutcome};
 use akri_model::instance::{Instance, Online, Version};
-use akri_model::names::{Identity, Key};
+use akri_model::names::{HashInput, HashLength, Identity, Key};
 use akri_model::slots::free_usage;
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use crate::support::recorder::Recorder;
+use crate::support::api_metrics::ApiMetrics;
+use crate::support::cluster::wait_for;
+use crate::support::fleet::Fleet;
+use crate::support::recorder::{Recorded, Recorder};
 use crate::support::site::Site;
+
+/// Time for what follows at once to be sent.
+const AT_ONCE: Duration = Duration::from_millis(1500);
 
 /// Nodes that join or leave one Instance at once.
 const AT_A_TIME: usize = 5;
@@ -31,6 +40,145 @@ async fn remove_nodes(site: &Site, names: &[String]) {
     for name in names {
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
+}
+
+/// Returns the writes since a request, but for the renewal of Leases.
+fn writes(recorder: &Recorder, since: usize) -> Vec<Recorded> {
+    let mut requests = recorder.since(since);
+    requests.retain(|request| request.writes() && request.resource != "leases");
+    requests
+}
+
+fn of_instances(recorder: &Recorder) -> u64 {
+    recorder.events().get("instances").copied().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn requests_of_a_fleet_are_few() {
+    let Some(site) = Site::begin("fleet").await else { return };
+    let fleet = Fleet::new(&site.story.kubeconfig()).await;
+    let (shared, local) = (format!("{}-shared", site.name()), format!("{}-local", site.name()));
+    site.echo(&shared, 2, &["one", "two"], json!({})).await;
+    site.echo(&local, 2, &["three", "four"], json!({})).await;
+    let names = ["a", "b", "c"].map(|node| format!("{}-{node}", site.name()));
+    let mut nodes = Vec::new();
+    for name in &names {
+        add_node(&site, name).await;
+        nodes.push(fleet.node(name, site.name()).await);
+    }
+    for node in &nodes {
+        node.offers(4).await;
+    }
+    let all_nodes = |list: &[akri_api::Instance]| list.iter().map(|instance| instance.spec.nodes.len()).sum::<usize>();
+    site.wait_for_instances("all devices", |list| list.len() == 8 && all_nodes(list) == 12).await;
+    sleep(AT_ONCE).await;
+    let recorder = &fleet.recorder;
+    let start = recorder.since(0);
+    for request in start.iter().filter(|request| request.verb == "list") {
+        let is_its = |other: &&Recorded| (&other.actor, &other.resource) == (&request.actor, &request.resource);
+        let all: Vec<&Recorded> = start.iter().filter(is_its).collect();
+        assert!(request.uri.contains("resourceVersion=0"), "{request:?} of {all:#?}");
+    }
+    for request in
+        start.iter().filter(|request| matches!(request.verb, "list" | "watch") && request.resource == "instances")
+    {
+        assert!(request.uri.contains("labelSelector=node.akri.sh"), "{request:?}");
+    }
+    let made = writes(recorder, 0);
+    // One POST for a local device. For a shared one each node may try to be the first, and all but one join.
+    assert!(made.len() <= 6 + 2 * (3 + 2), "{made:#?}");
+    let read = start.iter().filter(|request| request.verb == "get" && request.resource == "instances").count();
+    assert!(read <= 2 * (2 + 2), "the creator looks for longer names, the others read what there is: {read}");
+
+    let resource = &nodes[0].resources(&local)[0];
+    let mark = recorder.count();
+    nodes[0].claim(resource, 0).await;
+    nodes[0].claim(resource, 1).await;
+    sleep(AT_ONCE).await;
+    assert_eq!(writes(recorder, mark), [], "claims on a local device are the journal's");
+    sleep(Duration::from_secs(5)).await;
+    let written = writes(recorder, mark);
+    assert_eq!(written.len(), 1, "both claims are published at once: {written:#?}");
+
+    let resource = &nodes[0].resources(&shared)[0];
+    let (mark, events) = (recorder.count(), of_instances(recorder));
+    nodes[0].claim(resource, 0).await;
+    sleep(AT_ONCE).await;
+    let written = writes(recorder, mark);
+    assert_eq!((written.len(), of_instances(recorder) - events), (1, 3), "one write, one event a node: {written:#?}");
+
+    let mark = recorder.count();
+    nodes[0].stop().await;
+    let stopped = writes(recorder, mark);
+    assert_eq!(stopped, [], "everything was published before");
+    let mark = recorder.count();
+    fleet.start(&mut nodes[0]).await;
+    nodes[0].offers(4).await;
+    sleep(AT_ONCE).await;
+    let restart = recorder.since(mark);
+    let about = |verb: &str| restart.iter().filter(|r| r.verb == verb && r.resource == "instances").count();
+    let started = ["list", "get", "create", "patch"].map(about);
+    assert_eq!(started, [1, 0, 0, 0], "its own Instances are listed once: {restart:#?}");
+
+    invalid_edit(&site, &shared).await;
+    for node in &mut nodes {
+        node.stop().await;
+    }
+    for configuration in [&shared, &local] {
+        site.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
+    }
+    remove_nodes(&site, &names).await;
+}
+
+/// An edit that no agent can take over, and that the API server can't refuse.
+async fn invalid_edit(site: &Site, configuration: &str) {
+    let before = ApiMetrics::read(&site.story.client()).await;
+    let twice = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
+    let handler = json!({"name": "debugEcho", "discoveryDetails": "{}", "discoveryProperties": twice});
+    site.configure(configuration, json!({"discoveryHandler": handler, "capacity": 2})).await;
+    let is_told = async || {
+        let found = site.configurations().get(configuration).await.unwrap();
+        let conditions = found.status.map(|status| status.conditions).unwrap_or_default();
+        conditions
+            .iter()
+            .any(|condition| condition.status == "False" && condition.message.contains("discoveryProperties"))
+    };
+    wait_for("the mistake in the status", is_told, |told| *told).await;
+    sleep(Duration::from_secs(4)).await; // nodes report within 3 s
+    let after = ApiMetrics::read(&site.story.client()).await;
+    let written = after.writes(&["configurations", "status"]) - before.writes(&["configurations", "status"]);
+    assert!((1.0..=3.0).contains(&written), "{written} status writes");
+}
+
+#[tokio::test]
+async fn device_of_many_nodes_keeps_its_longer_name() {
+    let Some(site) = Site::begin("longer").await else { return };
+    let name = format!("{}-shared", site.name());
+    site.echo(&name, 1, &["one"], json!({})).await;
+    let uid = site.configurations().get(&name).await.unwrap().uid().unwrap();
+    let names = ["a", "b"].map(|node| format!("{}-{node}", site.name()));
+    for name in &names {
+        add_node(&site, name).await;
+    }
+    // Another device had the short name when the first node found this one, and has gone since.
+    let input = HashInput::new("one", true, "");
+    let hash = input.hash(HashLength::Medium);
+    let longer = format!("{name}-{hash}");
+    let (recorder, state) = (Recorder::default(), tempfile::tempdir().unwrap());
+    let first = Kubernetes::start(recorder.client(&site.story.kubeconfig(), &names[0]).await, &names[0], state.path());
+    let wanted = Instance {
+        identity: Some(input.identity()),
+        ..instance(&site, Key::new(site.story.namespace(), &longer), &name, uid, 1)
+    };
+    assert!(matches!(first.create(&wanted).await.unwrap(), CreateOutcome::New(_)));
+    let fleet = Fleet::new(&site.story.kubeconfig()).await;
+    let mut second = fleet.node(&names[1], site.name()).await;
+    let joined = |list: &[akri_api::Instance]| list.len() == 1 && list[0].spec.nodes.len() == 2;
+    let found = site.wait_for_instances("one Instance of both nodes", joined).await;
+    assert_eq!(found[0].name_any(), longer);
+    second.stop().await;
+    site.configurations().delete(&name, &DeleteParams::default()).await.unwrap();
+    remove_nodes(&site, &names).await;
 }
 
 /// A shared Instance without nodes.

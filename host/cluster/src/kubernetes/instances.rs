@@ -109,9 +109,20 @@ impl Instances {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(key, object);
     }
 
-    /// Returns an Instance that was found, once.
-    pub(super) fn take_found(&self, key: &Key) -> Option<akri_api::Instance> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
+    /// Returns an Instance that was found.
+    pub(super) fn found(&self, key: &Key) -> Option<akri_api::Instance> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    /// Returns all that were found and not joined yet: they exist, although this node does not watch them.
+    pub(super) fn all_found(&self) -> Vec<Instance> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.values().map(|object| self.to_seen(object).instance).collect()
+    }
+
+    /// Forgets an Instance that was found: this node has joined it, or can't.
+    pub(super) fn forget_found(&self, key: &Key) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
     /// Waits until all have been listed.

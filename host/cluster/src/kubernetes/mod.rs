@@ -146,8 +146,17 @@ impl Kubernetes {
 
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
     async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
+        let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
+        self.instances.forget_found(&instance.key);
+        joined
+    }
+
+    async fn try_to_join(
+        &self,
+        instance: &Instance,
+        mut known: Option<akri_api::Instance>,
+    ) -> Result<Instance, ClusterError> {
         let key = &instance.key;
-        let mut known = self.instances.take_found(key);
         for _ in 0..TRIES {
             let current = match known.take() {
                 Some(known) => Some(known),
@@ -253,13 +262,21 @@ impl Cluster for Kubernetes {
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
-        self.instances.filter(|instance| instance.is_of(configuration))
+        let is_its = |instance: &Instance| instance.is_of(configuration);
+        let mut known = self.instances.filter(is_its)?;
+        let found = self.instances.all_found().into_iter().filter(is_its);
+        let found: Vec<Instance> = found.filter(|found| known.iter().all(|known| known.key != found.key)).collect();
+        known.extend(found);
+        Ok(known)
     }
 
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.instances.wait_for_listing().await?;
-        let mine = self.list(configuration).await?;
-        Ok(mine.into_iter().find(|instance| instance.identity.as_ref() == Some(identity)))
+        let is_its = |instance: &Instance| {
+            (&instance.key.namespace, &instance.configuration) == (&configuration.namespace, &configuration.name)
+                && instance.identity.as_ref() == Some(identity)
+        };
+        Ok(self.instances.filter(is_its)?.into_iter().next())
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
@@ -275,7 +292,9 @@ impl Cluster for Kubernetes {
             Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.read(key).await? {
                 Some(taken) => {
                     let model = instance_to_model(&taken);
-                    self.instances.keep_found(taken);
+                    if model.identity.is_none() || model.identity == instance.identity {
+                        self.instances.keep_found(taken);
+                    }
                     Ok(CreateOutcome::Taken(model))
                 }
                 None => Err(ClusterError::Unavailable(format!("{key} is being deleted"))),
@@ -309,22 +328,30 @@ impl Cluster for Kubernetes {
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
-        let Some(left) = self.leave(key, uid).await? else { return Ok(()) };
-        let is_used = match left.spec.shared {
-            true => left.spec.device_usage.values().any(|usage| !usage.is_empty()),
-            false => is_used, // what is published may lag (rule 77)
-        };
-        self.instances.update(&left);
-        if !left.spec.nodes.is_empty() || is_used {
-            return Ok(()); // others see it or use it (rule 25)
+        for _ in 0..TRIES {
+            let Some(left) = self.leave(key, uid).await? else { return Ok(()) };
+            self.instances.update(&left);
+            let is_used = match left.spec.shared {
+                true => left.spec.device_usage.values().any(|usage| !usage.is_empty()),
+                false => is_used, // what is published may lag (rule 77)
+            };
+            if !left.spec.nodes.is_empty() || is_used {
+                return Ok(()); // others see it or use it (rule 25)
+            }
+            let preconditions =
+                Preconditions { uid: Some(uid.to_owned()), resource_version: left.metadata.resource_version };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            match timeout(REQUEST, self.api(key).delete(&key.name, &params)).await.map_err(|_| late())? {
+                Ok(_) => return Ok(()),
+                Err(error) => match failed(key, &error) {
+                    ClusterError::NotFound(_) => return Ok(()),
+                    // Somebody changed it: the controller its status, or another node joined.
+                    _ if matches!(&error, Error::Api(status) if status.code == 409) => {}
+                    failed => return Err(failed),
+                },
+            }
         }
-        let preconditions =
-            Preconditions { uid: Some(uid.to_owned()), resource_version: left.metadata.resource_version };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match bounded(key, self.api(key).delete(&key.name, &params)).await {
-            Ok(_) | Err(ClusterError::NotFound(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        Err(busy(key))
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
