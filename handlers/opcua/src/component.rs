@@ -48,7 +48,7 @@ fn report_to_host(report: Report, details: &Details) -> Vec<Device> {
         log(Level::Debug, "servers", line);
     }
     if report.unsaid > 0 {
-        log(Level::Debug, "servers", &format!("of {} more servers there is the like to say", report.unsaid));
+        log(Level::Debug, "servers", format!("of {} more servers there is the like to say", report.unsaid));
     }
     report.devices.into_iter().map(|device| reported(device, origin)).collect()
 }
