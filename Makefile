@@ -1,7 +1,7 @@
 # Builds, runs and tests everything, and installs what that needs. Requires rustup, a C linker and make.
 .DELETE_ON_ERROR:
 .PHONY: help build run test check story release bench fleet fuzz lint format components guests peers toolchain packages \
-  kubernetes cluster cluster-down image manifests
+  kubernetes cluster cluster-down image manifests languages
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
@@ -53,6 +53,9 @@ check: build guests ## Run what fits into a few minutes: format, lints, unit tes
 story: build guests ## Run the stories whose names contain NAME, such as NAME=reclaim, with their output.
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
+
+languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language. Downloads much for JavaScript.
+	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers
 
 lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check
@@ -118,7 +121,7 @@ guests: toolchain
 	cd tests/guests && cargo build --release --locked --target $(GUEST) --quiet
 
 # Pinned third-party implementations of the protocols; installed again when the lists change.
-peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/javascript/installed $(PEERS)/go/remote_go $(PEERS)/kubernetes/helm
+peers: packages $(PEERS)/python/installed $(PEERS)/node/installed $(PEERS)/go/remote_go $(PEERS)/kubernetes/helm
 
 $(PEERS)/python/installed: tests/peers/requirements.txt
 	@mkdir -p $(PEERS)
