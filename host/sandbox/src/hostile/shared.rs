@@ -119,8 +119,8 @@ async fn what_is_no_handler_is_refused() {
     // A component that imports a function `f`: a function type, and its import.
     let function = [component.as_slice(), b"\x07\x05\x01\x40\x00\x01\x00", b"\x0a\x06\x01\x00\x01f\x01\x00"].concat();
     let error = |loaded: Result<Component, LoadError>| loaded.err().unwrap();
-    assert!(matches!(error(load(b"not wasm".to_vec()).await), LoadError::Invalid(_)));
-    assert!(matches!(error(load(Vec::new()).await), LoadError::Invalid(_)));
+    assert!(matches!(error(load(b"not wasm".to_vec()).await), LoadError::NotWebAssembly(_)));
+    assert!(matches!(error(load(Vec::new()).await), LoadError::NotWebAssembly(_)));
     assert!(matches!(error(load(preamble([1, 0, 0, 0])).await), LoadError::Invalid(_)));
     assert!(matches!(error(load(bytes()[..1000].to_vec()).await), LoadError::Invalid(_)));
     // One with a core module whose memory is shared: a thread that waits on it could not be ended.
