@@ -8,15 +8,24 @@ use std::path::PathBuf;
 use akri_api::condition;
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
 use wasm_encoder::{
-    BlockType, CodeSection, ComponentBuilder, ConstExpr, ElementSection, Elements, Function, FunctionSection, Module,
-    RefType, TableSection, TableType, TypeSection,
+    BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection, ConstExpr,
+    ElementSection, Elements, Function, FunctionSection, Module, ModuleSection, RefType, TableSection, TableType,
+    TypeSection,
 };
 
 use crate::support::node::{Agent, Node, wait_for};
 
+/// A component that is a handler by its names alone: the others are refused before they are compiled.
 fn component(module: &Module) -> Vec<u8> {
-    let mut component = ComponentBuilder::default();
-    component.core_module(None, module);
+    let mut component = Component::new();
+    component.section(&ModuleSection(module));
+    let mut instances = ComponentInstanceSection::new();
+    let nothing: [(&str, ComponentExportKind, u32); 0] = [];
+    instances.export_items(nothing);
+    component.section(&instances);
+    let mut exports = ComponentExportSection::new();
+    exports.export("akri:discovery/handler@0.1.0", ComponentExportKind::Instance, 0, None);
+    component.section(&exports);
     component.finish()
 }
 

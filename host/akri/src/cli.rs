@@ -55,8 +55,8 @@ pub(crate) enum Command {
     Controller(ControllerArgs),
     /// Print the CustomResourceDefinitions of Akri's kinds, for `kubectl apply -f -`, or apply them.
     Crds(CrdsArgs),
-    /// Run discovery on this machine and print the devices. Needs no cluster and no kubelet, and keeps nothing but compiled
-    /// components, in the user's cache directory.
+    /// Run discovery on this machine and print the devices. Needs no cluster and no kubelet, and keeps nothing but pulled
+    /// and compiled components, in the user's cache directory.
     Discover(DiscoverArgs),
     /// Inspect, check and try a component, or create a new one. Needs no cluster.
     #[command(after_help = "\
@@ -65,7 +65,8 @@ From nothing to a handler that a node may run:
   akri handler validate my_handler.wasm configuration.yaml # are the details right? The line, if not
   akri handler run my_handler.wasm configuration.yaml      # what does it find on this machine?
   akri handler inspect my_handler.wasm --handler-object my-handler.yaml  # what does it ask for, and may it have that?
-The DiscoveryHandler and the component then go into the directory that the agent knows as --components.")]
+The DiscoveryHandler and the component then go into the directory that the agent knows as --components,
+or, on a cluster, into a registry: akri handler push.")]
     Handler {
         /// The subcommand.
         #[command(subcommand)]
@@ -121,7 +122,7 @@ pub(crate) struct AgentArgs {
     /// The kubelet's root directory, with device-plugins/ and pod-resources/.
     #[arg(long, value_name = "DIR", env = "AKRI_KUBELET_DIR", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet_dir: PathBuf,
-    /// Directory of the journal, Instances and compiled components. Nobody else may write to it, so that it can't be inside
+    /// Directory of the journal, Instances, compiled components and images (at most 1 GiB). Nobody else may write to it, so that it can't be inside
     /// of --handlers-dir.
     #[arg(long, value_name = "DIR", env = "AKRI_STATE_DIR", default_value = "/var/lib/akri-agent")]
     pub(crate) state_dir: PathBuf,

@@ -12,7 +12,7 @@ use akri_cluster::local::{read_configurations, read_handlers, read_instances, re
 use akri_model::names::{RESOURCE_PREFIX, resource_name};
 use akri_model::text::shorten;
 use akri_remote::read_remote_handlers;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -26,7 +26,8 @@ const RESULT: usize = 60;
 pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
-    let is_state = state.join(lock::FILE).exists();
+    let is_state = state.join(lock::FILE).try_exists();
+    let is_state = is_state.with_context(|| format!("cannot look into '{}'; it is the agent's alone", state.display()))?;
     ensure!(
         is_state,
         "'{}' is not the state directory of an agent; name its directory with --state-dir",

@@ -125,7 +125,7 @@ pub enum HandlerState {
     Active,
     /// It is remote and unreachable.
     Offline,
-    /// It is a component that is being compiled.
+    /// It is a component that is being pulled or compiled.
     Loading,
     /// It is a component that was refused.
     Refused,

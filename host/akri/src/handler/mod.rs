@@ -78,7 +78,7 @@ fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>,
 }
 
 /// Returns the rules of the DiscoveryHandler for a component: from its own file, or from the objects that name the
-/// component's file, or the default, which grants device nodes only. Fails if the agent would refuse the component.
+/// component's file, or the default, which grants nothing. Fails if the agent would refuse the component.
 fn rules(
     own: Option<&PathBuf>,
     others: &[Manifest],
