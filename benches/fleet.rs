@@ -29,7 +29,7 @@ const LOCAL: usize = 9;
 /// The fleet that the numbers are computed for.
 const FLEET: f64 = 1000.0;
 
-/// How long nothing happens.
+/// The time in which nothing happens.
 const REST: Duration = Duration::from_secs(60);
 
 /// Time for the last writes: copies are published after 5 s, problems within 3 s.

@@ -1,4 +1,4 @@
-//! How often an agent that has nothing to do wakes up, by thread, and the processor time that takes.
+//! Wakeups of an agent that has nothing to do, by thread, and the processor time that they take.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::measure::Table;
 use crate::node::{Idle, Scope};
 
-/// How long it is watched.
+/// The time for which it is watched.
 const WATCHED: Duration = Duration::from_secs(60);
 
 /// Time for what follows the start.

@@ -18,6 +18,9 @@ use crate::support::site::{Member, Site};
 const OUTAGE: Duration = Duration::from_secs(60);
 const CHURN: Duration = Duration::from_millis(500);
 
+/// Long enough for some polls of pods.
+const POLLS: Duration = Duration::from_secs(8);
+
 /// A Configuration for a handler that registers at a node's agent; its devices are that node's own.
 async fn configure(site: &Site, name: &str, capacity: u32) {
     let handler = json!({"name": "cam", "discoveryDetails": ""});
@@ -145,7 +148,7 @@ async fn kubelet_restart_without_api_server_keeps_claims() {
     fs::remove_file(a.node.path("kubelet/device-plugins/kubelet_internal_checkpoint")).unwrap();
     a.kubelet.start_again();
     a.offers(&resource, 1).await;
-    a.kubelet.wait_for_polls(4).await;
+    tokio::time::sleep(POLLS).await;
     api_server.start().unwrap();
     let (pod, again) = admitted(&a, "again", &resource).await;
     assert_eq!(again.ids, first.ids);

@@ -304,7 +304,10 @@ async fn new_version_starts_with_an_empty_cache() {
     // Nor must what was learnt by a grant outlive it.
     write("guest", "remember:key=second");
     value("guest", "second").await;
+    write("guest", "recall:other"); // no round of the former details comes after it
+    value("guest", "none").await;
     write("guest", "recall:key");
+    value("guest", "second").await;
     node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  grants: {names: [a]}\n");
     value("guest", "none").await;
 }

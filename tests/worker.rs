@@ -37,7 +37,7 @@ fn write_guest(node: &Node, name: &str, behaviour: &str) {
     node.write_configuration(name, "guest", &format!("      {behaviour}\n"), "");
 }
 
-/// What a process has open, without the kernel's own numbers.
+/// The open files of a process, without the kernel's own numbers.
 fn open_files(pid: u32) -> Vec<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());

@@ -1,4 +1,4 @@
-//! What a sandbox process sends to its agent: it is decoded, or refused, devices and all.
+//! Messages of a sandbox process to its agent: each is decoded, or refused, devices and all.
 #![no_main]
 
 #[allow(dead_code, unreachable_pub)]

@@ -1,4 +1,4 @@
-//! What an agent sends to a sandbox process: it is decoded, or refused, and what is decoded survives being sent again.
+//! Messages of an agent to a sandbox process: each is decoded, or refused, and what is decoded survives being sent again.
 #![no_main]
 
 #[allow(dead_code, unreachable_pub)]

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_due_5_s_after_the_first_change_with_the_newest_content() {
+    fn copies_are_due_5_s_after_the_first_change() {
         let (mut copies, start) = (DelayedCopies::default(), Instant::now());
         let object = (Kind::Instance, Key::new("default", "cam-1"));
         let write = |uid: &str| PendingWrite::Delete { uid: uid.into(), is_used: false };

@@ -138,7 +138,7 @@ pub(crate) struct AgentArgs {
     /// (Kubernetes 1.29 and later, with CDI enabled in the runtime).
     #[arg(long, value_enum, default_value = "none", env = "AKRI_CDI", requires = "cdi_dir")]
     pub(crate) cdi: CdiFor,
-    /// Where components run: in sandbox processes, or in the agent's own, which needs less memory and trusts them more.
+    /// The place where components run: in sandbox processes, or in the agent's own, which needs less memory and trusts them more.
     #[arg(long, value_enum, default_value = "process", env = "AKRI_ISOLATION")]
     pub(crate) isolation: IsolationBy,
     /// Mebibytes of memory of each sandbox process. Four rounds run at once, each of which may take its `limits.memory`.

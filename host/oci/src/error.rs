@@ -25,9 +25,9 @@ pub enum RegistryError {
         host: String,
         /// The repository.
         repository: String,
-        /// Whether there are credentials for it.
+        /// True if there are credentials for it.
         given: bool,
-        /// What it says.
+        /// Its message.
         said: String,
     },
     /// The registry asks for credentials in a way that is not supported.

@@ -25,7 +25,7 @@ const FILES: u64 = 64;
 const WORKER_FILES: u64 = 8192;
 /// Bytes of a file.
 const FILE: u64 = 1 << 30;
-/// Where the C library finds out how names are resolved, and what it loads to do so.
+/// The files by which the C library resolves names, and those that it loads to do so.
 pub(crate) const RESOLVER: [&str; 11] = [
     "/etc/resolv.conf",
     "/etc/hosts",
@@ -39,7 +39,7 @@ pub(crate) const RESOLVER: [&str; 11] = [
     "/usr/lib",
     "/usr/lib64",
 ];
-/// Where distributions keep the certificates of authorities.
+/// The directories in which distributions keep the certificates of authorities.
 pub(crate) const AUTHORITIES: [&str; 8] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",

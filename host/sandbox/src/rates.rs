@@ -38,7 +38,7 @@ pub(crate) enum ForwardedLine {
         level: Level,
         context: String,
         message: String,
-        /// Whether it was written by the `logging` interface.
+        /// True if it was written by the `logging` interface.
         is_logged: bool,
     },
     /// Lines beyond a limit.

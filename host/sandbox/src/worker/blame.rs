@@ -14,7 +14,7 @@ use crate::Call;
 
 /// Ends of a process that lead to quarantine, the last of which was surely by this component.
 const DEATHS: u32 = 2;
-/// How long an end of a process counts.
+/// The time for which the end of a process counts.
 const COUNTED: Duration = Duration::from_secs(600);
 /// Length of a quarantine.
 const QUARANTINE: Duration = Duration::from_secs(600);
@@ -40,7 +40,7 @@ struct Quarantine {
     of: Deadly,
 }
 
-/// What of a call makes it another one.
+/// The parts of a call that make it another one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Deadly {
     subject: String,

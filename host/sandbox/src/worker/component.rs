@@ -57,7 +57,7 @@ struct Inner {
     probation: StdMutex<Option<Arc<Worker>>>,
 }
 
-/// Which export is called.
+/// The export that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Export {
     Validate,

@@ -42,7 +42,7 @@ pub(super) struct Connection {
     next_call: AtomicU64,
 }
 
-/// What the reader shares with the callers.
+/// The state that the reader shares with the callers.
 #[derive(Default)]
 struct Shared {
     is_closed: AtomicBool,
@@ -173,7 +173,7 @@ impl Connection {
     }
 }
 
-/// What a call leaves with the connection while it waits.
+/// The state of a call while it waits.
 pub(super) struct Waits {
     pub(super) blame: Arc<Blame>,
     pub(super) deadly: Option<Deadly>,

@@ -29,7 +29,7 @@ pub struct WorkerProgram {
     pub memory_bytes: u64,
 }
 
-/// What a sandbox process reads.
+/// The paths that a sandbox process reads.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadablePaths {
     pub(crate) compiled: PathBuf,

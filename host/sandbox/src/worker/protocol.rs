@@ -201,7 +201,7 @@ pub(crate) enum Reply {
     Discovered {
         /// The call.
         call: u64,
-        /// What belongs to the devices.
+        /// The rest of the set, without the devices.
         result: Result<Box<Found>, Failure>,
         /// The cache, if the round changed it.
         cache: Option<ChangedCache>,
@@ -309,20 +309,20 @@ pub(crate) struct ChangedCache {
 pub(crate) struct CachedSecret {
     /// The property.
     pub(crate) name: String,
-    /// Whether it has the value of this call, or that of an earlier one.
+    /// True if it has the value of this call, and not that of an earlier one.
     pub(crate) is_current: bool,
 }
 
 /// A set of devices without the devices, which are the payload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Found {
-    /// How many devices the payload has.
+    /// Number of devices in the payload.
     pub(crate) devices: u32,
     /// See [`DeviceSet::kept`].
     pub(crate) kept: Bounded<String, ELEMENTS>,
     /// See [`DeviceSet::withheld`].
     pub(crate) withheld: Bounded<String, DEVICES>,
-    /// Whether the absence of devices means nothing.
+    /// True if the absence of devices means nothing.
     pub(crate) are_all_kept: bool,
     /// See [`DeviceSet::notes`].
     pub(crate) notes: Bounded<Note, 256>,
@@ -379,7 +379,7 @@ pub(crate) enum Line {
         context: String,
         /// The text.
         message: String,
-        /// Whether it was written by the `logging` interface.
+        /// True if it was written by the `logging` interface.
         is_logged: bool,
     },
     /// Lines beyond a bound.
