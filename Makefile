@@ -90,7 +90,7 @@ manifests: build $(PEERS)/kubernetes/helm ## What in deploy/ and docs/ is made f
 	for handler in $(HANDLERS); do cp handlers/$$handler/handler.yaml deploy/helm/akri/files/handlers/$$handler.yaml; done
 	$(RENDER) --set $$(echo $(HANDLER_VALUES:%=%.discovery.enabled=false) policy.enabled=false | tr ' ' ,) >deploy/akri.yaml
 	$(RENDER) --show-only templates/policy.yaml >deploy/policy.yaml
-	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- --quiet contract::reference_page_is_current
+	AKRI_WRITE=1 cargo test --workspace --locked --quiet --test stories -- contract::reference_page_is_current
 
 release: components ## Build the optimised program. Takes several minutes.
 	cargo build --release --locked --workspace
