@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use akri_tests::node::Node;
+use akri_tests::node::{Node, built_components};
 
 use crate::measure::Table;
 
@@ -21,6 +21,8 @@ pub(crate) async fn measure() -> Table {
 
 async fn publish(devices: usize) -> Duration {
     let node = Node::new();
+    let object = fs::read_to_string(built_components().join("debug-echo.yaml")).unwrap();
+    node.write("components/debug-echo.yaml", &format!("{object}  shared: false\n"));
     let each = devices / CONFIGURATIONS;
     for number in 0..CONFIGURATIONS {
         let names: Vec<String> = (0..each).map(|device| format!("d-{number}-{device}")).collect();
