@@ -27,7 +27,8 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let state = &args.state_dir;
     ensure!(state.is_dir(), "no agent keeps its state in '{}'; name its directory with --state-dir", state.display());
     let is_state = state.join(lock::FILE).try_exists();
-    let is_state = is_state.with_context(|| format!("cannot look into '{}'; it is the agent's alone", state.display()))?;
+    let is_state =
+        is_state.with_context(|| format!("cannot look into '{}'; it is the agent's alone", state.display()))?;
     ensure!(
         is_state,
         "'{}' is not the state directory of an agent; name its directory with --state-dir",

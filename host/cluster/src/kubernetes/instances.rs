@@ -74,8 +74,12 @@ impl Instances {
             }
         };
         if changed {
-            self.changes.send_modify(|count| *count = count.wrapping_add(1));
+            self.tell();
         }
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Applies the response of a request, which may precede the watch event; returns the Instance.
@@ -84,10 +88,17 @@ impl Instances {
         let instance = seen.instance.clone();
         if instance.nodes.iter().any(|node| **node == *self.node) {
             self.put(seen);
-        } else {
-            self.with(|known| known.remove(&instance.key)); // this node has left it
+        } else if self.with(|known| known.remove(&instance.key)).is_some() {
+            self.tell(); // this node has left it
         }
         instance
+    }
+
+    /// Applies that an Instance does not exist. Its owner is told even if it is unknown here: it may have taken it from here before.
+    pub(super) fn gone(&self, key: &Key, uid: &str) {
+        self.with(|known| known.extract_if(.., |of, seen| of == key && seen.instance.uid == uid).for_each(drop));
+        self.forget_found(key);
+        self.tell();
     }
 
     /// Stores an Instance unless a newer version is known; returns whether its usage changed.
@@ -236,5 +247,24 @@ mod tests {
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "");
         instances.take(Change::All(Vec::new()));
         assert_eq!(instances.get(&key), None);
+    }
+
+    #[test]
+    fn owners_are_told_of_instances_that_requests_find_gone() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        let mut changes = instances.changes();
+        instances.take(Change::All(vec![object("7", "")]));
+        changes.mark_unchanged();
+        let mut left = object("8", "");
+        left.data["spec"]["nodes"] = json!([]);
+        instances.update(&typed(&left).unwrap());
+        assert_eq!((instances.get(&key), changes.has_changed().unwrap()), (None, true), "this node has left it");
+        instances.take(Change::Put(Box::new(object("9", ""))));
+        instances.keep_found(typed(&object("9", "")).unwrap());
+        changes.mark_unchanged();
+        instances.gone(&key, "other");
+        assert!(instances.get(&key).is_some(), "another one of the name");
+        instances.gone(&key, "u");
+        assert_eq!((instances.get(&key), instances.all_found(), changes.has_changed().unwrap()), (None, vec![], true));
     }
 }

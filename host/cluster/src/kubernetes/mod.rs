@@ -147,7 +147,10 @@ impl Kubernetes {
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
     async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
         let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
-        self.instances.forget_found(&instance.key);
+        match joined {
+            Err(ClusterError::NotFound(_)) => self.instances.gone(&instance.key, &instance.uid),
+            _ => self.instances.forget_found(&instance.key),
+        }
         joined
     }
 

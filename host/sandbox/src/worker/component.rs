@@ -90,7 +90,20 @@ impl RemoteComponent {
         let (rounds, loaded_in) = (Arc::new(Semaphore::new(ROUNDS_OF_ONE)), Mutex::new(connection));
         let size = bytes.len();
         let probation = StdMutex::default();
-        let inner = Inner { id, worker, digest, size, was_compiled, isolation, source, about, loaded_in, rounds, blame, probation };
+        let inner = Inner {
+            id,
+            worker,
+            digest,
+            size,
+            was_compiled,
+            isolation,
+            source,
+            about,
+            loaded_in,
+            rounds,
+            blame,
+            probation,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -274,9 +274,7 @@ impl From<RoundError> for Failure {
             // The agent alone judges these.
             other @ (RoundError::NoHandler(_)
             | RoundError::PropertiesUnresolved(_)
-            | RoundError::Quarantined { .. }) => {
-                Self::Unavailable(other.to_string())
-            }
+            | RoundError::Quarantined { .. }) => Self::Unavailable(other.to_string()),
         }
     }
 }
