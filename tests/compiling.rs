@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use akri_api::condition;
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
 use wasm_encoder::{
-    BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection, ConstExpr,
-    ElementSection, Elements, Function, FunctionSection, Module, ModuleSection, RefType, TableSection, TableType,
-    TypeSection,
+    BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection,
+    ConstExpr, ElementSection, Elements, Function, FunctionSection, Module, ModuleSection, RefType, TableSection,
+    TableType, TypeSection,
 };
 
 use crate::support::node::{Agent, Node, wait_for};

@@ -45,7 +45,7 @@ use crate::{
 use events::Events;
 use instances::Instances;
 use manifests::Assembler;
-use object_watch::watch_objects;
+use object_watch::{FirstList, watch_objects};
 use problem_reporter::{ProblemReporter, Subject};
 use saved_configurations::SavedConfigurations;
 
@@ -95,6 +95,7 @@ impl Kubernetes {
                 all::<Configuration>(&client),
                 everything.clone(),
                 "Configurations",
+                FirstList::Consistent,
                 move |change| {
                     of_configurations.take(Subject::Configuration, &change);
                     configurations.configurations(change);
@@ -104,14 +105,21 @@ impl Kubernetes {
                 all::<DiscoveryHandler>(&client),
                 everything,
                 "DiscoveryHandlers",
+                FirstList::Consistent,
                 move |change| {
                     of_handlers.take(Subject::Handler, &change);
                     handlers.handlers(change);
                 },
             )),
-            tokio::spawn(watch_objects(all::<akri_api::Instance>(&client), of_this_node, "Instances", move |change| {
-                of_instances.take(change);
-            })),
+            tokio::spawn(watch_objects(
+                all::<akri_api::Instance>(&client),
+                of_this_node,
+                "Instances",
+                FirstList::Cached,
+                move |change| {
+                    of_instances.take(change);
+                },
+            )),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
             tokio::spawn(lease::renew(client.clone(), node.to_owned())),
             tokio::spawn(node_problems::write_due(client.clone(), node.to_owned(), events.clone(), problems.clone())),
