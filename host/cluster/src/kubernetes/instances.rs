@@ -70,6 +70,7 @@ impl Instances {
             Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
             Change::Deleted(object) => {
                 let removed = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+                self.forget_found(&removed);
                 self.with(|known| known.remove(&removed)).is_some()
             }
         };
@@ -266,5 +267,8 @@ mod tests {
         assert!(instances.get(&key).is_some(), "another one of the name");
         instances.gone(&key, "u");
         assert_eq!((instances.get(&key), instances.all_found(), changes.has_changed().unwrap()), (None, vec![], true));
+        instances.keep_found(typed(&object("9", "")).unwrap());
+        instances.take(Change::Deleted(Box::new(object("10", ""))));
+        assert_eq!(instances.all_found(), [], "a deleted one does not exist");
     }
 }

@@ -165,18 +165,21 @@ impl Kubernetes {
     async fn try_to_join(
         &self,
         instance: &Instance,
-        mut known: Option<akri_api::Instance>,
+        mut found: Option<akri_api::Instance>,
     ) -> Result<Instance, ClusterError> {
         let key = &instance.key;
+        let is_it = |current: &akri_api::Instance| current.metadata.uid.as_ref() == Some(&instance.uid);
+        let joining = |current: &akri_api::Instance| patch::joining(current, instance.identity.as_ref(), &self.node);
         for _ in 0..TRIES {
-            let current = match known.take() {
-                Some(known) => Some(known),
-                None => self.read(key).await?,
-            };
-            let current = current.filter(|current| current.metadata.uid.as_ref() == Some(&instance.uid));
-            let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
-            let Some(patch) = patch::joining(&current, instance.identity.as_ref(), &self.node) else {
-                return Ok(self.instances.update(&current));
+            let patch = match found.take().filter(is_it).as_ref().and_then(joining) {
+                Some(patch) => patch,
+                // That this node has joined it says only one that was read now.
+                None => {
+                    let current = self.read(key).await?.filter(is_it);
+                    let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
+                    let Some(patch) = joining(&current) else { return Ok(self.instances.update(&current)) };
+                    patch
+                }
             };
             if let Some(joined) = self.tested_patch(key, patch).await? {
                 return Ok(self.instances.update(&joined));
@@ -299,11 +302,16 @@ impl Cluster for Kubernetes {
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let key = &instance.key;
         match timeout(REQUEST, self.api(key).create(&params, &object)).await.map_err(|_| late())? {
-            Ok(created) => Ok(CreateOutcome::New(self.instances.update(&created))),
+            Ok(created) => {
+                self.instances.forget_found(key);
+                Ok(CreateOutcome::New(self.instances.update(&created)))
+            }
             Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.read(key).await? {
                 Some(taken) => {
                     let model = instance_to_model(&taken);
-                    if model.identity.is_none() || model.identity == instance.identity {
+                    let is_its =
+                        model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
+                    if is_its && (model.identity.is_none() || model.identity == instance.identity) {
                         self.instances.keep_found(taken);
                     }
                     Ok(CreateOutcome::Taken(model))
@@ -320,7 +328,10 @@ impl Cluster for Kubernetes {
             known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
         });
         let published = match joined {
-            Some(published) => published,
+            Some(published) => {
+                self.instances.forget_found(&instance.key);
+                published
+            }
             None => self.join(instance).await?,
         };
         if published.online != instance.online {
