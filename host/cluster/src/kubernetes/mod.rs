@@ -438,8 +438,9 @@ fn late() -> ClusterError {
     ClusterError::Unavailable(format!("the API server did not answer within {REQUEST:?}"))
 }
 
+/// The API server answers, and other objects need not wait.
 fn busy(key: &Key) -> ClusterError {
-    ClusterError::Unavailable(format!("{key} changes all the time"))
+    ClusterError::Refused(format!("{key} changes all the time"))
 }
 
 /// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.
