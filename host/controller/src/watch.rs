@@ -43,7 +43,8 @@ pub(crate) struct Source<K, V> {
     pub(crate) read: fn(K) -> Option<V>,
 }
 
-/// Passes every change on, for ever; `listed` is set with the first list. Lists come from the API server's cache.
+/// Passes every change on, for ever; `listed` is set with the first list. Lists are consistent, not from
+/// the API server's cache: the controller deletes what belongs to objects that they lack (rule 77).
 pub(crate) async fn follow<K, V>(
     source: Source<K, V>,
     listed: watch::Sender<bool>,
@@ -53,8 +54,7 @@ pub(crate) async fn follow<K, V>(
     V: Send,
 {
     let what = source.what;
-    // kube asks for a list from the cache in one page only.
-    let config = watcher::Config { page_size: None, ..watcher::Config::default().labels(source.labels).any_semantic() };
+    let config = watcher::Config::default().labels(source.labels);
     let events = watcher::watcher(source.api, config).backoff(backoff());
     pin_mut!(events);
     let mut listing = Vec::new();

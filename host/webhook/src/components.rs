@@ -116,7 +116,7 @@ impl Components {
     }
 }
 
-/// From the API server's cache.
+/// From the API server's cache: nothing is deleted because a handler is not in it.
 fn cached() -> ListParams {
     ListParams::default().match_any()
 }

@@ -9,7 +9,7 @@ use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::summary::HANDLER_GONE;
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
@@ -70,12 +70,19 @@ impl Instances {
             Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
             Change::Deleted(object) => {
                 let removed = Key::new(object.namespace().unwrap_or_default(), object.name_any());
-                self.with(|known| known.remove(&removed)).is_some()
+                self.forget_found(&removed);
+                let version = version(&object.metadata);
+                let is_it = |key: &Key, seen: &mut Seen| *key == removed && seen.version <= version;
+                self.with(|known| known.extract_if(.., is_it).count() > 0)
             }
         };
         if changed {
-            self.changes.send_modify(|count| *count = count.wrapping_add(1));
+            self.tell();
         }
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Applies the response of a request, which may precede the watch event; returns the Instance.
@@ -84,20 +91,31 @@ impl Instances {
         let instance = seen.instance.clone();
         if instance.nodes.iter().any(|node| **node == *self.node) {
             self.put(seen);
-        } else {
-            self.with(|known| known.remove(&instance.key)); // this node has left it
+        } else if self.with(|known| known.remove(&instance.key)).is_some() {
+            self.tell(); // this node has left it
         }
         instance
+    }
+
+    /// Applies that an Instance does not exist. Its owner is told even if it is unknown here: it may have taken it from here before.
+    pub(super) fn gone(&self, key: &Key, uid: &str) {
+        self.with(|known| known.extract_if(.., |of, seen| of == key && seen.instance.uid == uid).for_each(drop));
+        self.forget_found(key);
+        self.tell();
     }
 
     /// Stores an Instance unless a newer version is known; returns whether its usage changed.
     fn put(&self, seen: Seen) -> bool {
         self.with(|known| {
-            let before = known.get(&seen.instance.key).filter(|before| before.instance.uid == seen.instance.uid);
+            let before = known.get(&seen.instance.key);
             if before.is_some_and(|before| before.version > seen.version) {
-                return false;
+                return false; // even of another UID: it is that of an earlier Instance of the name
             }
-            let changed = before.is_none_or(|before| before.instance.device_usage != seen.instance.device_usage);
+            let is_same = |before: &Seen| {
+                (&before.instance.uid, &before.instance.device_usage)
+                    == (&seen.instance.uid, &seen.instance.device_usage)
+            };
+            let changed = !before.is_some_and(is_same);
             known.insert(seen.instance.key.clone(), seen);
             changed
         })
@@ -182,9 +200,12 @@ impl Instances {
         let label = object.labels().get(&patch::node_label(&self.node));
         let adopted =
             instance.identity.is_some() && label.is_some_and(|value| value == patch::node_label_value(&self.node));
-        let version = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
-        Seen { instance, version, adopted }
+        Seen { instance, version: version(&object.metadata), adopted }
     }
+}
+
+fn version(metadata: &ObjectMeta) -> Option<u64> {
+    metadata.resource_version.as_deref().and_then(|text| text.parse().ok())
 }
 
 /// Replaces what is known by a list, and returns whether that changed anything. A list from the API server's cache may be older
@@ -192,7 +213,6 @@ impl Instances {
 fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>) -> bool {
     for (key, seen) in &mut listed {
         if let Some(before) = known.get(key)
-            && before.instance.uid == seen.instance.uid
             && before.version > seen.version
         {
             *seen = before.clone();
@@ -236,5 +256,41 @@ mod tests {
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "");
         instances.take(Change::All(Vec::new()));
         assert_eq!(instances.get(&key), None);
+    }
+
+    #[test]
+    fn older_events_do_not_undo_the_answer_to_a_request() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        let mut again = object("9", "");
+        again.metadata.uid = Some("v".to_owned());
+        instances.update(&typed(&again).unwrap());
+        instances.take(Change::Put(Box::new(object("7", "a"))));
+        instances.take(Change::Deleted(Box::new(object("8", "a"))));
+        assert_eq!(instances.get(&key).unwrap().uid, "v", "those are of the Instance before it");
+        again.metadata.resource_version = Some("10".to_owned());
+        instances.take(Change::Deleted(Box::new(again)));
+        assert_eq!(instances.get(&key), None);
+    }
+
+    #[test]
+    fn owners_are_told_of_instances_that_requests_find_gone() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        let mut changes = instances.changes();
+        instances.take(Change::All(vec![object("7", "")]));
+        changes.mark_unchanged();
+        let mut left = object("8", "");
+        left.data["spec"]["nodes"] = json!([]);
+        instances.update(&typed(&left).unwrap());
+        assert_eq!((instances.get(&key), changes.has_changed().unwrap()), (None, true), "this node has left it");
+        instances.take(Change::Put(Box::new(object("9", ""))));
+        instances.keep_found(typed(&object("9", "")).unwrap());
+        changes.mark_unchanged();
+        instances.gone(&key, "other");
+        assert!(instances.get(&key).is_some(), "another one of the name");
+        instances.gone(&key, "u");
+        assert_eq!((instances.get(&key), instances.all_found(), changes.has_changed().unwrap()), (None, vec![], true));
+        instances.keep_found(typed(&object("9", "")).unwrap());
+        instances.take(Change::Deleted(Box::new(object("10", ""))));
+        assert_eq!(instances.all_found(), [], "a deleted one does not exist");
     }
 }

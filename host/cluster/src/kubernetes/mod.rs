@@ -45,7 +45,7 @@ use crate::{
 use events::Events;
 use instances::Instances;
 use manifests::Assembler;
-use object_watch::watch_objects;
+use object_watch::{FirstList, watch_objects};
 use problem_reporter::{ProblemReporter, Subject};
 use saved_configurations::SavedConfigurations;
 
@@ -95,6 +95,7 @@ impl Kubernetes {
                 all::<Configuration>(&client),
                 everything.clone(),
                 "Configurations",
+                FirstList::Consistent,
                 move |change| {
                     of_configurations.take(Subject::Configuration, &change);
                     configurations.configurations(change);
@@ -104,14 +105,21 @@ impl Kubernetes {
                 all::<DiscoveryHandler>(&client),
                 everything,
                 "DiscoveryHandlers",
+                FirstList::Consistent,
                 move |change| {
                     of_handlers.take(Subject::Handler, &change);
                     handlers.handlers(change);
                 },
             )),
-            tokio::spawn(watch_objects(all::<akri_api::Instance>(&client), of_this_node, "Instances", move |change| {
-                of_instances.take(change);
-            })),
+            tokio::spawn(watch_objects(
+                all::<akri_api::Instance>(&client),
+                of_this_node,
+                "Instances",
+                FirstList::Cached,
+                move |change| {
+                    of_instances.take(change);
+                },
+            )),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
             tokio::spawn(lease::renew(client.clone(), node.to_owned())),
             tokio::spawn(node_problems::write_due(client.clone(), node.to_owned(), events.clone(), problems.clone())),
@@ -147,25 +155,31 @@ impl Kubernetes {
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
     async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
         let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
-        self.instances.forget_found(&instance.key);
+        match joined {
+            Err(ClusterError::NotFound(_)) => self.instances.gone(&instance.key, &instance.uid),
+            _ => self.instances.forget_found(&instance.key),
+        }
         joined
     }
 
     async fn try_to_join(
         &self,
         instance: &Instance,
-        mut known: Option<akri_api::Instance>,
+        mut found: Option<akri_api::Instance>,
     ) -> Result<Instance, ClusterError> {
         let key = &instance.key;
+        let is_it = |current: &akri_api::Instance| current.metadata.uid.as_ref() == Some(&instance.uid);
+        let joining = |current: &akri_api::Instance| patch::joining(current, instance.identity.as_ref(), &self.node);
         for _ in 0..TRIES {
-            let current = match known.take() {
-                Some(known) => Some(known),
-                None => self.read(key).await?,
-            };
-            let current = current.filter(|current| current.metadata.uid.as_ref() == Some(&instance.uid));
-            let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
-            let Some(patch) = patch::joining(&current, instance.identity.as_ref(), &self.node) else {
-                return Ok(self.instances.update(&current));
+            let patch = match found.take().filter(is_it).as_ref().and_then(joining) {
+                Some(patch) => patch,
+                // That this node has joined it says only one that was read now.
+                None => {
+                    let current = self.read(key).await?.filter(is_it);
+                    let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
+                    let Some(patch) = joining(&current) else { return Ok(self.instances.update(&current)) };
+                    patch
+                }
             };
             if let Some(joined) = self.tested_patch(key, patch).await? {
                 return Ok(self.instances.update(&joined));
@@ -288,11 +302,16 @@ impl Cluster for Kubernetes {
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let key = &instance.key;
         match timeout(REQUEST, self.api(key).create(&params, &object)).await.map_err(|_| late())? {
-            Ok(created) => Ok(CreateOutcome::New(self.instances.update(&created))),
+            Ok(created) => {
+                self.instances.forget_found(key);
+                Ok(CreateOutcome::New(self.instances.update(&created)))
+            }
             Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.read(key).await? {
                 Some(taken) => {
                     let model = instance_to_model(&taken);
-                    if model.identity.is_none() || model.identity == instance.identity {
+                    let is_its =
+                        model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
+                    if is_its && (model.identity.is_none() || model.identity == instance.identity) {
                         self.instances.keep_found(taken);
                     }
                     Ok(CreateOutcome::Taken(model))
@@ -309,7 +328,10 @@ impl Cluster for Kubernetes {
             known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
         });
         let published = match joined {
-            Some(published) => published,
+            Some(published) => {
+                self.instances.forget_found(&instance.key);
+                published
+            }
             None => self.join(instance).await?,
         };
         if published.online != instance.online {
@@ -416,8 +438,9 @@ fn late() -> ClusterError {
     ClusterError::Unavailable(format!("the API server did not answer within {REQUEST:?}"))
 }
 
+/// The API server answers, and other objects need not wait.
 fn busy(key: &Key) -> ClusterError {
-    ClusterError::Unavailable(format!("{key} changes all the time"))
+    ClusterError::Refused(format!("{key} changes all the time"))
 }
 
 /// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.

@@ -30,6 +30,15 @@ fn backoff() -> ExponentialBackoff {
     builder.with_factor(2.0).with_jitter().without_max_times().into()
 }
 
+/// The source of the first list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FirstList {
+    /// The API server's cache, which may be behind: for objects whose absence has no consequences.
+    Cached,
+    /// The current state: for objects whose absence has consequences.
+    Consistent,
+}
+
 type Events = BoxStream<'static, watcher::Result<Event<DynamicObject>>>;
 
 fn start(api: Api<DynamicObject>, config: watcher::Config) -> Events {
@@ -42,18 +51,18 @@ fn cached(config: watcher::Config) -> watcher::Config {
 }
 
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing.
-/// `managedFields`, usually half of an object, are dropped. The first list comes from the API server's cache (rule 77). If a watch
-/// can't be resumed, the next list is a consistent one, as in client-go: what the cache of a server that is behind lacks must not
-/// count as deleted.
+/// `managedFields`, usually half of an object, are dropped. If a watch can't be resumed, the next list is a consistent one, as in
+/// client-go: what the cache of a server that is behind lacks must not count as deleted (rule 77).
 pub(super) async fn watch_objects(
     api: Api<DynamicObject>,
     config: watcher::Config,
     what: &str,
+    first: FirstList,
     mut on_change: impl FnMut(Change) + Send,
 ) {
-    let mut events = start(api.clone(), cached(config.clone()));
+    let mut is_cached = first == FirstList::Cached;
+    let mut events = start(api.clone(), if is_cached { cached(config.clone()) } else { config.clone() });
     let (mut listing, mut failing, mut is_listed) = (Vec::new(), false, false);
-    let mut is_cached = true;
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,

@@ -15,7 +15,7 @@ use kube::runtime::watcher;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::object_watch::{Change, typed, watch_objects};
+use super::object_watch::{Change, FirstList, typed, watch_objects};
 use crate::Manifests;
 
 /// Watches the objects referenced by the manifests.
@@ -75,7 +75,9 @@ impl Watch {
             Change::Deleted(_) => change(&values, &object, None),
             Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
         };
-        Self(tokio::spawn(async move { watch_objects(api, config, &format!("{kind} {key}"), on_change).await }))
+        Self(tokio::spawn(async move {
+            watch_objects(api, config, &format!("{kind} {key}"), FirstList::Cached, on_change).await
+        }))
     }
 }
 
