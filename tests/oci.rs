@@ -321,19 +321,27 @@ fn quick() -> Limits {
     Limits { window, window_bytes: 1024, response, connect: Duration::from_secs(1), total: Duration::from_secs(20) }
 }
 
+fn credentials(registry: &str, login: &str) -> Credentials {
+    let auths = json!({"auths": {registry: {"auth": BASE64_STANDARD.encode(login)}}});
+    Credentials::parse(auths.to_string().as_bytes()).unwrap()
+}
+
 async fn pull_with(settings: Settings, image: &PinnedImage, login: Option<&str>) -> Result<Pulled, RegistryError> {
-    let auths =
-        json!({"auths": {image.repository.registry(): {"auth": BASE64_STANDARD.encode(login.unwrap_or("a:b"))}}});
-    let credentials = login.map(|_| Credentials::parse(auths.to_string().as_bytes()).unwrap()).unwrap_or_default();
+    let credentials = login.map(|login| credentials(image.repository.registry(), login)).unwrap_or_default();
     let client = Client::new(&settings).unwrap();
     client.pull(image, &credentials, &Progress::default(), |_| Ok(())).await
 }
 
-/// Pulls the image of a fake registry that has this manifest, without TLS.
-async fn pull(fake: &FakeRegistry, manifest: &str, login: Option<&str>) -> Result<Pulled, RegistryError> {
-    let image = format!("{}/a@{}", fake.name(), digest_of(manifest.as_bytes())).parse().unwrap();
-    let settings = Settings { insecure: vec![fake.name()], limits: quick(), ..Settings::default() };
-    pull_with(settings, &image, login).await
+/// Settings that allow these servers without TLS.
+fn without_tls(fakes: &[&FakeRegistry]) -> Settings {
+    let insecure = fakes.iter().map(|fake| fake.name()).collect();
+    Settings { insecure, limits: quick(), ..Settings::default() }
+}
+
+/// Pulls the image of the first of these fake registries, which has this manifest, without TLS.
+async fn pull(fakes: &[&FakeRegistry], manifest: &str, login: Option<&str>) -> Result<Pulled, RegistryError> {
+    let image = format!("{}/a@{}", fakes[0].name(), digest_of(manifest.as_bytes())).parse().unwrap();
+    pull_with(without_tls(fakes), &image, login).await
 }
 
 type Behaviour = Box<dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync>;
@@ -381,7 +389,7 @@ async fn misbehaving_registries_are_refused_within_bounds() {
         ("answered '500 Internal Server Error'", (good.manifest.clone(), blob(|| text(500, "")))),
     ] {
         let fake = FakeRegistry::start(None, behaviour).await;
-        let error = pull(&fake, &manifest, None).await.unwrap_err().to_string();
+        let error = pull(&[&fake], &manifest, None).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
         assert!(fake.requests().len() <= 6, "{expected}: {:?}", fake.requests());
     }
@@ -413,7 +421,7 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
     })
     .await;
     registry.set(fake.name()).unwrap();
-    let pulled = pull(&fake, &good.manifest, Some("user:word")).await.unwrap();
+    let pulled = pull(&[&fake, &elsewhere], &good.manifest, Some("user:word")).await.unwrap();
     assert_eq!(pulled.component, b"component");
     let basic = format!("Basic {}", BASE64_STANDARD.encode("user:word"));
     let digest = digest_of(good.manifest.as_bytes());
@@ -422,6 +430,36 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
     assert_eq!(requests[1], format!("GET /token?scope=repository:a:pull&service=r%26x {basic}"));
     assert_eq!(requests[2], format!("GET /v2/a/manifests/{digest} Bearer abc"));
     assert_eq!(elsewhere.requests(), ["GET /blob -"], "without the token");
+}
+
+/// A host that a redirect or an upload leads to must not name a token server: it would get the password.
+#[tokio::test]
+async fn other_hosts_name_no_token_server() {
+    let good = Image::of(b"component");
+    let thief = FakeRegistry::start(None, |_| text(200, r#"{"token": "abc"}"#)).await;
+    let challenge = format!("Bearer realm=\"http://{}/token\"", thief.name());
+    let elsewhere = FakeRegistry::start(None, move |_| header(401, "www-authenticate", &challenge)).await;
+    let (target, image) = (format!("http://{}/blob", elsewhere.name()), good.clone());
+    let fake = FakeRegistry::start(None, move |request| match request.method().as_str() {
+        "HEAD" => text(404, ""),
+        "POST" => header(202, "location", &target),
+        _ if request.uri().path().contains("/blobs/") => header(307, "location", &target),
+        _ => image.answer(request),
+    })
+    .await;
+    let fakes = [&fake, &elsewhere, &thief];
+    let pulled = pull(&fakes, &good.manifest, Some("user:word")).await.map(drop);
+    let (client, reference) = (Client::new(&without_tls(&fakes)).unwrap(), format!("{}/a", fake.name()));
+    let (login, progress) = (credentials(&fake.name(), "user:word"), Arc::default());
+    let pushed = client.push(&reference.parse().unwrap(), b"component".to_vec(), (&[], &[]), &login, &progress).await;
+    for (what, result) in [("pull", pulled), ("push", pushed.map(drop))] {
+        let error = result.unwrap_err().to_string();
+        assert_eq!(error, format!("{} answered '401 Unauthorized'", elsewhere.name()), "{what}");
+    }
+    assert_eq!(thief.requests(), Vec::<String>::new());
+    let asked = elsewhere.requests();
+    assert!(asked.len() == 2 && asked[0] == "GET /blob -" && asked[1].starts_with("PUT /blob?"), "{asked:?}");
+    assert!(asked[1].ends_with(" -"), "{asked:?}");
 }
 
 #[tokio::test]

@@ -253,12 +253,16 @@ impl Session<'_> {
         self.succeed(put).await.map(drop)
     }
 
-    /// Sends a request; if it is refused for lack of authorization, once more with some.
+    /// Sends a request; if the registry refuses it for lack of authorization, once more with some.
     async fn succeed(&mut self, mut request: Outgoing) -> Result<Answer, RegistryError> {
         request.authorization = self.authorization_for(&request.uri);
         let answer = self.http.send(&request, self.insecure).await?;
         if answer.response.status() != StatusCode::UNAUTHORIZED {
             return self.finish(answer).await;
+        }
+        if !self.is_registry(&answer.uri) {
+            // A redirect or an upload led elsewhere, and that host must not choose who gets the credentials.
+            return Ok(self.http.success(answer).await?);
         }
         // A token may have expired meanwhile; another one is asked for once.
         self.authorize(&answer).await?;
@@ -269,9 +273,13 @@ impl Session<'_> {
 
     /// Returns the authorization, for the registry only: uploads may go elsewhere.
     fn authorization_for(&self, uri: &Uri) -> Option<HeaderValue> {
-        let own = self.http.address(self.repository.registry(), "/").ok()?;
-        let is_own = (own.scheme(), own.authority()) == (uri.scheme(), uri.authority());
-        self.authorization.clone().filter(|_| is_own)
+        self.authorization.clone().filter(|_| self.is_registry(uri))
+    }
+
+    /// Returns whether an address is one of the registry itself.
+    fn is_registry(&self, uri: &Uri) -> bool {
+        let own = self.http.address(self.repository.registry(), "/");
+        own.is_ok_and(|own| (own.scheme(), own.authority()) == (uri.scheme(), uri.authority()))
     }
 
     async fn finish(&self, answer: Answer) -> Result<Answer, RegistryError> {
