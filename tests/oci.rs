@@ -373,6 +373,7 @@ async fn misbehaving_registries_are_refused_within_bounds() {
         ("is too slow: it sent less than 1024 bytes", always(|| endless(1, Duration::from_millis(20)))),
         ("redirects more than 5 times", always(|| header(307, "location", "/v2/again"))),
         ("which is not https", always(|| header(302, "location", "http://r.example/v2/a"))),
+        ("which is not https", always(|| header(302, "location", "http://127.0.0.1:1/v2/a"))),
         ("which is not https", always(|| header(302, "location", "file:///etc/passwd"))),
         ("does not exist", always(|| text(404, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"x"}]}"#))),
         ("answered '503 Service Unavailable': busy", always(|| text(503, "busy\nnow"))),

@@ -146,7 +146,7 @@ impl Client {
         credentials: &'a Credentials,
         actions: &'a str,
     ) -> Session<'a> {
-        let insecure = self.http.is_insecure(repository.registry());
+        let insecure = self.http.insecure_beside(repository.registry());
         let basic = credentials.of(repository);
         Session { http: &self.http, repository, actions, basic, insecure, authorization: None }
     }
@@ -158,7 +158,8 @@ struct Session<'a> {
     repository: &'a Repository,
     actions: &'a str,
     basic: Option<&'a Basic>,
-    insecure: bool,
+    /// The registries that may be reached without TLS, if this one is.
+    insecure: &'a [String],
     authorization: Option<HeaderValue>,
 }
 
