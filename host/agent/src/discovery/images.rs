@@ -46,7 +46,7 @@ struct Shared {
     values: watch::Receiver<Arc<Values>>,
     client: OnceCell<Client>,
     /// Held while files are written.
-    writing: Mutex<()>,
+    writing: Arc<Mutex<()>>,
 }
 
 /// Settings of images.
@@ -97,7 +97,7 @@ impl ImageError {
 impl Images {
     /// Images with pull secrets from these values.
     pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
-        let (client, writing, namespace) = (OnceCell::new(), Mutex::new(()), namespace.to_owned());
+        let (client, writing, namespace) = (OnceCell::new(), Arc::default(), namespace.to_owned());
         Self(Arc::new(Shared { settings, namespace, values, client, writing }))
     }
 
@@ -161,8 +161,11 @@ impl Images {
         let Some(directory) = &self.0.settings.directory else { return };
         let files: Vec<(PathBuf, Vec<u8>)> =
             files.iter().map(|(end, bytes)| (path(directory, image, end), bytes.to_vec())).collect();
-        let _writing = self.0.writing.lock().await;
-        let write = move || files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true));
+        let writing = Arc::clone(&self.0.writing).lock_owned().await;
+        let write = move || {
+            let _writing = writing; // it goes on when the load is aborted
+            files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true))
+        };
         let written = tokio::task::spawn_blocking(write).await;
         if let Err(error) = written.map_err(io::Error::other).and_then(|written| written) {
             warn!(%image, "the component can't be kept, and is pulled again at the next start: {error}");
@@ -180,8 +183,8 @@ impl Images {
     pub(super) fn retain(&self, images: &BTreeSet<&PinnedImage>) {
         let Some(directory) = &self.0.settings.directory else { return };
         let wanted: BTreeSet<&str> = images.iter().map(|image| image.digest.hex()).collect();
-        let is_wanted =
-            |path: &Path| path.file_stem().and_then(|stem| stem.to_str()).is_some_and(|s| wanted.contains(s));
+        let digest = |path: &Path| path.file_name()?.to_str()?.split('.').next().map(str::to_owned);
+        let is_wanted = |path: &Path| digest(path).is_some_and(|digest| wanted.contains(&*digest));
         for (path, _) in files(directory).filter(|(path, _)| !is_wanted(path)) {
             if let Err(error) = std::fs::remove_file(&path) {
                 warn!("cannot remove '{}', which no DiscoveryHandler uses: {error}", path.display());
@@ -239,6 +242,7 @@ fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> + use<> {
 #[cfg(test)]
 mod tests {
     use akri_model::property::Secret;
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
 
@@ -258,13 +262,33 @@ mod tests {
         for digest in ['a', 'b'] {
             images.keep(&image(digest), &[(COMPONENT, b"c"), (MANIFEST, b"m"), (SIGNATURES, b"s")]).await;
         }
-        std::fs::write(directory.path().join("left.new"), "x").unwrap();
+        std::fs::write(directory.path().join(format!("{}.wasm.new", "b".repeat(64))), "x").unwrap();
         images.retain(&BTreeSet::from([&image('a')]));
         let names: BTreeSet<String> =
             files(directory.path()).map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
         let expected = [COMPONENT, MANIFEST, SIGNATURES].map(|end| format!("{}.{end}", "a".repeat(64)));
         assert_eq!(names, BTreeSet::from(expected));
         assert_eq!(images.kept(&image('a')).await, None, "another content than the digest's");
+    }
+
+    /// A write that was begun goes on when its load is aborted: the next one has to wait for it.
+    #[tokio::test]
+    async fn aborted_load_holds_the_lock_until_its_write_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images(directory.path(), Values::default());
+        let pipe = path(directory.path(), &image('a'), COMPONENT);
+        mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap(); // its reader waits
+        let keeping = images.clone();
+        let load = tokio::spawn(async move { keeping.keep(&image('a'), &[(COMPONENT, b"c")]).await });
+        while images.0.writing.try_lock().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        load.abort();
+        assert!(load.await.unwrap_err().is_cancelled());
+        assert!(images.0.writing.try_lock().is_err());
+        drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+        drop(images.0.writing.lock().await);
+        assert_eq!(std::fs::read(&pipe).unwrap(), b"c");
     }
 
     #[test]
