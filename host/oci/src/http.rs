@@ -272,7 +272,8 @@ impl Http {
             return Err(too_large());
         }
         let (window, bytes) = (self.limits.window, self.limits.window_bytes);
-        let (mut end, mut got, mut content) = (Instant::now() + window, 0, Vec::new());
+        let (mut end, mut got) = (Instant::now() + window, 0);
+        let mut content = Vec::with_capacity(usize::try_from(limit).unwrap_or_default());
         loop {
             let frame = match timeout_at(end, body.frame()).await {
                 Err(_) if got < bytes => return Err(HttpError::TooSlow { host, bytes, window }),

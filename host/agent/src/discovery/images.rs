@@ -15,7 +15,7 @@ use akri_oci::{
     Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, SetupError, Signature,
     check_manifest, digest_of, verify,
 };
-use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -45,6 +45,8 @@ struct Shared {
     namespace: String,
     values: watch::Receiver<Arc<Values>>,
     client: OnceCell<Client>,
+    /// Held while an image is pulled and kept: what is kept, and what is in memory, is bounded in all.
+    pulling: Arc<Mutex<()>>,
     /// Held while files are written.
     writing: Arc<Mutex<()>>,
 }
@@ -97,8 +99,9 @@ impl ImageError {
 impl Images {
     /// Images with pull secrets from these values.
     pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
-        let (client, writing, namespace) = (OnceCell::new(), Arc::default(), namespace.to_owned());
-        Self(Arc::new(Shared { settings, namespace, values, client, writing }))
+        let (client, namespace) = (OnceCell::new(), namespace.to_owned());
+        let (pulling, writing) = (Arc::default(), Arc::default());
+        Self(Arc::new(Shared { settings, namespace, values, client, pulling, writing }))
     }
 
     /// Returns the values, of which a change may make pull secrets usable.
@@ -113,14 +116,17 @@ impl Images {
         if let Some(bytes) = self.kept(image).await {
             return Ok(ComponentFile::from_image(image, bytes));
         }
-        info!(%image, "pulling the component");
         let credentials = self.credentials(source).await?;
         let client = self.client().await?;
+        let pulling = Arc::clone(&self.0.pulling).lock_owned().await;
+        info!(%image, "pulling the component");
         let check = |layer: &Layer| self.check_room(layer);
         let Pulled { manifest, component } = client.pull(image, &credentials, progress, check).await?;
         info!(%image, bytes = component.len(), "component pulled");
-        self.keep(image, &[(COMPONENT, &component), (MANIFEST, &manifest)]).await;
-        Ok(ComponentFile::from_image(image, component))
+        let component = Arc::new(component);
+        let files = [(COMPONENT, Arc::clone(&component)), (MANIFEST, Arc::new(manifest))];
+        self.keep(image, files, Some(pulling)).await;
+        Ok(ComponentFile::from_image(image, Arc::unwrap_or_clone(component)))
     }
 
     /// Accepts the image if one of its kept or published signatures is valid for one of the keys.
@@ -134,7 +140,7 @@ impl Images {
         let credentials = self.credentials(source).await?;
         let signatures = self.client().await?.signatures(image, keys, &credentials).await?;
         if let Ok(bytes) = serde_json::to_vec(&signatures) {
-            self.keep(image, &[(SIGNATURES, &bytes)]).await;
+            self.keep(image, [(SIGNATURES, Arc::new(bytes))], None).await;
         }
         Ok(())
     }
@@ -157,13 +163,17 @@ impl Images {
     }
 
     /// Keeps files of an image. Without them it works until the agent ends.
-    async fn keep(&self, image: &PinnedImage, files: &[(&str, &[u8])]) {
+    async fn keep<const N: usize>(
+        &self,
+        image: &PinnedImage,
+        files: [(&str, Arc<Vec<u8>>); N],
+        pulling: Option<OwnedMutexGuard<()>>,
+    ) {
         let Some(directory) = &self.0.settings.directory else { return };
-        let files: Vec<(PathBuf, Vec<u8>)> =
-            files.iter().map(|(end, bytes)| (path(directory, image, end), bytes.to_vec())).collect();
+        let files = files.map(|(end, bytes)| (path(directory, image, end), bytes));
         let writing = Arc::clone(&self.0.writing).lock_owned().await;
         let write = move || {
-            let _writing = writing; // it goes on when the load is aborted
+            let _held = (writing, pulling); // it goes on when the load is aborted
             files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true))
         };
         let written = tokio::task::spawn_blocking(write).await;
@@ -241,6 +251,8 @@ fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use akri_model::property::Secret;
     use rustix::fs::{CWD, Mode, mkfifoat};
 
@@ -260,7 +272,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
         for digest in ['a', 'b'] {
-            images.keep(&image(digest), &[(COMPONENT, b"c"), (MANIFEST, b"m"), (SIGNATURES, b"s")]).await;
+            let files = [COMPONENT, MANIFEST, SIGNATURES].map(|end| (end, Arc::new(b"x".to_vec())));
+            images.keep(&image(digest), files, None).await;
         }
         std::fs::write(directory.path().join(format!("{}.wasm.new", "b".repeat(64))), "x").unwrap();
         images.retain(&BTreeSet::from([&image('a')]));
@@ -278,8 +291,8 @@ mod tests {
         let images = images(directory.path(), Values::default());
         let pipe = path(directory.path(), &image('a'), COMPONENT);
         mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap(); // its reader waits
-        let keeping = images.clone();
-        let load = tokio::spawn(async move { keeping.keep(&image('a'), &[(COMPONENT, b"c")]).await });
+        let (keeping, file) = (images.clone(), [(COMPONENT, Arc::new(b"c".to_vec()))]);
+        let load = tokio::spawn(async move { keeping.keep(&image('a'), file, None).await });
         while images.0.writing.try_lock().is_ok() {
             tokio::task::yield_now().await;
         }
@@ -300,6 +313,20 @@ mod tests {
         let room = |size| images.check_room(&Layer { digest: digest_of(b""), size });
         assert!(room(10).is_ok());
         assert_eq!(room(11).unwrap_err().reason(), "NoRoom");
+    }
+
+    /// Each pull alone could leave the bound on all of them.
+    #[tokio::test]
+    async fn images_are_pulled_one_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images(directory.path(), Values::default());
+        let (source, progress) =
+            (ImageSource { image: image('a'), pull_secrets: vec![], keys: vec![] }, Progress::default());
+        let other = images.0.pulling.lock().await;
+        let mut read = pin!(images.read(&source, &progress));
+        assert!(timeout(Duration::from_millis(300), &mut read).await.is_err());
+        drop(other);
+        assert_eq!(read.await.err().map(|error| error.reason()), Some("PullFailed"));
     }
 
     #[test]
