@@ -1,6 +1,7 @@
 //! Loads the components of DiscoveryHandler objects, each by itself: what a component takes to compile holds up no other, and
 //! what an object says today holds before anything is compiled.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
@@ -131,10 +132,9 @@ impl Loader {
                     self.check_components(&objects);
                 }
                 () = any_changed(&mut watched) => self.check_components(&objects),
-                Some(ended) = self.tasks.join_next() => {
-                    // One that was replaced by another load has been aborted.
-                    if let Ok((object, component)) = ended {
-                        self.loaded(&objects, &object, component);
+                Some(ended) = self.tasks.join_next_with_id() => {
+                    if let Ok((id, (object, component))) = ended {
+                        self.loaded(&objects, id, &object, component);
                     }
                 }
                 () = moment(next_telling) => {}
@@ -221,8 +221,13 @@ impl Loader {
     }
 
     /// A component is there, or not.
-    fn loaded(&mut self, manifests: &Manifests, name: &str, component: Result<Component, Refusal>) {
-        let again = self.loading.remove(name).is_some_and(|loading| loading.again);
+    fn loaded(&mut self, manifests: &Manifests, id: Id, name: &str, component: Result<Component, Refusal>) {
+        // A load that another one replaced was aborted, but it may have ended before.
+        let Entry::Occupied(loading) = self.loading.entry(name.to_owned()) else { return };
+        if loading.get().task.id() != id {
+            return;
+        }
+        let Loading { again, .. } = loading.remove();
         let Some(object) = manifests.handlers.get(name) else { return };
         let running = self.loaded.get(name).cloned();
         let handler = |component| Handler::new(name, object, component, &self.activity);
@@ -385,5 +390,59 @@ async fn fetch(
     match running.filter(|running| running.digest() == file.digest && host.isolates(running, isolation)) {
         Some(running) => Ok(running),
         None => file.load(&host, &object.rules.limits.compile, isolation).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_api::DiscoveryHandler;
+    use akri_model::resolve::Values;
+    use akri_sandbox::HostConfig;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::discovery::images::ImageSettings;
+
+    fn loader(directory: PathBuf) -> Loader {
+        let nowhere = PathBuf::from("/nonexistent");
+        let (sysfs, udev_data) = (nowhere.clone(), nowhere);
+        let config = HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data };
+        let values = watch::channel(Arc::<Values>::default()).1;
+        let images = Images::new(ImageSettings::default(), "akri", values);
+        Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), HandlerActivity::default())
+    }
+
+    /// Manifests with one object, whose component is at that place.
+    fn manifests(component: Value) -> Manifests {
+        let object = json!({
+            "apiVersion": "akri.sh/v0", "kind": "DiscoveryHandler", "metadata": {"name": "a"},
+            "spec": {"component": component},
+        });
+        let object: DiscoveryHandler = serde_json::from_value(object).unwrap();
+        let handlers = [("a".to_owned(), Arc::new(HandlerObject::from(&object)))].into();
+        Manifests { handlers, complete: true, ..Manifests::default() }
+    }
+
+    async fn end_one(loader: &mut Loader, manifests: &Manifests) {
+        let (id, (object, component)) = loader.tasks.join_next_with_id().await.unwrap().unwrap();
+        loader.loaded(manifests, id, &object, component);
+    }
+
+    #[tokio::test]
+    async fn load_that_ended_before_an_edit_counts_for_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut loader = loader(directory.path().to_owned());
+        let [first, second] = ["first.wasm", "second.wasm"].map(|file| manifests(json!({"file": file})));
+        loader.check_components(&first);
+        let task = loader.loading["a"].task.clone();
+        while !task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        loader.check_components(&second);
+        end_one(&mut loader, &second).await;
+        assert!(loader.refused.is_empty() && loader.loading.contains_key("a"), "{:?}", loader.refused);
+        end_one(&mut loader, &second).await;
+        assert!(loader.refused["a"].message.contains("second.wasm"), "{:?}", loader.refused);
+        assert!(loader.loading.is_empty());
     }
 }
