@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_api::ComponentSource;
 use akri_model::image::{ImageSource, PinnedImage};
 use akri_model::names::Key;
+use akri_model::property::Secret;
 use akri_model::resolve::{Stored, Values};
 use akri_node::replace::replace;
 use akri_oci::{
@@ -34,6 +36,9 @@ const SECRET_KEY: &str = ".dockerconfigjson";
 const COMPONENT: &str = "wasm";
 const MANIFEST: &str = "manifest";
 const SIGNATURES: &str = "signatures";
+
+/// What is known of the pull secrets of an image.
+pub(super) type PullSecrets = Vec<Option<Stored<Secret>>>;
 
 /// The registries of images, and their cache. Clones share it.
 #[derive(Clone)]
@@ -107,6 +112,19 @@ impl Images {
     /// Returns the values, of which a change may make pull secrets usable.
     pub(super) fn values(&self) -> watch::Receiver<Arc<Values>> {
         self.0.values.clone()
+    }
+
+    /// Returns what is known of the pull secrets of a component now.
+    pub(super) fn pull_secrets(&self, source: &ComponentSource) -> PullSecrets {
+        let values = self.0.values.borrow();
+        source
+            .image()
+            .map_or_else(Vec::new, |source| self.keys_of(source).map(|key| values.secrets.get(&key).cloned()).collect())
+    }
+
+    /// Returns the names of the pull secrets of an image.
+    fn keys_of(&self, source: &ImageSource) -> impl Iterator<Item = Key> {
+        source.pull_secrets.iter().map(|name| Key::new(self.0.namespace.as_str(), name.as_str()))
     }
 
     /// Returns the component of an image: as it is kept, or else from the registry. The signature is checked first.
@@ -207,8 +225,7 @@ impl Images {
     }
 
     async fn credentials(&self, source: &ImageSource) -> Result<Credentials, ImageError> {
-        let secrets: Vec<Key> =
-            source.pull_secrets.iter().map(|name| Key::new(self.0.namespace.as_str(), name.as_str())).collect();
+        let secrets: Vec<Key> = self.keys_of(source).collect();
         let mut values = self.0.values.clone();
         let is_read = |values: &Arc<Values>| {
             secrets.iter().all(|secret| matches!(values.secrets.get(secret), Some(Stored::Data(_))))
@@ -253,7 +270,6 @@ fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> + use<> {
 mod tests {
     use std::pin::pin;
 
-    use akri_model::property::Secret;
     use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;

@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use super::component_file::ComponentFile;
 use super::handler_activity::HandlerActivity;
-use super::images::Images;
+use super::images::{Images, PullSecrets};
 use super::load_progress::{LoadProgress, LoadStep};
 use super::moment;
 use super::registry::{Handler, Handlers, Refusal, Refused, succeed};
@@ -71,6 +71,8 @@ struct Loading {
     since: Instant,
     progress: Arc<LoadProgress>,
     task: AbortHandle,
+    /// The pull secrets when it began.
+    secrets: PullSecrets,
     /// Set if something changed meanwhile, so that it has to run again.
     again: bool,
 }
@@ -78,6 +80,8 @@ struct Loading {
 /// An image that could not be had.
 struct PullRetry {
     source: ComponentSource,
+    /// The pull secrets that it could not be had with.
+    secrets: PullSecrets,
     backoff: Backoff,
     /// The time of the next attempt.
     at: Instant,
@@ -139,10 +143,7 @@ impl Loader {
                 }
                 () = moment(next_telling) => {}
                 () = moment(next_retry) => self.retry(&objects),
-                // A pull secret may be right now.
-                Ok(()) = values.changed(), if !self.retries.is_empty() => {
-                    self.retries.values_mut().for_each(|retry| retry.at = Instant::now());
-                }
+                Ok(()) = values.changed() => self.retry_with_other_secrets(),
             }
         }
     }
@@ -216,8 +217,8 @@ impl Loader {
         let fetched = fetch(self.host.clone(), places, object.clone(), running, Arc::clone(&progress));
         let object_name = name.to_owned();
         let task = self.tasks.spawn(async move { (object_name, fetched.await) });
-        let (wanted, since) = (object.clone(), Instant::now());
-        self.loading.insert(name.to_owned(), Loading { wanted, since, progress, task, again: false });
+        let (wanted, since, secrets) = (object.clone(), Instant::now(), self.images.pull_secrets(&object.source));
+        self.loading.insert(name.to_owned(), Loading { wanted, since, progress, task, secrets, again: false });
     }
 
     /// A component is there, or not.
@@ -227,7 +228,7 @@ impl Loader {
         if loading.get().task.id() != id {
             return;
         }
-        let Loading { again, .. } = loading.remove();
+        let Loading { again, secrets, .. } = loading.remove();
         let Some(object) = manifests.handlers.get(name) else { return };
         let running = self.loaded.get(name).cloned();
         let handler = |component| Handler::new(name, object, component, &self.activity);
@@ -242,7 +243,7 @@ impl Loader {
                     self.remove_unused_images(manifests);
                 }
             }
-            Err(refusal) => self.refuse(name, &object.source, refusal),
+            Err(refusal) => self.refuse(name, &object.source, secrets, refusal),
         }
         if again {
             self.load(name, object);
@@ -250,7 +251,7 @@ impl Loader {
     }
 
     /// Records an error. An image is tried again later; one that is not trusted does not run on.
-    fn refuse(&mut self, name: &str, source: &ComponentSource, refusal: Refusal) {
+    fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refusal: Refusal) {
         match &refusal {
             Refusal::Image { reason, .. } => {
                 let image = |source: &ComponentSource| source.image().map(|of| of.image.clone());
@@ -262,11 +263,22 @@ impl Loader {
                 let before = self.retries.remove(name).filter(|before| before.source == *source);
                 let mut backoff = before.map_or(PULL_BACKOFF, |before| before.backoff);
                 let at = Instant::now() + backoff.failed(jitter());
-                self.retries.insert(name.to_owned(), PullRetry { source: source.clone(), backoff, at });
+                self.retries.insert(name.to_owned(), PullRetry { source: source.clone(), secrets, backoff, at });
+                self.retry_with_other_secrets();
             }
             _ => drop(self.retries.remove(name)),
         }
         self.refused.insert(name.to_owned(), refusal.into());
+    }
+
+    /// Tries images at once whose pull secrets have changed: they may be right now.
+    fn retry_with_other_secrets(&mut self) {
+        for retry in self.retries.values_mut() {
+            let secrets = self.images.pull_secrets(&retry.source);
+            if secrets != retry.secrets {
+                (retry.secrets, retry.at) = (secrets, Instant::now());
+            }
+        }
     }
 
     fn next_retry(&self) -> Option<Instant> {
@@ -396,18 +408,19 @@ async fn fetch(
 #[cfg(test)]
 mod tests {
     use akri_api::DiscoveryHandler;
-    use akri_model::resolve::Values;
+    use akri_model::names::Key;
+    use akri_model::property::Secret;
+    use akri_model::resolve::{Stored, Values};
     use akri_sandbox::HostConfig;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::discovery::images::ImageSettings;
 
-    fn loader(directory: PathBuf) -> Loader {
+    fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
         let nowhere = PathBuf::from("/nonexistent");
         let (sysfs, udev_data) = (nowhere.clone(), nowhere);
         let config = HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data };
-        let values = watch::channel(Arc::<Values>::default()).1;
         let images = Images::new(ImageSettings::default(), "akri", values);
         Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), HandlerActivity::default())
     }
@@ -431,7 +444,7 @@ mod tests {
     #[tokio::test]
     async fn load_that_ended_before_an_edit_counts_for_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let mut loader = loader(directory.path().to_owned());
+        let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
         let [first, second] = ["first.wasm", "second.wasm"].map(|file| manifests(json!({"file": file})));
         loader.check_components(&first);
         let task = loader.loading["a"].task.clone();
@@ -444,5 +457,33 @@ mod tests {
         end_one(&mut loader, &second).await;
         assert!(loader.refused["a"].message.contains("second.wasm"), "{:?}", loader.refused);
         assert!(loader.loading.is_empty());
+    }
+
+    /// Whoever may write a ConfigMap must not make the agent try all images again.
+    #[tokio::test]
+    async fn only_an_images_own_pull_secrets_end_its_pause() {
+        let values = watch::Sender::new(Arc::<Values>::default());
+        let mut loader = loader(PathBuf::new(), values.subscribe());
+        let image = format!("127.0.0.1:1/a@sha256:{}", "a".repeat(64));
+        let manifests = manifests(json!({"image": image, "pullSecrets": ["login"]}));
+        let source = manifests.handlers["a"].source.clone();
+        let at = Instant::now() + Duration::from_secs(300);
+        let secrets = loader.images.pull_secrets(&source);
+        loader.retries.insert("a".to_owned(), PullRetry { source, secrets, backoff: PULL_BACKOFF, at });
+        let login = |name: &str, word: &str| {
+            let data = [(".dockerconfigjson".to_owned(), Secret::new(word.into()))].into();
+            (Key::new("akri", name), Stored::Data(data))
+        };
+        let map = (Key::new("akri", "login"), Stored::Data([("a".to_owned(), b"b".to_vec())].into()));
+        let mut current = Values { config_maps: [map].into(), ..Values::default() };
+        for (changed, ends) in
+            [(None, false), (Some(login("other", "x")), false), (Some(login("login", "x")), true), (None, false)]
+        {
+            current.secrets.extend(changed);
+            values.send_replace(Arc::new(current.clone()));
+            loader.retries.values_mut().for_each(|retry| retry.at = at);
+            loader.retry_with_other_secrets();
+            assert_eq!(loader.retries["a"].at < at, ends, "{:?}", current.secrets.keys());
+        }
     }
 }
