@@ -9,7 +9,7 @@ use std::time::Duration;
 use akri_api::condition;
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
 use akri_model::image::PinnedImage;
-use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings};
+use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings, SignatureError};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -186,10 +186,19 @@ async fn only_signed_images_run_where_keys_are_named() {
     agent.kill();
     let _agent = node.start_with(&flags);
     runs(&node, 1).await;
-    registry.restart();
+
+    // Another image whose registry is away leaves it running, and a key that is withdrawn stops it all the same.
+    let unknown = image.replace(digest, &digest_of(b"unknown"));
+    write_handler(&node, &unknown, &signed_by("release", &trusted));
+    let outage = is_refused(&node, "PullFailed", "cannot reach").await;
+    assert_eq!(outage.state, HandlerState::Active, "it runs on");
+    write_handler(&node, &image, &signed_by("release", &trusted));
+    runs(&node, 1).await;
     write_handler(&node, &image, &signed_by("next", &other));
-    let revoked = is_refused(&node, "SignatureInvalid", "is valid for key 'next'").await;
-    assert_eq!((revoked.state, revoked.digest), (HandlerState::Refused, None), "it does not run on");
+    let withheld = is_refused(&node, "PullFailed", "cannot reach").await;
+    assert_eq!((withheld.state, withheld.digest), (HandlerState::Refused, None), "it does not run on");
+    registry.restart();
+    is_refused(&node, "SignatureInvalid", "is valid for key 'next'").await;
     registry.sign("handlers/guest", digest, &other);
     runs(&node, 1).await;
 }
@@ -394,6 +403,13 @@ async fn misbehaving_registries_are_refused_within_bounds() {
         assert!(error.contains(expected), "{expected}: {error}");
         assert!(fake.requests().len() <= 6, "{expected}: {:?}", fake.requests());
     }
+    let fake = FakeRegistry::start(None, |_| text(200, "{}")).await;
+    let image = format!("{}/a@{}", fake.name(), digest_of(b"x")).parse().unwrap();
+    let signatures =
+        Client::new(&without_tls(&[&fake])).unwrap().signatures(&image, &[], &Credentials::default()).await;
+    let is_unreadable = matches!(signatures, Err(RegistryError::Signature(SignatureError::Unreadable { .. })));
+    assert!(is_unreadable, "{signatures:?}");
+
     let image = format!("127.0.0.1:1/a@{}", digest_of(b"x")).parse().unwrap();
     let settings = Settings { insecure: vec!["127.0.0.1:1".to_owned()], limits: quick(), ..Settings::default() };
     let error = pull_with(settings, &image, None).await.unwrap_err().to_string();

@@ -208,7 +208,7 @@ impl Session<'_> {
     async fn signatures(&mut self, image: &PinnedImage) -> Result<Vec<Signature>, RegistryError> {
         let tag = format!("sha256-{}.sig", image.digest.hex());
         let manifest = self.manifest(&tag, None).await?;
-        let named = |reason| RegistryError::Manifest { image: format!("{}:{tag}", image.repository), reason };
+        let named = |reason| SignatureError::Unreadable { image: image.to_string(), reason };
         let mut found = Vec::new();
         for layer in manifest::read(&manifest).map_err(named)?.layers.into_iter().take(MAX_SIGNATURES) {
             let signature = layer.annotations.get(ANNOTATION).and_then(|value| value.as_str());

@@ -12,6 +12,7 @@ use akri_model::image::{ImageSource, PinnedImage};
 use akri_model::names::Key;
 use akri_model::property::Secret;
 use akri_model::resolve::{Stored, Values};
+use akri_model::signature::TrustedKey;
 use akri_node::replace::replace;
 use akri_oci::{
     Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, SetupError, Signature,
@@ -94,11 +95,6 @@ impl ImageError {
             Self::Setup(_) | Self::Registry(_) => "PullFailed",
         }
     }
-
-    /// Returns whether the image is known not to be trusted.
-    pub(super) fn is_untrusted(&self) -> bool {
-        matches!(self, Self::Registry(RegistryError::Signature(_)))
-    }
 }
 
 impl Images {
@@ -150,9 +146,7 @@ impl Images {
     /// Accepts the image if one of its kept or published signatures is valid for one of the keys.
     async fn check_signature(&self, source: &ImageSource) -> Result<(), ImageError> {
         let ImageSource { image, keys, .. } = source;
-        let kept = self.content(image, SIGNATURES).await.and_then(|kept| serde_json::from_slice(&kept).ok());
-        let kept: Vec<Signature> = kept.unwrap_or_default();
-        if keys.is_empty() || verify(&kept, &image.digest, keys).is_some() {
+        if keys.is_empty() || self.is_signed(image, keys) {
             return Ok(());
         }
         let credentials = self.credentials(source).await?;
@@ -161,6 +155,14 @@ impl Images {
             self.keep(image, [(SIGNATURES, Arc::new(bytes))], None).await;
         }
         Ok(())
+    }
+
+    /// Returns whether a kept signature of an image is valid for one of the keys.
+    pub(super) fn is_signed(&self, image: &PinnedImage, keys: &[TrustedKey]) -> bool {
+        let Some(directory) = &self.0.settings.directory else { return false };
+        let kept = std::fs::read(path(directory, image, SIGNATURES)).unwrap_or_default();
+        let kept: Vec<Signature> = serde_json::from_slice(&kept).unwrap_or_default();
+        verify(&kept, &image.digest, keys).is_some()
     }
 
     /// Reads the component of an image, if it is kept and undamaged.

@@ -179,10 +179,10 @@ impl Loader {
     }
 
     /// Applies the object to its running handler: current grants and limits, or removal if the object pins another
-    /// digest.
+    /// digest or doesn't trust who signed it.
     fn restrict(&mut self, name: &str, object: &HandlerObject) {
         let Some(running) = self.loaded.get(name) else { return };
-        match running.kept(object) {
+        match running.kept(object).filter(|kept| self.is_trusted(&kept.source, &object.source)) {
             Some(kept) if kept == **running => {}
             Some(kept) => drop(self.loaded.insert(name.to_owned(), Arc::new(kept))),
             None => {
@@ -190,6 +190,12 @@ impl Loader {
                 self.former.extend(self.loaded.remove_entry(name));
             }
         }
+    }
+
+    /// Returns whether the running image is signed by a key of today. Its registry isn't asked, which could withhold the answer.
+    fn is_trusted(&self, running: &ComponentSource, wanted: &ComponentSource) -> bool {
+        let Some((running, wanted)) = running.image().zip(wanted.image()) else { return true };
+        running.is_covered_by(&wanted.keys) || self.images.is_signed(&running.image, &wanted.keys)
     }
 
     /// Begins to load what an object names, unless that is under way.
@@ -250,16 +256,10 @@ impl Loader {
         }
     }
 
-    /// Records an error. An image is tried again later; one that is not trusted does not run on.
+    /// Records an error. An image is tried again later.
     fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refusal: Refusal) {
         match &refusal {
-            Refusal::Image { reason, .. } => {
-                let image = |source: &ComponentSource| source.image().map(|of| of.image.clone());
-                let runs = self.loaded.get(name).is_some_and(|running| image(&running.source) == image(source));
-                if reason.is_untrusted() && runs {
-                    warn!(object = name, "the handler that ran is not trusted any more");
-                    self.former.extend(self.loaded.remove_entry(name));
-                }
+            Refusal::Image { .. } => {
                 let before = self.retries.remove(name).filter(|before| before.source == *source);
                 let mut backoff = before.map_or(PULL_BACKOFF, |before| before.backoff);
                 let at = Instant::now() + backoff.failed(jitter());
