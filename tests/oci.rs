@@ -129,6 +129,14 @@ async fn image_is_pulled_once_and_kept() {
     runs(&node, 2).await;
     agent.wait_for_log("the kept component is damaged").await;
     agent.wait_for_log("component pulled").await;
+
+    // What runs is not read again when something else changes.
+    fs::remove_dir_all(node.path("state/images")).unwrap();
+    registry.stop();
+    write_handler(&node, &second, "  shared: false\n");
+    node.write_configuration("guest", "guest", "      devices:3\n", "");
+    node.wait_for_instances("a third device", |list| list.len() == 3).await;
+    assert_eq!(agent.log().matches("pulling the component").count(), 1);
 }
 
 #[tokio::test]

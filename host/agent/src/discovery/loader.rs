@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::image::PinnedImage;
+use akri_model::image::{ImageSource, PinnedImage};
 use akri_model::retry::{Backoff, jitter};
 use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
@@ -217,7 +217,7 @@ impl Loader {
             self.loading.remove(name);
             return;
         }
-        let running = self.loaded.get(name).map(|running| running.component.clone());
+        let running = self.loaded.get(name).cloned();
         let progress = Arc::<LoadProgress>::default();
         let places = (self.directories.clone(), self.images.clone());
         let fetched = fetch(self.host.clone(), places, object.clone(), running, Arc::clone(&progress));
@@ -384,12 +384,17 @@ async fn fetch(
     host: Host,
     (directories, images): (Vec<PathBuf>, Images),
     object: HandlerObject,
-    running: Option<Component>,
+    running: Option<Arc<Handler>>,
     progress: Arc<LoadProgress>,
 ) -> Result<Component, Refusal> {
+    let isolation = object.rules.isolation;
+    let running = running.filter(|running| host.isolates(&running.component, isolation));
     let file = match &object.source {
         ComponentSource::File(name) => ComponentFile::read(&directories, name).await?,
         ComponentSource::Image(source) => {
+            if let Some(running) = running.as_deref().filter(|running| is_of(running, source, &object)) {
+                return Ok(running.component.clone());
+            }
             let failed = |reason| Refusal::Image { image: source.image.to_string(), reason: Box::new(reason) };
             images.read(source, &progress.transfer).await.map_err(failed)?
         }
@@ -398,11 +403,18 @@ async fn fetch(
     if let Some(wanted) = object.digest.filter(|wanted| *wanted != file.digest) {
         return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted });
     }
-    let isolation = object.rules.isolation;
-    match running.filter(|running| running.digest() == file.digest && host.isolates(running, isolation)) {
-        Some(running) => Ok(running),
+    match running.filter(|running| running.component.digest() == file.digest) {
+        Some(running) => Ok(running.component.clone()),
         None => file.load(&host, &object.rules.limits.compile, isolation).await,
     }
+}
+
+/// Returns whether a handler runs the image that its object names, and trusts as it is: then nothing is read, and what
+/// can't be kept isn't pulled again.
+fn is_of(running: &Handler, source: &ImageSource, object: &HandlerObject) -> bool {
+    let is_same = |of: &ImageSource| of.image == source.image && of.is_covered_by(&source.keys);
+    let is_digest = |wanted: &String| wanted == running.component.digest();
+    running.source.image().is_some_and(is_same) && object.digest.as_ref().is_none_or(is_digest)
 }
 
 #[cfg(test)]
