@@ -192,7 +192,8 @@ async fn only_signed_images_run_where_keys_are_named() {
     // The signature is kept as well.
     registry.stop();
     agent.kill();
-    let _agent = node.start_with(&flags);
+    let agent = node.start_with(&flags);
+    agent.wait_for_log("handler ready handler=\"guest\"").await; // the status may be that of the former agent
     runs(&node, 1).await;
 
     // Another image whose registry is away leaves it running, and a key that is withdrawn stops it all the same.
