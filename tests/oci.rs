@@ -131,6 +131,7 @@ async fn image_is_pulled_once_and_kept() {
     agent.wait_for_log("component pulled").await;
 
     // What runs is not read again when something else changes.
+    agent.wait_for_log("handler ready handler=\"guest\"").await;
     fs::remove_dir_all(node.path("state/images")).unwrap();
     registry.stop();
     write_handler(&node, &second, "  shared: false\n");
