@@ -9,7 +9,7 @@ use std::time::Duration;
 use akri_api::condition;
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
 use akri_model::image::PinnedImage;
-use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings};
+use akri_oci::{Client, Credentials, Limits, Progress, Pulled, RegistryError, Settings, SignatureError};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -129,6 +129,15 @@ async fn image_is_pulled_once_and_kept() {
     runs(&node, 2).await;
     agent.wait_for_log("the kept component is damaged").await;
     agent.wait_for_log("component pulled").await;
+
+    // What runs is not read again when something else changes.
+    agent.wait_for_log("handler ready handler=\"guest\"").await;
+    fs::remove_dir_all(node.path("state/images")).unwrap();
+    registry.stop();
+    write_handler(&node, &second, "  shared: false\n");
+    node.write_configuration("guest", "guest", "      devices:3\n", "");
+    node.wait_for_instances("a third device", |list| list.len() == 3).await;
+    assert_eq!(agent.log().matches("pulling the component").count(), 1);
 }
 
 #[tokio::test]
@@ -184,12 +193,22 @@ async fn only_signed_images_run_where_keys_are_named() {
     // The signature is kept as well.
     registry.stop();
     agent.kill();
-    let _agent = node.start_with(&flags);
+    let agent = node.start_with(&flags);
+    agent.wait_for_log("handler ready handler=\"guest\"").await; // the status may be that of the former agent
     runs(&node, 1).await;
-    registry.restart();
+
+    // Another image whose registry is away leaves it running, and a key that is withdrawn stops it all the same.
+    let unknown = image.replace(digest, &digest_of(b"unknown"));
+    write_handler(&node, &unknown, &signed_by("release", &trusted));
+    let outage = is_refused(&node, "PullFailed", "cannot reach").await;
+    assert_eq!(outage.digest, Some(digest_of(&version(1))[7..].to_owned()), "it runs on");
+    write_handler(&node, &image, &signed_by("release", &trusted));
+    runs(&node, 1).await;
     write_handler(&node, &image, &signed_by("next", &other));
-    let revoked = is_refused(&node, "SignatureInvalid", "is valid for key 'next'").await;
-    assert_eq!((revoked.state, revoked.digest), (HandlerState::Refused, None), "it does not run on");
+    let withheld = is_refused(&node, "PullFailed", "cannot reach").await;
+    assert_eq!((withheld.state, withheld.digest), (HandlerState::Refused, None), "it does not run on");
+    registry.restart();
+    is_refused(&node, "SignatureInvalid", "is valid for key 'next'").await;
     registry.sign("handlers/guest", digest, &other);
     runs(&node, 1).await;
 }
@@ -321,19 +340,27 @@ fn quick() -> Limits {
     Limits { window, window_bytes: 1024, response, connect: Duration::from_secs(1), total: Duration::from_secs(20) }
 }
 
+fn credentials(registry: &str, login: &str) -> Credentials {
+    let auths = json!({"auths": {registry: {"auth": BASE64_STANDARD.encode(login)}}});
+    Credentials::parse(auths.to_string().as_bytes()).unwrap()
+}
+
 async fn pull_with(settings: Settings, image: &PinnedImage, login: Option<&str>) -> Result<Pulled, RegistryError> {
-    let auths =
-        json!({"auths": {image.repository.registry(): {"auth": BASE64_STANDARD.encode(login.unwrap_or("a:b"))}}});
-    let credentials = login.map(|_| Credentials::parse(auths.to_string().as_bytes()).unwrap()).unwrap_or_default();
+    let credentials = login.map(|login| credentials(image.repository.registry(), login)).unwrap_or_default();
     let client = Client::new(&settings).unwrap();
     client.pull(image, &credentials, &Progress::default(), |_| Ok(())).await
 }
 
-/// Pulls the image of a fake registry that has this manifest, without TLS.
-async fn pull(fake: &FakeRegistry, manifest: &str, login: Option<&str>) -> Result<Pulled, RegistryError> {
-    let image = format!("{}/a@{}", fake.name(), digest_of(manifest.as_bytes())).parse().unwrap();
-    let settings = Settings { insecure: vec![fake.name()], limits: quick(), ..Settings::default() };
-    pull_with(settings, &image, login).await
+/// Settings that allow these servers without TLS.
+fn without_tls(fakes: &[&FakeRegistry]) -> Settings {
+    let insecure = fakes.iter().map(|fake| fake.name()).collect();
+    Settings { insecure, limits: quick(), ..Settings::default() }
+}
+
+/// Pulls the image of the first of these fake registries, which has this manifest, without TLS.
+async fn pull(fakes: &[&FakeRegistry], manifest: &str, login: Option<&str>) -> Result<Pulled, RegistryError> {
+    let image = format!("{}/a@{}", fakes[0].name(), digest_of(manifest.as_bytes())).parse().unwrap();
+    pull_with(without_tls(fakes), &image, login).await
 }
 
 type Behaviour = Box<dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync>;
@@ -365,6 +392,7 @@ async fn misbehaving_registries_are_refused_within_bounds() {
         ("is too slow: it sent less than 1024 bytes", always(|| endless(1, Duration::from_millis(20)))),
         ("redirects more than 5 times", always(|| header(307, "location", "/v2/again"))),
         ("which is not https", always(|| header(302, "location", "http://r.example/v2/a"))),
+        ("which is not https", always(|| header(302, "location", "http://127.0.0.1:1/v2/a"))),
         ("which is not https", always(|| header(302, "location", "file:///etc/passwd"))),
         ("does not exist", always(|| text(404, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"x"}]}"#))),
         ("answered '503 Service Unavailable': busy", always(|| text(503, "busy\nnow"))),
@@ -381,10 +409,17 @@ async fn misbehaving_registries_are_refused_within_bounds() {
         ("answered '500 Internal Server Error'", (good.manifest.clone(), blob(|| text(500, "")))),
     ] {
         let fake = FakeRegistry::start(None, behaviour).await;
-        let error = pull(&fake, &manifest, None).await.unwrap_err().to_string();
+        let error = pull(&[&fake], &manifest, None).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
         assert!(fake.requests().len() <= 6, "{expected}: {:?}", fake.requests());
     }
+    let fake = FakeRegistry::start(None, |_| text(200, "{}")).await;
+    let image = format!("{}/a@{}", fake.name(), digest_of(b"x")).parse().unwrap();
+    let signatures =
+        Client::new(&without_tls(&[&fake])).unwrap().signatures(&image, &[], &Credentials::default()).await;
+    let is_unreadable = matches!(signatures, Err(RegistryError::Signature(SignatureError::Unreadable { .. })));
+    assert!(is_unreadable, "{signatures:?}");
+
     let image = format!("127.0.0.1:1/a@{}", digest_of(b"x")).parse().unwrap();
     let settings = Settings { insecure: vec!["127.0.0.1:1".to_owned()], limits: quick(), ..Settings::default() };
     let error = pull_with(settings, &image, None).await.unwrap_err().to_string();
@@ -413,7 +448,7 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
     })
     .await;
     registry.set(fake.name()).unwrap();
-    let pulled = pull(&fake, &good.manifest, Some("user:word")).await.unwrap();
+    let pulled = pull(&[&fake, &elsewhere], &good.manifest, Some("user:word")).await.unwrap();
     assert_eq!(pulled.component, b"component");
     let basic = format!("Basic {}", BASE64_STANDARD.encode("user:word"));
     let digest = digest_of(good.manifest.as_bytes());
@@ -422,6 +457,36 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
     assert_eq!(requests[1], format!("GET /token?scope=repository:a:pull&service=r%26x {basic}"));
     assert_eq!(requests[2], format!("GET /v2/a/manifests/{digest} Bearer abc"));
     assert_eq!(elsewhere.requests(), ["GET /blob -"], "without the token");
+}
+
+/// A host that a redirect or an upload leads to must not name a token server: it would get the password.
+#[tokio::test]
+async fn other_hosts_name_no_token_server() {
+    let good = Image::of(b"component");
+    let thief = FakeRegistry::start(None, |_| text(200, r#"{"token": "abc"}"#)).await;
+    let challenge = format!("Bearer realm=\"http://{}/token\"", thief.name());
+    let elsewhere = FakeRegistry::start(None, move |_| header(401, "www-authenticate", &challenge)).await;
+    let (target, image) = (format!("http://{}/blob", elsewhere.name()), good.clone());
+    let fake = FakeRegistry::start(None, move |request| match request.method().as_str() {
+        "HEAD" => text(404, ""),
+        "POST" => header(202, "location", &target),
+        _ if request.uri().path().contains("/blobs/") => header(307, "location", &target),
+        _ => image.answer(request),
+    })
+    .await;
+    let fakes = [&fake, &elsewhere, &thief];
+    let pulled = pull(&fakes, &good.manifest, Some("user:word")).await.map(drop);
+    let (client, reference) = (Client::new(&without_tls(&fakes)).unwrap(), format!("{}/a", fake.name()));
+    let (login, progress) = (credentials(&fake.name(), "user:word"), Arc::default());
+    let pushed = client.push(&reference.parse().unwrap(), b"component".to_vec(), (&[], &[]), &login, &progress).await;
+    for (what, result) in [("pull", pulled), ("push", pushed.map(drop))] {
+        let error = result.unwrap_err().to_string();
+        assert_eq!(error, format!("{} answered '401 Unauthorized'", elsewhere.name()), "{what}");
+    }
+    assert_eq!(thief.requests(), Vec::<String>::new());
+    let asked = elsewhere.requests();
+    assert!(asked.len() == 2 && asked[0] == "GET /blob -" && asked[1].starts_with("PUT /blob?"), "{asked:?}");
+    assert!(asked[1].ends_with(" -"), "{asked:?}");
 }
 
 #[tokio::test]

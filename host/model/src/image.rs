@@ -132,6 +132,15 @@ pub struct ImageSource {
     pub keys: Vec<TrustedKey>,
 }
 
+impl ImageSource {
+    /// Returns whether an image that was accepted with this is still acceptable with other keys: whichever of its keys has signed
+    /// it, it is one of them.
+    pub fn is_covered_by(&self, keys: &[TrustedKey]) -> bool {
+        let is_trusted = |own: &TrustedKey| keys.iter().any(|key| key.key == own.key);
+        keys.is_empty() || !self.keys.is_empty() && self.keys.iter().all(is_trusted)
+    }
+}
+
 /// The reason why a text is no reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
@@ -252,6 +261,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::signature::PublicKey;
 
     const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -312,6 +322,28 @@ mod tests {
         assert_eq!("r.example/a:1".parse::<PinnedImage>(), Err(ReferenceError::NotPinned));
         let pinned: PinnedImage = format!("r.example/a:1@{DIGEST}").parse().unwrap();
         assert_eq!(pinned.to_string(), format!("r.example/a@{DIGEST}"));
+    }
+
+    #[test]
+    fn image_is_covered_while_all_its_keys_are_trusted() {
+        let keys = |numbers: &[u8]| -> Vec<TrustedKey> {
+            let key = |number: &u8| TrustedKey { name: "key".to_owned(), key: PublicKey::Ed25519([*number; 32]) };
+            numbers.iter().map(key).collect()
+        };
+        for (accepted, now, expected) in [
+            (&[][..], &[][..], true),
+            (&[], &[1], false),
+            (&[1], &[], true),
+            (&[1], &[1], true),
+            (&[1], &[2], false),
+            (&[1], &[1, 2], true),
+            (&[1, 2], &[2, 1], true),
+            (&[1, 2], &[2], false),
+        ] {
+            let image = format!("r.example/a@{DIGEST}").parse().unwrap();
+            let source = ImageSource { image, pull_secrets: Vec::new(), keys: keys(accepted) };
+            assert_eq!(source.is_covered_by(&keys(now)), expected, "{accepted:?} {now:?}");
+        }
     }
 
     #[test]

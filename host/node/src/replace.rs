@@ -5,14 +5,15 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 /// Replaces the content of a file; with `sync` it survives a loss of power. The directory is created if needed. The
-/// temporary file ends in `.new`.
+/// temporary file has the same name with `.new` after it.
 pub fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     if fs::read(path).is_ok_and(|before| before == bytes) {
         return Ok(());
     }
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory)?;
-    let beside = path.with_extension("new");
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;
     if sync {
@@ -20,4 +21,21 @@ pub fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     }
     fs::rename(&beside, path)?;
     if sync { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files that differ in the extension only are written at the same time.
+    #[test]
+    fn temporary_file_is_that_of_no_other_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("a.new")).unwrap();
+        fs::create_dir(path("a.manifest.new")).unwrap();
+        replace(&path("a.wasm"), b"new", true).unwrap();
+        assert_eq!(fs::read(path("a.wasm")).unwrap(), b"new");
+        assert!(!path("a.wasm.new").exists());
+    }
 }

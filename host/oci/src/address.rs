@@ -1,6 +1,5 @@
 //! Addresses that servers name, and which of them may be read.
 
-use akri_model::image::is_loopback;
 use http::uri::Authority;
 use http::{HeaderValue, Uri};
 
@@ -9,7 +8,7 @@ use crate::manifest::shortened;
 
 /// Returns the host of an address for messages.
 pub(crate) fn host_of(uri: &Uri) -> String {
-    uri.authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default()
+    uri.authority().map(|authority| shortened(authority.as_str())).unwrap_or_default()
 }
 
 /// Returns what credentials are bound to.
@@ -18,7 +17,7 @@ pub(crate) fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
 }
 
 /// Resolves an address that a server names.
-pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: bool) -> Result<Uri, HttpError> {
+pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: &[String]) -> Result<Uri, HttpError> {
     let text = String::from_utf8_lossy(location.as_bytes());
     let error = || HttpError::Target { host: host_of(from), target: shortened(&text) };
     let target = match text.strip_prefix('/') {
@@ -32,14 +31,14 @@ pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: bool) -> Result
     if may_be_read(&target, insecure) { Ok(target) } else { Err(error()) }
 }
 
-/// Returns whether an address may be read: by TLS, or on this machine.
-pub(crate) fn may_be_read(uri: &Uri, insecure: bool) -> bool {
+/// Returns whether an address may be read: by TLS, or of one of the registries that need none.
+pub(crate) fn may_be_read(uri: &Uri, insecure: &[String]) -> bool {
     let authority = uri.authority().map(Authority::as_str).unwrap_or_default();
     let is_invalid = authority.is_empty() || authority.contains('@');
     match uri.scheme_str() {
         _ if is_invalid => false,
         Some("https") => true,
-        Some("http") => insecure && is_loopback(authority),
+        Some("http") => insecure.iter().any(|insecure| insecure == authority),
         _ => false,
     }
 }
@@ -49,10 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redirects_lead_to_https_or_stay_on_this_machine() {
+    fn redirects_lead_to_https_or_to_named_registries() {
         let from: Uri = "https://r.example/v2/a".parse().unwrap();
         let local: Uri = "http://localhost:5000/v2/a".parse().unwrap();
-        let join = |from: &Uri, to: &str, insecure| {
+        let named = ["localhost:5000", "127.0.0.1:5001"].map(str::to_owned);
+        let join = |from: &Uri, to: &str, insecure: &[String]| {
             join(from, &HeaderValue::from_str(to).unwrap(), insecure).map(|uri| uri.to_string()).ok()
         };
         for (to, expected) in [
@@ -68,10 +68,19 @@ mod tests {
             ("b", None),
             ("", None),
         ] {
-            assert_eq!(join(&from, to, false).as_deref(), expected, "{to}");
+            assert_eq!(join(&from, to, &[]).as_deref(), expected, "{to}");
         }
-        assert_eq!(join(&local, "/b", true).as_deref(), Some("http://localhost:5000/b"));
-        assert_eq!(join(&local, "http://127.0.0.1:1/b", true).as_deref(), Some("http://127.0.0.1:1/b"));
-        assert_eq!(join(&local, "http://r.example/b", true), None);
+        for (to, expected) in [
+            ("/b", Some("http://localhost:5000/b")),
+            ("http://127.0.0.1:5001/b", Some("http://127.0.0.1:5001/b")),
+            ("http://127.0.0.1:5002/b", None),
+            ("http://127.0.0.1/b", None),
+            ("http://localhost:5000@127.0.0.1:5002/b", None),
+            ("http://r.example/b", None),
+        ] {
+            assert_eq!(join(&local, to, &named).as_deref(), expected, "{to}");
+        }
+        let long: Uri = format!("https://{}.example/", "a".repeat(5000)).parse().unwrap();
+        assert!(host_of(&long).len() < 1000);
     }
 }

@@ -146,7 +146,7 @@ impl Client {
         credentials: &'a Credentials,
         actions: &'a str,
     ) -> Session<'a> {
-        let insecure = self.http.is_insecure(repository.registry());
+        let insecure = self.http.insecure_beside(repository.registry());
         let basic = credentials.of(repository);
         Session { http: &self.http, repository, actions, basic, insecure, authorization: None }
     }
@@ -158,7 +158,8 @@ struct Session<'a> {
     repository: &'a Repository,
     actions: &'a str,
     basic: Option<&'a Basic>,
-    insecure: bool,
+    /// The registries that may be reached without TLS, if this one is.
+    insecure: &'a [String],
     authorization: Option<HeaderValue>,
 }
 
@@ -207,7 +208,7 @@ impl Session<'_> {
     async fn signatures(&mut self, image: &PinnedImage) -> Result<Vec<Signature>, RegistryError> {
         let tag = format!("sha256-{}.sig", image.digest.hex());
         let manifest = self.manifest(&tag, None).await?;
-        let named = |reason| RegistryError::Manifest { image: format!("{}:{tag}", image.repository), reason };
+        let named = |reason| SignatureError::Unreadable { image: image.to_string(), reason };
         let mut found = Vec::new();
         for layer in manifest::read(&manifest).map_err(named)?.layers.into_iter().take(MAX_SIGNATURES) {
             let signature = layer.annotations.get(ANNOTATION).and_then(|value| value.as_str());
@@ -253,12 +254,16 @@ impl Session<'_> {
         self.succeed(put).await.map(drop)
     }
 
-    /// Sends a request; if it is refused for lack of authorization, once more with some.
+    /// Sends a request; if the registry refuses it for lack of authorization, once more with some.
     async fn succeed(&mut self, mut request: Outgoing) -> Result<Answer, RegistryError> {
         request.authorization = self.authorization_for(&request.uri);
         let answer = self.http.send(&request, self.insecure).await?;
         if answer.response.status() != StatusCode::UNAUTHORIZED {
             return self.finish(answer).await;
+        }
+        if !self.is_registry(&answer.uri) {
+            // A redirect or an upload led elsewhere, and that host must not choose who gets the credentials.
+            return Ok(self.http.success(answer).await?);
         }
         // A token may have expired meanwhile; another one is asked for once.
         self.authorize(&answer).await?;
@@ -269,9 +274,13 @@ impl Session<'_> {
 
     /// Returns the authorization, for the registry only: uploads may go elsewhere.
     fn authorization_for(&self, uri: &Uri) -> Option<HeaderValue> {
-        let own = self.http.address(self.repository.registry(), "/").ok()?;
-        let is_own = (own.scheme(), own.authority()) == (uri.scheme(), uri.authority());
-        self.authorization.clone().filter(|_| is_own)
+        self.authorization.clone().filter(|_| self.is_registry(uri))
+    }
+
+    /// Returns whether an address is one of the registry itself.
+    fn is_registry(&self, uri: &Uri) -> bool {
+        let own = self.http.address(self.repository.registry(), "/");
+        own.is_ok_and(|own| (own.scheme(), own.authority()) == (uri.scheme(), uri.authority()))
     }
 
     async fn finish(&self, answer: Answer) -> Result<Answer, RegistryError> {

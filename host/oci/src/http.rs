@@ -207,6 +207,11 @@ impl Http {
         self.insecure.iter().any(|insecure| insecure == registry)
     }
 
+    /// Returns the registries without TLS that a registry may lead to: none if it is reached by TLS itself.
+    pub(crate) fn insecure_beside(&self, registry: &str) -> &[String] {
+        if self.is_insecure(registry) { &self.insecure } else { &[] }
+    }
+
     /// Returns an address of a registry.
     pub(crate) fn address(&self, registry: &str, path: &str) -> Result<Uri, HttpError> {
         let scheme = if self.is_insecure(registry) { "http" } else { "https" };
@@ -215,9 +220,9 @@ impl Http {
         text.parse().map_err(|_| HttpError::Address(shortened(&text)))
     }
 
-    /// Sends a request. Redirects of reads are followed: to https, or on this machine if the registry may be reached without
-    /// TLS. Other hosts don't get the credentials.
-    pub(crate) async fn send(&self, outgoing: &Outgoing, insecure: bool) -> Result<Answer, HttpError> {
+    /// Sends a request. Redirects of reads are followed: to https, or to one of these registries. Other hosts don't get the
+    /// credentials.
+    pub(crate) async fn send(&self, outgoing: &Outgoing, insecure: &[String]) -> Result<Answer, HttpError> {
         let mut outgoing = outgoing.clone();
         let first = host_of(&outgoing.uri);
         for _ in 0..=MAX_REDIRECTS {
@@ -267,7 +272,8 @@ impl Http {
             return Err(too_large());
         }
         let (window, bytes) = (self.limits.window, self.limits.window_bytes);
-        let (mut end, mut got, mut content) = (Instant::now() + window, 0, Vec::new());
+        let (mut end, mut got) = (Instant::now() + window, 0);
+        let mut content = Vec::with_capacity(usize::try_from(limit).unwrap_or_default());
         loop {
             let frame = match timeout_at(end, body.frame()).await {
                 Err(_) if got < bytes => return Err(HttpError::TooSlow { host, bytes, window }),

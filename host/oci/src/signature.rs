@@ -7,6 +7,8 @@ use base64::prelude::BASE64_STANDARD;
 use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 
+use crate::ManifestError;
+
 /// The type of layer that holds a payload.
 pub(crate) const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 
@@ -38,6 +40,14 @@ pub enum SignatureError {
         image: String,
         /// The names of the keys.
         keys: Vec<String>,
+    },
+    /// What is in the place of the signatures is something else.
+    #[error("the signatures of {image} can't be read: {reason}")]
+    Unreadable {
+        /// The image.
+        image: String,
+        /// The reason.
+        reason: ManifestError,
     },
     /// No signature is of a trusted key and of this image.
     #[error("no signature of {image} is valid for {}", quoted(.keys))]

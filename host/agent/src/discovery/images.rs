@@ -7,15 +7,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_api::ComponentSource;
 use akri_model::image::{ImageSource, PinnedImage};
 use akri_model::names::Key;
+use akri_model::property::Secret;
 use akri_model::resolve::{Stored, Values};
+use akri_model::signature::TrustedKey;
 use akri_node::replace::replace;
 use akri_oci::{
     Client, Credentials, CredentialsError, Layer, Progress, Pulled, RegistryError, SetupError, Signature,
     check_manifest, digest_of, verify,
 };
-use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -35,6 +38,9 @@ const COMPONENT: &str = "wasm";
 const MANIFEST: &str = "manifest";
 const SIGNATURES: &str = "signatures";
 
+/// What is known of the pull secrets of an image.
+pub(super) type PullSecrets = Vec<Option<Stored<Secret>>>;
+
 /// The registries of images, and their cache. Clones share it.
 #[derive(Clone)]
 pub struct Images(Arc<Shared>);
@@ -45,8 +51,10 @@ struct Shared {
     namespace: String,
     values: watch::Receiver<Arc<Values>>,
     client: OnceCell<Client>,
+    /// Held while an image is pulled and kept: what is kept, and what is in memory, is bounded in all.
+    pulling: Arc<Mutex<()>>,
     /// Held while files are written.
-    writing: Mutex<()>,
+    writing: Arc<Mutex<()>>,
 }
 
 /// Settings of images.
@@ -87,23 +95,32 @@ impl ImageError {
             Self::Setup(_) | Self::Registry(_) => "PullFailed",
         }
     }
-
-    /// Returns whether the image is known not to be trusted.
-    pub(super) fn is_untrusted(&self) -> bool {
-        matches!(self, Self::Registry(RegistryError::Signature(_)))
-    }
 }
 
 impl Images {
     /// Images with pull secrets from these values.
     pub fn new(settings: ImageSettings, namespace: &str, values: watch::Receiver<Arc<Values>>) -> Self {
-        let (client, writing, namespace) = (OnceCell::new(), Mutex::new(()), namespace.to_owned());
-        Self(Arc::new(Shared { settings, namespace, values, client, writing }))
+        let (client, namespace) = (OnceCell::new(), namespace.to_owned());
+        let (pulling, writing) = (Arc::default(), Arc::default());
+        Self(Arc::new(Shared { settings, namespace, values, client, pulling, writing }))
     }
 
     /// Returns the values, of which a change may make pull secrets usable.
     pub(super) fn values(&self) -> watch::Receiver<Arc<Values>> {
         self.0.values.clone()
+    }
+
+    /// Returns what is known of the pull secrets of a component now.
+    pub(super) fn pull_secrets(&self, source: &ComponentSource) -> PullSecrets {
+        let values = self.0.values.borrow();
+        source
+            .image()
+            .map_or_else(Vec::new, |source| self.keys_of(source).map(|key| values.secrets.get(&key).cloned()).collect())
+    }
+
+    /// Returns the names of the pull secrets of an image.
+    fn keys_of(&self, source: &ImageSource) -> impl Iterator<Item = Key> {
+        source.pull_secrets.iter().map(|name| Key::new(self.0.namespace.as_str(), name.as_str()))
     }
 
     /// Returns the component of an image: as it is kept, or else from the registry. The signature is checked first.
@@ -113,30 +130,39 @@ impl Images {
         if let Some(bytes) = self.kept(image).await {
             return Ok(ComponentFile::from_image(image, bytes));
         }
-        info!(%image, "pulling the component");
         let credentials = self.credentials(source).await?;
         let client = self.client().await?;
+        let pulling = Arc::clone(&self.0.pulling).lock_owned().await;
+        info!(%image, "pulling the component");
         let check = |layer: &Layer| self.check_room(layer);
         let Pulled { manifest, component } = client.pull(image, &credentials, progress, check).await?;
         info!(%image, bytes = component.len(), "component pulled");
-        self.keep(image, &[(COMPONENT, &component), (MANIFEST, &manifest)]).await;
-        Ok(ComponentFile::from_image(image, component))
+        let component = Arc::new(component);
+        let files = [(COMPONENT, Arc::clone(&component)), (MANIFEST, Arc::new(manifest))];
+        self.keep(image, files, Some(pulling)).await;
+        Ok(ComponentFile::from_image(image, Arc::unwrap_or_clone(component)))
     }
 
     /// Accepts the image if one of its kept or published signatures is valid for one of the keys.
     async fn check_signature(&self, source: &ImageSource) -> Result<(), ImageError> {
         let ImageSource { image, keys, .. } = source;
-        let kept = self.content(image, SIGNATURES).await.and_then(|kept| serde_json::from_slice(&kept).ok());
-        let kept: Vec<Signature> = kept.unwrap_or_default();
-        if keys.is_empty() || verify(&kept, &image.digest, keys).is_some() {
+        if keys.is_empty() || self.is_signed(image, keys) {
             return Ok(());
         }
         let credentials = self.credentials(source).await?;
         let signatures = self.client().await?.signatures(image, keys, &credentials).await?;
         if let Ok(bytes) = serde_json::to_vec(&signatures) {
-            self.keep(image, &[(SIGNATURES, &bytes)]).await;
+            self.keep(image, [(SIGNATURES, Arc::new(bytes))], None).await;
         }
         Ok(())
+    }
+
+    /// Returns whether a kept signature of an image is valid for one of the keys.
+    pub(super) fn is_signed(&self, image: &PinnedImage, keys: &[TrustedKey]) -> bool {
+        let Some(directory) = &self.0.settings.directory else { return false };
+        let kept = std::fs::read(path(directory, image, SIGNATURES)).unwrap_or_default();
+        let kept: Vec<Signature> = serde_json::from_slice(&kept).unwrap_or_default();
+        verify(&kept, &image.digest, keys).is_some()
     }
 
     /// Reads the component of an image, if it is kept and undamaged.
@@ -157,12 +183,19 @@ impl Images {
     }
 
     /// Keeps files of an image. Without them it works until the agent ends.
-    async fn keep(&self, image: &PinnedImage, files: &[(&str, &[u8])]) {
+    async fn keep<const N: usize>(
+        &self,
+        image: &PinnedImage,
+        files: [(&str, Arc<Vec<u8>>); N],
+        pulling: Option<OwnedMutexGuard<()>>,
+    ) {
         let Some(directory) = &self.0.settings.directory else { return };
-        let files: Vec<(PathBuf, Vec<u8>)> =
-            files.iter().map(|(end, bytes)| (path(directory, image, end), bytes.to_vec())).collect();
-        let _writing = self.0.writing.lock().await;
-        let write = move || files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true));
+        let files = files.map(|(end, bytes)| (path(directory, image, end), bytes));
+        let writing = Arc::clone(&self.0.writing).lock_owned().await;
+        let write = move || {
+            let _held = (writing, pulling); // it goes on when the load is aborted
+            files.iter().try_for_each(|(path, bytes)| replace(path, bytes, true))
+        };
         let written = tokio::task::spawn_blocking(write).await;
         if let Err(error) = written.map_err(io::Error::other).and_then(|written| written) {
             warn!(%image, "the component can't be kept, and is pulled again at the next start: {error}");
@@ -180,8 +213,8 @@ impl Images {
     pub(super) fn retain(&self, images: &BTreeSet<&PinnedImage>) {
         let Some(directory) = &self.0.settings.directory else { return };
         let wanted: BTreeSet<&str> = images.iter().map(|image| image.digest.hex()).collect();
-        let is_wanted =
-            |path: &Path| path.file_stem().and_then(|stem| stem.to_str()).is_some_and(|s| wanted.contains(s));
+        let digest = |path: &Path| path.file_name()?.to_str()?.split('.').next().map(str::to_owned);
+        let is_wanted = |path: &Path| digest(path).is_some_and(|digest| wanted.contains(&*digest));
         for (path, _) in files(directory).filter(|(path, _)| !is_wanted(path)) {
             if let Err(error) = std::fs::remove_file(&path) {
                 warn!("cannot remove '{}', which no DiscoveryHandler uses: {error}", path.display());
@@ -194,8 +227,7 @@ impl Images {
     }
 
     async fn credentials(&self, source: &ImageSource) -> Result<Credentials, ImageError> {
-        let secrets: Vec<Key> =
-            source.pull_secrets.iter().map(|name| Key::new(self.0.namespace.as_str(), name.as_str())).collect();
+        let secrets: Vec<Key> = self.keys_of(source).collect();
         let mut values = self.0.values.clone();
         let is_read = |values: &Arc<Values>| {
             secrets.iter().all(|secret| matches!(values.secrets.get(secret), Some(Stored::Data(_))))
@@ -238,7 +270,9 @@ fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> + use<> {
 
 #[cfg(test)]
 mod tests {
-    use akri_model::property::Secret;
+    use std::pin::pin;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
 
@@ -256,15 +290,36 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
         for digest in ['a', 'b'] {
-            images.keep(&image(digest), &[(COMPONENT, b"c"), (MANIFEST, b"m"), (SIGNATURES, b"s")]).await;
+            let files = [COMPONENT, MANIFEST, SIGNATURES].map(|end| (end, Arc::new(b"x".to_vec())));
+            images.keep(&image(digest), files, None).await;
         }
-        std::fs::write(directory.path().join("left.new"), "x").unwrap();
+        std::fs::write(directory.path().join(format!("{}.wasm.new", "b".repeat(64))), "x").unwrap();
         images.retain(&BTreeSet::from([&image('a')]));
         let names: BTreeSet<String> =
             files(directory.path()).map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
         let expected = [COMPONENT, MANIFEST, SIGNATURES].map(|end| format!("{}.{end}", "a".repeat(64)));
         assert_eq!(names, BTreeSet::from(expected));
         assert_eq!(images.kept(&image('a')).await, None, "another content than the digest's");
+    }
+
+    /// A write that was begun goes on when its load is aborted: the next one has to wait for it.
+    #[tokio::test]
+    async fn aborted_load_holds_the_lock_until_its_write_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images(directory.path(), Values::default());
+        let pipe = path(directory.path(), &image('a'), COMPONENT);
+        mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap(); // its reader waits
+        let (keeping, file) = (images.clone(), [(COMPONENT, Arc::new(b"c".to_vec()))]);
+        let load = tokio::spawn(async move { keeping.keep(&image('a'), file, None).await });
+        while images.0.writing.try_lock().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        load.abort();
+        assert!(load.await.unwrap_err().is_cancelled());
+        assert!(images.0.writing.try_lock().is_err());
+        drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+        drop(images.0.writing.lock().await);
+        assert_eq!(std::fs::read(&pipe).unwrap(), b"c");
     }
 
     #[test]
@@ -276,6 +331,20 @@ mod tests {
         let room = |size| images.check_room(&Layer { digest: digest_of(b""), size });
         assert!(room(10).is_ok());
         assert_eq!(room(11).unwrap_err().reason(), "NoRoom");
+    }
+
+    /// Each pull alone could leave the bound on all of them.
+    #[tokio::test]
+    async fn images_are_pulled_one_after_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let images = images(directory.path(), Values::default());
+        let (source, progress) =
+            (ImageSource { image: image('a'), pull_secrets: vec![], keys: vec![] }, Progress::default());
+        let other = images.0.pulling.lock().await;
+        let mut read = pin!(images.read(&source, &progress));
+        assert!(timeout(Duration::from_millis(300), &mut read).await.is_err());
+        drop(other);
+        assert_eq!(read.await.err().map(|error| error.reason()), Some("PullFailed"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Loads the components of DiscoveryHandler objects, each by itself: what a component takes to compile holds up no other, and
 //! what an object says today holds before anything is compiled.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,19 +9,19 @@ use std::time::Duration;
 
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::image::PinnedImage;
+use akri_model::image::{ImageSource, PinnedImage};
 use akri_model::retry::{Backoff, jitter};
 use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::component_file::ComponentFile;
 use super::handler_activity::HandlerActivity;
-use super::images::Images;
+use super::images::{Images, PullSecrets};
 use super::load_progress::{LoadProgress, LoadStep};
 use super::moment;
 use super::registry::{Handler, Handlers, Refusal, Refused, succeed};
@@ -70,6 +71,8 @@ struct Loading {
     since: Instant,
     progress: Arc<LoadProgress>,
     task: AbortHandle,
+    /// The pull secrets when it began.
+    secrets: PullSecrets,
     /// Set if something changed meanwhile, so that it has to run again.
     again: bool,
 }
@@ -77,6 +80,8 @@ struct Loading {
 /// An image that could not be had.
 struct PullRetry {
     source: ComponentSource,
+    /// The pull secrets that it could not be had with.
+    secrets: PullSecrets,
     backoff: Backoff,
     /// The time of the next attempt.
     at: Instant,
@@ -131,18 +136,14 @@ impl Loader {
                     self.check_components(&objects);
                 }
                 () = any_changed(&mut watched) => self.check_components(&objects),
-                Some(ended) = self.tasks.join_next() => {
-                    // One that was replaced by another load has been aborted.
-                    if let Ok((object, component)) = ended {
-                        self.loaded(&objects, &object, component);
+                Some(ended) = self.tasks.join_next_with_id() => {
+                    if let Ok((id, (object, component))) = ended {
+                        self.loaded(&objects, id, &object, component);
                     }
                 }
                 () = moment(next_telling) => {}
                 () = moment(next_retry) => self.retry(&objects),
-                // A pull secret may be right now.
-                Ok(()) = values.changed(), if !self.retries.is_empty() => {
-                    self.retries.values_mut().for_each(|retry| retry.at = Instant::now());
-                }
+                Ok(()) = values.changed() => self.retry_with_other_secrets(),
             }
         }
     }
@@ -178,10 +179,10 @@ impl Loader {
     }
 
     /// Applies the object to its running handler: current grants and limits, or removal if the object pins another
-    /// digest.
+    /// digest or doesn't trust who signed it.
     fn restrict(&mut self, name: &str, object: &HandlerObject) {
         let Some(running) = self.loaded.get(name) else { return };
-        match running.kept(object) {
+        match running.kept(object).filter(|kept| self.is_trusted(&kept.source, &object.source)) {
             Some(kept) if kept == **running => {}
             Some(kept) => drop(self.loaded.insert(name.to_owned(), Arc::new(kept))),
             None => {
@@ -189,6 +190,12 @@ impl Loader {
                 self.former.extend(self.loaded.remove_entry(name));
             }
         }
+    }
+
+    /// Returns whether the running image is signed by a key of today. Its registry isn't asked, which could withhold the answer.
+    fn is_trusted(&self, running: &ComponentSource, wanted: &ComponentSource) -> bool {
+        let Some((running, wanted)) = running.image().zip(wanted.image()) else { return true };
+        running.is_covered_by(&wanted.keys) || self.images.is_signed(&running.image, &wanted.keys)
     }
 
     /// Begins to load what an object names, unless that is under way.
@@ -210,19 +217,24 @@ impl Loader {
             self.loading.remove(name);
             return;
         }
-        let running = self.loaded.get(name).map(|running| running.component.clone());
+        let running = self.loaded.get(name).cloned();
         let progress = Arc::<LoadProgress>::default();
         let places = (self.directories.clone(), self.images.clone());
         let fetched = fetch(self.host.clone(), places, object.clone(), running, Arc::clone(&progress));
         let object_name = name.to_owned();
         let task = self.tasks.spawn(async move { (object_name, fetched.await) });
-        let (wanted, since) = (object.clone(), Instant::now());
-        self.loading.insert(name.to_owned(), Loading { wanted, since, progress, task, again: false });
+        let (wanted, since, secrets) = (object.clone(), Instant::now(), self.images.pull_secrets(&object.source));
+        self.loading.insert(name.to_owned(), Loading { wanted, since, progress, task, secrets, again: false });
     }
 
     /// A component is there, or not.
-    fn loaded(&mut self, manifests: &Manifests, name: &str, component: Result<Component, Refusal>) {
-        let again = self.loading.remove(name).is_some_and(|loading| loading.again);
+    fn loaded(&mut self, manifests: &Manifests, id: Id, name: &str, component: Result<Component, Refusal>) {
+        // A load that another one replaced was aborted, but it may have ended before.
+        let Entry::Occupied(loading) = self.loading.entry(name.to_owned()) else { return };
+        if loading.get().task.id() != id {
+            return;
+        }
+        let Loading { again, secrets, .. } = loading.remove();
         let Some(object) = manifests.handlers.get(name) else { return };
         let running = self.loaded.get(name).cloned();
         let handler = |component| Handler::new(name, object, component, &self.activity);
@@ -237,31 +249,36 @@ impl Loader {
                     self.remove_unused_images(manifests);
                 }
             }
-            Err(refusal) => self.refuse(name, &object.source, refusal),
+            Err(refusal) => self.refuse(name, &object.source, secrets, refusal),
         }
         if again {
             self.load(name, object);
         }
     }
 
-    /// Records an error. An image is tried again later; one that is not trusted does not run on.
-    fn refuse(&mut self, name: &str, source: &ComponentSource, refusal: Refusal) {
+    /// Records an error. An image is tried again later.
+    fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refusal: Refusal) {
         match &refusal {
-            Refusal::Image { reason, .. } => {
-                let image = |source: &ComponentSource| source.image().map(|of| of.image.clone());
-                let runs = self.loaded.get(name).is_some_and(|running| image(&running.source) == image(source));
-                if reason.is_untrusted() && runs {
-                    warn!(object = name, "the handler that ran is not trusted any more");
-                    self.former.extend(self.loaded.remove_entry(name));
-                }
+            Refusal::Image { .. } => {
                 let before = self.retries.remove(name).filter(|before| before.source == *source);
                 let mut backoff = before.map_or(PULL_BACKOFF, |before| before.backoff);
                 let at = Instant::now() + backoff.failed(jitter());
-                self.retries.insert(name.to_owned(), PullRetry { source: source.clone(), backoff, at });
+                self.retries.insert(name.to_owned(), PullRetry { source: source.clone(), secrets, backoff, at });
+                self.retry_with_other_secrets();
             }
             _ => drop(self.retries.remove(name)),
         }
         self.refused.insert(name.to_owned(), refusal.into());
+    }
+
+    /// Tries images at once whose pull secrets have changed: they may be right now.
+    fn retry_with_other_secrets(&mut self) {
+        for retry in self.retries.values_mut() {
+            let secrets = self.images.pull_secrets(&retry.source);
+            if secrets != retry.secrets {
+                (retry.secrets, retry.at) = (secrets, Instant::now());
+            }
+        }
     }
 
     fn next_retry(&self) -> Option<Instant> {
@@ -367,12 +384,17 @@ async fn fetch(
     host: Host,
     (directories, images): (Vec<PathBuf>, Images),
     object: HandlerObject,
-    running: Option<Component>,
+    running: Option<Arc<Handler>>,
     progress: Arc<LoadProgress>,
 ) -> Result<Component, Refusal> {
+    let isolation = object.rules.isolation;
+    let running = running.filter(|running| host.isolates(&running.component, isolation));
     let file = match &object.source {
         ComponentSource::File(name) => ComponentFile::read(&directories, name).await?,
         ComponentSource::Image(source) => {
+            if let Some(running) = running.as_deref().filter(|running| is_of(running, source, &object)) {
+                return Ok(running.component.clone());
+            }
             let failed = |reason| Refusal::Image { image: source.image.to_string(), reason: Box::new(reason) };
             images.read(source, &progress.transfer).await.map_err(failed)?
         }
@@ -381,9 +403,99 @@ async fn fetch(
     if let Some(wanted) = object.digest.filter(|wanted| *wanted != file.digest) {
         return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted });
     }
-    let isolation = object.rules.isolation;
-    match running.filter(|running| running.digest() == file.digest && host.isolates(running, isolation)) {
-        Some(running) => Ok(running),
+    match running.filter(|running| running.component.digest() == file.digest) {
+        Some(running) => Ok(running.component.clone()),
         None => file.load(&host, &object.rules.limits.compile, isolation).await,
+    }
+}
+
+/// Returns whether a handler runs the image that its object names, and trusts as it is: then nothing is read, and what
+/// can't be kept isn't pulled again.
+fn is_of(running: &Handler, source: &ImageSource, object: &HandlerObject) -> bool {
+    let is_same = |of: &ImageSource| of.image == source.image && of.is_covered_by(&source.keys);
+    let is_digest = |wanted: &String| wanted == running.component.digest();
+    running.source.image().is_some_and(is_same) && object.digest.as_ref().is_none_or(is_digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_api::DiscoveryHandler;
+    use akri_model::names::Key;
+    use akri_model::property::Secret;
+    use akri_model::resolve::{Stored, Values};
+    use akri_sandbox::HostConfig;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::discovery::images::ImageSettings;
+
+    fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
+        let nowhere = PathBuf::from("/nonexistent");
+        let (sysfs, udev_data) = (nowhere.clone(), nowhere);
+        let config = HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data };
+        let images = Images::new(ImageSettings::default(), "akri", values);
+        Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), HandlerActivity::default())
+    }
+
+    /// Manifests with one object, whose component is at that place.
+    fn manifests(component: Value) -> Manifests {
+        let object = json!({
+            "apiVersion": "akri.sh/v0", "kind": "DiscoveryHandler", "metadata": {"name": "a"},
+            "spec": {"component": component},
+        });
+        let object: DiscoveryHandler = serde_json::from_value(object).unwrap();
+        let handlers = [("a".to_owned(), Arc::new(HandlerObject::from(&object)))].into();
+        Manifests { handlers, complete: true, ..Manifests::default() }
+    }
+
+    async fn end_one(loader: &mut Loader, manifests: &Manifests) {
+        let (id, (object, component)) = loader.tasks.join_next_with_id().await.unwrap().unwrap();
+        loader.loaded(manifests, id, &object, component);
+    }
+
+    #[tokio::test]
+    async fn load_that_ended_before_an_edit_counts_for_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
+        let [first, second] = ["first.wasm", "second.wasm"].map(|file| manifests(json!({"file": file})));
+        loader.check_components(&first);
+        let task = loader.loading["a"].task.clone();
+        while !task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        loader.check_components(&second);
+        end_one(&mut loader, &second).await;
+        assert!(loader.refused.is_empty() && loader.loading.contains_key("a"), "{:?}", loader.refused);
+        end_one(&mut loader, &second).await;
+        assert!(loader.refused["a"].message.contains("second.wasm"), "{:?}", loader.refused);
+        assert!(loader.loading.is_empty());
+    }
+
+    /// Whoever may write a ConfigMap must not make the agent try all images again.
+    #[tokio::test]
+    async fn only_an_images_own_pull_secrets_end_its_pause() {
+        let values = watch::Sender::new(Arc::<Values>::default());
+        let mut loader = loader(PathBuf::new(), values.subscribe());
+        let image = format!("127.0.0.1:1/a@sha256:{}", "a".repeat(64));
+        let manifests = manifests(json!({"image": image, "pullSecrets": ["login"]}));
+        let source = manifests.handlers["a"].source.clone();
+        let at = Instant::now() + Duration::from_secs(300);
+        let secrets = loader.images.pull_secrets(&source);
+        loader.retries.insert("a".to_owned(), PullRetry { source, secrets, backoff: PULL_BACKOFF, at });
+        let login = |name: &str, word: &str| {
+            let data = [(".dockerconfigjson".to_owned(), Secret::new(word.into()))].into();
+            (Key::new("akri", name), Stored::Data(data))
+        };
+        let map = (Key::new("akri", "login"), Stored::Data([("a".to_owned(), b"b".to_vec())].into()));
+        let mut current = Values { config_maps: [map].into(), ..Values::default() };
+        for (changed, ends) in
+            [(None, false), (Some(login("other", "x")), false), (Some(login("login", "x")), true), (None, false)]
+        {
+            current.secrets.extend(changed);
+            values.send_replace(Arc::new(current.clone()));
+            loader.retries.values_mut().for_each(|retry| retry.at = at);
+            loader.retry_with_other_secrets();
+            assert_eq!(loader.retries["a"].at < at, ends, "{:?}", current.secrets.keys());
+        }
     }
 }
