@@ -75,8 +75,8 @@ impl Publisher {
     }
 
     /// The published Instance shall say this.
-    pub fn publish(&self, instance: Instance) {
-        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), Copies::Later));
+    pub fn publish(&self, instance: Instance, copies: Copies) {
+        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), copies));
     }
 
     /// The Instance shall be gone. `is_used` says whether containers of this node still use it.
@@ -156,11 +156,17 @@ async fn run(cluster: Arc<dyn Cluster>, queue: Arc<Mutex<WriteQueue>>, mut woken
     }
 }
 
-/// Puts back what is to be tried again, unless there is a newer write.
+/// Puts back what is to be tried again, unless there is a newer write; that one is as urgent then.
 fn put_back(queue: &Mutex<WriteQueue>, writes: PendingWrites) {
     let mut queue = lock(queue);
     for (object, write) in writes {
-        queue.writes.entry(object).or_insert(write);
+        let is_urgent = matches!(write, PendingWrite::Publish(_, Copies::Now));
+        let newest = queue.writes.entry(object).or_insert(write);
+        if let PendingWrite::Publish(_, copies) = newest
+            && is_urgent
+        {
+            *copies = Copies::Now;
+        }
     }
 }
 
@@ -389,7 +395,38 @@ fn answer(done: oneshot::Sender<()>) {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::instance::{Online, Version};
+
     use super::*;
+
+    #[test]
+    fn newer_write_is_as_urgent_as_the_due_one_that_it_replaces() {
+        let instance = |capacity| Instance {
+            key: Key::new("default", "cam-1"),
+            uid: "u".into(),
+            version: Version::default(),
+            identity: None,
+            configuration: "cam".into(),
+            configuration_uid: "c".into(),
+            cdi_name: "akri.sh/cam=1".into(),
+            capacity,
+            properties: BTreeMap::new(),
+            shared: false,
+            nodes: Vec::new(),
+            device_usage: BTreeMap::new(),
+            online: Online::True,
+        };
+        let of = |capacity, copies| {
+            let write = PendingWrite::Publish(Box::new(instance(capacity)), copies);
+            PendingWrites::from([((Kind::Instance, Key::new("default", "cam-1")), write)])
+        };
+        for (due, expected) in [(Copies::Now, Copies::Now), (Copies::Later, Copies::Later)] {
+            let queue = Mutex::new(WriteQueue { writes: of(2, Copies::Later), flushes: Vec::new() });
+            put_back(&queue, of(1, due));
+            let kept = lock(&queue).writes.pop_first().unwrap().1;
+            assert!(matches!(kept, PendingWrite::Publish(kept, copies) if kept.capacity == 2 && copies == expected));
+        }
+    }
 
     #[test]
     fn failures_of_many_objects_are_logged_once() {

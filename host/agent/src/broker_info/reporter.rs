@@ -180,8 +180,10 @@ impl Reporter {
         if !known.writes.wait(now).is_zero() {
             return Ok(slots);
         }
-        known.writes.take(WRITE, now);
         let published = self.cluster.publish_broker_info(&entry.key, &entry.uid, &changed).await;
+        if published.as_ref().is_ok_and(|foreign| *foreign != slots) || published.is_err() {
+            known.writes.take(WRITE, now); // of foreign slots nothing was written
+        }
         if published.as_ref().err() != known.error.as_ref() {
             known.error = published.as_ref().err().cloned();
             known.error.iter().for_each(|error| warn!(instance = %entry.key, %error, "brokerInfo is not published"));

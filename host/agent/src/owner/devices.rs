@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_cluster::Copies;
 use akri_kubelet::Plugin;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
@@ -236,7 +237,9 @@ impl State {
         self.unsynced.insert(identity.clone());
         if let Some(published) = self.published.get(identity) {
             published.advertise(false);
-            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node));
+            // Information of brokers is published only of slots that the Instance shows as this node's.
+            let copies = if self.configuration.broker_info { Copies::Now } else { Copies::Later };
+            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node), copies);
         }
         self.serve_instance(identity);
     }
