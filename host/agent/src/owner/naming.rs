@@ -91,16 +91,12 @@ async fn create(context: &Context, pending: &PendingInstance) -> Result<Instance
         match context.cluster.create(&wanted).await? {
             CreateOutcome::New(instance) => return prefer_longer_name(context, pending, instance).await,
             CreateOutcome::Taken(other) if outgoing(&other, pending) => return Err(NamingError::Outgoing(other.key)),
-            // Nobody vouches for it: a node may have given it up for a longer name.
-            CreateOutcome::Taken(other)
-                if other.identity.as_ref() == Some(&pending.identity) && other.nodes.is_empty() =>
-            {
+            // Its nodes may be about to give it up for a longer name.
+            CreateOutcome::Taken(other) if other.identity.as_ref() == Some(&pending.identity) => {
                 return prefer_longer_name(context, pending, other).await;
             }
             // One without an identity was made by upstream Akri, for this very name.
-            CreateOutcome::Taken(other) if other.identity.as_ref().is_none_or(|id| *id == pending.identity) => {
-                return Ok(other);
-            }
+            CreateOutcome::Taken(other) if other.identity.is_none() => return Ok(other),
             CreateOutcome::Taken(_) => {}
         }
     }
