@@ -9,7 +9,7 @@ use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::summary::HANDLER_GONE;
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
@@ -71,7 +71,9 @@ impl Instances {
             Change::Deleted(object) => {
                 let removed = Key::new(object.namespace().unwrap_or_default(), object.name_any());
                 self.forget_found(&removed);
-                self.with(|known| known.remove(&removed)).is_some()
+                let version = version(&object.metadata);
+                let is_it = |key: &Key, seen: &mut Seen| *key == removed && seen.version <= version;
+                self.with(|known| known.extract_if(.., is_it).count() > 0)
             }
         };
         if changed {
@@ -105,11 +107,15 @@ impl Instances {
     /// Stores an Instance unless a newer version is known; returns whether its usage changed.
     fn put(&self, seen: Seen) -> bool {
         self.with(|known| {
-            let before = known.get(&seen.instance.key).filter(|before| before.instance.uid == seen.instance.uid);
+            let before = known.get(&seen.instance.key);
             if before.is_some_and(|before| before.version > seen.version) {
-                return false;
+                return false; // even of another UID: it is that of an earlier Instance of the name
             }
-            let changed = before.is_none_or(|before| before.instance.device_usage != seen.instance.device_usage);
+            let is_same = |before: &Seen| {
+                (&before.instance.uid, &before.instance.device_usage)
+                    == (&seen.instance.uid, &seen.instance.device_usage)
+            };
+            let changed = !before.is_some_and(is_same);
             known.insert(seen.instance.key.clone(), seen);
             changed
         })
@@ -194,9 +200,12 @@ impl Instances {
         let label = object.labels().get(&patch::node_label(&self.node));
         let adopted =
             instance.identity.is_some() && label.is_some_and(|value| value == patch::node_label_value(&self.node));
-        let version = object.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
-        Seen { instance, version, adopted }
+        Seen { instance, version: version(&object.metadata), adopted }
     }
+}
+
+fn version(metadata: &ObjectMeta) -> Option<u64> {
+    metadata.resource_version.as_deref().and_then(|text| text.parse().ok())
 }
 
 /// Replaces what is known by a list, and returns whether that changed anything. A list from the API server's cache may be older
@@ -204,7 +213,6 @@ impl Instances {
 fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>) -> bool {
     for (key, seen) in &mut listed {
         if let Some(before) = known.get(key)
-            && before.instance.uid == seen.instance.uid
             && before.version > seen.version
         {
             *seen = before.clone();
@@ -247,6 +255,20 @@ mod tests {
         instances.take(Change::All(vec![object("10", "")]));
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "");
         instances.take(Change::All(Vec::new()));
+        assert_eq!(instances.get(&key), None);
+    }
+
+    #[test]
+    fn older_events_do_not_undo_the_answer_to_a_request() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        let mut again = object("9", "");
+        again.metadata.uid = Some("v".to_owned());
+        instances.update(&typed(&again).unwrap());
+        instances.take(Change::Put(Box::new(object("7", "a"))));
+        instances.take(Change::Deleted(Box::new(object("8", "a"))));
+        assert_eq!(instances.get(&key).unwrap().uid, "v", "those are of the Instance before it");
+        again.metadata.resource_version = Some("10".to_owned());
+        instances.take(Change::Deleted(Box::new(again)));
         assert_eq!(instances.get(&key), None);
     }
 
