@@ -274,9 +274,7 @@ impl From<RoundError> for Failure {
             // The agent alone judges these.
             other @ (RoundError::NoHandler(_)
             | RoundError::PropertiesUnresolved(_)
-            | RoundError::Quarantined { .. }) => {
-                Self::Unavailable(other.to_string())
-            }
+            | RoundError::Quarantined { .. }) => Self::Unavailable(other.to_string()),
         }
     }
 }
@@ -319,7 +317,7 @@ pub(crate) struct Found {
     /// How many devices the payload has.
     pub(crate) devices: u32,
     /// See [`DeviceSet::kept`].
-    pub(crate) kept: Bounded<String, ELEMENTS>,
+    pub(crate) kept: Bounded<String, DEVICES>,
     /// See [`DeviceSet::withheld`].
     pub(crate) withheld: Bounded<String, DEVICES>,
     /// Whether the absence of devices means nothing.
