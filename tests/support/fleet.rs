@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_agent::broker_info::BrokerInfo;
-use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::images::{ImageSettings, Images};
+use akri_agent::discovery::properties::Properties;
 use akri_agent::discovery::registry::{Handlers, Registry};
 use akri_agent::discovery::sources::Providers;
 use akri_agent::journal::Journal;
