@@ -408,7 +408,7 @@ mod tests {
         let (pid, own) = (rustix::process::Pid::from_child(&child), rustix::process::getpid());
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let set_limit = |of| rustix::process::prlimit(of, Resource::Nofile, limit.clone());
+        let set_limit = |of| rustix::process::prlimit(of, Resource::Nofile, limit);
         let set_processor = |of| {
             let processors = rustix::thread::sched_getaffinity(None).unwrap();
             rustix::thread::sched_setaffinity(of, &processors)
