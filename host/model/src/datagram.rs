@@ -39,6 +39,15 @@ impl DatagramFilter {
         }
     }
 
+    /// Returns the bytes that the filter compares.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Any => 0,
+            Self::Contains(text) => text.len(),
+            Self::At { value, mask, .. } => value.len().max(mask.len()),
+        }
+    }
+
     /// Returns whether a datagram counts.
     pub fn matches(&self, payload: &[u8]) -> bool {
         match self {

@@ -168,7 +168,7 @@ impl SecretScanner {
             if set.notes.len() < notes {
                 set.notes.push(note)
             } else {
-                set.notes_dropped += 1
+                set.notes_dropped = set.notes_dropped.saturating_add(1);
             }
             set.withheld.insert(device.id);
         }

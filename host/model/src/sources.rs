@@ -243,7 +243,7 @@ impl Union {
             }
         }
         self.set.kept.extend(set.kept.iter().cloned());
-        self.set.notes_dropped += set.notes_dropped;
+        self.set.notes_dropped = self.set.notes_dropped.saturating_add(set.notes_dropped);
         set.notes.iter().for_each(|note| self.note(note.clone()));
     }
 
@@ -258,7 +258,7 @@ impl Union {
         if self.set.notes.len() < self.notes {
             self.set.notes.push(note);
         } else {
-            self.set.notes_dropped += 1;
+            self.set.notes_dropped = self.set.notes_dropped.saturating_add(1);
         }
     }
 }

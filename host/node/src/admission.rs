@@ -44,7 +44,7 @@ fn note(set: &mut DeviceSet, note: Note, limits: &Limits) {
     if set.notes.len() < limits.notes {
         set.notes.push(note);
     } else {
-        set.notes_dropped += 1;
+        set.notes_dropped = set.notes_dropped.saturating_add(1);
     }
 }
 

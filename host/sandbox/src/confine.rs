@@ -51,8 +51,10 @@ pub(crate) const AUTHORITIES: [&str; 8] = [
     "/usr/local/share/ca-certificates",
 ];
 
-/// System calls that neither process needs: they are for other programs, other processes and the kernel.
-const REFUSED: [i64; 40] = [
+/// System calls that neither process needs: they are for other programs, other processes, the kernel, and what a file is
+/// besides its contents, which Landlock does not cover.
+const REFUSED: &[i64] = &[
+    libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_add_key,
     libc::SYS_bpf,
@@ -61,18 +63,31 @@ const REFUSED: [i64; 40] = [
     libc::SYS_delete_module,
     libc::SYS_execve,
     libc::SYS_execveat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
     libc::SYS_finit_module,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
     libc::SYS_init_module,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
+    libc::SYS_ioprio_set,
+    libc::SYS_kcmp,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_kill,
     libc::SYS_listen,
+    libc::SYS_lremovexattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_migrate_pages,
     libc::SYS_mknodat,
     libc::SYS_mount,
     libc::SYS_move_mount,
+    libc::SYS_move_pages,
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
@@ -81,18 +96,60 @@ const REFUSED: [i64; 40] = [
     libc::SYS_pidfd_open,
     libc::SYS_pidfd_send_signal,
     libc::SYS_pivot_root,
+    libc::SYS_process_madvise,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_ptrace,
     libc::SYS_reboot,
+    libc::SYS_removexattr,
     libc::SYS_request_key,
     libc::SYS_setns,
+    libc::SYS_setpriority,
+    libc::SYS_setxattr,
     libc::SYS_swapon,
     libc::SYS_tkill,
+    libc::SYS_truncate,
     libc::SYS_umount2,
     libc::SYS_unshare,
     libc::SYS_userfaultfd,
+    libc::SYS_utimensat,
     libc::SYS_vmsplice,
+    SYS_SETXATTRAT,
+    SYS_REMOVEXATTRAT,
+];
+
+/// The same with one number on all architectures.
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+
+/// Calls that other architectures do not have.
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[i64] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_fork,
+    libc::SYS_futimesat,
+    libc::SYS_lchown,
+    libc::SYS_mknod,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_vfork,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[i64] = &[];
+
+/// Calls whose first argument is a process, which must be this one.
+const OWN_PROCESS: [i64; 3] = [libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_tgkill];
+/// Calls whose first argument is a thread, which must be 0 for the one that calls.
+const OWN_THREAD: [i64; 4] =
+    [libc::SYS_sched_setaffinity, libc::SYS_sched_setattr, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler];
+/// Commands by which the kernel sends a signal for a file to whichever process.
+const FILE_OWNERS: [(i64, i32); 5] = [
+    (libc::SYS_fcntl, libc::F_SETOWN),
+    (libc::SYS_fcntl, 10),     // F_SETSIG
+    (libc::SYS_fcntl, 15),     // F_SETOWN_EX
+    (libc::SYS_ioctl, 0x8901), // FIOSETOWN
+    (libc::SYS_ioctl, 0x8902), // SIOCSPGRP
 ];
 
 /// System calls that the compiler does not need either.
@@ -117,8 +174,11 @@ pub(crate) fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<
     limit(Resource::Nofile, FILES, FILES)?;
     limit(Resource::Fsize, FILE, FILE)?;
     end_before_others()?;
-    let calls = REFUSED.iter().chain(&NETWORK).map(|call| (*call, Vec::new())).collect();
-    warn([restrict_to_output(output), refuse_calls(calls)]);
+    warn([
+        restrict_to_output(output),
+        compiler_calls().and_then(|calls| refuse_calls(calls, libc::EPERM)),
+        refuse_clone3(),
+    ]);
     Ok(())
 }
 
@@ -134,7 +194,11 @@ pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<()
     end_before_others()?;
     let system = RESOLVER.iter().chain(&AUTHORITIES).map(Path::new);
     let readable: Vec<&Path> = readable.iter().copied().chain(system).collect();
-    warn([restrict_to_reading(&readable), worker_calls().and_then(refuse_calls)]);
+    warn([
+        restrict_to_reading(&readable),
+        worker_calls().and_then(|calls| refuse_calls(calls, libc::EPERM)),
+        refuse_clone3(),
+    ]);
     Ok(())
 }
 
@@ -146,7 +210,7 @@ fn end_before_others() -> Result<(), String> {
     Ok(())
 }
 
-fn warn(results: [Result<(), String>; 2]) {
+fn warn(results: [Result<(), String>; 3]) {
     for what in results.into_iter().filter_map(Result::err) {
         eprintln!("warning: {what}");
     }
@@ -195,7 +259,8 @@ fn restricted_files(rules: Ruleset) -> Result<RulesetCreated, RulesetError> {
 fn enforced(status: Result<RestrictionStatus, RulesetError>) -> Result<(), String> {
     match status.map_err(|error| no_landlock(&error))?.ruleset {
         RulesetStatus::NotEnforced => Err(no_landlock(&"this kernel does not have it")),
-        _ => Ok(()),
+        RulesetStatus::PartiallyEnforced => Err("this kernel has only a part of Landlock's rules".to_owned()),
+        RulesetStatus::FullyEnforced => Ok(()),
     }
 }
 
@@ -205,11 +270,41 @@ fn no_seccomp(error: &dyn std::fmt::Display) -> String {
     format!("seccomp can't be used: {error}")
 }
 
-/// The calls that the sandbox process is refused: of sockets all but those of the network, and signals to other processes.
+fn argument(index: u8, op: SeccompCmpOp, value: i32) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, u64::from(value.cast_unsigned()))
+}
+
+/// The calls that both processes are refused.
+fn common_calls() -> Result<Calls, seccompiler::BackendError> {
+    let rule = |conditions: &[SeccompCondition]| SeccompRule::new(conditions.to_vec());
+    let is_not = |process| argument(0, SeccompCmpOp::Ne, process);
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let mut calls: Calls = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new())).collect();
+    for call in OWN_PROCESS {
+        calls.insert(call, vec![rule(&[is_not(own)?])?]);
+    }
+    for call in OWN_THREAD {
+        calls.insert(call, vec![rule(&[is_not(0)?])?]);
+    }
+    calls.insert(libc::SYS_prlimit64, vec![rule(&[is_not(0)?, is_not(own)?])?]);
+    for (call, command) in FILE_OWNERS {
+        calls.entry(call).or_default().push(rule(&[argument(1, SeccompCmpOp::Eq, command)?])?);
+    }
+    // A thread is no process.
+    let is_process = argument(0, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?;
+    calls.insert(libc::SYS_clone, vec![rule(&[is_process])?]);
+    Ok(calls)
+}
+
+/// The calls that the compiler is refused.
+fn compiler_calls() -> Result<Calls, String> {
+    let mut calls = common_calls().map_err(|error| no_seccomp(&error))?;
+    calls.extend(NETWORK.map(|call| (call, Vec::new())));
+    Ok(calls)
+}
+
+/// The calls that the sandbox process is refused: also of sockets all but those of the network.
 fn worker_calls() -> Result<Calls, String> {
-    let argument = |index, op, value: i32| {
-        SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, u64::from(value.cast_unsigned()))
-    };
     let is_not = |family| argument(0, SeccompCmpOp::Ne, family);
     let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_UNIX].map(is_not);
     let other_family = families.into_iter().collect::<Result<Vec<_>, _>>().and_then(SeccompRule::new);
@@ -219,17 +314,20 @@ fn worker_calls() -> Result<Calls, String> {
         SeccompRule::new(conditions.to_vec())
     };
     let sockets = std::iter::once(other_family).chain(UNIX_KINDS.map(unix)).collect::<Result<Vec<_>, _>>();
-    let own = i32::try_from(std::process::id()).unwrap_or_default();
-    let other_process = argument(0, SeccompCmpOp::Ne, own).and_then(|condition| SeccompRule::new(vec![condition]));
-    let mut calls: Calls = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let mut calls = common_calls().map_err(|error| no_seccomp(&error))?;
     calls.insert(libc::SYS_socket, sockets.map_err(|error| no_seccomp(&error))?);
-    calls.insert(libc::SYS_tgkill, vec![other_process.map_err(|error| no_seccomp(&error))?]);
     Ok(calls)
 }
 
+/// Refuses the call whose flags are in memory, out of a filter's sight. The C library uses the older one where the kernel does
+/// not have this one.
+fn refuse_clone3() -> Result<(), String> {
+    refuse_calls([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)
+}
+
 /// Has the kernel refuse calls for this thread and those it starts.
-fn refuse_calls(calls: Calls) -> Result<(), String> {
-    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+fn refuse_calls(calls: Calls, error: i32) -> Result<(), String> {
+    let refused = SeccompAction::Errno(error.cast_unsigned());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| no_seccomp(&error))?;
     let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, arch).map_err(|error| no_seccomp(&error))?;
     let program: seccompiler::BpfProgram =
@@ -241,6 +339,7 @@ fn refuse_calls(calls: Calls) -> Result<(), String> {
 mod tests {
     use std::fs;
     use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::fs::{PermissionsExt as _, chown, lchown};
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::process::Command;
     use std::thread;
@@ -250,8 +349,9 @@ mod tests {
     /// The rules are those of a thread, so that a thread can show them.
     fn confined<T: Send>(readable: &[&Path], work: impl FnOnce() -> T + Send) -> T {
         let confine = || {
-            restrict_to_reading(readable).unwrap();
-            worker_calls().and_then(refuse_calls).unwrap();
+            let _ = restrict_to_reading(readable); // a kernel that has a part of the rules says so
+            worker_calls().and_then(|calls| refuse_calls(calls, libc::EPERM)).unwrap();
+            refuse_clone3().unwrap();
             work()
         };
         thread::scope(|scope| scope.spawn(confine).join().unwrap())
@@ -274,7 +374,54 @@ mod tests {
                 assert!(fs::read(path(file)).is_err(), "{file}");
             }
             assert!(fs::read_dir(path("state")).is_err());
+            // What Landlock does not cover.
+            assert!(fs::set_permissions(path("token"), fs::Permissions::from_mode(0o666)).is_err());
+            assert!(chown(path("token"), Some(0), None).is_err() && lchown(path("token"), Some(0), None).is_err());
+            assert!(rustix::fs::setxattr(path("token"), "user.a", b"b", rustix::fs::XattrFlags::empty()).is_err());
+            let file = fs::File::open(path("sys/uevent")).unwrap();
+            assert!(file.set_permissions(fs::Permissions::from_mode(0o666)).is_err());
+            assert!(file.set_modified(std::time::SystemTime::UNIX_EPOCH).is_err());
         });
+        assert_eq!(fs::read(path("token")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn confined_worker_starts_threads_and_no_processes() {
+        let program = || Command::new("/bin/true").status();
+        assert!(program().is_ok());
+        thread::scope(|scope| {
+            let confined = scope.spawn(|| {
+                let mut calls = worker_calls().unwrap();
+                calls.retain(|call, _| ![libc::SYS_execve, libc::SYS_execveat].contains(call));
+                refuse_calls(calls, libc::EPERM).unwrap();
+                refuse_clone3().unwrap();
+                assert!(program().is_err());
+                assert!(thread::spawn(|| 1).join().is_ok());
+            });
+            confined.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn confined_worker_has_no_power_over_other_processes() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let (pid, own) = (rustix::process::Pid::from_child(&child), rustix::process::getpid());
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let set_limit = |of| rustix::process::prlimit(of, Resource::Nofile, limit);
+        let set_processor = |of| {
+            let processors = rustix::thread::sched_getaffinity(None).unwrap();
+            rustix::thread::sched_setaffinity(of, &processors)
+        };
+        assert!(set_limit(Some(pid)).is_ok() && set_processor(Some(pid)).is_ok());
+        confined(&[], || {
+            assert!(set_limit(Some(pid)).is_err() && set_processor(Some(pid)).is_err());
+            assert!(set_limit(None).is_ok() && set_limit(Some(own)).is_ok() && set_processor(None).is_ok());
+            assert!(rustix::process::setpriority_process(Some(pid), 19).is_err());
+            assert!(rustix::io::ioctl_fionbio(&socket, true).is_ok());
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

@@ -32,6 +32,8 @@ use crate::metrics::Metrics;
 /// The pause after a round, as a multiple of the processor time it took: the rounds of one Configuration take at most a
 /// quarter of a processor.
 const REST: u32 = 3;
+/// The longest such pause.
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The task that runs the rounds of one Configuration; it stops when this is dropped.
 #[derive(Debug)]
@@ -126,7 +128,7 @@ impl RoundTask {
             }
             let ended = Instant::now();
             self.rate_limit.round_ended(ended);
-            let rested = ended + self.rates.take_processor_time() * REST;
+            let rested = ended + rest(self.rates.take_processor_time());
             if self.wait_for_trigger(next, input).await.is_err() {
                 return;
             }
@@ -253,6 +255,11 @@ impl RoundTask {
     }
 }
 
+/// Returns the pause after a round that took so much processor time.
+fn rest(processor_time: Duration) -> Duration {
+    processor_time.saturating_mul(REST).min(LONGEST_REST)
+}
+
 /// Waits until a uevent starts a round.
 async fn uevent_due(uevents: &mut Uevents, mark: Mark, wake: &BTreeSet<String>, rate_limit: &mut RoundRateLimit) {
     uevents.after(mark, wake).await;
@@ -301,4 +308,15 @@ fn describe_missing(configuration: &Configuration, handlers: &Handlers) -> Strin
     let loading: Vec<String> = handlers.loading.iter().map(|(object, step)| format!("; {object}: {step}")).collect();
     let refused: Vec<String> = handlers.refused.iter().map(|(object, why)| format!("; {object}: {why}")).collect();
     format!("no discovery handler '{}' ({there_are}{}{})", configuration.handler, loading.concat(), refused.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_are_bounded_whatever_processor_time_is_reported() {
+        assert_eq!(rest(Duration::from_secs(2)), Duration::from_secs(6));
+        assert_eq!(rest(Duration::MAX), LONGEST_REST);
+    }
 }

@@ -2,15 +2,17 @@
 //! that hides itself.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use akri_model::device::{Device, DeviceSet, Note};
-use akri_model::discovery::{Description, Problem, RoundError};
+use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
-use super::protocol::{ChangedCache, Failure, LoadFailure, LoadedComponent};
+use super::protocol::{ChangedCache, Failure, LoadFailure, LoadedComponent, Reply};
 use crate::component::LoadError;
 use crate::convert::check_description;
+use crate::runtime::TICK;
 
 /// Bytes of a text about a device, beside the device's own texts.
 const TEXT: usize = 8 << 10;
@@ -18,11 +20,12 @@ const TEXT: usize = 8 << 10;
 /// Checks devices against the limits of the call.
 pub(super) fn devices(set: DeviceSet, limits: &Limits) -> Result<DeviceSet, RoundError> {
     let DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes } = set;
-    let exceeded = || RoundError::LimitExceeded("the sandbox process returned more than the limits allow".to_owned());
     let mut ids = HashSet::with_capacity(devices.len());
     let fits = |device: &Device| is_within(device, limits);
     let are_unique = devices.iter().all(|device| !device.id.is_empty() && ids.insert(device.id.as_str()));
-    if devices.len() + withheld.len() > limits.devices || !are_unique || !devices.iter().all(fits) {
+    let are_few = devices.len() + withheld.len() <= limits.devices && kept.len() <= limits.devices;
+    let are_short = kept.iter().chain(&withheld).all(|text| text.len() <= limits.string_bytes);
+    if !are_few || !are_short || !are_unique || !devices.iter().all(fits) {
         return Err(exceeded());
     }
     let text = |text: &str| clean(text, limits.string_bytes.saturating_add(TEXT));
@@ -30,6 +33,27 @@ pub(super) fn devices(set: DeviceSet, limits: &Limits) -> Result<DeviceSet, Roun
         |note: Note| Note { origin: text(&note.origin), reason: text(&note.reason), message: text(&note.message) };
     let notes = notes.into_iter().take(limits.notes.max(1)).map(note).collect();
     Ok(DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes })
+}
+
+fn exceeded() -> RoundError {
+    RoundError::LimitExceeded("the sandbox process returned more than the limits allow".to_owned())
+}
+
+/// Checks the triggers of details.
+pub(super) fn triggers(triggers: Vec<Trigger>, limits: &Limits) -> Result<Vec<Trigger>, RoundError> {
+    let is_within = |trigger: &Trigger| match trigger {
+        Trigger::Uevent(subsystem) => subsystem.len() <= limits.string_bytes,
+        Trigger::Multicast { filter, .. } => filter.bytes() <= limits.string_bytes,
+        Trigger::Interval(_) => true,
+    };
+    if triggers.iter().all(is_within) { Ok(triggers) } else { Err(exceeded()) }
+}
+
+/// Returns the ticks of processor time of a call, no more than there were while the agent waited for it.
+pub(super) fn ticks(reply: &Reply, elapsed: Duration) -> u32 {
+    let (Reply::Validated { ticks, .. } | Reply::Discovered { ticks, .. }) = reply else { return 0 };
+    let most = elapsed.as_millis() / TICK.as_millis() + 1;
+    u32::try_from(most).map_or(*ticks, |most| most.min(*ticks))
 }
 
 fn is_within(device: &Device, limits: &Limits) -> bool {
@@ -89,6 +113,10 @@ pub(super) fn fits(cache: &ChangedCache, limits: &Limits) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use akri_model::datagram::DatagramFilter;
+
     use super::super::protocol::Bounded;
     use super::*;
 
@@ -122,6 +150,34 @@ mod tests {
         ] {
             assert_eq!(super::devices(set(devices.clone()), &limits).is_ok(), is_good, "{devices:?}");
         }
+    }
+
+    #[test]
+    fn kept_origins_withheld_ids_and_triggers_are_within_the_limits() {
+        let limits = Limits { devices: 2, string_bytes: 4, ..Limits::default() };
+        for (texts, is_good) in [(vec!["a", "b"], true), (vec!["a", "b", "c"], false), (vec!["texts"], false)] {
+            let texts: BTreeSet<String> = texts.into_iter().map(str::to_owned).collect();
+            let kept = DeviceSet { kept: texts.clone(), ..DeviceSet::default() };
+            let withheld = DeviceSet { withheld: texts, ..DeviceSet::default() };
+            assert_eq!(devices(kept.clone(), &limits).is_ok(), is_good, "{kept:?}");
+            assert_eq!(devices(withheld, &limits).is_ok(), is_good, "{kept:?}");
+        }
+        let group = "239.0.0.1:1".parse().unwrap();
+        let multicast = |filter| Trigger::Multicast { group, filter: DatagramFilter::parse(filter).unwrap() };
+        let uevent = |subsystem: &str| Trigger::Uevent(subsystem.to_owned());
+        for (trigger, is_good) in
+            [(uevent("usb"), true), (uevent("block"), false), (multicast("abcd"), true), (multicast("abcde"), false)]
+        {
+            assert_eq!(triggers(vec![trigger.clone()], &limits).is_ok(), is_good, "{trigger:?}");
+        }
+    }
+
+    #[test]
+    fn processor_time_is_at_most_the_time_that_went_by() {
+        let reply = |ticks| Reply::Validated { call: 1, result: Ok(Bounded::default()), ticks };
+        let ticks = |forged, millis| ticks(&reply(forged), Duration::from_millis(millis));
+        assert_eq!((ticks(3, 1000), ticks(u32::MAX, 1000), ticks(u32::MAX, 0)), (3, 101, 1));
+        assert_eq!(super::ticks(&reply(u32::MAX), Duration::MAX), u32::MAX);
     }
 
     #[test]

@@ -147,22 +147,20 @@ impl RemoteComponent {
 
     pub(crate) async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
         let limits = call.limits.clone();
-        let rates = call.rates.clone();
         match self.call(Export::Validate, call).await? {
-            (Reply::Validated { result, ticks, .. }, _) => {
-                rates.add_ticks(ticks);
-                result.map(|triggers| triggers.0).map_err(|failure| answer::failure(failure, &limits))
-            }
+            (Reply::Validated { result, .. }, _) => match result {
+                Ok(triggers) => answer::triggers(triggers.0, &limits),
+                Err(failure) => Err(answer::failure(failure, &limits)),
+            },
             _ => Err(wrong_answer()),
         }
     }
 
     pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
         let own = call.clone();
-        let (Reply::Discovered { result, cache, ticks, .. }, payload) = self.call(Export::Discover, call).await? else {
+        let (Reply::Discovered { result, cache, .. }, payload) = self.call(Export::Discover, call).await? else {
             return Err(wrong_answer());
         };
-        own.rates.add_ticks(ticks);
         let set = result.map_err(|failure| answer::failure(failure, &own.limits)).and_then(|found| {
             let set = join(*found, &payload).map_err(|error| RoundError::Trapped(error.to_string()))?;
             answer::devices(set, &own.limits)
@@ -208,10 +206,11 @@ impl Inner {
             blame: Arc::clone(&self.blame),
             deadly: Some(Deadly::from(&call)),
             log: Some(CallLog::new(&self.about.description.name, &call)),
+            component: self.id,
         };
         let limit = call.limits.round.min(LONGEST) + SLACK;
         let component = self.id;
-        let capacity = capacity(&call);
+        let (capacity, rates) = (capacity(&call), call.rates.clone());
         let arguments = Box::new(arguments(call, export));
         let request = match export {
             Export::Validate => Request::Validate { call: id, component, arguments },
@@ -219,15 +218,17 @@ impl Inner {
         };
         let frame = encode_secret(request, capacity);
         let frame = frame.map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
+        let (began, cancel) = (Instant::now(), Request::Cancel { call: id });
         let answer = connection.call(id, frame, waits, limit);
         tokio::pin!(answer);
-        tokio::select! {
+        let answer = tokio::select! {
             answer = &mut answer => answer,
-            _ = &mut cancelled => {
-                connection.send(&Request::Cancel { call: id }).await;
-                answer.await
-            }
+            _ = &mut cancelled => tokio::join!(answer, connection.send(&cancel)).0,
+        };
+        if let Ok((reply, _)) = &answer {
+            rates.add_ticks(answer::ticks(reply, began.elapsed()));
         }
+        answer
     }
 
     /// Returns the process to run in: a suspect has one for itself until it has answered.
@@ -278,6 +279,8 @@ async fn load_once(
     blame: &Arc<Blame>,
     bytes: &[u8],
 ) -> Result<(LoadedComponent, Weak<Connection>), LoadAttempt> {
+    let turn = worker.rounds.acquire().await;
+    let _turn = turn.map_err(|error| LoadAttempt::Ended(RoundError::Unavailable(error.to_string())))?;
     let connection = worker.connect().await.map_err(LoadAttempt::Ended)?;
     let about = load_into(&connection, id, blame, bytes).await?;
     Ok((about, Arc::downgrade(&connection)))
@@ -292,7 +295,7 @@ async fn load_into(
     let call = connection.next_call();
     let frame = encode(&Request::Load { call, component }, bytes);
     let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Sandbox(error.to_string())))?;
-    let waits = Waits { blame: Arc::clone(blame), deadly: None, log: None };
+    let waits = Waits { blame: Arc::clone(blame), deadly: None, log: None, component };
     match connection.call(call, frame, waits, LOAD).await.map_err(LoadAttempt::Ended)? {
         (Reply::Loaded { result: Ok(about), .. }, _) => answer::loaded(about).map_err(LoadAttempt::Refused),
         (Reply::Loaded { result: Err(failure), .. }, _) => Err(LoadAttempt::Refused(answer::load_failure(failure))),

@@ -1,6 +1,6 @@
 //! A connection to one sandbox process: its calls, and what comes of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc as std_mpsc};
@@ -48,7 +48,9 @@ struct Shared {
     is_closed: AtomicBool,
     calls: Mutex<HashMap<u64, Waiting>>,
     listeners: Mutex<HashMap<u64, Weak<Notify>>>,
-    /// Wakes listeners when the process has ended.
+    /// The components that were ever loaded here, of which two are enough to know that a component was not alone.
+    components: Mutex<HashSet<u64>>,
+    /// Wakes listeners and the writer when the process has ended.
     closed: Notify,
 }
 
@@ -95,8 +97,9 @@ impl Connection {
             shared: Arc::clone(&shared),
             next_call: AtomicU64::new(1),
         });
-        tokio::spawn(write_frames(write, queue));
-        tokio::spawn(read_frames(read, shared, Arc::downgrade(&connection)));
+        let ended = connection.process.ended();
+        tokio::spawn(write_frames(write, queue, Arc::clone(&shared)));
+        tokio::spawn(read_frames(read, shared, Arc::downgrade(&connection), ended));
         Ok(connection)
     }
 
@@ -111,29 +114,25 @@ impl Connection {
 
     /// Sends a request, and waits for the answer until `limit`; then the process is killed.
     pub(super) async fn call(&self, call: u64, frame: Vec<u8>, waits: Waits, limit: Duration) -> Answer {
-        let (answer, answered) = oneshot::channel();
-        let blame = Arc::clone(&waits.blame);
+        let (answer, mut answered) = oneshot::channel();
+        self.shared.loaded(waits.component);
+        let _pending = Pending { shared: &self.shared, call };
         let waiting = Waiting { answer, blame: waits.blame, deadly: waits.deadly, log: waits.log };
         self.shared.calls().insert(call, waiting);
-        if self.is_closed() || self.frames.send(Zeroizing::new(frame)).await.is_err() {
-            self.shared.calls().remove(&call);
-            return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));
-        }
-        let Ok(answer) = timeout(limit, answered).await else {
-            warn!(pid = self.process.pid, "the sandbox process does not answer; killing it");
-            self.process.kill();
-            return Err(self.abandoned(call, &blame));
+        let sent = async {
+            if self.is_closed() || self.frames.send(Zeroizing::new(frame)).await.is_err() {
+                return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));
+            }
+            (&mut answered).await.unwrap_or_else(|_| Err(ended()))
         };
-        answer.unwrap_or_else(|_| Err(RoundError::Unavailable("the sandbox process has ended".to_owned())))
-    }
-
-    /// Blames a component for a process that does not answer.
-    fn abandoned(&self, call: u64, blame: &Blame) -> RoundError {
-        let mut calls = self.shared.calls();
-        let waiting = calls.remove(&call);
-        let is_alone = calls.values().all(|other| std::ptr::eq(&*other.blame, blame));
-        let deadly = waiting.and_then(|waiting| waiting.deadly);
-        blame.died(is_alone, "since it did not answer", deadly.as_ref(), Instant::now())
+        if let Ok(answer) = timeout(limit, sent).await {
+            return answer;
+        }
+        warn!(pid = self.process.pid, "the sandbox process does not answer; killing it");
+        self.process.kill();
+        // Not only once the stream has ended: another process may hold its other end.
+        self.shared.close(Some("since it did not answer"));
+        answered.await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Sends a request that has no answer of its own. It may be lost when the process ends.
@@ -161,20 +160,29 @@ impl Connection {
 
     /// Waits until the process has ended.
     pub(super) async fn closed(&self) {
-        loop {
-            let closed = self.shared.closed.notified();
-            tokio::pin!(closed);
-            closed.as_mut().enable();
-            if self.is_closed() {
-                return;
-            }
-            closed.await;
-        }
+        self.shared.closed().await;
     }
+}
+
+/// Takes a call off the list, also if nobody waits for it any more.
+struct Pending<'a> {
+    shared: &'a Shared,
+    call: u64,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.shared.calls().remove(&self.call);
+    }
+}
+
+fn ended() -> RoundError {
+    RoundError::Unavailable("the sandbox process has ended".to_owned())
 }
 
 /// The state of a call while it waits.
 pub(super) struct Waits {
+    pub(super) component: u64,
     pub(super) blame: Arc<Blame>,
     pub(super) deadly: Option<Deadly>,
     pub(super) log: Option<CallLog>,
@@ -187,6 +195,27 @@ impl Shared {
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<u64, Weak<Notify>>> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a component may run in this process.
+    fn loaded(&self, component: u64) {
+        let mut components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
+        if components.len() < 2 {
+            components.insert(component);
+        }
+    }
+
+    /// Waits until the process has ended.
+    async fn closed(&self) {
+        loop {
+            let closed = self.closed.notified();
+            tokio::pin!(closed);
+            closed.as_mut().enable();
+            if self.is_closed.load(Ordering::Acquire) {
+                return;
+            }
+            closed.await;
+        }
     }
 
     fn dispatch(&self, frame: &[u8]) -> Result<(), ProtocolError> {
@@ -216,17 +245,20 @@ impl Shared {
         Ok(())
     }
 
-    /// The process has ended: so have its calls.
-    fn close(&self, how: &str) {
+    /// The process has ended, and if not by the agent, then `how`: so have its calls.
+    ///
+    /// A component is to blame for sure only if no other was ever in the process: one may have ended it that has no call.
+    fn close(&self, how: Option<&str>) {
         self.is_closed.store(true, Ordering::Release);
         let calls: Vec<Waiting> = self.calls().drain().map(|(_, waiting)| waiting).collect();
         let mut blamed: Vec<&Arc<Blame>> = Vec::new();
-        for waiting in &calls {
+        for waiting in calls.iter().filter(|_| how.is_some()) {
             if !blamed.iter().any(|other| Arc::ptr_eq(other, &waiting.blame)) {
                 blamed.push(&waiting.blame);
             }
         }
-        let (is_alone, now) = (blamed.len() == 1, Instant::now());
+        let is_alone = self.components.lock().unwrap_or_else(PoisonError::into_inner).len() == 1;
+        let (how, now) = (how.unwrap_or_default(), Instant::now());
         let errors: Vec<(*const Blame, RoundError)> = blamed
             .into_iter()
             .map(|blame| {
@@ -238,36 +270,60 @@ impl Shared {
         for waiting in calls {
             let error = errors.iter().find(|(blame, _)| *blame == Arc::as_ptr(&waiting.blame));
             let error = error.map(|(_, error)| error.clone());
-            let error = error.unwrap_or_else(|| RoundError::Unavailable("the sandbox process ended".to_owned()));
-            let _ = waiting.answer.send(Err(error));
+            let _ = waiting.answer.send(Err(error.unwrap_or_else(ended)));
         }
         self.closed.notify_waiters();
     }
 }
 
-async fn write_frames(mut stream: OwnedWriteHalf, mut frames: mpsc::Receiver<Frame>) {
-    while let Some(frame) = frames.recv().await {
-        if stream.write_all(&frame).await.is_err() {
-            return; // the reader notices, too
+async fn write_frames(mut stream: OwnedWriteHalf, mut frames: mpsc::Receiver<Frame>, shared: Arc<Shared>) {
+    let write = async {
+        while let Some(frame) = frames.recv().await {
+            if stream.write_all(&frame).await.is_err() {
+                return; // the reader notices, too
+            }
+        }
+    };
+    tokio::select! {
+        () = write => {}
+        () = shared.closed() => {}
+    }
+}
+
+/// Reads until the stream ends; returns the error if it does not end well.
+async fn dispatch_frames(stream: &mut OwnedReadHalf, shared: &Shared) -> Option<String> {
+    loop {
+        match frame::read(stream, LARGEST_REPLY).await {
+            Ok(Some(frame)) => {
+                if let Err(error) = shared.dispatch(&frame) {
+                    return Some(error.to_string());
+                }
+            }
+            Ok(None) => return None,
+            Err(error) => return Some(error.to_string()),
         }
     }
 }
 
-async fn read_frames(mut stream: OwnedReadHalf, shared: Arc<Shared>, connection: Weak<Connection>) {
-    let error = loop {
-        match frame::read(&mut stream, LARGEST_REPLY).await {
-            Ok(Some(frame)) => {
-                if let Err(error) = shared.dispatch(&frame) {
-                    break Some(error.to_string());
-                }
-            }
-            Ok(None) => break None,
-            Err(error) => break Some(error.to_string()),
+async fn read_frames(
+    mut stream: OwnedReadHalf,
+    shared: Arc<Shared>,
+    connection: Weak<Connection>,
+    ended: impl Future<Output = String>,
+) {
+    let error = {
+        let read = dispatch_frames(&mut stream, &shared);
+        tokio::pin!(read);
+        tokio::select! {
+            error = &mut read => error,
+            // What it has written is read. Another process may hold its end of the stream, and is not waited for.
+            _ = ended => timeout(END, read).await.unwrap_or_default(),
         }
     };
+    drop(stream);
     shared.is_closed.store(true, Ordering::Release);
     // Without a connection it was ended by us.
-    let Some(connection) = connection.upgrade() else { return shared.close("when it was no longer needed") };
+    let Some(connection) = connection.upgrade() else { return shared.close(None) };
     let process = &connection.process;
     if error.is_some() || timeout(END, process.ended()).await.is_err() {
         process.kill();
@@ -275,7 +331,7 @@ async fn read_frames(mut stream: OwnedReadHalf, shared: Arc<Shared>, connection:
     let ended = process.ended().await;
     let how = error.map_or_else(|| ended.clone(), |error| format!("{ended} ({error})"));
     warn!(pid = process.pid, "the sandbox process ended {how}");
-    shared.close(&how);
+    shared.close(Some(&how));
 }
 
 impl CallLog {
@@ -331,5 +387,89 @@ fn level_of(level: u8) -> Level {
 impl Drop for Connection {
     fn drop(&mut self) {
         debug!(pid = self.process.pid, "ending the sandbox process");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+
+    use super::*;
+
+    /// A connection to a program instead of a sandbox process.
+    fn connection(directory: &Path, script: &str) -> Arc<Connection> {
+        let path = directory.join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = WorkerProgram { path, arguments: Vec::new(), memory_bytes: 1 };
+        let any = directory.to_owned();
+        Connection::open("test", &program, &ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any })
+            .unwrap()
+    }
+
+    fn frame() -> Vec<u8> {
+        encode(&Request::Unload { component: 1 }, &[]).unwrap()
+    }
+
+    fn waits(component: u64) -> Waits {
+        Waits { component, blame: Arc::default(), deadly: None, log: None }
+    }
+
+    async fn call(connection: &Connection, component: u64, limit: Duration) -> RoundError {
+        let call = connection.next_call();
+        timeout(2 * END, connection.call(call, frame(), waits(component), limit)).await.unwrap().unwrap_err()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn connection_ends_with_its_process_even_if_another_holds_it() {
+        let directory = tempfile::tempdir().unwrap();
+        // The child keeps the stream, and ends by itself.
+        let connection = connection(directory.path(), "sleep 5 <&0 & exit 3");
+        let error = call(&connection, 1, LONG).await;
+        assert!(error.to_string().contains("ended with exit code 3"), "{error}");
+        assert!(connection.is_closed());
+    }
+
+    #[tokio::test]
+    async fn connection_is_closed_as_soon_as_there_is_no_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = connection(directory.path(), "exec sleep 60");
+        let error = call(&connection, 1, Duration::from_millis(200)).await;
+        assert!(connection.is_closed() && matches!(error, RoundError::Trapped(_)), "{error}");
+        assert!(error.to_string().contains("did not answer"), "{error}");
+        assert!(matches!(call(&connection, 1, LONG).await, RoundError::Unavailable(_)), "none is begun");
+    }
+
+    #[tokio::test]
+    async fn process_that_reads_nothing_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = connection(directory.path(), "exec sleep 60");
+        let large = || vec![0; 4 << 20];
+        let calls = (0..QUEUE + 9).map(|_| {
+            let (connection, call) = (Arc::clone(&connection), connection.next_call());
+            async move {
+                let limit = Duration::from_millis(500);
+                connection.call(call, if call == 1 { large() } else { frame() }, waits(1), limit).await
+            }
+        });
+        let calls: Vec<_> = calls.map(tokio::spawn).collect();
+        for call in calls {
+            assert!(timeout(4 * END, call).await.unwrap().unwrap().is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn component_is_alone_only_where_no_other_was_ever_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = connection(directory.path(), "exec sleep 60");
+        // The call of another has ended before.
+        let gone = connection.call(connection.next_call(), frame(), waits(2), LONG);
+        assert!(timeout(Duration::from_millis(50), gone).await.is_err());
+        assert!(connection.shared.calls().is_empty(), "one that nobody waits for is off the list");
+        let error = call(&connection, 1, Duration::from_millis(200)).await;
+        assert!(matches!(error, RoundError::Unavailable(_)), "{error}");
     }
 }

@@ -84,15 +84,15 @@ impl Process {
     }
 
     /// Waits until it has ended, and returns how.
-    pub(crate) async fn ended(&self) -> String {
+    pub(crate) fn ended(&self) -> impl Future<Output = String> + Send + use<> {
         let mut ended = self.ended.clone();
-        let status = ended.wait_for(Option::is_some).await.ok().and_then(|status| *status);
-        match status {
-            None => "for an unknown reason".to_owned(),
-            Some(status) => match status.signal() {
-                Some(signal) => format!("by signal {signal}"),
-                None => format!("with exit code {}", status.code().unwrap_or_default()),
-            },
+        async move {
+            let status = ended.wait_for(Option::is_some).await.ok().and_then(|status| *status);
+            match status.map(|status| (status.signal(), status.code())) {
+                None => "for an unknown reason".to_owned(),
+                Some((Some(signal), _)) => format!("by signal {signal}"),
+                Some((None, code)) => format!("with exit code {}", code.unwrap_or_default()),
+            }
         }
     }
 }

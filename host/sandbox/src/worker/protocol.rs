@@ -317,7 +317,7 @@ pub(crate) struct Found {
     /// Number of devices in the payload.
     pub(crate) devices: u32,
     /// See [`DeviceSet::kept`].
-    pub(crate) kept: Bounded<String, ELEMENTS>,
+    pub(crate) kept: Bounded<String, DEVICES>,
     /// See [`DeviceSet::withheld`].
     pub(crate) withheld: Bounded<String, DEVICES>,
     /// True if the absence of devices means nothing.
