@@ -38,7 +38,7 @@ const COMPONENT: &str = "wasm";
 const MANIFEST: &str = "manifest";
 const SIGNATURES: &str = "signatures";
 
-/// What is known of the pull secrets of an image.
+/// The pull secrets of an image, as far as they are known.
 pub(super) type PullSecrets = Vec<Option<Stored<Secret>>>;
 
 /// The registries of images, and their cache. Clones share it.

@@ -117,7 +117,13 @@ async fn what_is_no_handler_is_refused() {
     let preamble = |layer: [u8; 4]| [b"\0asm".as_slice(), &layer].concat();
     let component = preamble([0x0d, 0, 1, 0]);
     // A component that imports a function `f`: a function type, and its import.
-    let function = [component.as_slice(), b"\x07\x05\x01\x40\x00\x01\x00", b"\x0a\x06\x01\x00\x01f\x01\x00"].concat();
+    let imported = [component.as_slice(), b"\x07\x05\x01\x40\x00\x01\x00", b"\x0a\x06\x01\x00\x01f\x01\x00"].concat();
+    // A handler by its names alone: an empty instance, and its export.
+    let named = |component: &[u8]| {
+        let export = b"\x0b\x22\x01\x00\x1cakri:discovery/handler@0.1.0\x05\x00\x00";
+        [component, b"\x05\x03\x01\x01\x00", export].concat()
+    };
+    let function = named(&imported);
     let error = |loaded: Result<Component, LoadError>| loaded.err().unwrap();
     assert!(matches!(error(load(b"not wasm".to_vec()).await), LoadError::NotWebAssembly(_)));
     assert!(matches!(error(load(Vec::new()).await), LoadError::NotWebAssembly(_)));
@@ -125,7 +131,7 @@ async fn what_is_no_handler_is_refused() {
     assert!(matches!(error(load(bytes()[..1000].to_vec()).await), LoadError::Invalid(_)));
     // One with a core module whose memory is shared: a thread that waits on it could not be ended.
     let module = [preamble([1, 0, 0, 0]).as_slice(), b"\x05\x04\x01\x03\x01\x01"].concat();
-    let shared = [component.as_slice(), b"\x01\x0e", &module].concat();
+    let shared = named(&[component.as_slice(), b"\x01\x0e", &module].concat());
     let LoadError::Invalid(why) = error(load(shared).await) else { panic!("its memory is shared") };
     assert!(why.contains("threads") || why.contains("shared"), "{why}");
     let LoadError::NotAHandler(why) = error(load(component).await) else { panic!("it exports nothing") };
