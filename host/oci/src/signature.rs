@@ -41,7 +41,7 @@ pub enum SignatureError {
         /// The names of the keys.
         keys: Vec<String>,
     },
-    /// What is in the place of the signatures is something else.
+    /// Something else is in the place of the signatures.
     #[error("the signatures of {image} can't be read: {reason}")]
     Unreadable {
         /// The image.

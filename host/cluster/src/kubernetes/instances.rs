@@ -77,11 +77,11 @@ impl Instances {
             }
         };
         if changed {
-            self.tell();
+            self.notify_owners();
         }
     }
 
-    fn tell(&self) {
+    fn notify_owners(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -92,7 +92,7 @@ impl Instances {
         if instance.nodes.iter().any(|node| **node == *self.node) {
             self.put(seen);
         } else if self.with(|known| known.remove(&instance.key)).is_some() {
-            self.tell(); // this node has left it
+            self.notify_owners(); // this node has left it
         }
         instance
     }
@@ -101,7 +101,7 @@ impl Instances {
     pub(super) fn gone(&self, key: &Key, uid: &str) {
         self.with(|known| known.extract_if(.., |of, seen| of == key && seen.instance.uid == uid).for_each(drop));
         self.forget_found(key);
-        self.tell();
+        self.notify_owners();
     }
 
     /// Stores an Instance unless a newer version is known; returns whether its usage changed.

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::answer;
 use super::blame::{Blame, Deadly};
-use super::connection::{Answer, CallLog, Connection, Waits};
+use super::connection::{Answer, CallLog, CallState, Connection};
 use super::listener::RemoteListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
 use super::workers::{Worker, source_directory};
@@ -202,7 +202,7 @@ impl Inner {
             _ = &mut cancelled => return Err(RoundError::Unavailable("cancelled".to_owned())),
         };
         let id = connection.next_call();
-        let waits = Waits {
+        let state = CallState {
             blame: Arc::clone(&self.blame),
             deadly: Some(Deadly::from(&call)),
             log: Some(CallLog::new(&self.about.description.name, &call)),
@@ -219,7 +219,7 @@ impl Inner {
         let frame = encode_secret(request, capacity);
         let frame = frame.map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
         let (began, cancel) = (Instant::now(), Request::Cancel { call: id });
-        let answer = connection.call(id, frame, waits, limit);
+        let answer = connection.call(id, frame, state, limit);
         tokio::pin!(answer);
         let answer = tokio::select! {
             answer = &mut answer => answer,
@@ -295,8 +295,8 @@ async fn load_into(
     let call = connection.next_call();
     let frame = encode(&Request::Load { call, component }, bytes);
     let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Sandbox(error.to_string())))?;
-    let waits = Waits { blame: Arc::clone(blame), deadly: None, log: None, component };
-    match connection.call(call, frame, waits, LOAD).await.map_err(LoadAttempt::Ended)? {
+    let state = CallState { blame: Arc::clone(blame), deadly: None, log: None, component };
+    match connection.call(call, frame, state, LOAD).await.map_err(LoadAttempt::Ended)? {
         (Reply::Loaded { result: Ok(about), .. }, _) => answer::loaded(about).map_err(LoadAttempt::Refused),
         (Reply::Loaded { result: Err(failure), .. }, _) => Err(LoadAttempt::Refused(answer::load_failure(failure))),
         _ => Err(LoadAttempt::Ended(wrong_answer())),

@@ -113,11 +113,11 @@ impl Connection {
     }
 
     /// Sends a request, and waits for the answer until `limit`; then the process is killed.
-    pub(super) async fn call(&self, call: u64, frame: Vec<u8>, waits: Waits, limit: Duration) -> Answer {
+    pub(super) async fn call(&self, call: u64, frame: Vec<u8>, state: CallState, limit: Duration) -> Answer {
         let (answer, mut answered) = oneshot::channel();
-        self.shared.loaded(waits.component);
+        self.shared.loaded(state.component);
         let _pending = Pending { shared: &self.shared, call };
-        let waiting = Waiting { answer, blame: waits.blame, deadly: waits.deadly, log: waits.log };
+        let waiting = Waiting { answer, blame: state.blame, deadly: state.deadly, log: state.log };
         self.shared.calls().insert(call, waiting);
         let sent = async {
             if self.is_closed() || self.frames.send(Zeroizing::new(frame)).await.is_err() {
@@ -158,7 +158,7 @@ impl Connection {
         self.shared.listeners().remove(&listener);
     }
 
-    /// Waits until the process has ended.
+    /// CallState until the process has ended.
     pub(super) async fn closed(&self) {
         self.shared.closed().await;
     }
@@ -181,7 +181,7 @@ fn ended() -> RoundError {
 }
 
 /// The state of a call while it waits.
-pub(super) struct Waits {
+pub(super) struct CallState {
     pub(super) component: u64,
     pub(super) blame: Arc<Blame>,
     pub(super) deadly: Option<Deadly>,
@@ -205,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the process has ended.
+    /// CallState until the process has ended.
     async fn closed(&self) {
         loop {
             let closed = self.closed.notified();
@@ -412,13 +412,13 @@ mod tests {
         encode(&Request::Unload { component: 1 }, &[]).unwrap()
     }
 
-    fn waits(component: u64) -> Waits {
-        Waits { component, blame: Arc::default(), deadly: None, log: None }
+    fn state_of(component: u64) -> CallState {
+        CallState { component, blame: Arc::default(), deadly: None, log: None }
     }
 
     async fn call(connection: &Connection, component: u64, limit: Duration) -> RoundError {
         let call = connection.next_call();
-        timeout(2 * END, connection.call(call, frame(), waits(component), limit)).await.unwrap().unwrap_err()
+        timeout(2 * END, connection.call(call, frame(), state_of(component), limit)).await.unwrap().unwrap_err()
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -452,7 +452,7 @@ mod tests {
             let (connection, call) = (Arc::clone(&connection), connection.next_call());
             async move {
                 let limit = Duration::from_millis(500);
-                connection.call(call, if call == 1 { large() } else { frame() }, waits(1), limit).await
+                connection.call(call, if call == 1 { large() } else { frame() }, state_of(1), limit).await
             }
         });
         let calls: Vec<_> = calls.map(tokio::spawn).collect();
@@ -466,7 +466,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let connection = connection(directory.path(), "exec sleep 60");
         // The call of another has ended before.
-        let gone = connection.call(connection.next_call(), frame(), waits(2), LONG);
+        let gone = connection.call(connection.next_call(), frame(), state_of(2), LONG);
         assert!(timeout(Duration::from_millis(50), gone).await.is_err());
         assert!(connection.shared.calls().is_empty(), "one that nobody waits for is off the list");
         let error = call(&connection, 1, Duration::from_millis(200)).await;

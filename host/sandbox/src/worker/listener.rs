@@ -43,7 +43,7 @@ impl RemoteListener {
         Self { worker, id, join, wake: Arc::default(), joined: Weak::new(), is_armed: false }
     }
 
-    /// Waits for a datagram.
+    /// CallState for a datagram.
     pub(crate) async fn heard(&mut self) {
         loop {
             let Ok(connection) = self.worker.connect().await else { continue };

@@ -83,7 +83,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended, and returns how.
+    /// CallState until it has ended, and returns how.
     pub(crate) fn ended(&self) -> impl Future<Output = String> + Send + use<> {
         let mut ended = self.ended.clone();
         async move {
