@@ -29,7 +29,7 @@ pub trait Handler {
     /// kept.
     ///
     /// # Errors
-    /// Why the round failed. The known devices are then unchanged.
+    /// The failure of the round, after which the known devices are unchanged.
     fn discover(details: Self::Details) -> Result<Vec<Device>, Failure>;
 }
 

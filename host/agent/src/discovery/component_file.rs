@@ -6,7 +6,7 @@ use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::image::PinnedImage;
 use akri_model::text::hex;
 use akri_oci::MAX_COMPONENT;
-use akri_sandbox::{Component, Host};
+use akri_sandbox::{Component, Host, LoadError};
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 use tokio::fs::OpenOptions;
@@ -47,7 +47,10 @@ impl ComponentFile {
     ) -> Result<Component, Refusal> {
         let Self { path, bytes, .. } = self;
         let loaded = host.load_isolated(bytes, limits, isolation).await;
-        loaded.map_err(|error| Refusal::Load { path, reason: error.to_string() })
+        loaded.map_err(|error| match error {
+            LoadError::Unavailable(reason) => Refusal::Unavailable { path, reason },
+            error => Refusal::Load { path, reason: error.to_string() },
+        })
     }
 }
 

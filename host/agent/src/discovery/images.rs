@@ -1,5 +1,5 @@
 //! Components that come from registries: pulled once, kept by digest, and verified each time they are read (rules 74 and 75).
-//! What is kept is used without the registry.
+//! The agent uses a kept component while the registry is away.
 
 use std::collections::BTreeSet;
 use std::io;

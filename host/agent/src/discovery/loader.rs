@@ -32,8 +32,8 @@ const MOMENT: Duration = Duration::from_secs(2);
 /// Pause between reports of how a pull goes on.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// Pauses after failed pulls.
-const PULL_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// Pauses after failed pulls, and after failures of the sandbox process.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 /// Keeps the handlers as the objects say.
 pub(super) struct Loader {
@@ -49,8 +49,8 @@ pub(super) struct Loader {
     /// The load in progress of each object.
     loading: BTreeMap<String, Loading>,
     tasks: JoinSet<(String, Result<Component, Refusal>)>,
-    /// Images that could not be had, by object.
-    retries: BTreeMap<String, PullRetry>,
+    /// Loads that failed for reasons that may pass, by object.
+    retries: BTreeMap<String, LoadRetry>,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
     /// The object that serves each name. It keeps the name for as long as it is loaded, whichever other objects come.
@@ -77,10 +77,10 @@ struct Loading {
     again: bool,
 }
 
-/// An image that could not be had.
-struct PullRetry {
+/// A load that failed for a reason that may pass: an image could not be pulled, or the sandbox process failed.
+struct LoadRetry {
     source: ComponentSource,
-    /// The pull secrets that it could not be had with.
+    /// The pull secrets with which it failed.
     secrets: PullSecrets,
     backoff: Backoff,
     /// The time of the next attempt.
@@ -212,8 +212,11 @@ impl Loader {
             }
             loading.task.abort();
         }
-        let waits = |retry: &PullRetry| retry.source == object.source && retry.at > Instant::now();
-        if self.retries.get(name).is_some_and(waits) {
+        // A file may be another one now, and costs no registry anything.
+        let is_early = |retry: &LoadRetry| {
+            retry.source.image().is_some() && retry.source == object.source && retry.at > Instant::now()
+        };
+        if self.retries.get(name).is_some_and(is_early) {
             self.loading.remove(name);
             return;
         }
@@ -256,14 +259,14 @@ impl Loader {
         }
     }
 
-    /// Records an error. An image is tried again later.
+    /// Records an error. What may pass is tried again later.
     fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refusal: Refusal) {
         match &refusal {
-            Refusal::Image { .. } => {
+            Refusal::Image { .. } | Refusal::Unavailable { .. } => {
                 let before = self.retries.remove(name).filter(|before| before.source == *source);
-                let mut backoff = before.map_or(PULL_BACKOFF, |before| before.backoff);
+                let mut backoff = before.map_or(RETRY_BACKOFF, |before| before.backoff);
                 let at = Instant::now() + backoff.failed(jitter());
-                self.retries.insert(name.to_owned(), PullRetry { source: source.clone(), secrets, backoff, at });
+                self.retries.insert(name.to_owned(), LoadRetry { source: source.clone(), secrets, backoff, at });
                 self.retry_with_other_secrets();
             }
             _ => drop(self.retries.remove(name)),
@@ -471,6 +474,27 @@ mod tests {
         assert!(loader.loading.is_empty());
     }
 
+    #[tokio::test]
+    async fn failure_of_the_sandbox_process_is_retried() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
+        let manifests = manifests(json!({"file": "a.wasm"}));
+        let source = manifests.handlers["a"].source.clone();
+        let failed = || Refusal::Unavailable { path: "a.wasm".into(), reason: "it has ended".to_owned() };
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            loader.refuse("a", &source, PullSecrets::default(), failed());
+            pauses.push(loader.next_retry().unwrap() - Instant::now());
+        }
+        assert!(pauses[0] < pauses[1] && pauses[1] < pauses[2], "{pauses:?}");
+        assert_eq!(loader.refused["a"].reason, "SandboxFailed");
+        loader.retries.values_mut().for_each(|retry| retry.at = Instant::now());
+        loader.retry(&manifests);
+        assert!(loader.loading.contains_key("a"));
+        end_one(&mut loader, &manifests).await;
+        assert_eq!((loader.refused["a"].reason, loader.retries.len()), ("Unreadable", 0), "there is no such file");
+    }
+
     /// Whoever may write a ConfigMap must not make the agent try all images again.
     #[tokio::test]
     async fn only_an_images_own_pull_secrets_end_its_pause() {
@@ -481,7 +505,7 @@ mod tests {
         let source = manifests.handlers["a"].source.clone();
         let at = Instant::now() + Duration::from_secs(300);
         let secrets = loader.images.pull_secrets(&source);
-        loader.retries.insert("a".to_owned(), PullRetry { source, secrets, backoff: PULL_BACKOFF, at });
+        loader.retries.insert("a".to_owned(), LoadRetry { source, secrets, backoff: RETRY_BACKOFF, at });
         let login = |name: &str, word: &str| {
             let data = [(".dockerconfigjson".to_owned(), Secret::new(word.into()))].into();
             (Key::new("akri", name), Stored::Data(data))

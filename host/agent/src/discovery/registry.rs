@@ -107,6 +107,8 @@ pub(super) enum Refusal {
     Digest { path: PathBuf, actual: String, wanted: String },
     #[error("component '{}': {reason}", path.display())]
     Load { path: PathBuf, reason: String },
+    #[error("component '{}': {reason}; retrying", path.display())]
+    Unavailable { path: PathBuf, reason: String },
     #[error("component '{image}': {reason}")]
     Image { image: String, reason: Box<ImageError> },
     #[error(
@@ -128,6 +130,7 @@ impl Refusal {
             Self::TooLarge { .. } => "TooLarge",
             Self::Digest { .. } => "DigestMismatch",
             Self::Load { .. } => "Invalid",
+            Self::Unavailable { .. } => "SandboxFailed",
             Self::Image { reason, .. } => reason.reason(),
             Self::NameTaken { .. } => "NameTaken",
             Self::OtherHandler { .. } => "OtherHandler",

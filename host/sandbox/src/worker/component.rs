@@ -74,7 +74,7 @@ impl RemoteComponent {
         isolation: Isolation,
         was_compiled: bool,
     ) -> Result<Self, LoadError> {
-        let kept = |error: io::Error| LoadError::Sandbox(format!("it can't be kept: {error}"));
+        let kept = |error: io::Error| LoadError::Unavailable(format!("it can't be kept: {error}"));
         let mut source = tempfile::tempfile_in(source_directory(&worker.paths)).map_err(kept)?;
         source.write_all(bytes).map_err(kept)?;
         let blame = Arc::<Blame>::default();
@@ -85,7 +85,7 @@ impl RemoteComponent {
         }
         let (about, connection) = loaded.map_err(|attempt| match attempt {
             LoadAttempt::Refused(error) => error,
-            LoadAttempt::Ended(error) => LoadError::Sandbox(error.to_string()),
+            LoadAttempt::Ended(error) => LoadError::Unavailable(error.to_string()),
         })?;
         let (rounds, loaded_in) = (Arc::new(Semaphore::new(ROUNDS_OF_ONE)), Mutex::new(connection));
         let size = bytes.len();

@@ -60,7 +60,7 @@ impl Workers {
         if bytes.len() > COMPONENT {
             return Err(LoadError::TooLarge(bytes.len()));
         }
-        let stopped = |why: &dyn std::fmt::Display| LoadError::Sandbox(format!("loading it was ended: {why}"));
+        let stopped = |why: &dyn std::fmt::Display| LoadError::Unavailable(why.to_string());
         let bytes = Arc::new(bytes);
         let judged = {
             let bytes = Arc::clone(&bytes);
