@@ -103,6 +103,8 @@ async fn slow_compilation_delays_no_other_handler() {
     agent.wait_for_log("the component is being compiled").await;
     // What is granted takes effect at once, although the compiler is busy.
     node.write_handler("udev", "udev.wasm", "  interval: 200ms\n");
+    let applied = |log: &String| log.matches("handler ready handler=\"udev\"").count() == 2;
+    wait_for("the grants of today", || agent.log(), applied).await;
     node.write_configuration("mem", "udev", "      udevRules:\n      - KERNEL==\"null\"\n", "");
     node.wait_for_condition("mem", "Ready", "False", "NotGranted").await;
     // So does a limit of its own, and what failed is not tried again.

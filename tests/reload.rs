@@ -7,6 +7,8 @@ use std::os::unix::fs::symlink;
 use akri_api::condition::{self, Condition};
 use akri_api::{DiscoveryHandlerStatus, HandlerState, Instance};
 use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
 
 use crate::support::node::{Node, guest, identities, is_online, wait_for};
 
@@ -212,6 +214,24 @@ async fn revoked_grant_applies_even_if_the_file_is_broken() {
     let refused = node.wait_for_condition("guest", "Ready", "False", "NotGranted").await;
     assert!(refused.message.contains("udev"), "{}", refused.message);
     assert_eq!(node.handler("guest").unwrap().digest, Some(digest(&version(0))));
+}
+
+/// A round that began under other grants must not publish what they allowed.
+#[tokio::test]
+async fn round_of_revoked_grants_publishes_nothing() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (node, agent) =
+        begin(&format!("  grants:\n    http:\n    - {{networks: [127.0.0.1/32], ports: [{port}]}}\n")).await;
+    node.write_configuration("web", "guest", &format!("      get:http://127.0.0.1:{port}/\n"), "");
+    let (mut request, _) = server.accept().await.unwrap();
+    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n");
+    let applied = |log: &String| log.matches("handler ready handler=\"guest\"").count() == 2;
+    wait_for("the grants of today", || agent.log(), applied).await;
+    request.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+    let refused = node.wait_for_instances("the next round's device", |list| list.len() == 2).await;
+    let of_web = refused.iter().find(|instance| instance.spec.configuration_name == "web").unwrap();
+    assert!(!of_web.spec.broker_properties.contains_key("BODY"), "{of_web:?}");
 }
 
 #[tokio::test]

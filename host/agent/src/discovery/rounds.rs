@@ -121,6 +121,9 @@ impl RoundTask {
             let handlers = self.handlers.borrow_and_update().clone();
             let input = self.input(&handlers);
             let (update, next) = self.run_round(&input, &handlers).await;
+            if self.is_superseded(&input) {
+                continue;
+            }
             if let Some(update) = update
                 && self.events.send(SourceEvent { source: DiscoverySource::Component, update }).await.is_err()
             {
@@ -134,6 +137,12 @@ impl RoundTask {
             }
             sleep_until(rested).await;
         }
+    }
+
+    /// Returns whether the handler was changed during the round: its result may rest on grants that are withdrawn.
+    fn is_superseded(&self, input: &RoundInput) -> bool {
+        let handlers = self.handlers.borrow();
+        handlers.ready.get(&input.configuration.handler) != input.handler.as_ref()
     }
 
     fn input(&mut self, handlers: &Handlers) -> RoundInput {
