@@ -9,7 +9,7 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 13] = [
+const HOST: [&str; 14] = [
     "akri-model",
     "akri-grpc",
     "akri-http",
@@ -20,13 +20,14 @@ const HOST: [&str; 13] = [
     "akri-remote",
     "akri-cluster",
     "akri-oci",
+    "akri-discovery",
     "akri-agent",
     "akri-controller",
     "akri-webhook",
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 17] = [
+const MAY_KNOW: [(&str, &[&str]); 18] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
@@ -37,6 +38,10 @@ const MAY_KNOW: [(&str, &[&str]); 17] = [
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
     ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),
     ("akri-oci", &["akri-model"]),
+    (
+        "akri-discovery",
+        &["akri-model", "akri-api", "akri-node", "akri-sandbox", "akri-remote", "akri-cluster", "akri-oci"],
+    ),
     (
         "akri-agent",
         &[
@@ -49,6 +54,7 @@ const MAY_KNOW: [(&str, &[&str]); 17] = [
             "akri-remote",
             "akri-cluster",
             "akri-oci",
+            "akri-discovery",
         ],
     ),
     ("akri-controller", &["akri-model", "akri-api", "akri-http"]),

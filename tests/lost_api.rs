@@ -6,10 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use akri_agent::broker_info::BrokerInfo;
-use akri_agent::discovery::images::{ImageSettings, Images};
-use akri_agent::discovery::properties::Properties;
-use akri_agent::discovery::registry::Registry;
-use akri_agent::discovery::sources::Providers;
 use akri_agent::journal::Journal;
 use akri_agent::metrics::Metrics;
 use akri_agent::owner::{Context, Owner};
@@ -18,6 +14,11 @@ use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
 use akri_cluster::local::Local;
 use akri_cluster::{Cluster, Copies};
+use akri_discovery::images::{ImageSettings, Images};
+use akri_discovery::properties::Properties;
+use akri_discovery::registry::Registry;
+use akri_discovery::round_metrics::RoundMetrics;
+use akri_discovery::sources::Providers;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_kubelet::Plugins;
 use akri_model::claim::Entry;
@@ -128,7 +129,7 @@ impl Site {
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), Arc::new(|_: &str| None));
         let properties = Properties::new(self.line.values());
-        let providers = Providers { handlers, properties, remote, metrics: Metrics::default() };
+        let providers = Providers { handlers, properties, remote, metrics: RoundMetrics::default() };
         self.owner =
             Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
         self.context = Some(context);

@@ -7,10 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_agent::broker_info::BrokerInfo;
-use akri_agent::discovery::images::{ImageSettings, Images};
-use akri_agent::discovery::properties::Properties;
-use akri_agent::discovery::registry::{Handlers, Registry};
-use akri_agent::discovery::sources::Providers;
 use akri_agent::journal::Journal;
 use akri_agent::metrics::Metrics;
 use akri_agent::owner::reservations::Reservations;
@@ -20,6 +16,11 @@ use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
 use akri_cluster::kubernetes::Kubernetes;
 use akri_cluster::{Cluster, HandlerObject, Manifests};
+use akri_discovery::images::{ImageSettings, Images};
+use akri_discovery::properties::Properties;
+use akri_discovery::registry::{Handlers, Registry};
+use akri_discovery::round_metrics::RoundMetrics;
+use akri_discovery::sources::Providers;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_kubelet::Plugins;
 use akri_model::claim::Entry;
@@ -217,7 +218,7 @@ impl Running {
             handlers,
             properties: properties.clone(),
             remote: remote.clone(),
-            metrics: Metrics::default(),
+            metrics: RoundMetrics::default(),
         };
         let providers = (providers(handlers.0), providers(handlers.1));
         let (stop, stopped) = oneshot::channel();

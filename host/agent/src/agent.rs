@@ -26,11 +26,7 @@ use tracing::info;
 
 use crate::broker_info::{BrokerInfo, BrokerInfoError};
 use crate::cdi::Cdi;
-use crate::discovery::handler_reports::Reporter;
-use crate::discovery::images::{ImageSettings, Images};
-use crate::discovery::properties::Properties;
-use crate::discovery::registry::{Handlers, Registry};
-use crate::discovery::sources::Providers;
+use crate::handler_reports::Reporter;
 use crate::journal::{Journal, JournalError};
 use crate::lock::{self, LockError};
 use crate::metrics::Metrics;
@@ -42,6 +38,10 @@ use crate::readiness::{Readiness, Sources};
 use crate::resource_names::ResourceNames;
 use crate::state_dir::{self, StateDirError};
 use crate::supervisor::Supervisor;
+use akri_discovery::images::{ImageSettings, Images};
+use akri_discovery::properties::Properties;
+use akri_discovery::registry::{Handlers, Registry};
+use akri_discovery::sources::Providers;
 
 /// Maximum number of Instances created concurrently.
 const MAX_CONCURRENT_CREATES: usize = 32;
@@ -186,7 +186,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         handlers: registry.handlers(),
         properties: Properties::new(cluster.values()),
         remote,
-        metrics: context.metrics.clone(),
+        metrics: context.metrics.rounds.clone(),
     };
     let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
     supervisor.stop().await;

@@ -5,7 +5,7 @@ pub mod agent;
 pub mod broker_info;
 pub mod cdi;
 mod container_response;
-pub mod discovery;
+mod handler_reports;
 pub mod journal;
 pub mod lock;
 pub mod metrics;

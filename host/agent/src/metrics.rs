@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use akri_model::discovery::RoundError;
+use akri_discovery::round_metrics::RoundMetrics;
 use akri_model::summary::DeviceCounts;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -17,8 +17,8 @@ use prometheus_client::registry::{Registry, Unit};
 #[derive(Debug, Clone)]
 pub struct Metrics {
     registry: Arc<Mutex<Registry>>,
-    rounds: Family<Round, Counter>,
-    round_durations: Family<Handler, Histogram, fn() -> Histogram>,
+    /// The metrics of rounds.
+    pub rounds: RoundMetrics,
     instances: Family<Configuration, Gauge>,
     online: Family<Configuration, Gauge>,
     ready: Family<Configuration, Gauge>,
@@ -33,17 +33,6 @@ pub struct Metrics {
     reclaimed: Counter,
     used_twice: Counter,
     registrations: Counter,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Round {
-    handler: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Handler {
-    handler: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -62,8 +51,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let metrics = Self {
             registry: Arc::default(),
-            rounds: Family::default(),
-            round_durations: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 4.0, 10))),
+            rounds: RoundMetrics::default(),
             instances: Family::default(),
             online: Family::default(),
             ready: Family::default(),
@@ -88,9 +76,7 @@ impl Metrics {
     fn register(&self) {
         let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let akri = registry.sub_registry_with_prefix("akri");
-        akri.register("discovery_rounds", "Rounds of discovery by handler and result", self.rounds.clone());
-        let durations = self.round_durations.clone();
-        akri.register_with_unit("discovery_round_duration", "Time a round takes", Unit::Seconds, durations);
+        self.rounds.register(akri);
         akri.register("instances", "Instances of this node by Configuration", self.instances.clone());
         akri.register("instances_online", "Those of them that are online", self.online.clone());
         akri.register("configuration_ready", "1 if the condition Ready holds on this node", self.ready.clone());
@@ -115,13 +101,6 @@ impl Metrics {
         akri.register("slots_reclaimed", "Slots given back since no container uses them", self.reclaimed.clone());
         akri.register("slots_used_twice", "Device plugin ids seen in two pods at once", self.used_twice.clone());
         akri.register("plugin_registrations", "Resources registered with the kubelet", self.registrations.clone());
-    }
-
-    /// Counts a round; `None` is success.
-    pub fn round(&self, handler: &str, error: Option<&RoundError>, took: Duration) {
-        let result = error.map_or("Discovered", RoundError::reason);
-        self.rounds.get_or_create(&Round { handler: handler.to_owned(), result }).inc();
-        self.round_durations.get_or_create(&Handler { handler: handler.to_owned() }).observe(took.as_secs_f64());
     }
 
     /// Sets the number of Instances of a Configuration on this node.
@@ -202,13 +181,15 @@ fn number(count: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::discovery::RoundError;
+
     use super::*;
 
     #[test]
     fn metrics_are_exported_by_name() {
         let metrics = Metrics::default();
-        metrics.round("udev", None, Duration::from_millis(2));
-        metrics.round("udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
+        metrics.rounds.round("udev", None, Duration::from_millis(2));
+        metrics.rounds.round("udev", Some(&RoundError::Trapped("x".into())), Duration::from_millis(2));
         metrics.devices("default", "cam", DeviceCounts { instances: 3, online: 2 });
         metrics.conditions("default", "cam", true, false);
         metrics.progress(1, 2);

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::debug;
 
-use crate::discovery::registry::Handlers;
 use crate::metrics::Metrics;
+use akri_discovery::registry::Handlers;
 
 /// Changes within this time are written once.
 const GATHER: Duration = Duration::from_millis(200);

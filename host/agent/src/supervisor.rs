@@ -11,10 +11,10 @@ use akri_model::names::{Key, hash_of_instance};
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
-use crate::discovery::sources::Providers;
 use crate::owner::orphans::Orphans;
 use crate::owner::{Context, Owner};
 use crate::pod_resources_poller::UsageSnapshot;
+use akri_discovery::sources::Providers;
 
 /// Keeps an owner for each Configuration.
 pub(crate) struct Supervisor {

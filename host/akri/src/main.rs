@@ -93,7 +93,7 @@ fn start_log(cli: &Cli) {
     };
     // `discover` prints the results of rounds itself.
     let rounds = if default == "warn" { "error" } else { default };
-    let ours = format!("akri={default},akri_agent::discovery={rounds}"); // a target stands for all that begin with it
+    let ours = format!("akri={default},akri_discovery={rounds}"); // a target stands for all that begin with it
     // While trying a component, its own log lines matter.
     let guests = if matches!(cli.command, Command::Handler { .. }) { ",akri::handler=trace" } else { "" };
     let wanted = format!("{others},{ours}{guests}");

@@ -33,14 +33,14 @@ use tracing::warn;
 
 use crate::broker_info::BrokerInfo;
 use crate::cdi::Cdi;
-use crate::discovery::moment;
-use crate::discovery::sources::{Providers, Sources};
 use crate::journal::Journal;
 use crate::metrics::Metrics;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use crate::publisher::Publisher;
 use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
+use akri_discovery::moment;
+use akri_discovery::sources::{Providers, Sources};
 use allocation::{Allocation, AllocationId, JournalResult};
 use api_sync::StepResult;
 use configuration_resource::ConfigurationResource;

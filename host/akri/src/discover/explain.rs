@@ -4,8 +4,8 @@
 use std::process::ExitCode;
 use std::sync::mpsc;
 
-use akri_agent::discovery::registry::Handler;
-use akri_agent::discovery::{call, details_json};
+use akri_discovery::registry::Handler;
+use akri_discovery::{call, details_json};
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
 use akri_sandbox::{Cache, Found};

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_agent::discovery::images::{ImageSettings, Images};
-use akri_agent::discovery::properties::Properties;
-use akri_agent::discovery::registry::{Handlers, Registry};
 use akri_api::data;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
+use akri_discovery::images::{ImageSettings, Images};
+use akri_discovery::properties::Properties;
+use akri_discovery::registry::{Handlers, Registry};
 use akri_model::resolve::Values;
 use akri_node::uevent::{Listener, Uevents};
 use akri_sandbox::{Host, HostConfig};

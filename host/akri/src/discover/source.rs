@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use akri_agent::discovery::registry::Handlers;
-use akri_agent::discovery::rounds::Rounds;
-use akri_agent::metrics::Metrics;
 use akri_api::suggestion::did_you_mean;
+use akri_discovery::registry::Handlers;
+use akri_discovery::round_metrics::RoundMetrics;
+use akri_discovery::rounds::Rounds;
 use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
@@ -44,7 +44,7 @@ impl<'a> RoundSource<'a> {
         let (_configuration, configuration) = watch::channel(Arc::clone(&subject.configuration));
         let (sender, events) = mpsc::channel(1);
         let _rounds =
-            Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender, Metrics::default());
+            Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender, RoundMetrics::default());
         Self { subject, handlers, events, notes: Vec::new(), _rounds, _configuration }
     }
 

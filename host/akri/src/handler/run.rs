@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use akri_agent::discovery::{call, details_json};
 use akri_api::{HandlerRules, data};
+use akri_discovery::{call, details_json};
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use akri_agent::discovery::{call, details_json};
 use akri_api::{DiscoveryHandler, HandlerRules};
+use akri_discovery::{call, details_json};
 use akri_model::datagram::DatagramFilter;
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::property::Resolved;

@@ -7,8 +7,8 @@ use akri_oci::Progress;
 
 /// The progress of one load, shared by the task and the loader.
 #[derive(Debug, Default)]
-pub(super) struct LoadProgress {
-    pub(super) transfer: Progress,
+pub(crate) struct LoadProgress {
+    pub(crate) transfer: Progress,
     is_read: AtomicBool,
 }
 
@@ -23,11 +23,11 @@ pub enum LoadStep {
 
 impl LoadProgress {
     /// Records that the component is here.
-    pub(super) fn set_read(&self) {
+    pub(crate) fn set_read(&self) {
         self.is_read.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn step(&self) -> LoadStep {
+    pub(crate) fn step(&self) -> LoadStep {
         if self.is_read.load(Ordering::Relaxed) { LoadStep::Compiling } else { LoadStep::Pulling(self.transfer.get()) }
     }
 }

@@ -1,18 +1,21 @@
-//! Discovery: the registry of component handlers, their rounds, and the results of components and remote handlers
-//! combined.
+//! Discovery for Configurations: component handlers and how they are loaded, their rounds, and the results of components
+//! and remote handlers combined. It knows neither Instances nor the kubelet.
 
 mod component_file;
+mod fetch;
 pub mod handler_activity;
-pub mod handler_reports;
 pub mod images;
 pub mod load_progress;
+mod load_retries;
 mod loader;
 mod multicast_triggers;
 pub mod properties;
 pub mod registry;
 mod round;
+pub mod round_metrics;
 mod round_rate_limit;
 pub mod rounds;
+mod serving;
 pub mod sources;
 
 use tokio::time::{Instant, sleep_until};
@@ -20,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 pub use round::{call, details_json};
 
 /// Waits until a point in time; forever if there is none.
-pub(crate) async fn moment(at: Option<Instant>) {
+pub async fn moment(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

@@ -14,23 +14,23 @@ const LONGEST: Duration = Duration::from_millis(30);
 /// pause after each round doubles up to a limit: the 600 events of a hub being plugged in cause two rounds if they
 /// arrive at once, and about thirty a second while udevd keeps sending them.
 #[derive(Debug)]
-pub(super) struct RoundRateLimit {
+pub(crate) struct RoundRateLimit {
     ended: Instant,
     pause: Duration,
 }
 
 impl RoundRateLimit {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { ended: now, pause: SHORTEST }
     }
 
     /// Records the end of a round, whatever started it.
-    pub(super) fn round_ended(&mut self, now: Instant) {
+    pub(crate) fn round_ended(&mut self, now: Instant) {
         self.ended = now;
     }
 
     /// Returns when the round for an event at `now` may start.
-    pub(super) fn start(&mut self, now: Instant) -> Instant {
+    pub(crate) fn start(&mut self, now: Instant) -> Instant {
         let earliest = self.ended + self.pause;
         if earliest <= now {
             self.pause = SHORTEST;

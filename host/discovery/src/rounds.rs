@@ -21,13 +21,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::handler_activity::HandlerUse;
-use super::multicast_triggers::MulticastTriggers;
-use super::properties::Properties;
-use super::registry::{Handler, Handlers};
-use super::round::{RoundTriggers, call, details_json, round};
-use super::round_rate_limit::RoundRateLimit;
-use crate::metrics::Metrics;
+use crate::handler_activity::HandlerUse;
+use crate::multicast_triggers::MulticastTriggers;
+use crate::properties::Properties;
+use crate::registry::{Handler, Handlers};
+use crate::round::{RoundTriggers, call, details_json, round};
+use crate::round_metrics::RoundMetrics;
+use crate::round_rate_limit::RoundRateLimit;
 
 /// The pause after a round, as a multiple of the processor time it took: the rounds of one Configuration take at most a
 /// quarter of a processor.
@@ -48,7 +48,7 @@ impl Rounds {
         handlers: watch::Receiver<Arc<Handlers>>,
         properties: Properties,
         events: mpsc::Sender<SourceEvent>,
-        metrics: Metrics,
+        metrics: RoundMetrics,
     ) -> Self {
         let now = Instant::now();
         let runner = RoundTask {
@@ -81,7 +81,7 @@ struct RoundTask {
     handlers: watch::Receiver<Arc<Handlers>>,
     properties: Properties,
     events: mpsc::Sender<SourceEvent>,
-    metrics: Metrics,
+    metrics: RoundMetrics,
     retry: Retry,
     rate_limit: RoundRateLimit,
     multicast: MulticastTriggers,

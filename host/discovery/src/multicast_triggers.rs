@@ -7,7 +7,7 @@ use std::time::Duration;
 use akri_sandbox::{Component, Listener};
 use tokio::time::{Instant, sleep_until};
 
-use super::round::GroupSubscription;
+use crate::round::GroupSubscription;
 
 /// Pause between rounds that datagrams start. Anybody on the network can send them.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -17,18 +17,18 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// The listeners of one Configuration. They stay from round to round, so that nothing that is sent meanwhile is missed.
 #[derive(Debug)]
-pub(super) struct MulticastTriggers {
+pub(crate) struct MulticastTriggers {
     listeners: BTreeMap<SocketAddr, (GroupSubscription, Listener)>,
     backoff: TriggerBackoff,
 }
 
 impl MulticastTriggers {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { listeners: BTreeMap::new(), backoff: TriggerBackoff { earliest: now, pause: SHORTEST } }
     }
 
     /// Listens to these groups and to no others.
-    pub(super) fn subscribe(&mut self, component: &Component, groups: &BTreeMap<SocketAddr, GroupSubscription>) {
+    pub(crate) fn subscribe(&mut self, component: &Component, groups: &BTreeMap<SocketAddr, GroupSubscription>) {
         self.listeners.retain(|group, (wanted, _)| groups.get(group) == Some(wanted));
         for (group, wanted) in groups {
             self.listeners.entry(*group).or_insert_with(|| {
@@ -39,12 +39,12 @@ impl MulticastTriggers {
     }
 
     /// Stops listening.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.listeners.clear();
     }
 
     /// Waits until a datagram starts a round: at once for the first, for further ones when the pause is over.
-    pub(super) async fn triggered(&mut self) {
+    pub(crate) async fn triggered(&mut self) {
         if self.listeners.is_empty() {
             return std::future::pending().await;
         }

@@ -9,20 +9,20 @@ use akri_model::summary::{Truth, Verdict};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::handler_activity::{self, HandlerActivity, HandlerUses};
-use super::load_progress::LoadStep;
-use super::registry::{Handler, Handlers, Refused};
 use crate::publisher::Publisher;
+use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
+use akri_discovery::load_progress::LoadStep;
+use akri_discovery::registry::{Handler, Handlers, Refused};
 
 /// The task that reports the state of the handlers of a registry, until it is dropped.
 #[derive(Debug)]
-pub struct Reporter {
+pub(crate) struct Reporter {
     task: JoinHandle<()>,
 }
 
 impl Reporter {
     /// Starts the task. Only changes are published.
-    pub fn start(handlers: watch::Receiver<Arc<Handlers>>, activity: &HandlerActivity, publisher: Publisher) -> Self {
+    pub(crate) fn start(handlers: watch::Receiver<Arc<Handlers>>, activity: &HandlerActivity, publisher: Publisher) -> Self {
         Self { task: tokio::spawn(run(handlers, activity.subscribe(), publisher)) }
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
-use akri_model::image::{ImageSource, PinnedImage};
-use akri_model::retry::{Backoff, jitter};
+use akri_model::image::PinnedImage;
 use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use akri_sandbox::{Component, Host};
@@ -19,12 +18,14 @@ use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::component_file::ComponentFile;
-use super::handler_activity::HandlerActivity;
-use super::images::{Images, PullSecrets};
-use super::load_progress::{LoadProgress, LoadStep};
-use super::moment;
-use super::registry::{Handler, Handlers, Refusal, Refused, succeed};
+use crate::fetch::fetch;
+use crate::handler_activity::HandlerActivity;
+use crate::images::{Images, PullSecrets};
+use crate::load_progress::{LoadProgress, LoadStep};
+use crate::load_retries::LoadRetries;
+use crate::moment;
+use crate::registry::{Handler, Handlers, Refusal, Refused, succeed};
+use crate::serving::Serving;
 
 /// A component that is compiled for longer than this is told of.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -32,11 +33,8 @@ const MOMENT: Duration = Duration::from_secs(2);
 /// Pause between reports of how a pull goes on.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// Pauses after failed pulls, and after failures of the sandbox process.
-const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-
 /// Keeps the handlers as the objects say.
-pub(super) struct Loader {
+pub(crate) struct Loader {
     host: Host,
     directories: Vec<PathBuf>,
     images: Images,
@@ -49,14 +47,11 @@ pub(super) struct Loader {
     /// The load in progress of each object.
     loading: BTreeMap<String, Loading>,
     tasks: JoinSet<(String, Result<Component, Refusal>)>,
-    /// Loads that failed for reasons that may pass, by object.
-    retries: BTreeMap<String, LoadRetry>,
+    /// Loads that failed for reasons that may pass.
+    retries: LoadRetries,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
-    /// The object that serves each name. It keeps the name for as long as it is loaded, whichever other objects come.
-    serving: BTreeMap<String, String>,
-    /// True once no load has been in progress.
-    was_settled: bool,
+    serving: Serving,
     /// The handlers whose readiness was logged.
     ready: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
@@ -77,18 +72,8 @@ struct Loading {
     again: bool,
 }
 
-/// A load that failed for a reason that may pass: an image could not be pulled, or the sandbox process failed.
-struct LoadRetry {
-    source: ComponentSource,
-    /// The pull secrets with which it failed.
-    secrets: PullSecrets,
-    backoff: Backoff,
-    /// The time of the next attempt.
-    at: Instant,
-}
-
 impl Loader {
-    pub(super) fn new(
+    pub(crate) fn new(
         host: Host,
         directories: Vec<PathBuf>,
         images: Images,
@@ -105,17 +90,16 @@ impl Loader {
             former: BTreeMap::new(),
             loading: BTreeMap::new(),
             tasks: JoinSet::new(),
-            retries: BTreeMap::new(),
+            retries: LoadRetries::default(),
             refused: BTreeMap::new(),
-            serving: BTreeMap::new(),
-            was_settled: false,
+            serving: Serving::default(),
             ready: BTreeMap::new(),
             told: BTreeMap::new(),
             announced: BTreeSet::new(),
         }
     }
 
-    pub(super) async fn run(
+    pub(crate) async fn run(
         mut self,
         mut manifests: watch::Receiver<Arc<Manifests>>,
         sender: watch::Sender<Arc<Handlers>>,
@@ -155,7 +139,7 @@ impl Loader {
             self.loaded.retain(|object, _| is_there(object));
             self.former.retain(|object, _| is_there(object));
             self.refused.retain(|object, _| is_there(object));
-            self.retries.retain(|object, _| is_there(object));
+            self.retries.retain(is_there);
             for (_, gone) in self.loading.extract_if(.., |object, _| !is_there(object)) {
                 gone.task.abort();
             }
@@ -212,11 +196,7 @@ impl Loader {
             }
             loading.task.abort();
         }
-        // A file may be another one now, and costs no registry anything.
-        let is_early = |retry: &LoadRetry| {
-            retry.source.image().is_some() && retry.source == object.source && retry.at > Instant::now()
-        };
-        if self.retries.get(name).is_some_and(is_early) {
+        if self.retries.is_early(name, &object.source) {
             self.loading.remove(name);
             return;
         }
@@ -263,41 +243,29 @@ impl Loader {
     fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refusal: Refusal) {
         match &refusal {
             Refusal::Image { .. } | Refusal::Unavailable { .. } => {
-                let before = self.retries.remove(name).filter(|before| before.source == *source);
-                let mut backoff = before.map_or(RETRY_BACKOFF, |before| before.backoff);
-                let at = Instant::now() + backoff.failed(jitter());
-                self.retries.insert(name.to_owned(), LoadRetry { source: source.clone(), secrets, backoff, at });
+                self.retries.failed(name, source, secrets);
                 self.retry_with_other_secrets();
             }
-            _ => drop(self.retries.remove(name)),
+            _ => self.retries.remove(name),
         }
         self.refused.insert(name.to_owned(), refusal.into());
     }
 
     /// Tries images at once whose pull secrets have changed: they may be right now.
     fn retry_with_other_secrets(&mut self) {
-        for retry in self.retries.values_mut() {
-            let secrets = self.images.pull_secrets(&retry.source);
-            if secrets != retry.secrets {
-                (retry.secrets, retry.at) = (secrets, Instant::now());
-            }
-        }
+        self.retries.secrets_changed(|source| self.images.pull_secrets(source));
     }
 
     fn next_retry(&self) -> Option<Instant> {
-        let idle = self.retries.iter().filter(|(object, _)| !self.loading.contains_key(*object));
-        idle.map(|(_, retry)| retry.at).min()
+        self.retries.next(|object| !self.loading.contains_key(object))
     }
 
     fn retry(&mut self, manifests: &Manifests) {
-        let now = Instant::now();
-        let due: Vec<String> =
-            self.retries.iter().filter(|(_, retry)| retry.at <= now).map(|(object, _)| object.clone()).collect();
-        for name in due {
+        for name in self.retries.due() {
             match manifests.handlers.get(&name) {
                 Some(object) if !self.loading.contains_key(&name) => self.load(&name, object),
                 Some(_) => {}
-                None => drop(self.retries.remove(&name)),
+                None => self.retries.remove(&name),
             }
         }
     }
@@ -305,8 +273,7 @@ impl Loader {
     fn publish(&mut self, sender: &watch::Sender<Arc<Handlers>>) {
         let settled = self.loading.is_empty();
         let mut refused = self.refused.clone();
-        let ready = self.serve(&mut refused);
-        self.was_settled |= settled;
+        let ready = self.serving.select(&self.loaded, &mut refused, settled);
         for (name, handler) in ready.iter().filter(|(name, handler)| self.ready.get(*name) != Some(*handler)) {
             info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
         }
@@ -349,75 +316,12 @@ impl Loader {
         self.loading.values().filter_map(next).min()
     }
 
-    /// Selects the loaded objects that serve: one for each name. One that serves continues to; of several that come at
-    /// once, as at a start, it is the one that is named like its handler, or else the first by name.
-    fn serve(&mut self, refused: &mut BTreeMap<String, Refused>) -> BTreeMap<String, Arc<Handler>> {
-        let loaded = &self.loaded;
-        if !self.was_settled {
-            // Components are ready in any order: who serves is decided among all of them.
-            self.serving.clear();
-        }
-        self.serving.retain(|name, object| loaded.get(object).is_some_and(|handler| handler.name() == name));
-        let mut ready = BTreeMap::new();
-        for (object, handler) in loaded {
-            let name = handler.name().to_owned();
-            let namesake = loaded.get(&name).is_some_and(|namesake| namesake.name() == name);
-            let first = || if namesake { name.clone() } else { object.clone() };
-            let holder = self.serving.entry(name.clone()).or_insert_with(first);
-            if holder == object {
-                ready.insert(name, Arc::clone(handler));
-            } else {
-                let refusal = Refusal::NameTaken { name, holder: holder.clone() };
-                refused.entry(object.clone()).or_insert_with(|| refusal.into());
-            }
-        }
-        ready
-    }
-
     fn publish_refusals(&mut self, refused: &BTreeMap<String, Refused>) {
         for (object, reason) in refused.iter().filter(|(object, reason)| self.told.get(*object) != Some(*reason)) {
             error!(object, "DiscoveryHandler refused: {reason}");
         }
         self.told = refused.clone();
     }
-}
-
-/// The component that an object asks for: the one that runs, if it is that.
-async fn fetch(
-    host: Host,
-    (directories, images): (Vec<PathBuf>, Images),
-    object: HandlerObject,
-    running: Option<Arc<Handler>>,
-    progress: Arc<LoadProgress>,
-) -> Result<Component, Refusal> {
-    let isolation = object.rules.isolation;
-    let running = running.filter(|running| host.isolates(&running.component, isolation));
-    let file = match &object.source {
-        ComponentSource::File(name) => ComponentFile::read(&directories, name).await?,
-        ComponentSource::Image(source) => {
-            if let Some(running) = running.as_deref().filter(|running| is_of(running, source, &object)) {
-                return Ok(running.component.clone());
-            }
-            let failed = |reason| Refusal::Image { image: source.image.to_string(), reason: Box::new(reason) };
-            images.read(source, &progress.transfer).await.map_err(failed)?
-        }
-    };
-    progress.set_read();
-    if let Some(wanted) = object.digest.filter(|wanted| *wanted != file.digest) {
-        return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted });
-    }
-    match running.filter(|running| running.component.digest() == file.digest) {
-        Some(running) => Ok(running.component.clone()),
-        None => file.load(&host, &object.rules.limits.compile, isolation).await,
-    }
-}
-
-/// Returns whether a handler runs the image that its object names, and trusts as it is: then nothing is read, and what
-/// can't be kept isn't pulled again.
-fn is_of(running: &Handler, source: &ImageSource, object: &HandlerObject) -> bool {
-    let is_same = |of: &ImageSource| of.image == source.image && of.is_covered_by(&source.keys);
-    let is_digest = |wanted: &String| wanted == running.component.digest();
-    running.source.image().is_some_and(is_same) && object.digest.as_ref().is_none_or(is_digest)
 }
 
 #[cfg(test)]
@@ -430,7 +334,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::discovery::images::ImageSettings;
+    use crate::images::ImageSettings;
 
     fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
         let nowhere = PathBuf::from("/nonexistent");
@@ -488,11 +392,11 @@ mod tests {
         }
         assert!(pauses[0] < pauses[1] && pauses[1] < pauses[2], "{pauses:?}");
         assert_eq!(loader.refused["a"].reason, "SandboxFailed");
-        loader.retries.values_mut().for_each(|retry| retry.at = Instant::now());
+        loader.retries.postpone(Instant::now());
         loader.retry(&manifests);
         assert!(loader.loading.contains_key("a"));
         end_one(&mut loader, &manifests).await;
-        assert_eq!((loader.refused["a"].reason, loader.retries.len()), ("Unreadable", 0), "there is no such file");
+        assert_eq!((loader.refused["a"].reason, loader.retries.due()), ("Unreadable", vec![]), "there is no such file");
     }
 
     /// Whoever may write a ConfigMap must not make the agent try all images again.
@@ -505,7 +409,7 @@ mod tests {
         let source = manifests.handlers["a"].source.clone();
         let at = Instant::now() + Duration::from_secs(300);
         let secrets = loader.images.pull_secrets(&source);
-        loader.retries.insert("a".to_owned(), LoadRetry { source, secrets, backoff: RETRY_BACKOFF, at });
+        loader.retries.failed("a", &source, secrets);
         let login = |name: &str, word: &str| {
             let data = [(".dockerconfigjson".to_owned(), Secret::new(word.into()))].into();
             (Key::new("akri", name), Stored::Data(data))
@@ -517,9 +421,9 @@ mod tests {
         {
             current.secrets.extend(changed);
             values.send_replace(Arc::new(current.clone()));
-            loader.retries.values_mut().for_each(|retry| retry.at = at);
+            loader.retries.postpone(at);
             loader.retry_with_other_secrets();
-            assert_eq!(loader.retries["a"].at < at, ends, "{:?}", current.secrets.keys());
+            assert_eq!(loader.next_retry().unwrap() < at, ends, "{:?}", current.secrets.keys());
         }
     }
 }

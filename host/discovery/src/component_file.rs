@@ -12,20 +12,20 @@ use sha2::{Digest as _, Sha256};
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncReadExt as _;
 
-use super::registry::Refusal;
+use crate::registry::Refusal;
 
 /// The content of a component file, or of an image.
-pub(super) struct ComponentFile {
+pub(crate) struct ComponentFile {
     /// The path of the file, or the reference of the image.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     bytes: Vec<u8>,
     /// SHA-256 in lower hex.
-    pub(super) digest: String,
+    pub(crate) digest: String,
 }
 
 impl ComponentFile {
     /// Reads the file of that name from the first directory that has it.
-    pub(super) async fn read(directories: &[PathBuf], name: &str) -> Result<Self, Refusal> {
+    pub(crate) async fn read(directories: &[PathBuf], name: &str) -> Result<Self, Refusal> {
         let path = locate(directories, name);
         let bytes = read(&path).await?;
         let digest = hex(&Sha256::digest(&bytes));
@@ -33,13 +33,13 @@ impl ComponentFile {
     }
 
     /// The component of an image.
-    pub(super) fn from_image(image: &PinnedImage, bytes: Vec<u8>) -> Self {
+    pub(crate) fn from_image(image: &PinnedImage, bytes: Vec<u8>) -> Self {
         let digest = hex(&Sha256::digest(&bytes));
         Self { path: image.to_string().into(), bytes, digest }
     }
 
     /// Compiles the component within limits, and loads it.
-    pub(super) async fn load(
+    pub(crate) async fn load(
         self,
         host: &Host,
         limits: &CompileLimits,

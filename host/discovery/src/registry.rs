@@ -15,10 +15,10 @@ use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::handler_activity::HandlerActivity;
-use super::images::{ImageError, Images};
-use super::load_progress::LoadStep;
-use super::loader::Loader;
+use crate::handler_activity::HandlerActivity;
+use crate::images::{ImageError, Images};
+use crate::load_progress::LoadStep;
+use crate::loader::Loader;
 
 /// Pause between rounds of a handler that names none.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
@@ -98,7 +98,7 @@ impl fmt::Display for Refused {
 
 /// The reason for not using a component.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     #[error("cannot read component '{}': {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("component '{}' is larger than {MAX_COMPONENT} bytes", path.display())]
@@ -124,7 +124,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    pub(super) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Read { .. } => "Unreadable",
             Self::TooLarge { .. } => "TooLarge",
@@ -186,7 +186,7 @@ impl Drop for Registry {
 
 impl Handler {
     /// A component under the rules of its object.
-    pub(super) fn new(object: &str, wanted: &HandlerObject, component: Component, activity: &HandlerActivity) -> Self {
+    pub(crate) fn new(object: &str, wanted: &HandlerObject, component: Component, activity: &HandlerActivity) -> Self {
         let description = component.description();
         Self {
             object: object.to_owned(),
@@ -201,7 +201,7 @@ impl Handler {
 
     /// The same component under the rules of today, if it is still allowed: an object that can't be had as it is must not
     /// leave a handler with what was taken from it.
-    pub(super) fn kept(&self, object: &HandlerObject) -> Option<Self> {
+    pub(crate) fn kept(&self, object: &HandlerObject) -> Option<Self> {
         let allowed = object.digest.as_ref().is_none_or(|wanted| wanted == self.component.digest());
         let interval = object.rules.interval.or(self.component.description().interval).unwrap_or(DEFAULT_INTERVAL);
         allowed.then(|| Self { rules: object.rules.clone(), interval, ..self.clone() })
@@ -209,7 +209,7 @@ impl Handler {
 }
 
 /// A reload must not turn a handler into another one: names of Instances depend on it.
-pub(super) fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refusal> {
+pub(crate) fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refusal> {
     match before {
         Some(before) if (before.name(), before.shared) != (now.name(), now.shared) => Err(Refusal::OtherHandler {
             before: before.name().to_owned(),

@@ -16,11 +16,11 @@ use akri_remote::{DiscoveryInput, EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::moment;
-use super::properties::Properties;
-use super::registry::Handlers;
-use super::rounds::Rounds;
-use crate::metrics::Metrics;
+use crate::moment;
+use crate::properties::Properties;
+use crate::registry::Handlers;
+use crate::round_metrics::RoundMetrics;
+use crate::rounds::Rounds;
 
 /// Shortest pause between results caused by streams; results of rounds are not delayed.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -34,8 +34,8 @@ pub struct Providers {
     pub properties: Properties,
     /// The remote handlers.
     pub remote: Remote,
-    /// The metrics.
-    pub metrics: Metrics,
+    /// The metrics of rounds.
+    pub metrics: RoundMetrics,
 }
 
 /// The sources of one Configuration; they stop when this is dropped.

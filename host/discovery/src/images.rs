@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::component_file::ComponentFile;
+use crate::component_file::ComponentFile;
 
 /// Limit on all kept components, in bytes.
 const MAX_KEPT: u64 = 1 << 30;
@@ -39,7 +39,7 @@ const MANIFEST: &str = "manifest";
 const SIGNATURES: &str = "signatures";
 
 /// The pull secrets of an image, as far as they are known.
-pub(super) type PullSecrets = Vec<Option<Stored<Secret>>>;
+pub(crate) type PullSecrets = Vec<Option<Stored<Secret>>>;
 
 /// The registries of images, and their cache. Clones share it.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ pub struct ImageSettings {
 
 /// The reason why an image can't be had.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ImageError {
+pub(crate) enum ImageError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     #[error(transparent)]
@@ -85,7 +85,7 @@ pub(super) enum ImageError {
 
 impl ImageError {
     /// Returns a CamelCase word for programs.
-    pub(super) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Registry(RegistryError::Signature(_)) => "SignatureInvalid",
             Self::Registry(RegistryError::Digest { .. } | RegistryError::Size { .. }) => "DigestMismatch",
@@ -106,12 +106,12 @@ impl Images {
     }
 
     /// Returns the values, of which a change may make pull secrets usable.
-    pub(super) fn values(&self) -> watch::Receiver<Arc<Values>> {
+    pub(crate) fn values(&self) -> watch::Receiver<Arc<Values>> {
         self.0.values.clone()
     }
 
     /// Returns what is known of the pull secrets of a component now.
-    pub(super) fn pull_secrets(&self, source: &ComponentSource) -> PullSecrets {
+    pub(crate) fn pull_secrets(&self, source: &ComponentSource) -> PullSecrets {
         let values = self.0.values.borrow();
         source
             .image()
@@ -124,7 +124,7 @@ impl Images {
     }
 
     /// Returns the component of an image: as it is kept, or else from the registry. The signature is checked first.
-    pub(super) async fn read(&self, source: &ImageSource, progress: &Progress) -> Result<ComponentFile, ImageError> {
+    pub(crate) async fn read(&self, source: &ImageSource, progress: &Progress) -> Result<ComponentFile, ImageError> {
         self.check_signature(source).await?;
         let image = &source.image;
         if let Some(bytes) = self.kept(image).await {
@@ -158,7 +158,7 @@ impl Images {
     }
 
     /// Returns whether a kept signature of an image is valid for one of the keys.
-    pub(super) fn is_signed(&self, image: &PinnedImage, keys: &[TrustedKey]) -> bool {
+    pub(crate) fn is_signed(&self, image: &PinnedImage, keys: &[TrustedKey]) -> bool {
         let Some(directory) = &self.0.settings.directory else { return false };
         let kept = std::fs::read(path(directory, image, SIGNATURES)).unwrap_or_default();
         let kept: Vec<Signature> = serde_json::from_slice(&kept).unwrap_or_default();
@@ -210,7 +210,7 @@ impl Images {
     }
 
     /// Removes what is kept of other images than these.
-    pub(super) fn retain(&self, images: &BTreeSet<&PinnedImage>) {
+    pub(crate) fn retain(&self, images: &BTreeSet<&PinnedImage>) {
         let Some(directory) = &self.0.settings.directory else { return };
         let wanted: BTreeSet<&str> = images.iter().map(|image| image.digest.hex()).collect();
         let digest = |path: &Path| path.file_name()?.to_str()?.split('.').next().map(str::to_owned);

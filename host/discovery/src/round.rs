@@ -17,7 +17,7 @@ use akri_sandbox::{Cache, Call, Rates, covers_subsystem};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
-use super::registry::Handler;
+use crate::registry::Handler;
 
 /// Shortest interval between rounds, whatever a handler or its details request.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,26 +27,26 @@ const MAX_FILTERS: usize = 16;
 
 /// The triggers of the round after a successful one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RoundTriggers {
+pub(crate) struct RoundTriggers {
     /// Time since the last round.
-    pub(super) interval: Duration,
+    pub(crate) interval: Duration,
     /// Subsystems whose uevents start a round.
-    pub(super) subsystems: BTreeSet<String>,
+    pub(crate) subsystems: BTreeSet<String>,
     /// Multicast groups whose datagrams start a round.
-    pub(super) groups: BTreeMap<SocketAddr, GroupSubscription>,
+    pub(crate) groups: BTreeMap<SocketAddr, GroupSubscription>,
 }
 
 /// A subscription to the datagrams of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct GroupSubscription {
+pub(crate) struct GroupSubscription {
     /// Globs for the interfaces that receive the datagrams.
-    pub(super) interfaces: Vec<String>,
+    pub(crate) interfaces: Vec<String>,
     /// Filters of which one must match a datagram.
-    pub(super) filters: Vec<DatagramFilter>,
+    pub(crate) filters: Vec<DatagramFilter>,
 }
 
 /// Validates the details and runs one round; also returns the triggers of the next one.
-pub(super) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, RoundTriggers), RoundError> {
+pub(crate) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, RoundTriggers), RoundError> {
     let subject = call.subject.clone();
     let triggers = match handler.component.validate(call.clone()).await {
         Err(RoundError::InvalidDetails(problems)) => return Err(explained(problems, call.details).await),

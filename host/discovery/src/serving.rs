@@ -1,0 +1,46 @@
+//! The object that serves each handler name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::registry::{Handler, Refusal, Refused};
+
+/// The object that serves each name. It keeps the name for as long as it is loaded, whichever other objects come.
+#[derive(Default)]
+pub(crate) struct Serving {
+    objects: BTreeMap<String, String>,
+    /// True once no load has been in progress.
+    was_settled: bool,
+}
+
+impl Serving {
+    /// Selects the loaded objects that serve: one for each name; the others are refused. One that serves continues to; of
+    /// several that come at once, as at a start, it is the one that is named like its handler, or else the first by name.
+    pub(crate) fn select(
+        &mut self,
+        loaded: &BTreeMap<String, Arc<Handler>>,
+        refused: &mut BTreeMap<String, Refused>,
+        settled: bool,
+    ) -> BTreeMap<String, Arc<Handler>> {
+        if !self.was_settled {
+            // Components are ready in any order: who serves is decided among all of them.
+            self.objects.clear();
+        }
+        self.was_settled |= settled;
+        self.objects.retain(|name, object| loaded.get(object).is_some_and(|handler| handler.name() == name));
+        let mut ready = BTreeMap::new();
+        for (object, handler) in loaded {
+            let name = handler.name().to_owned();
+            let namesake = loaded.get(&name).is_some_and(|namesake| namesake.name() == name);
+            let first = || if namesake { name.clone() } else { object.clone() };
+            let holder = self.objects.entry(name.clone()).or_insert_with(first);
+            if holder == object {
+                ready.insert(name, Arc::clone(handler));
+            } else {
+                let refusal = Refusal::NameTaken { name, holder: holder.clone() };
+                refused.entry(object.clone()).or_insert_with(|| refusal.into());
+            }
+        }
+        ready
+    }
+}
