@@ -9,12 +9,14 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 14] = [
+const HOST: [&str; 16] = [
     "akri-model",
     "akri-grpc",
     "akri-http",
     "akri-api",
     "akri-node",
+    "akri-sysfs",
+    "akri-multicast",
     "akri-sandbox",
     "akri-kubelet",
     "akri-remote",
@@ -27,13 +29,15 @@ const HOST: [&str; 14] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 18] = [
+const MAY_KNOW: [(&str, &[&str]); 20] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
     ("akri-api", &["akri-model"]),
     ("akri-node", &["akri-model"]),
-    ("akri-sandbox", &["akri-model"]),
+    ("akri-sysfs", &["akri-model"]),
+    ("akri-multicast", &["akri-model"]),
+    ("akri-sandbox", &["akri-model", "akri-sysfs", "akri-multicast"]),
     ("akri-kubelet", &["akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
     ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),

@@ -22,7 +22,11 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     /// Starts the task. Only changes are published.
-    pub(crate) fn start(handlers: watch::Receiver<Arc<Handlers>>, activity: &HandlerActivity, publisher: Publisher) -> Self {
+    pub(crate) fn start(
+        handlers: watch::Receiver<Arc<Handlers>>,
+        activity: &HandlerActivity,
+        publisher: Publisher,
+    ) -> Self {
         Self { task: tokio::spawn(run(handlers, activity.subscribe(), publisher)) }
     }
 }

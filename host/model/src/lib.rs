@@ -17,6 +17,7 @@ pub mod device_path;
 pub mod discovery;
 pub mod edits;
 pub mod environment;
+pub mod glob;
 pub mod grant;
 pub mod image;
 pub mod instance;

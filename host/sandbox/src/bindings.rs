@@ -13,8 +13,8 @@ wasmtime::component::bindgen!({
     exports: { default: async },
     with: {
         "akri:discovery/secrets.secret": crate::capabilities::secrets::Held,
-        "akri:discovery/multicast.conversation": crate::multicast::Conversation,
-        "akri:discovery/udev.query": crate::sysfs::Query,
+        "akri:discovery/multicast.conversation": akri_multicast::Conversation,
+        "akri:discovery/udev.query": akri_sysfs::Query,
         "akri:discovery/udev.snapshot": crate::capabilities::udev::Pages,
     },
 });

@@ -23,10 +23,10 @@ use crate::contract;
 use crate::convert;
 use crate::host::Shared;
 use crate::log::LogLine;
-use crate::multicast::Listener;
 use crate::network::resolver::Resolver;
 use crate::rates::Rates;
 use crate::round::{ComponentContext, Round};
+use akri_multicast::Listener;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 pub(crate) const COMPONENT: usize = 64 << 20;

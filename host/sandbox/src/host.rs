@@ -19,13 +19,13 @@ use crate::compile::{self, Artifacts, Compiler, CompilerProgram, Precompiled};
 use crate::compiled::{Compiled, Library, Source};
 use crate::component::{LoadError, LocalComponent};
 use crate::handler::Component;
-use crate::multicast::{self, OwnSenders};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
-use crate::sysfs::{self, Bounds, Sysfs, is_granted};
 use crate::worker::{ReadablePaths, WorkerProgram, Workers};
+use akri_multicast::{self as multicast, OwnSenders};
+use akri_sysfs::{self as sysfs, Bounds, Sysfs, is_granted};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
 pub(crate) const ROUNDS: usize = 4;

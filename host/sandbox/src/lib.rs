@@ -25,19 +25,16 @@ mod confine;
 mod contract;
 mod convert;
 mod coverage;
-mod glob;
 mod handler;
 mod host;
 mod instance_cost;
 mod limiter;
 mod listener;
 mod log;
-mod multicast;
 mod network;
 mod rates;
 mod round;
 mod runtime;
-mod sysfs;
 mod worker;
 
 #[cfg(test)]

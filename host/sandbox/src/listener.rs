@@ -1,6 +1,5 @@
 //! Listeners to multicast groups, wherever they listen.
 
-use crate::multicast;
 use crate::worker::RemoteListener;
 
 /// Receives datagrams to a multicast group between rounds. Made by [`Component::listen`](crate::Component::listen).
@@ -9,12 +8,12 @@ pub struct Listener(Backend);
 
 #[derive(Debug)]
 enum Backend {
-    Local(multicast::Listener),
+    Local(akri_multicast::Listener),
     Remote(RemoteListener),
 }
 
-impl From<multicast::Listener> for Listener {
-    fn from(listener: multicast::Listener) -> Self {
+impl From<akri_multicast::Listener> for Listener {
+    fn from(listener: akri_multicast::Listener) -> Self {
         Self(Backend::Local(listener))
     }
 }

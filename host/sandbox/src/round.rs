@@ -19,14 +19,14 @@ use crate::cache::Draft;
 use crate::capabilities::multicast::SENDS;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
-use crate::multicast::OwnSenders;
 use crate::network::http::{Client, Http};
 use crate::network::names::Names;
 use crate::network::resolver::Resolver;
 use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
-use crate::sysfs::Sysfs;
+use akri_multicast::OwnSenders;
+use akri_sysfs::Sysfs;
 
 /// Bytes a guest may hand to the host in one call of an import.
 const ARGUMENTS: usize = 1 << 20;

@@ -8,8 +8,8 @@ use wasmtime::component::Resource;
 
 use crate::bindings::multicast::{Datagram, Host, HostConversation};
 use crate::bindings::types::AccessError;
-use crate::multicast::{self, Conversation, Stop};
 use crate::round::Round;
+use akri_multicast::{self as multicast, Conversation, Stop};
 
 /// Conversations a guest may hold at once.
 const CONVERSATIONS: usize = 4;

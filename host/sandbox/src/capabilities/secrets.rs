@@ -6,8 +6,8 @@ use wasmtime::component::Resource;
 
 use crate::bindings::secrets::{Host, HostSecret};
 use crate::bindings::types::AccessError;
-use crate::glob;
 use crate::round::Round;
+use akri_model::glob;
 
 /// A secret that a guest holds.
 #[expect(unreachable_pub, reason = "the bindings re-export it")]

@@ -7,7 +7,7 @@ use wasmtime::component::Resource;
 use crate::bindings::types::AccessError;
 use crate::bindings::udev::{Entry, Host, HostQuery, HostSnapshot};
 use crate::round::Round;
-use crate::sysfs::{self, Bounds, Query, Stop};
+use akri_sysfs::{self as sysfs, Bounds, Query, Stop};
 
 /// Entries of one page.
 const PAGE: u32 = 1000;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::resolver::Resolver;
-use crate::glob;
 use crate::log::RoundLog;
 use crate::rates::Rates;
+use akri_model::glob;
 
 /// Names a round resolves.
 const LOOKUPS: usize = 1024;

@@ -24,7 +24,7 @@ use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, 
 use super::workers::{Worker, source_directory};
 use crate::Call;
 use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
-use crate::glob;
+use akri_model::glob;
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ const MOST: usize = 8192;
 
 /// Clones share what they know.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OwnSenders(Arc<Mutex<Known>>);
+pub struct OwnSenders(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -23,7 +23,7 @@ struct Known {
 
 impl OwnSenders {
     /// Datagrams from this address are our own from now on, and for a while.
-    pub(crate) fn add(&self, address: SocketAddr) {
+    pub fn add(&self, address: SocketAddr) {
         let (mut known, address) = (self.known(), plain(address));
         if known.sent.insert(address, Instant::now()).is_none() {
             known.order.push_back(address);
@@ -36,7 +36,7 @@ impl OwnSenders {
     }
 
     /// Returns whether a datagram from this address is our own.
-    pub(crate) fn contain(&self, address: SocketAddr) -> bool {
+    pub fn contain(&self, address: SocketAddr) -> bool {
         self.known().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < REMEMBERED)
     }
 

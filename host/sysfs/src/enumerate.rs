@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-use super::device::Reader;
-use super::dir::{Dir, Kind, Names, resolve};
-use super::{Query, Stop};
+use crate::device::Reader;
+use crate::dir::{Dir, Kind, Names, resolve};
+use crate::{Query, Stop};
 
 /// Devices by path, with their subsystem.
 pub(super) type Found = BTreeMap<String, String>;

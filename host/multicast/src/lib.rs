@@ -14,9 +14,7 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 
-#[expect(unreachable_pub, reason = "the bindings re-export it")]
-pub use self::conversation::Conversation;
-pub(crate) use self::conversation::Stop;
-pub(crate) use self::listener::Listener;
-pub(crate) use self::own_senders::OwnSenders;
-pub(crate) use self::queue::Datagram;
+pub use self::conversation::{Conversation, Stop};
+pub use self::listener::Listener;
+pub use self::own_senders::OwnSenders;
+pub use self::queue::Datagram;

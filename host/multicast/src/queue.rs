@@ -20,10 +20,13 @@ const OVERHEAD: usize = 128;
 
 /// A datagram that came in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Datagram {
-    pub(crate) from: SocketAddr,
-    pub(crate) interface: Arc<str>,
-    pub(crate) payload: Vec<u8>,
+pub struct Datagram {
+    /// The sender.
+    pub from: SocketAddr,
+    /// The name of the interface it came in by.
+    pub interface: Arc<str>,
+    /// The content.
+    pub payload: Vec<u8>,
 }
 
 impl Datagram {

@@ -4,12 +4,12 @@
 //! backslash takes the next character as it is. Matching takes at most pattern × text steps, whatever they hold.
 
 /// Returns whether `text` matches one of the alternatives of `pattern` as a whole.
-pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+pub fn matches(pattern: &str, text: &str) -> bool {
     pattern.split('|').any(|one| matches_one(one, text))
 }
 
 /// Returns whether `text` matches one of `patterns`.
-pub(crate) fn any(patterns: &[String], text: &str) -> bool {
+pub fn any(patterns: &[String], text: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, text))
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
-use crate::glob;
+use akri_model::glob;
 
 /// Interfaces of one group; each costs two sockets. A node with more that are granted needs a narrower grant.
 const INTERFACES: usize = 32;
@@ -14,10 +14,10 @@ const INTERFACES: usize = 32;
 /// An interface, and the address of it to speak from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Interface {
-    pub(crate) name: String,
+    pub name: String,
     /// The kernel's number, valid in this network namespace.
-    pub(crate) index: u32,
-    pub(crate) address: IpAddr,
+    pub index: u32,
+    pub address: IpAddr,
 }
 
 /// One address of an interface, as the kernel lists it.

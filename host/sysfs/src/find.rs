@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Bounds, Entry, Query, Stop, Sysfs};
+use crate::{Bounds, Entry, Query, Stop, Sysfs};
 
 /// Devices that may bear one name; a kernel name is unique in its subsystem only.
 const ALIKE: usize = 16;
@@ -10,7 +10,7 @@ const ALIKE: usize = 16;
 impl Sysfs {
     /// The devices `name` names, with their driver, node, properties and tags: `/dev/video0` or a link to it,
     /// `/sys/class/video4linux/video0` or another path of sysfs with or without its mount point, `video0`.
-    pub(crate) fn find(&self, name: &str, bounds: &Bounds) -> Result<Vec<Entry>, Stop> {
+    pub fn find(&self, name: &str, bounds: &Bounds) -> Result<Vec<Entry>, Stop> {
         let Some(name) = self.name(name) else { return Ok(Vec::new()) };
         let all = ["*".to_owned()];
         let found = self.run(&name.query(), &all, bounds)?.entries;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
-use super::interfaces::{self, Interface};
-use super::own_senders::OwnSenders;
-use super::queue::{Datagram, Queue};
-use super::sockets;
+use crate::interfaces::{self, Interface};
+use crate::own_senders::OwnSenders;
+use crate::queue::{Datagram, Queue};
+use crate::sockets;
 
 /// Bytes of a datagram that is sent. Requests are small; answers may be as large as UDP allows.
 const SENT: usize = 9000;
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The reason why a datagram was not sent.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// A bound was reached.
     #[error("{0}")]
     Limit(String),
@@ -33,7 +33,6 @@ pub(crate) enum Stop {
 
 /// A socket on each interface to speak from and one to hear the group with, all read into one queue until this is dropped.
 #[derive(Debug)]
-#[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub struct Conversation {
     group: SocketAddr,
     talkers: Vec<(Interface, Arc<UdpSocket>)>,
@@ -48,7 +47,7 @@ impl Conversation {
     ///
     /// # Errors
     /// If there is none.
-    pub(crate) fn open(group: SocketAddr, globs: &[String], senders: &OwnSenders) -> Result<Self, Stop> {
+    pub fn open(group: SocketAddr, globs: &[String], senders: &OwnSenders) -> Result<Self, Stop> {
         let none = |why: String| Stop::Unavailable(format!("no interface for {group}: {why}"));
         let (mut pairs, mut last) = (Vec::new(), None);
         for interface in interfaces::granted(globs, group.ip()).map_err(|error| none(error.to_string()))? {
@@ -87,7 +86,7 @@ impl Conversation {
     ///
     /// # Errors
     /// If it is too large, or if no interface carries it.
-    pub(crate) async fn send(&self, payload: &[u8]) -> Result<(), Stop> {
+    pub async fn send(&self, payload: &[u8]) -> Result<(), Stop> {
         if payload.len() > SENT {
             return Err(Stop::Limit(format!("a datagram of {} bytes (at most {SENT})", payload.len())));
         }
@@ -102,12 +101,12 @@ impl Conversation {
     }
 
     /// See [`Queue::take`].
-    pub(crate) async fn receive(&self, max: usize, wait: Duration) -> Vec<Datagram> {
+    pub async fn receive(&self, max: usize, wait: Duration) -> Vec<Datagram> {
         self.queue.take(max, wait).await
     }
 
     /// Datagrams that did not fit into the queue.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
 }

@@ -9,9 +9,9 @@ use akri_model::datagram::DatagramFilter;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::interfaces::{self, Interface};
-use super::own_senders::OwnSenders;
-use super::sockets;
+use crate::interfaces::{self, Interface};
+use crate::own_senders::OwnSenders;
+use crate::sockets;
 
 /// The interval between scans of the interfaces. A new one is used after this at the latest.
 const RESCAN: Duration = Duration::from_secs(15);
@@ -26,7 +26,7 @@ const DATAGRAM: usize = 1 << 16;
 /// Receives datagrams to a multicast group that one of some filters lets through, on each granted interface, also those that
 /// come up later. What this program's own rounds send does not count.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     group: SocketAddr,
     interfaces: Vec<String>,
     filters: Vec<DatagramFilter>,
@@ -36,7 +36,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>, own: OwnSenders) -> Self {
+    /// Creates a listener to datagrams that pass one of the filters, on interfaces whose names match one of the globs.
+    pub fn new(group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>, own: OwnSenders) -> Self {
         Self::following(group, interfaces, filters, own, RESCAN)
     }
 
@@ -57,7 +58,7 @@ impl Listener {
 
     /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
     /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
-    pub(crate) async fn heard(&mut self) {
+    pub async fn heard(&mut self) {
         loop {
             tokio::select! {
                 () = readable(&self.members) => {

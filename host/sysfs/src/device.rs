@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::Instant;
 
-use super::dir::{Dir, resolve};
-use super::{Entry, Query, Stop, Sysfs, database, is_granted};
+use crate::dir::{Dir, resolve};
+use crate::{Entry, Query, Stop, Sysfs, database, is_granted};
 
 /// Bytes of an attribute's value.
 const ATTRIBUTE: usize = 4096;

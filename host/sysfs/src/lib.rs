@@ -14,32 +14,32 @@ mod run;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use akri_model::glob;
+
 use self::device::Reader;
-#[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub use self::query::Query;
-use crate::glob;
 
 /// The directories to read.
 #[derive(Debug, Clone)]
-pub(crate) struct Sysfs {
+pub struct Sysfs {
     /// Usually `/sys`.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// Usually `/run/udev/data`; it need not exist.
-    pub(crate) udev_data: PathBuf,
+    pub udev_data: PathBuf,
 }
 
 /// Bounds on one run.
 #[derive(Debug, Clone)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Memory of the answer, about.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
     /// The deadline.
-    pub(crate) until: Instant,
+    pub until: Instant,
 }
 
 /// The reason why a run has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// The query or its answer is too large.
     #[error("{0}")]
     Limit(String),
@@ -50,35 +50,43 @@ pub(crate) enum Stop {
 
 /// The answer.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     /// In ascending order of path.
-    pub(crate) entries: Vec<Entry>,
+    pub entries: Vec<Entry>,
     /// Paths of devices that are there and could not be read.
-    pub(crate) unreadable: Vec<String>,
+    pub unreadable: Vec<String>,
     /// The number of other omitted entries: links that can't lead to a device, and entries beyond a bound.
-    pub(crate) skipped: u32,
+    pub skipped: u32,
 }
 
 /// A device (`wit/udev.wit`).
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) devpath: String,
+pub struct Entry {
+    /// Path below `/sys`, such as `/devices/virtual/mem/null`.
+    pub devpath: String,
     /// Index in the snapshot.
-    pub(crate) parent: Option<u32>,
-    pub(crate) matched: bool,
-    pub(crate) sysname: String,
-    pub(crate) subsystem: Option<String>,
-    pub(crate) driver: Option<String>,
-    pub(crate) devnode: Option<String>,
+    pub parent: Option<u32>,
+    /// True if it is one that was asked for, not only its ancestor or descendant.
+    pub matched: bool,
+    /// The kernel's name, such as `video0`.
+    pub sysname: String,
+    /// The subsystem, such as `video4linux`.
+    pub subsystem: Option<String>,
+    /// The driver.
+    pub driver: Option<String>,
+    /// The device node, such as `/dev/video0`.
+    pub devnode: Option<String>,
     /// In ascending order of names.
-    pub(crate) properties: Vec<(String, String)>,
-    pub(crate) tags: Vec<String>,
-    pub(crate) attributes: Vec<(String, String)>,
+    pub properties: Vec<(String, String)>,
+    /// Tags of udev.
+    pub tags: Vec<String>,
+    /// The attributes asked for, in the order of names.
+    pub attributes: Vec<(String, String)>,
 }
 
 impl Entry {
     /// The memory it takes, about.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let pairs = self.properties.iter().chain(&self.attributes);
         let pairs: usize = pairs.map(|(name, value)| size_of::<(String, String)>() + name.len() + value.len()).sum();
         let tags: usize = self.tags.iter().map(|tag| size_of::<String>() + tag.len()).sum();
@@ -91,7 +99,10 @@ impl Sysfs {
     /// Answers a query with devices of `granted` subsystems (globs); others only as ancestors or descendants, by name.
     ///
     /// Devices that cannot be read, or vanish meanwhile, are counted and left out.
-    pub(crate) fn run(&self, query: &Query, granted: &[String], bounds: &Bounds) -> Result<Snapshot, Stop> {
+    ///
+    /// # Errors
+    /// The query or its answer is too large, or nothing could be read.
+    pub fn run(&self, query: &Query, granted: &[String], bounds: &Bounds) -> Result<Snapshot, Stop> {
         if let Some(wrong) = query.wrong() {
             return Err(Stop::Limit(wrong.to_owned()));
         }
@@ -100,7 +111,7 @@ impl Sysfs {
 }
 
 /// Returns whether devices of this subsystem may be shown; those without one only if everything may.
-pub(crate) fn is_granted(granted: &[String], subsystem: Option<&str>) -> bool {
+pub fn is_granted(granted: &[String], subsystem: Option<&str>) -> bool {
     glob::any(granted, subsystem.unwrap_or_default())
 }
 

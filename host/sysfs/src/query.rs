@@ -1,7 +1,7 @@
 //! A query, and the conditions that a device's name and properties match.
 
-use super::Entry;
-use crate::glob;
+use crate::Entry;
+use akri_model::glob;
 
 /// Matches of one kind, attributes, and properties asked about, each.
 const MATCHES: usize = 32;
@@ -14,7 +14,6 @@ const DEPTH: usize = 16;
 
 /// A query. Several matches of one kind are alternatives, different kinds all have to hold.
 #[derive(Debug, Default, Clone)]
-#[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub struct Query {
     subsystems: Vec<String>,
     sysnames: Vec<String>,
@@ -29,22 +28,22 @@ pub struct Query {
 
 impl Query {
     /// Only devices of such a subsystem.
-    pub(crate) fn match_subsystem(&mut self, glob: String) {
+    pub fn match_subsystem(&mut self, glob: String) {
         self.text.take(&mut self.subsystems, glob, "subsystems");
     }
 
     /// Only devices of such a name.
-    pub(crate) fn match_sysname(&mut self, glob: String) {
+    pub fn match_sysname(&mut self, glob: String) {
         self.text.take(&mut self.sysnames, glob, "sysnames");
     }
 
     /// Only devices at such a path.
-    pub(crate) fn match_devpath(&mut self, glob: String) {
+    pub fn match_devpath(&mut self, glob: String) {
         self.text.take(&mut self.devpaths, glob, "devpaths");
     }
 
     /// Only devices that have the property, with such a value.
-    pub(crate) fn match_property(&mut self, name: String, glob: String) {
+    pub fn match_property(&mut self, name: String, glob: String) {
         if !self.properties.iter().any(|(known, _)| *known == name) {
             let mut names: Vec<String> = self.properties.iter().map(|(name, _)| name.clone()).collect();
             if !self.text.take(&mut names, name.clone(), "properties") {
@@ -58,12 +57,12 @@ impl Query {
     }
 
     /// Only devices with such a tag.
-    pub(crate) fn match_tag(&mut self, glob: String) {
+    pub fn match_tag(&mut self, glob: String) {
         self.text.take(&mut self.tags, glob, "tags");
     }
 
     /// Also reads an attribute, a path below the device's directory.
-    pub(crate) fn read_attribute(&mut self, name: String) {
+    pub fn read_attribute(&mut self, name: String) {
         let mut parts = name.split('/');
         if name.split('/').count() > DEPTH || parts.any(|part| matches!(part, "" | "." | "..") || part.contains('\0')) {
             self.text.wrong.get_or_insert(format!("{name:.256?} is not the path of an attribute below its device"));
@@ -73,12 +72,12 @@ impl Query {
     }
 
     /// Also returns every ancestor of what matched.
-    pub(crate) fn include_ancestors(&mut self) {
+    pub fn include_ancestors(&mut self) {
         self.ancestors = true;
     }
 
     /// Also returns every descendant of what matched.
-    pub(crate) fn include_descendants(&mut self) {
+    pub fn include_descendants(&mut self) {
         self.descendants = true;
     }
 
