@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Output;
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::support::node::{Node, built_components, guest};
 
@@ -122,6 +123,22 @@ fn run_takes_grants_from_file_or_flag() {
     let object = node.path("object.yaml");
     let by_flag = ["--grants", object.to_str().unwrap(), "-o", "json"];
     assert_eq!(withheld(&run(&node, "run", &guest, &in_file, &by_flag)), serde_json::json!([]), "the flag wins");
+    // The object of an image says by its digest which component it means, as `akri handler push` prints it.
+    let digest = Sha256::digest(fs::read(&guest).unwrap());
+    let digest = digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let image = format!("image: registry.example/guest@sha256:{}, digest: sha256:{digest}", "a".repeat(64));
+    let of_image = handler("{devicePaths: [/dev/node], mountPaths: [/dev/mount], containerPaths: [/in/**]}")
+        .replace("file: akri_guest.wasm", &image);
+    let of_image = format!("{wanted}---\n{of_image}");
+    assert_eq!(withheld(&run(&node, "run", &guest, &of_image, &json)), serde_json::json!([]));
+    node.write("image.yaml", &of_image);
+    let file = node.path("image.yaml").display().to_string();
+    let discovered = node.akri(&["discover", &file, "--handler", &guest, "-o", "json"]);
+    assert!(
+        discovered.status.success() && !text(&discovered.stdout).contains("\"full\"]"),
+        "{}",
+        text(&discovered.stdout)
+    );
 }
 
 #[test]

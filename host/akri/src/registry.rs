@@ -51,17 +51,31 @@ fn insecure(text: &str) -> Result<String, String> {
         .to_owned())
 }
 
-/// Returns the user's credentials: of REGISTRY_AUTH_FILE, or else of Docker's configuration. Credential helpers are not asked.
+/// Returns the user's credentials, as `podman login` and `docker login` keep them. Credential helpers are not asked.
 pub(crate) fn user_credentials() -> anyhow::Result<Credentials> {
-    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let docker =
-        || set("DOCKER_CONFIG").or_else(|| Some(set("HOME")?.join(".docker"))).map(|dir| dir.join("config.json"));
-    let Some(file) = set("REGISTRY_AUTH_FILE").or_else(docker) else { return Ok(Credentials::default()) };
-    match std::fs::read(&file) {
-        Ok(json) => Credentials::parse(&json).map_err(|error| anyhow!("'{}' {error}", file.display())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Credentials::default()),
-        Err(error) => Err(anyhow!("cannot read '{}': {error}", file.display())),
+    let mut credentials = Credentials::default();
+    for file in credential_files(|name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)) {
+        match std::fs::read(&file) {
+            Ok(json) => {
+                credentials.extend(Credentials::parse(&json).map_err(|error| anyhow!("'{}' {error}", file.display()))?);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(anyhow!("cannot read '{}': {error}", file.display())),
+        }
     }
+    Ok(credentials)
+}
+
+/// Returns the files that may hold credentials, the first one first, as containers-auth.json(5) says.
+fn credential_files(set: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
+    if let Some(file) = set("REGISTRY_AUTH_FILE") {
+        return vec![file];
+    }
+    let home = |directory: &str| Some(set("HOME")?.join(directory));
+    let podman = [set("XDG_RUNTIME_DIR"), set("XDG_CONFIG_HOME").or_else(|| home(".config"))];
+    let docker = set("DOCKER_CONFIG").or_else(|| home(".docker"));
+    let podman = podman.into_iter().flatten().map(|directory| directory.join("containers/auth.json"));
+    podman.chain(docker.map(|directory| directory.join("config.json"))).collect()
 }
 
 /// Shows the progress of a transfer on a terminal while it lasts.
@@ -89,6 +103,21 @@ pub(crate) async fn shown<T>(what: &'static str, progress: &Arc<Progress>, trans
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_are_where_logins_put_them() {
+        let files = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(of, _)| *of == name).map(|(_, value)| PathBuf::from(value));
+            credential_files(value).iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(files(&[]), "");
+        assert_eq!(files(&[("HOME", "/h")]), "/h/.config/containers/auth.json /h/.docker/config.json");
+        assert_eq!(
+            files(&[("HOME", "/h"), ("XDG_RUNTIME_DIR", "/run/1"), ("XDG_CONFIG_HOME", "/c"), ("DOCKER_CONFIG", "/d")]),
+            "/run/1/containers/auth.json /c/containers/auth.json /d/config.json"
+        );
+        assert_eq!(files(&[("HOME", "/h"), ("REGISTRY_AUTH_FILE", "/a.json")]), "/a.json");
+    }
 
     #[test]
     fn registries_elsewhere_need_tls() {

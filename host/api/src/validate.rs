@@ -20,6 +20,9 @@ use crate::{component, grants, limits};
 /// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
 const MAX_BROKER: usize = 256 << 10;
 
+/// Keys of Secrets with logins of registries, by the types of Kubernetes.
+const LOGIN_KEYS: [&str; 2] = [".dockerconfigjson", ".dockercfg"];
+
 /// A problem of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
@@ -156,6 +159,7 @@ fn check_source(path: &str, property: &DiscoveryProperty, errors: &mut Vec<Field
     match from {
         ValueFrom { secret_key_ref: Some(secret), config_map_key_ref: None } => {
             check_reference(&format!("{path}/secretKeyRef"), secret, errors);
+            check_no_login(&format!("{path}/secretKeyRef/key"), &secret.key, errors);
         }
         ValueFrom { secret_key_ref: None, config_map_key_ref: Some(config_map) } => {
             check_reference(&format!("{path}/configMapKeyRef"), config_map, errors);
@@ -177,6 +181,13 @@ fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>)
     }
     if let Some(namespace) = &reference.namespace {
         check_namespace(&format!("{path}/namespace"), namespace, errors);
+    }
+}
+
+/// The agent may read the pull secrets of components. They are for registries, and no handler's business.
+fn check_no_login(path: &str, key: &str, errors: &mut Vec<FieldError>) {
+    if LOGIN_KEYS.contains(&key) {
+        errors.push(FieldError::new(path, format!("'{key}' is the login of a registry, which handlers don't get")));
     }
 }
 
@@ -340,6 +351,10 @@ mod tests {
             ),
             (json!({"valueFrom": {}}), "From: names nothing"),
             (json!({"valueFrom": {"secretKeyRef": {"name": "s"}}}), "From/secretKeyRef: names no key"),
+            (
+                json!({"valueFrom": {"secretKeyRef": {"name": "s", "key": ".dockerconfigjson"}}}),
+                "From/secretKeyRef/key: '.dockerconfigjson' is the login of a registry",
+            ),
             (json!({"valueFrom": {"configMapKeyRef": {"name": "S", "key": "k"}}}), "From/configMapKeyRef/name: 'S'"),
             (
                 json!({"valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "namespace": "a.b"}}}),

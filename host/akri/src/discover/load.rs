@@ -16,6 +16,7 @@ use akri_discovery::properties::Properties;
 use akri_discovery::registry::{Handlers, Registry};
 use akri_model::resolve::Values;
 use akri_node::uevent::{Listener, Uevents};
+use akri_oci::digest_of;
 use akri_sandbox::{Host, HostConfig};
 use anyhow::{Context as _, anyhow, ensure};
 use indicatif::ProgressBar;
@@ -108,7 +109,7 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
     let object = HandlerObject {
         source: ComponentSource::File(file.to_owned()),
         digest: None,
-        rules: rules_for(file, manifests),
+        rules: rules_for(component, file, manifests),
     };
     let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((directory.to_owned(), BTreeMap::from([("--handler".to_owned(), Arc::new(object))])))
@@ -128,11 +129,19 @@ fn handler_objects<'a>(
     })
 }
 
-/// Returns the rules of the DiscoveryHandler that names the component's file.
-pub(crate) fn rules_for(file: &str, manifests: &[Manifest]) -> HandlerRules {
-    let object = handler_objects(manifests.iter()).find(|(_, object)| object.source.file() == Some(file));
-    object
-        .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |(_, object)| object.rules.clone())
+/// Returns the rules of the DiscoveryHandler that names the component: its file, or an image with its digest.
+fn rules_for(component: &Path, file: &str, manifests: &[Manifest]) -> HandlerRules {
+    let objects: Vec<_> = handler_objects(manifests.iter()).map(|(_, object)| object).collect();
+    let of_file = objects.iter().find(|object| object.source.file() == Some(file));
+    let of_image = || {
+        let mut images = objects.iter().filter(|object| object.source.image().is_some()).peekable();
+        images.peek()?;
+        let digest = digest_of(&std::fs::read(component).ok()?);
+        images.find(|object| object.digest.as_deref() == Some(digest.hex()))
+    };
+    of_file
+        .or_else(of_image)
+        .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |object| object.rules.clone())
 }
 
 /// Returns the directory for compiled components in the user's cache directory. A variable that is empty or a relative path

@@ -52,7 +52,7 @@ compiler:
     /// Push a component to a registry, and print the DiscoveryHandler that names it.
     #[command(after_help = "\
 The image has the layout of the CNCF's WebAssembly working group, and the same component makes the same image. Credentials are
-taken from $REGISTRY_AUTH_FILE or ~/.docker/config.json:
+those of `podman login` and `docker login`:
   akri handler push my_handler.wasm registry.example/handlers/my-handler:1.0")]
     Push(PushArgs),
     /// Pull a component from a registry into a file, and print the DiscoveryHandler that names it.

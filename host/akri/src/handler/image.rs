@@ -59,8 +59,8 @@ fn parse(text: &str) -> anyhow::Result<ImageReference> {
 fn explain(error: &RegistryError) -> anyhow::Error {
     match error {
         RegistryError::Denied { given: false, .. } => anyhow!(
-            "{error}; credentials are taken from $REGISTRY_AUTH_FILE or ~/.docker/config.json, as `podman login` and \
-             `docker login` write them"
+            "{error}; credentials are taken from where `podman login` and `docker login` put them, or from the file in \
+             $REGISTRY_AUTH_FILE"
         ),
         error => whole(error),
     }

@@ -87,7 +87,9 @@ fn rules(
 ) -> anyhow::Result<HandlerRules> {
     let file = path.file_name().and_then(|name| name.to_str()).context("the component has no file name")?;
     let Some(own) = own else {
-        if let Some(object) = handlers(others).find(|object| object.spec.component.file == file) {
+        let is_named =
+            |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, component);
+        if let Some(object) = handlers(others).find(is_named) {
             return granted(object, component);
         }
         if let Some(other) = handlers(others).next() {
@@ -101,7 +103,8 @@ fn rules(
     };
     let manifests = subject::read(own)?;
     let all: Vec<&DiscoveryHandler> = handlers(&manifests).collect();
-    if let Some(object) = all.iter().find(|object| object.spec.component.file == file) {
+    let is_named = |object: &&&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, component);
+    if let Some(object) = all.iter().find(is_named) {
         return granted(object, component);
     }
     match all.as_slice() {
@@ -117,6 +120,11 @@ fn rules(
         ),
         _ => bail!("none of the DiscoveryHandlers of '{}' names '{file}'", own.display()),
     }
+}
+
+/// Returns whether an object names an image with this component.
+fn is_image_of(object: &DiscoveryHandler, component: &Component) -> bool {
+    object.spec.component.image.is_some() && HandlerObject::from(object).digest.as_deref() == Some(component.digest())
 }
 
 /// Returns the rules of an object, if the component has the digest it requires.
