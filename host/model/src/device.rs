@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::grant::Limits;
+
 /// One device a handler sees.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -28,10 +30,44 @@ pub struct Device {
 impl Device {
     /// Bytes of its texts.
     pub fn bytes(&self) -> usize {
-        let properties = self.properties.iter().map(|(name, value)| name.len() + value.len());
-        let mounts = self.mounts.iter().map(|mount| mount.container_path.len() + mount.host_path.len());
-        let specs = self.device_specs.iter().map(|spec| spec.container_path.len() + spec.host_path.len());
-        self.id.len() + self.origin.len() + properties.chain(mounts).chain(specs).sum::<usize>()
+        self.texts().map(|(_, text)| text.len()).sum()
+    }
+
+    /// Checks the number and the length of what it holds.
+    ///
+    /// # Errors
+    /// What is beyond which limit.
+    pub fn check(&self, limits: &Limits) -> Result<(), String> {
+        for (what, count) in [
+            ("properties", self.properties.len()),
+            ("mounts", self.mounts.len()),
+            ("device specs", self.device_specs.len()),
+        ] {
+            if count > limits.properties {
+                return Err(format!("{what}: {count} (at most {})", limits.properties));
+            }
+        }
+        let max = limits.string_bytes;
+        match self.texts().find(|(_, text)| text.len() > max) {
+            Some((what, text)) => Err(format!("{what}: {} bytes (at most {max})", text.len())),
+            None => Ok(()),
+        }
+    }
+
+    fn texts(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let properties = self.properties.iter();
+        let properties =
+            properties.flat_map(|(name, value)| [("a property's name", name), ("a property's value", value)]);
+        let mounts = self.mounts.iter();
+        let mounts = mounts.flat_map(|m| [("a mount's path", &m.container_path), ("a mount's path", &m.host_path)]);
+        let specs = self.device_specs.iter().flat_map(|spec| {
+            [
+                ("a device spec's path", &spec.container_path),
+                ("a device spec's path", &spec.host_path),
+                ("a device spec's permissions", &spec.permissions),
+            ]
+        });
+        [("its id", &self.id), ("its origin", &self.origin)].into_iter().chain(properties).chain(mounts).chain(specs)
     }
 }
 

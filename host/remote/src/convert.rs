@@ -111,31 +111,12 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Checks the id and the strings of a device. Its repeated fields are already counted.
+/// Checks a device. Its repeated fields are already counted.
 fn check(device: &Device, limits: &Limits) -> Result<(), String> {
     if device.id.is_empty() {
         return Err("its id is empty".to_owned());
     }
-    let max = limits.string_bytes;
-    match texts(device).find(|(_, text)| text.len() > max) {
-        Some((what, text)) => Err(format!("{what}: {} bytes (at most {max})", text.len())),
-        None => Ok(()),
-    }
-}
-
-fn texts(device: &Device) -> impl Iterator<Item = (&'static str, &String)> {
-    let properties = device.properties.iter();
-    let properties = properties.flat_map(|(name, value)| [("a property's name", name), ("a property's value", value)]);
-    let mounts = device.mounts.iter();
-    let mounts = mounts.flat_map(|m| [("a mount's path", &m.container_path), ("a mount's path", &m.host_path)]);
-    let specs = device.device_specs.iter().flat_map(|spec| {
-        [
-            ("a device spec's path", &spec.container_path),
-            ("a device spec's path", &spec.host_path),
-            ("a device spec's permissions", &spec.permissions),
-        ]
-    });
-    std::iter::once(("its id", &device.id)).chain(properties).chain(mounts).chain(specs)
+    device.check(limits)
 }
 
 fn device(device: wire::Device) -> Device {

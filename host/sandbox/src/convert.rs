@@ -20,56 +20,25 @@ const NAME: usize = 253;
 /// The devices of a round, each within the limits, their ids unique and not empty.
 pub(crate) fn devices(devices: Vec<types::Device>, limits: &Limits) -> Result<Vec<Device>, RoundError> {
     within("devices", devices.len(), limits.devices)?;
+    let devices: Vec<Device> = devices.into_iter().map(Device::from).collect();
     let mut ids = HashSet::with_capacity(devices.len());
     for device in &devices {
         let id = clean(&device.id, 64);
         if id.is_empty() {
             return Err(RoundError::InvalidResult("a device has an empty id".to_owned()));
         }
-        check(device, limits).map_err(|what| RoundError::LimitExceeded(format!("device `{id}`: {what}")))?;
+        device.check(limits).map_err(|what| RoundError::LimitExceeded(format!("device `{id}`: {what}")))?;
         if !ids.insert(device.id.as_str()) {
             let why = format!("two devices have the id `{id}`; list each device once, with an id of its own");
             return Err(RoundError::InvalidResult(why));
         }
     }
-    Ok(devices.into_iter().map(Device::from).collect())
+    Ok(devices)
 }
 
 fn within(what: &str, count: usize, max: usize) -> Result<(), RoundError> {
     let over = || RoundError::LimitExceeded(format!("{what}: {count} (at most {max})"));
     if count <= max { Ok(()) } else { Err(over()) }
-}
-
-fn check(device: &types::Device, limits: &Limits) -> Result<(), String> {
-    for (what, count) in [
-        ("properties", device.properties.len()),
-        ("mounts", device.mounts.len()),
-        ("device specs", device.device_specs.len()),
-    ] {
-        if count > limits.properties {
-            return Err(format!("{what}: {count} (at most {})", limits.properties));
-        }
-    }
-    let max = limits.string_bytes;
-    match texts(device).find(|(_, text)| text.len() > max) {
-        Some((what, text)) => Err(format!("{what}: {} bytes (at most {max})", text.len())),
-        None => Ok(()),
-    }
-}
-
-fn texts(device: &types::Device) -> impl Iterator<Item = (&'static str, &String)> {
-    let properties = device.properties.iter();
-    let properties = properties.flat_map(|(name, value)| [("a property's name", name), ("a property's value", value)]);
-    let mounts = device.mounts.iter();
-    let mounts = mounts.flat_map(|m| [("a mount's path", &m.container_path), ("a mount's path", &m.host_path)]);
-    let specs = device.device_specs.iter().flat_map(|spec| {
-        [
-            ("a device spec's path", &spec.container_path),
-            ("a device spec's path", &spec.host_path),
-            ("a device spec's permissions", &spec.permissions),
-        ]
-    });
-    [("its id", &device.id), ("its origin", &device.origin)].into_iter().chain(properties).chain(mounts).chain(specs)
 }
 
 impl From<types::Device> for Device {

@@ -21,7 +21,7 @@ const TEXT: usize = 8 << 10;
 pub(super) fn devices(set: DeviceSet, limits: &Limits) -> Result<DeviceSet, RoundError> {
     let DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes } = set;
     let mut ids = HashSet::with_capacity(devices.len());
-    let fits = |device: &Device| is_within(device, limits);
+    let fits = |device: &Device| device.check(limits).is_ok();
     let are_unique = devices.iter().all(|device| !device.id.is_empty() && ids.insert(device.id.as_str()));
     let are_few = devices.len() + withheld.len() <= limits.devices && kept.len() <= limits.devices;
     let are_short = kept.iter().chain(&withheld).all(|text| text.len() <= limits.string_bytes);
@@ -54,16 +54,6 @@ pub(super) fn ticks(reply: &Reply, elapsed: Duration) -> u32 {
     let (Reply::Validated { ticks, .. } | Reply::Discovered { ticks, .. }) = reply else { return 0 };
     let most = elapsed.as_millis() / TICK.as_millis() + 1;
     u32::try_from(most).map_or(*ticks, |most| most.min(*ticks))
-}
-
-fn is_within(device: &Device, limits: &Limits) -> bool {
-    let counts = [device.properties.len(), device.mounts.len(), device.device_specs.len()];
-    let properties = device.properties.iter().flat_map(|(name, value)| [name, value]);
-    let mounts = device.mounts.iter().flat_map(|mount| [&mount.container_path, &mount.host_path]);
-    let specs = device.device_specs.iter();
-    let specs = specs.flat_map(|spec| [&spec.container_path, &spec.host_path, &spec.permissions]);
-    let mut texts = [&device.id, &device.origin].into_iter().chain(properties).chain(mounts).chain(specs);
-    counts.iter().all(|count| *count <= limits.properties) && texts.all(|text| text.len() <= limits.string_bytes)
 }
 
 /// Returns the error of a call.
