@@ -148,7 +148,6 @@ mod tests {
     #[test]
     fn answers_over_a_limit_are_refused_by_name() {
         let long = "x".repeat(4097);
-        let pair = || (String::new(), String::new());
         let mount = types::Mount { container_path: long.clone(), host_path: String::new(), read_only: true };
         let spec =
             types::DeviceSpec { container_path: String::new(), host_path: String::new(), permissions: long.clone() };
@@ -160,7 +159,10 @@ mod tests {
         );
         assert!(refused(|d| d.id = long.clone()).contains("its id: 4097 bytes"));
         assert!(refused(|d| d.origin = long.clone()).contains("its origin"));
-        assert!(refused(|d| d.properties = vec![pair(); 65]).contains("properties: 65"));
+        assert!(
+            refused(|d| d.properties = (0..65).map(|n| (n.to_string(), String::new())).collect())
+                .contains("properties: 65")
+        );
         assert!(refused(|d| d.properties = vec![(long.clone(), String::new())]).contains("property's name"));
         assert!(refused(|d| d.properties = vec![(String::new(), long.clone())]).contains("property's value"));
         assert!(refused(|d| d.mounts = vec![mount.clone(); 65]).contains("mounts: 65"));
