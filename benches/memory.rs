@@ -22,23 +22,36 @@ const ROUNDS: usize = 100_000;
 const SETTLED: Duration = Duration::from_secs(10);
 
 pub(crate) async fn measure() -> Table {
-    let mut table = Table::new(format!("Memory (RSS) of an agent with four handlers and {DEVICES} local devices"));
+    let mut table = Table::new(format!("Memory of an agent with four handlers and {DEVICES} local devices"));
     let node = node();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     drop(started(&node, &kubelet).await); // components are compiled now
     let agent = started(&node, &kubelet).await;
-    let all = rss_kib(agent.pid());
-    table.value("all of it", mebibytes(all), "target: ≤ 40 MiB");
-    for (what, kib) in by_cause(agent.pid()) {
-        table.value(format!("of it {what}"), mebibytes(kib), "");
+    let processes = Processes::of(agent.pid());
+    let all = processes.resident();
+    table.value("agent and sandbox process, RSS", mebibytes(all.rss), "");
+    table.value("of it memory of their own (RssAnon)", mebibytes(all.anonymous), "target: ≤ 40 MiB");
+    table.value("of it mapped from files", mebibytes(all.rss - all.anonymous), "the kernel can drop it");
+    for (what, agent, sandbox) in processes.by_cause() {
+        let each = [agent, sandbox].map(|part| format!("{} of its own", mebibytes(part.anonymous)));
+        let beside =
+            format!("agent {} ({}), sandbox {} ({})", mebibytes(agent.rss), each[0], mebibytes(sandbox.rss), each[1]);
+        table.value(format!("of it {what}"), mebibytes(agent.rss + sandbox.rss), beside);
     }
+    let each = |more: Resident, before: Resident, count: usize| {
+        format!("{:.3} MiB", (more.anonymous as f64 - before.anonymous as f64) / 1024.0 / count as f64)
+    };
     for number in 0..MORE {
         node.write_echo(&format!("more-{number}"), 1, &["one"]);
     }
     node.wait_for_instances("those of all Configurations", |list| list.len() == DEVICES + MORE).await;
     sleep(SETTLED).await;
-    let more = (rss_kib(agent.pid()) as f64 - all as f64) / 1024.0 / MORE as f64;
-    table.value("one more Configuration with a device", format!("{more:.2} MiB"), "target: ≤ 0.1 MiB");
+    let configurations = processes.resident();
+    table.value("one more Configuration with a device", each(configurations, all, MORE), "target: ≤ 0.1 MiB");
+    node.write_echo("echo", 1, &names(DEVICES * 2).iter().map(String::as_str).collect::<Vec<_>>());
+    node.wait_for_instances("more devices", |list| list.len() == DEVICES * 2 + MORE).await;
+    sleep(SETTLED).await;
+    table.value("one more device", each(processes.resident(), configurations, DEVICES), "of which one resource");
     let (before, after) = rounds().await;
     let growth = (after as f64 - before as f64) / 1024.0;
     table.value(
@@ -47,6 +60,10 @@ pub(crate) async fn measure() -> Table {
         format!("from {} after 1,000 rounds", mebibytes(before)),
     );
     table
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("device-{number}")).collect()
 }
 
 fn node() -> Node {
@@ -59,8 +76,7 @@ fn node() -> Node {
         let file = format!("{}.wasm", handler.replace('-', "_"));
         fs::copy(built_components().join(&file), node.path("components").join(file)).unwrap();
     }
-    let names: Vec<String> = (0..DEVICES).map(|number| format!("device-{number}")).collect();
-    node.write_echo("echo", 1, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    node.write_echo("echo", 1, &names(DEVICES).iter().map(String::as_str).collect::<Vec<_>>());
     node
 }
 
@@ -77,22 +93,76 @@ async fn started(node: &Node, kubelet: &Kubelet) -> Agent {
     agent
 }
 
-/// Returns the resident memory of a process by the kind of its mappings, the largest first.
-fn by_cause(pid: u32) -> Vec<(&'static str, usize)> {
-    let (mut causes, mut cause) = (BTreeMap::<&str, usize>::new(), "other");
+/// Resident memory, in KiB.
+#[derive(Debug, Clone, Copy, Default)]
+struct Resident {
+    rss: usize,
+    /// What no file has: the kernel can't drop it.
+    anonymous: usize,
+}
+
+impl Resident {
+    fn plus(self, other: Self) -> Self {
+        Self { rss: self.rss + other.rss, anonymous: self.anonymous + other.anonymous }
+    }
+}
+
+/// An agent and the processes that it started.
+struct Processes {
+    agent: u32,
+    sandboxes: Vec<u32>,
+}
+
+impl Processes {
+    fn of(agent: u32) -> Self {
+        let pids =
+            fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let parent = |pid: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+        };
+        Self { agent, sandboxes: pids.filter(|pid| parent(pid) == Some(agent)).collect() }
+    }
+
+    fn resident(&self) -> Resident {
+        let causes = self.by_cause().into_iter();
+        causes.map(|(_, agent, sandbox)| agent.plus(sandbox)).fold(Resident::default(), Resident::plus)
+    }
+
+    /// Returns what the agent and its sandbox processes have, by the kind of mapping, the largest first.
+    fn by_cause(&self) -> Vec<(&'static str, Resident, Resident)> {
+        let mut causes = BTreeMap::<&str, (Resident, Resident)>::new();
+        for (cause, resident) in mappings(self.agent) {
+            let (agent, _) = causes.entry(cause).or_default();
+            *agent = agent.plus(resident);
+        }
+        for (cause, resident) in self.sandboxes.iter().flat_map(|pid| mappings(*pid)) {
+            let (_, sandbox) = causes.entry(cause).or_default();
+            *sandbox = sandbox.plus(resident);
+        }
+        let mut causes: Vec<_> = causes.into_iter().map(|(cause, (agent, sandbox))| (cause, agent, sandbox)).collect();
+        causes.retain(|(_, agent, sandbox)| agent.rss + sandbox.rss > 0);
+        causes.sort_by_key(|(_, agent, sandbox)| std::cmp::Reverse(agent.rss + sandbox.rss));
+        causes
+    }
+}
+
+/// Returns the mappings of a process.
+fn mappings(pid: u32) -> Vec<(&'static str, Resident)> {
+    let mut mappings: Vec<(&'static str, Resident)> = Vec::new();
     for line in fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
         match fields[..] {
             [range, permissions, _, _, _, ..] if range.contains('-') => {
-                cause = of_mapping(permissions, fields.get(5).copied().unwrap_or_default());
+                let cause = of_mapping(permissions, fields.get(5).copied().unwrap_or_default());
+                mappings.push((cause, Resident::default()));
             }
-            ["Rss:", kib, ..] => *causes.entry(cause).or_default() += kib.parse::<usize>().unwrap(),
+            ["Rss:", kib, ..] => mappings.last_mut().unwrap().1.rss = kib.parse().unwrap(),
+            ["Anonymous:", kib, ..] => mappings.last_mut().unwrap().1.anonymous = kib.parse().unwrap(),
             _ => {}
         }
     }
-    let mut causes: Vec<_> = causes.into_iter().filter(|(_, kib)| *kib > 0).collect();
-    causes.sort_by_key(|(_, kib)| std::cmp::Reverse(*kib));
-    causes
+    mappings
 }
 
 fn of_mapping(permissions: &str, path: &str) -> &'static str {

@@ -16,7 +16,7 @@ use akri_cluster::local::Local;
 use akri_cluster::{Cluster, Copies};
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::properties::Properties;
-use akri_discovery::registry::Registry;
+use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::sources::Providers;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
@@ -33,7 +33,7 @@ use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::line::Line;
-use crate::support::node::{Node, compiled_for_agents, wait_for};
+use crate::support::node::{Node, compiled_for_agents, resource_of, wait_for};
 
 /// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
 struct Site {
@@ -42,6 +42,8 @@ struct Site {
     line: Arc<Line>,
     owner: Option<Owner>,
     context: Option<Arc<Context>>,
+    /// Rounds go on for as long as it is there.
+    handlers: Option<watch::Sender<Arc<Handlers>>>,
     snapshots: watch::Sender<UsageSnapshot>,
     resource: String,
     instance: Key,
@@ -64,6 +66,7 @@ impl Site {
             line: Arc::new(line),
             owner: None,
             context: None,
+            handlers: None,
             snapshots: watch::Sender::default(),
             resource: String::new(),
             instance: Key::new("default", ""),
@@ -118,8 +121,8 @@ impl Site {
         let configuration = manifests.borrow().configurations[&Key::new("default", "cam")].clone();
         let mut handlers = registry.handlers();
         handlers.wait_for(|handlers| handlers.settled).await.unwrap();
-        let handlers = handlers.borrow().clone();
-        let (_, handlers) = watch::channel(handlers);
+        let (sender, handlers) = watch::channel(handlers.borrow().clone());
+        self.handlers = Some(sender);
         let remote = akri_remote::Settings {
             directory: self.node.path("handlers"),
             users: Vec::new(),
@@ -133,6 +136,16 @@ impl Site {
         self.owner =
             Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
         self.context = Some(context);
+    }
+
+    /// Edits the Configuration to these devices, while the owner runs.
+    async fn edit(&self, devices: &[&str]) {
+        let key = Key::new("default", "cam");
+        let before = self.line.manifests().borrow().configurations[&key].clone();
+        self.node.write_echo("cam", 2, devices);
+        let mut manifests = self.line.manifests();
+        let edited = manifests.wait_for(|manifests| manifests.configurations[&key] != before).await.unwrap();
+        self.owner.as_ref().unwrap().update(Arc::clone(&edited.configurations[&key]));
     }
 
     async fn stop(&mut self) {
@@ -407,4 +420,44 @@ async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
     let admitted = site.kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
     assert_eq!(admitted.ids, ["0"]);
     assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
+}
+
+#[tokio::test]
+async fn unconfirmed_instance_goes_with_its_device() {
+    let site = Site::new().await;
+    site.line.unconfirmed.store(true, Ordering::SeqCst);
+    site.edit(&["one", "two"]).await;
+    site.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    tokio::time::sleep(Duration::from_millis(300)).await; // its failure is known, and retried
+    site.edit(&["one"]).await;
+    let left = site.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
+    assert_eq!(left[0].metadata.name.as_ref(), Some(&site.instance.name));
+}
+
+#[tokio::test]
+async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
+    let site = Site::new().await;
+    let slow = site.line.slow_creation.write().await;
+    site.edit(&["one", "two"]).await;
+    site.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    site.edit(&["one"]).await;
+    tokio::time::sleep(Duration::from_secs(1)).await; // rounds find one
+    site.line.unconfirmed.store(true, Ordering::SeqCst);
+    drop(slow);
+    site.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
+}
+
+#[tokio::test]
+async fn instance_whose_creation_was_not_confirmed_is_served_once_it_is_found() {
+    let site = Site::new().await;
+    site.line.unconfirmed.store(true, Ordering::SeqCst);
+    site.edit(&["one", "two"]).await;
+    let both = site.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    let uids = |list: &[akri_api::Instance]| -> Vec<_> { list.iter().map(|one| one.metadata.uid.clone()).collect() };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    site.line.unconfirmed.store(false, Ordering::SeqCst);
+    let resources: Vec<String> = both.iter().map(resource_of).collect();
+    let is_free = |view: &View, resource: &String| view.resource(resource).allocatable() == 2;
+    site.kubelet.wait_for("both", |view| resources.iter().all(|resource| is_free(view, resource))).await;
+    assert_eq!(uids(&site.node.instances()), uids(&both), "neither was made anew");
 }

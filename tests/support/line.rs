@@ -24,6 +24,11 @@ pub struct Line {
     pub cut: AtomicBool,
     /// Set while responses are lost.
     pub deaf: AtomicBool,
+    /// Set while responses to creations are lost, and nothing can be looked up after one.
+    pub unconfirmed: AtomicBool,
+    lost_creation: AtomicBool,
+    /// Delays responses to creations while it is write-locked.
+    pub slow_creation: RwLock<()>,
     /// Delays claims while it is write-locked.
     pub slow: RwLock<()>,
     /// The error of publishing one object.
@@ -39,6 +44,9 @@ impl Line {
             to: local,
             cut: AtomicBool::default(),
             deaf: AtomicBool::default(),
+            unconfirmed: AtomicBool::default(),
+            lost_creation: AtomicBool::default(),
+            slow_creation: RwLock::default(),
             slow: RwLock::default(),
             lost: Mutex::default(),
             published: AtomicUsize::default(),
@@ -85,12 +93,21 @@ impl Cluster for Line {
 
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
+        if self.unconfirmed.load(Ordering::SeqCst) && self.lost_creation.load(Ordering::SeqCst) {
+            return Err(ClusterError::Unavailable("no answer".into()));
+        }
         self.through(self.to.find(configuration, identity).await)
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
         self.check()?;
-        self.through(self.to.create(instance).await)
+        let created = self.to.create(instance).await;
+        let _turn = self.slow_creation.read().await;
+        if self.unconfirmed.load(Ordering::SeqCst) {
+            self.lost_creation.store(true, Ordering::SeqCst);
+            return Err(ClusterError::Unavailable("no answer".into()));
+        }
+        self.through(created)
     }
 
     async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError> {

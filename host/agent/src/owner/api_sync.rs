@@ -22,6 +22,9 @@ use super::published::Published;
 /// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
 
+/// The time after which the cluster no longer shows an Instance because of an event that is late.
+const LEAVING: Duration = Duration::from_secs(60);
+
 /// Pauses between attempts that changed nothing.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
@@ -82,7 +85,7 @@ impl State {
     /// Takes over what the API server shows of all Instances.
     pub(super) async fn apply_remote_usage(&mut self) {
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
-        self.adopt_forgotten(&shown);
+        let adopted = self.adopt_unknown(&shown).await;
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
         let mut changed = Vec::new();
         for identity in self.published.keys().cloned().collect::<Vec<_>>() {
@@ -93,24 +96,44 @@ impl State {
             }
         }
         self.changed(changed).await;
+        if adopted {
+            self.find_again().await;
+        }
     }
 
     /// Takes Instances of this node that the journal does not know into service, for the containers that use them. Their
-    /// devices are not handed out before a round has found them, and go if it does not (rule 28).
-    fn adopt_forgotten(&mut self, shown: &[Instance]) {
-        for instance in shown {
-            let Some(identity) = instance.identity.clone() else { continue };
-            let is_known = self.published.contains_key(&identity) || self.pending.contains_key(&identity);
-            let is_ours =
-                instance.nodes.contains(&self.context.node) && instance.configuration_uid == self.configuration.uid;
-            if is_known || !is_ours || self.has_served {
-                continue;
-            }
-            warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
-            let entry = forgotten(&self.configuration, instance, &identity);
-            let published = Published::new(entry, &self.context.node, &self.context.claims, true);
-            self.published.insert(identity, published);
+    /// devices are not handed out before a round has found them, and go if it does not (rule 28). One whose creation was not
+    /// confirmed is among them once its device has gone; until then the next attempt finds it. Returns whether there were any.
+    async fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
+        self.leaving.retain(|uid, since| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
+        let is_unknown = |instance: &&Instance| {
+            let is_known = |identity| self.published.contains_key(identity) || self.pending.contains_key(identity);
+            instance.identity.as_ref().is_some_and(|identity| !is_known(identity))
+                && instance.nodes.contains(&self.context.node)
+                && instance.configuration_uid == self.configuration.uid
+                && !self.leaving.contains_key(&instance.uid)
+        };
+        let mut unknown: Vec<&Instance> = shown.iter().filter(is_unknown).collect();
+        if !unknown.is_empty() {
+            let found = self.found_identities();
+            unknown.retain(|instance| instance.identity.as_ref().is_some_and(|identity| !found.contains(identity)));
         }
+        for instance in &unknown {
+            self.adopt(instance).await;
+        }
+        !unknown.is_empty()
+    }
+
+    async fn adopt(&mut self, instance: &Instance) {
+        let Some(identity) = instance.identity.clone() else { return };
+        warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
+        let entry =
+            Entry { claims: self.orphans.claims_of(&identity), ..forgotten(&self.configuration, instance, &identity) };
+        if let Some(old) = self.orphans.take(&identity).filter(|old| *old != entry.key) {
+            self.forget(old).await;
+        }
+        let published = Published::new(entry, &self.context.node, &self.context.claims, true);
+        self.published.insert(identity, published);
     }
 
     /// Takes over what the API server shows of one Instance; none if it does not exist. Returns whether that is new.

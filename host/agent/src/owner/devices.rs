@@ -53,8 +53,11 @@ impl State {
             self.health.discovery = status;
         }
         if let Some(MergedDevices { set, shared }) = devices {
-            self.health.retain_unpublished(&set);
+            let lost_unpublished = self.health.retain_unpublished(&set);
             self.found(set, shared.unwrap_or(self.last.default_shared)).await;
+            if lost_unpublished {
+                self.apply_remote_usage().await; // one of them may have an Instance whose creation was not confirmed
+            }
         }
     }
 
@@ -97,6 +100,16 @@ impl State {
         self.changed(touched).await;
     }
 
+    /// Returns the devices of the newest set.
+    pub(super) fn found_identities(&self) -> BTreeSet<Identity> {
+        self.last.found.as_ref().map(|(set, shared)| self.identities(set, *shared)).unwrap_or_default()
+    }
+
+    fn identities(&self, set: &DeviceSet, shared: bool) -> BTreeSet<Identity> {
+        let identity = |device: &Device| HashInput::new(&device.id, shared, &self.context.node).identity();
+        set.devices.iter().map(identity).collect()
+    }
+
     pub(super) fn plan(&self, set: &DeviceSet, shared: bool) -> Plan {
         let known: BTreeMap<Identity, Known<'_>> =
             self.published.iter().map(|(identity, published)| (identity.clone(), published.known())).collect();
@@ -128,8 +141,7 @@ impl State {
         if self.pending.is_empty() {
             return;
         }
-        let identity = |device: &Device| HashInput::new(&device.id, shared, &self.context.node).identity();
-        let seen: BTreeSet<Identity> = set.devices.iter().map(identity).collect();
+        let seen = self.identities(set, shared);
         self.pending.retain(|identity, pending| pending.has_begun() || seen.contains(identity));
     }
 
@@ -162,6 +174,7 @@ impl State {
         }
         if self.pending.is_empty() && self.last.overtook {
             self.find_again().await;
+            self.apply_remote_usage().await; // as after a set that lacks a device without an Instance
         }
     }
 
@@ -191,6 +204,7 @@ impl State {
         let mut published = Published::new(entry, &self.context.node, &self.context.claims, false);
         published.resize(self.configuration.capacity);
         published.slots.reserve(self.context.reservations.take(&self.configuration.key, &identity));
+        self.leaving.remove(&published.entry().uid);
         self.published.insert(identity.clone(), published);
         self.observe(&identity, Some(&instance)).await;
         self.restore_lost(&identity);
@@ -310,6 +324,7 @@ impl State {
             self.health.claimed(&entry.key.name, None);
             let is_used = published.slots.claims().next().is_some();
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), is_used);
+            self.leaving.insert(entry.uid.clone(), Instant::now());
             info!(instance = %entry.key, "removed");
             let entry = published.journal_entry();
             if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {

@@ -23,10 +23,12 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Forgets unpublished devices that are not in the newest set.
-    pub(super) fn retain_unpublished(&mut self, set: &DeviceSet) {
+    /// Forgets unpublished devices that are not in the newest set. Returns whether there were any.
+    pub(super) fn retain_unpublished(&mut self, set: &DeviceSet) -> bool {
+        let before = self.unpublished.len();
         let listed: BTreeSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
         self.unpublished.retain(|device, _| listed.contains(device.as_str()));
+        self.unpublished.len() < before
     }
 
     /// Records that a device could not be published.

@@ -200,8 +200,8 @@ struct State {
     counted: usize,
     /// Resources and IDs that two pods have at once, as recorded.
     duplicates: BTreeSet<(String, String)>,
-    /// Set once resources are served; earlier Instances are not looked for afterwards.
-    has_served: bool,
+    /// UIDs of Instances that this node has given up, and when: the cluster may still show them.
+    leaving: BTreeMap<String, Instant>,
     /// Instances that the journal no longer needs.
     outdated: Vec<Key>,
     totals: Totals,
@@ -236,7 +236,7 @@ impl State {
             asks,
             counted: 0,
             duplicates: BTreeSet::new(),
-            has_served: false,
+            leaving: BTreeMap::new(),
             outdated: Vec::new(),
             totals: Totals::default(),
             reports: Budget::new(20 * REPORT, 1),
@@ -322,7 +322,6 @@ impl State {
         for identity in self.published.keys().cloned().collect::<Vec<_>>() {
             self.restore_lost(&identity);
         }
-        self.has_served = true;
         self.changed(self.published.keys().cloned().collect()).await;
         self.rearrange_plugins().await;
         self.after_event().await;
