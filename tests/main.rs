@@ -38,6 +38,7 @@ mod lists;
 mod local_devices;
 mod lost_api;
 mod lost_state;
+mod mdns;
 mod misbehaving_handlers;
 mod names;
 mod new_handlers;
