@@ -24,6 +24,7 @@ mod contract;
 mod discover;
 mod documentation;
 mod edits;
+mod example_handlers;
 mod fleet;
 mod handler_command;
 mod health;
