@@ -5,7 +5,7 @@
 
 TOOLCHAIN := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 GUEST     := wasm32-wasip2
-HANDLERS  := udev debug-echo opcua onvif
+HANDLERS  := udev debug-echo opcua onvif mdns
 RUN       := target/run
 PEERS     := target/peers
 VERSION   := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -13,7 +13,7 @@ IMAGE     := localhost/akri:$(VERSION)
 # The chart as plain manifests. The API groups that Kubernetes 1.20 lacks are left out.
 RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
 # What the values call the handlers.
-HANDLER_VALUES := udev onvif opcua debugEcho
+HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # What `make check` leaves out because it takes long: storms, thousands of things, images, and the guests that attack the sandbox.
 LONG      := storm:: thousand image:: hostile::
 # Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.

@@ -1,4 +1,4 @@
-//! The memory of an agent with the four built-in handlers and 200 devices, by what it is for; of one more Configuration; and whether
+//! The memory of an agent with the five built-in handlers and 200 devices, by what it is for; of one more Configuration; and whether
 //! rounds leave something behind.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const ROUNDS: usize = 100_000;
 const SETTLED: Duration = Duration::from_secs(10);
 
 pub(crate) async fn measure() -> Table {
-    let mut table = Table::new(format!("Memory of an agent with four handlers and {DEVICES} local devices"));
+    let mut table = Table::new(format!("Memory of an agent with five handlers and {DEVICES} local devices"));
     let node = node();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     drop(started(&node, &kubelet).await); // components are compiled now
@@ -69,7 +69,7 @@ fn names(count: usize) -> Vec<String> {
 fn node() -> Node {
     let node = Node::new();
     node.make_echo_local();
-    for handler in ["udev", "debug-echo", "opcua", "onvif"] {
+    for handler in ["udev", "debug-echo", "opcua", "onvif", "mdns"] {
         let object = fs::read_to_string(built_components().join(format!("{handler}.yaml"))).unwrap();
         let scope = if handler == "debug-echo" { "  shared: false\n" } else { "" };
         node.write(&format!("components/{handler}.yaml"), &format!("{object}{scope}"));
@@ -82,7 +82,7 @@ fn node() -> Node {
 
 async fn started(node: &Node, kubelet: &Kubelet) -> Agent {
     let agent = node.start();
-    for handler in ["udev", "debugEcho", "opcua", "onvif"] {
+    for handler in ["udev", "debugEcho", "opcua", "onvif", "mdns"] {
         agent.wait_for_log(&format!(r#"handler="{handler}""#)).await;
     }
     let is_offered = |view: &akri_tests::kubelet::View| {

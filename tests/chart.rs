@@ -55,7 +55,7 @@ fn the_manifests_are_made_from_the_chart() {
     let plain = ["createNamespace=true", "podDisruptionBudget.enabled=false", "crds.upgrade=false"];
     let plain: Vec<&str> = plain.iter().flat_map(|value| ["--set", *value]).collect();
     let handlers = "policy.enabled=false,udev.discovery.enabled=false,onvif.discovery.enabled=false,\
-                    opcua.discovery.enabled=false,debugEcho.discovery.enabled=false";
+                    opcua.discovery.enabled=false,mdns.discovery.enabled=false,debugEcho.discovery.enabled=false";
     for (file, arguments) in
         [("akri.yaml", ["--set", handlers]), ("policy.yaml", ["--show-only", "templates/policy.yaml"])]
     {
@@ -68,7 +68,7 @@ fn the_manifests_are_made_from_the_chart() {
 #[test]
 fn the_chart_holds_the_kinds_and_the_handlers() {
     assert!(read("helm/akri/crds/crds.yaml") == read("crds.yaml"), "run 'make manifests'");
-    for handler in ["debug-echo", "onvif", "opcua", "udev"] {
+    for handler in ["debug-echo", "mdns", "onvif", "opcua", "udev"] {
         let built_in = deploy().join("../handlers").join(handler).join("handler.yaml");
         let copy = read(&format!("helm/akri/files/handlers/{handler}.yaml"));
         assert!(copy == fs::read_to_string(built_in).unwrap(), "{handler}: run 'make manifests'");

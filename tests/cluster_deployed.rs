@@ -12,7 +12,7 @@ use crate::support::node::resource_of;
 #[test]
 fn deployed_handlers_match_the_built_in_ones() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let handlers = ["debug-echo", "onvif", "opcua", "udev"];
+    let handlers = ["debug-echo", "mdns", "onvif", "opcua", "udev"];
     let expected = handlers.map(|name| {
         let manifest = std::fs::read_to_string(root.join("handlers").join(name).join("handler.yaml")).unwrap();
         format!("---\n{manifest}")

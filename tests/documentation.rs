@@ -16,8 +16,13 @@ use akri_api::manifest::{self, Object};
 use crate::support::node::{Node, akri, built_components, compiled_components};
 
 /// The component of each handler that the documentation configures.
-const COMPONENTS: [(&str, &str); 4] =
-    [("udev", "udev.wasm"), ("debugEcho", "debug_echo.wasm"), ("onvif", "onvif.wasm"), ("opcua", "opcua.wasm")];
+const COMPONENTS: [(&str, &str); 5] = [
+    ("udev", "udev.wasm"),
+    ("debugEcho", "debug_echo.wasm"),
+    ("onvif", "onvif.wasm"),
+    ("opcua", "opcua.wasm"),
+    ("mdns", "mdns.wasm"),
+];
 
 /// One page of Markdown.
 struct Page {

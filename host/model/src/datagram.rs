@@ -26,11 +26,13 @@ pub enum DatagramFilter {
         value: Vec<u8>,
         /// Of the same length.
         mask: Vec<u8>,
+        /// A text that it also contains, anywhere: the name of a service, say.
+        text: String,
     },
 }
 
 impl DatagramFilter {
-    /// Reads `@OFFSET HEX` or `@OFFSET HEX/MASK`; any other text has to be in the datagram as it is, and "" is in each.
+    /// Reads `@OFFSET HEX` or `@OFFSET HEX/MASK`, and a text after a further space; any other text has to be in the datagram as it is, and "" is in each.
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix('@') {
             Some(at) => parse_at(at),
@@ -44,7 +46,7 @@ impl DatagramFilter {
         match self {
             Self::Any => 0,
             Self::Contains(text) => text.len(),
-            Self::At { value, mask, .. } => value.len().max(mask.len()),
+            Self::At { value, mask, text, .. } => value.len().max(mask.len()) + text.len(),
         }
     }
 
@@ -52,12 +54,12 @@ impl DatagramFilter {
     pub fn matches(&self, payload: &[u8]) -> bool {
         match self {
             Self::Any => true,
-            Self::Contains(text) => memmem::find(payload, text.as_bytes()).is_some(),
-            Self::At { offset, value, mask } => {
+            Self::Contains(text) => contains(payload, text),
+            Self::At { offset, value, mask, text } => {
                 let start = usize::from(*offset);
                 let bytes = payload.get(start..start.saturating_add(value.len()));
                 let masked = |((byte, mask), value): ((&u8, &u8), &u8)| byte & mask == *value;
-                bytes.is_some_and(|bytes| bytes.iter().zip(mask).zip(value).all(masked))
+                bytes.is_some_and(|bytes| bytes.iter().zip(mask).zip(value).all(masked)) && contains(payload, text)
             }
         }
     }
@@ -68,13 +70,21 @@ impl fmt::Display for DatagramFilter {
         match self {
             Self::Any => f.write_str("any"),
             Self::Contains(text) => write!(f, "'{text}'"),
-            Self::At { offset, value, mask } => write!(f, "@{offset} {}/{}", hex(value), hex(mask)),
+            Self::At { offset, value, mask, text } => {
+                write!(f, "@{offset} {}/{}", hex(value), hex(mask))?;
+                if text.is_empty() { Ok(()) } else { write!(f, " '{text}'") }
+            }
         }
     }
 }
 
+fn contains(payload: &[u8], text: &str) -> bool {
+    memmem::find(payload, text.as_bytes()).is_some()
+}
+
 fn parse_at(text: &str) -> Option<DatagramFilter> {
     let (offset, bytes) = text.split_once(' ')?;
+    let (bytes, text) = bytes.split_once(' ').unwrap_or((bytes, ""));
     let (value, mask) = bytes.split_once('/').unwrap_or((bytes, ""));
     let value = bytes_of(value)?;
     let mask = if mask.is_empty() { vec![0xff; value.len()] } else { bytes_of(mask)? };
@@ -82,7 +92,7 @@ fn parse_at(text: &str) -> Option<DatagramFilter> {
         return None;
     }
     let value = value.iter().zip(&mask).map(|(byte, mask)| byte & mask).collect();
-    Some(DatagramFilter::At { offset: offset.parse().ok()?, value, mask })
+    Some(DatagramFilter::At { offset: offset.parse().ok()?, value, mask, text: text.to_owned() })
 }
 
 fn bytes_of(hex: &str) -> Option<Vec<u8>> {
@@ -102,6 +112,8 @@ mod tests {
             ("discovery/Hello", "'discovery/Hello'"),
             ("@2 84", "@2 84/ff"),
             ("@2 ff00/8000", "@2 8000/8000"),
+            ("@2 80/80 _ipp", "@2 80/80 '_ipp'"),
+            ("@2 84 a b", "@2 84/ff 'a b'"),
         ] {
             assert_eq!(DatagramFilter::parse(text).unwrap().to_string(), shown, "{text}");
         }
@@ -121,6 +133,10 @@ mod tests {
             (&[0, 0, 0x80], true),
         ] {
             assert_eq!(answers.matches(payload), counts, "{payload:?}");
+        }
+        let service = DatagramFilter::parse("@0 80/80 _ipp").unwrap();
+        for (payload, counts) in [(&b"\x84 _ipp"[..], true), (b"\x04 _ipp", false), (b"\x84 _raop", false)] {
+            assert_eq!(service.matches(payload), counts, "{payload:?}");
         }
         let hello = DatagramFilter::Contains("Hello".to_owned());
         assert!(hello.matches(b"a Hello b") && !hello.matches(b"Bye") && DatagramFilter::Any.matches(b""));

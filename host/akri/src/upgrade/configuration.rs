@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Finding, Weight, text};
 
 /// Handlers that are built in.
-const BUILT_IN: [&str; 4] = ["udev", "onvif", "opcua", "debugEcho"];
+const BUILT_IN: [&str; 5] = ["udev", "onvif", "opcua", "mdns", "debugEcho"];
 
 /// Returns the differences.
 pub(super) fn check(object: &Value) -> Vec<Finding> {

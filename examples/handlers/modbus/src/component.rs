@@ -1,0 +1,139 @@
+//! The functions that the host calls, and the connections.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use akri_handler::host::{keep, note, time_left};
+use akri_handler::{Description, Device, Failure, Handler, Problem};
+use futures::future::join_all;
+use wstd::future::FutureExt as _;
+use wstd::io::{AsyncRead as _, AsyncWrite as _};
+use wstd::net::TcpStream;
+use wstd::time::Timer;
+
+use crate::details::{Details, Server};
+use crate::protocol::{self, HEADER_BYTES, Objects, Response};
+
+/// Time limit for connecting, and for each answer.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Time before the end of the round at which no more units are asked.
+const RESERVE: Duration = Duration::from_secs(5);
+/// Limit on the requests for one identification.
+const MAX_REQUESTS: u16 = 8;
+
+struct Modbus;
+akri_handler::export!(Modbus);
+
+impl Handler for Modbus {
+    type Details = Details;
+
+    const DESCRIPTION: Description = Description::new("modbus", env!("CARGO_PKG_VERSION")).shared().interval_ms(60_000);
+
+    fn parse(json: Option<&str>) -> Result<Details, Vec<Problem>> {
+        Details::parse(json).map_err(|problem| vec![problem])
+    }
+
+    fn discover(details: Details) -> Result<Vec<Device>, Failure> {
+        let units = |server| ask_server(server, details.unit_ids.iter().copied().collect());
+        let devices = wstd::runtime::block_on(join_all(details.servers.iter().map(units)));
+        Ok(devices.into_iter().flatten().collect())
+    }
+}
+
+fn id(server: &Server, unit: u8) -> String {
+    format!("{server}/{unit}")
+}
+
+/// Asks a server for its units, one after the other. Devices whose state is unknown are kept.
+async fn ask_server(server: &Server, units: Vec<u8>) -> Vec<Device> {
+    let mut devices = Vec::new();
+    let mut connection = match connect(server).await {
+        Ok(connection) => connection,
+        // The host exists, and nothing serves this port.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return devices,
+        Err(error) => {
+            note(&server.to_string(), "Unreachable", &format!("the server was not reached: {error}"));
+            units.iter().for_each(|unit| keep(&id(server, *unit)));
+            return devices;
+        }
+    };
+    for (index, unit) in units.iter().enumerate() {
+        let identified = match time_left(RESERVE).is_zero() {
+            true => Err(io::Error::new(ErrorKind::TimedOut, "the round has no time left")),
+            false => identify(&mut connection, *unit).await,
+        };
+        match identified {
+            Ok(Some(objects)) => devices.push(device(server, *unit, &objects)),
+            Ok(None) => {}
+            Err(error) => {
+                // What comes next on this connection may answer an earlier request.
+                note(&id(server, *unit), "NoAnswer", &format!("the unit did not answer: {error}"));
+                units.iter().skip(index).for_each(|unit| keep(&id(server, *unit)));
+                break;
+            }
+        }
+    }
+    devices
+}
+
+fn device(server: &Server, unit: u8, objects: &Objects) -> Device {
+    let device = Device { origin: id(server, unit), ..Device::new(id(server, unit)) }
+        .property("MODBUS_HOST", &server.host)
+        .property("MODBUS_PORT", server.port.to_string())
+        .property("MODBUS_UNIT_ID", unit.to_string());
+    protocol::properties(objects).fold(device, |device, (name, value)| device.property(name, value))
+}
+
+async fn connect(server: &Server) -> io::Result<TcpStream> {
+    let addresses = (server.host.as_str(), server.port).to_socket_addrs()?;
+    let address = addresses.into_iter().find(SocketAddr::is_ipv4);
+    let address = address.ok_or_else(|| io::Error::other("it has no IPv4 address"))?;
+    within(TcpStream::connect_addr(address)).await
+}
+
+async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let timer = Timer::after(LIMIT.into());
+    let late = || Err(io::Error::new(ErrorKind::TimedOut, format!("nothing came within {LIMIT:?}")));
+    work.timeout(timer.wait()).await.unwrap_or_else(|_| late())
+}
+
+/// Returns the identification of a unit, which may be empty; none if a gateway reports that there is no such unit.
+async fn identify(connection: &mut TcpStream, unit: u8) -> io::Result<Option<Objects>> {
+    let (mut objects, mut from) = (Objects::new(), 0);
+    for transaction in 0..MAX_REQUESTS {
+        match within(exchange(connection, transaction, unit, from)).await? {
+            Response::Absent => return Ok(None),
+            Response::Unidentified => return Ok(Some(objects)),
+            Response::Objects(more, next) => {
+                objects.extend(more);
+                match next {
+                    Some(next) => from = next,
+                    None => return Ok(Some(objects)),
+                }
+            }
+        }
+    }
+    Ok(Some(objects))
+}
+
+async fn exchange(connection: &mut TcpStream, transaction: u16, unit: u8, object: u8) -> io::Result<Response> {
+    connection.write_all(&protocol::request(transaction, unit, object)).await?;
+    let mut header = [0; HEADER_BYTES];
+    read_exact(connection, &mut header).await?;
+    let length = protocol::body_length(transaction, header).map_err(io::Error::other)?;
+    let mut body = vec![0; length];
+    read_exact(connection, &mut body).await?;
+    protocol::response(unit, &body).map_err(io::Error::other)
+}
+
+async fn read_exact(connection: &mut TcpStream, mut buffer: &mut [u8]) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let length = connection.read(buffer).await?;
+        if length == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        buffer = buffer.get_mut(length..).unwrap_or_default();
+    }
+    Ok(())
+}

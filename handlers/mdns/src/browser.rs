@@ -1,0 +1,319 @@
+//! A round: from questions and responses to devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::PORT;
+use crate::details::{Details, ServiceType};
+use crate::message::{self, Data, Kind, MessageError, Question, Record};
+use crate::name::Name;
+use crate::text::{self, Entry};
+
+/// Limit on the instances of a round, besides those of the last one.
+const MAX_INSTANCES: usize = 1_000;
+/// Limit on the hosts of a round.
+const MAX_HOSTS: usize = 2_000;
+/// Limit on the addresses of a host.
+const MAX_ADDRESSES: usize = 16;
+/// Limit on the questions about single instances that are sent at once.
+const MAX_QUESTIONS: usize = 64;
+
+/// A device to report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// The name of the instance, in lower case.
+    pub id: String,
+    /// Names and values.
+    pub properties: Vec<(String, String)>,
+}
+
+/// A note.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The id of a device, or "".
+    pub origin: String,
+    /// A CamelCase word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// The result of a round.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The selected instances.
+    pub devices: Vec<Device>,
+    /// The ids of instances whose state is unknown.
+    pub kept: Vec<String>,
+    /// The notes.
+    pub notes: Vec<Note>,
+    /// The instances to ask for in the next round, should they be silent.
+    pub known: BTreeSet<Name>,
+}
+
+/// The records of one instance.
+#[derive(Debug, Default)]
+struct Instance {
+    /// Set if a pointer leads to it.
+    is_listed: bool,
+    /// The port and the host.
+    service: Option<(u16, Name)>,
+    text: Option<Vec<Entry>>,
+}
+
+/// Collects the responses of a round.
+#[derive(Debug)]
+pub struct Browser<'a> {
+    details: &'a Details,
+    /// The instances of the last round.
+    known: &'a BTreeSet<Name>,
+    instances: BTreeMap<Name, Instance>,
+    hosts: BTreeMap<Name, BTreeSet<IpAddr>>,
+    /// Instances that said goodbye.
+    withdrawn: BTreeSet<Name>,
+    malformed: u32,
+    fault: Option<MessageError>,
+    /// Records beyond a limit.
+    beyond_limit: u32,
+}
+
+impl<'a> Browser<'a> {
+    /// Begins a round.
+    pub fn new(details: &'a Details, known: &'a BTreeSet<Name>) -> Self {
+        Self {
+            details,
+            known,
+            instances: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            malformed: 0,
+            fault: None,
+            beyond_limit: 0,
+        }
+    }
+
+    /// Returns the questions for instances of the services.
+    pub fn browsing(&self) -> Vec<Question> {
+        let services: BTreeSet<&Name> = self.details.services.iter().map(|service| &service.browsed).collect();
+        services.into_iter().map(|name| Question { name: name.clone(), kind: Kind::Pointer }).collect()
+    }
+
+    /// Returns the questions that responses so far leave open: silent instances of the last round, and what is missing of
+    /// the others.
+    pub fn open(&self) -> Vec<Question> {
+        let silent = self.silent().map(|name| Question { name: name.clone(), kind: Kind::Service });
+        let missing = self.found().flat_map(|(name, instance)| self.missing(name, instance));
+        let mut seen = BTreeSet::new();
+        silent.chain(missing).filter(|question| seen.insert(question.clone())).take(MAX_QUESTIONS).collect()
+    }
+
+    /// Adds a datagram that came from this port. Responses come from the port of multicast DNS and no other (RFC 6762,
+    /// section 6).
+    pub fn add(&mut self, datagram: &[u8], port: u16) {
+        if port != PORT {
+            return;
+        }
+        match message::read(datagram) {
+            Ok(records) => records.into_iter().for_each(|record| self.add_record(record)),
+            Err(error) => {
+                self.malformed = self.malformed.saturating_add(1);
+                self.fault = Some(error);
+            }
+        }
+    }
+
+    fn add_record(&mut self, Record { name, is_valid, data }: Record) {
+        match data {
+            Data::Address(address) => self.add_address(name, address, is_valid),
+            Data::Pointer(instance) => {
+                if self.lists(&name, &instance) {
+                    self.update(instance, is_valid, |instance| instance.is_listed = true);
+                }
+            }
+            Data::Service { port, host } => {
+                self.update(name, is_valid, |instance| instance.service = Some((port, host)));
+            }
+            // Only the others say goodbye.
+            Data::Text(strings) if is_valid => {
+                self.update(name, true, |instance| instance.text = Some(text::entries(&strings)));
+            }
+            Data::Text(_) => {}
+        }
+    }
+
+    /// Returns whether a pointer leads from what was asked for to an instance of that service.
+    fn lists(&self, browsed: &Name, instance: &Name) -> bool {
+        let service = instance.split_first().map(|(_, service)| service);
+        let is_it = |wanted: &ServiceType| wanted.browsed == *browsed && service.as_ref() == Some(&wanted.name);
+        self.details.services.iter().any(is_it)
+    }
+
+    fn add_address(&mut self, host: Name, address: IpAddr, is_valid: bool) {
+        if !is_valid {
+            if let Some(addresses) = self.hosts.get_mut(&host) {
+                addresses.remove(&address);
+            }
+            return;
+        }
+        if self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(&host) {
+            self.beyond_limit = self.beyond_limit.saturating_add(1);
+            return;
+        }
+        let addresses = self.hosts.entry(host).or_default();
+        if addresses.len() < MAX_ADDRESSES {
+            addresses.insert(address);
+        }
+    }
+
+    /// Changes a selected instance, or removes it if its record is withdrawn.
+    fn update(&mut self, name: Name, is_valid: bool, change: impl FnOnce(&mut Instance)) {
+        if self.selected(&name).is_none() {
+            return;
+        }
+        if !is_valid {
+            self.instances.remove(&name);
+            if self.known.contains(&name) {
+                self.withdrawn.insert(name);
+            }
+            return;
+        }
+        let is_full = self.instances.len() >= MAX_INSTANCES;
+        if is_full && !self.instances.contains_key(&name) && !self.known.contains(&name) {
+            self.beyond_limit = self.beyond_limit.saturating_add(1);
+            return;
+        }
+        self.withdrawn.remove(&name);
+        change(self.instances.entry(name).or_default());
+    }
+
+    /// Returns the service and the first label of an instance that the filter by name selects.
+    fn selected(&self, name: &Name) -> Option<(&'a ServiceType, String)> {
+        let (label, rest) = name.split_first()?;
+        let service = self.details.services.iter().find(|service| service.name == rest)?;
+        let filter = self.details.instances.as_ref();
+        let is_selected = filter.is_none_or(|filter| filter.selects(|pattern| pattern.matches(&label)));
+        is_selected.then_some((service, label))
+    }
+
+    /// Returns the instances that exist: one to which a pointer leads, or one of the last round that answers.
+    fn found(&self) -> impl Iterator<Item = (&Name, &Instance)> {
+        let exists = |(name, instance): &(&Name, &Instance)| {
+            instance.is_listed || instance.service.is_some() && self.known.contains(*name)
+        };
+        self.instances.iter().filter(exists)
+    }
+
+    /// Returns the instances of the last round that neither answered nor said goodbye.
+    fn silent(&self) -> impl Iterator<Item = &'a Name> {
+        let found: BTreeSet<Name> = self.found().map(|(name, _)| name.clone()).collect();
+        let withdrawn = self.withdrawn.clone();
+        let known = self.known.iter().filter(|name| self.selected(name).is_some()).collect::<Vec<_>>();
+        known.into_iter().filter(move |name| !found.contains(*name) && !withdrawn.contains(*name))
+    }
+
+    /// Returns the questions whose answers an instance lacks.
+    fn missing(&self, name: &Name, instance: &Instance) -> Vec<Question> {
+        let ask = |name: &Name, kind| Question { name: name.clone(), kind };
+        let mut questions = Vec::new();
+        match &instance.service {
+            None => questions.push(ask(name, Kind::Service)),
+            Some((_, host)) if self.addresses(host).is_none() => {
+                questions.extend([ask(host, Kind::Ipv4), ask(host, Kind::Ipv6)]);
+            }
+            Some(_) => {}
+        }
+        if instance.text.is_none() {
+            questions.push(ask(name, Kind::Text));
+        }
+        questions
+    }
+
+    fn addresses(&self, host: &Name) -> Option<&BTreeSet<IpAddr>> {
+        self.hosts.get(host).filter(|addresses| !addresses.is_empty())
+    }
+
+    /// Ends the round. `dropped` datagrams were lost in the host.
+    pub fn report(&self, dropped: u64) -> Report {
+        let mut report = Report::default();
+        for (name, instance) in self.found() {
+            self.conclude(name, instance, &mut report);
+        }
+        let was_lossy = dropped > 0 || self.beyond_limit > 0;
+        // Further ones were not asked for.
+        let unknown = self.silent().skip(if was_lossy { 0 } else { MAX_QUESTIONS });
+        for name in unknown {
+            report.kept.push(id(name));
+            report.known.insert(name.clone());
+        }
+        report.notes.extend(self.losses(dropped));
+        report
+    }
+
+    fn conclude(&self, name: &Name, instance: &Instance, report: &mut Report) {
+        let Some((service, label)) = self.selected(name) else { return };
+        let (Some((port, host)), Some(entries)) = (&instance.service, &instance.text) else {
+            return incomplete(name, "port and host, or TXT record", report);
+        };
+        if self.details.txt.as_ref().is_some_and(|filter| !filter.selects(|p| entries.iter().any(|e| p.matches(e)))) {
+            return;
+        }
+        let Some(addresses) = self.addresses(host) else {
+            return incomplete(name, &format!("address of its host {host}"), report);
+        };
+        report.known.insert(name.clone());
+        let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        let fixed = [
+            ("INSTANCE", label),
+            ("SERVICE", service.label.clone()),
+            ("HOST", host.to_string()),
+            ("PORT", port.to_string()),
+            ("ADDRESSES", addresses.join(",")),
+        ];
+        let fixed = fixed.into_iter().map(|(name, value)| (format!("MDNS_{name}"), value));
+        report.devices.push(Device { id: id(name), properties: with_text(fixed.collect(), entries) });
+    }
+
+    fn losses(&self, dropped: u64) -> impl Iterator<Item = Note> {
+        let note = |reason, message: String| Note { origin: String::new(), reason, message };
+        let malformed = self.fault.map(|fault| {
+            let message = format!("{} responses were skipped; the defect of the last: {fault}", self.malformed);
+            note("ResponsesSkipped", message)
+        });
+        let message = format!("{dropped} responses came too fast and were lost; silent services are kept");
+        let lost = (dropped > 0).then(|| note("ResponsesDropped", message));
+        let message = format!(
+            "the network has more than {MAX_INSTANCES} services of these types, or {MAX_HOSTS} hosts; further ones are \
+             ignored, and silent ones are kept"
+        );
+        let beyond = (self.beyond_limit > 0).then(|| note("TooManyServices", message));
+        malformed.into_iter().chain(lost).chain(beyond)
+    }
+}
+
+/// Returns the id of an instance. Names that differ in case only are one.
+fn id(name: &Name) -> String {
+    name.to_lowercase().to_string()
+}
+
+/// Keeps an instance of which something was not answered.
+fn incomplete(name: &Name, what: &str, report: &mut Report) {
+    let message = format!("the service was found, but not its {what}");
+    report.notes.push(Note { origin: id(name), reason: "Incomplete", message });
+    report.kept.push(id(name));
+    report.known.insert(name.clone());
+}
+
+/// Adds the entries of the `TXT` record. Of two with one name the first counts.
+fn with_text(mut properties: Vec<(String, String)>, entries: &[Entry]) -> Vec<(String, String)> {
+    for (name, value) in entries.iter().map(Entry::property) {
+        let name = format!("MDNS_TXT_{name}");
+        if !properties.iter().any(|(other, _)| *other == name) {
+            properties.push((name, value));
+        }
+    }
+    properties
+}
+
+#[cfg(test)]
+#[path = "browser_tests.rs"]
+mod tests;

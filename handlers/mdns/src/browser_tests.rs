@@ -1,0 +1,207 @@
+use super::*;
+use crate::fixture::{Response, name};
+
+const HALL: &str = "Hall._ipp._tcp.local";
+const HALL_ID: &str = "hall._ipp._tcp.local";
+const IPP: &str = "_ipp._tcp.local";
+
+fn details(more: &str) -> Details {
+    Details::parse(Some(&format!(r#"{{"services": ["_ipp._tcp", "_http._tcp"]{more}}}"#))).unwrap()
+}
+
+/// All about a printer.
+fn hall() -> Response {
+    Response::new()
+        .pointer(IPP, HALL, 4500)
+        .service(HALL, 631, "hall.local", 120)
+        .text(HALL, &[b"ty=Laser", b"duplex", b"TY-=x", b"ty_=y", b"id=\xff"], 4500)
+        .address("hall.local", "2001:db8::7", 120)
+        .address("hall.local", "192.0.2.7", 120)
+}
+
+fn known(names: &[&str]) -> BTreeSet<Name> {
+    names.iter().map(|text| name(text)).collect()
+}
+
+/// The report of a round in which these datagrams came in.
+fn round(details: &Details, known: &BTreeSet<Name>, responses: impl IntoIterator<Item = Response>) -> Report {
+    let mut browser = Browser::new(details, known);
+    responses.into_iter().for_each(|response| browser.add(&response.bytes(), PORT));
+    browser.report(0)
+}
+
+fn ids(report: &Report) -> Vec<&str> {
+    report.devices.iter().map(|device| device.id.as_str()).collect()
+}
+
+fn asked(questions: Vec<Question>) -> Vec<(String, Kind)> {
+    questions.into_iter().map(|question| (question.name.to_string(), question.kind)).collect()
+}
+
+#[test]
+fn complete_instance_becomes_a_device() {
+    let report = round(&details(""), &BTreeSet::new(), [hall()]);
+    let [device] = report.devices.as_slice() else { panic!("{report:?}") };
+    let properties: Vec<String> = device.properties.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let expected = [
+        "INSTANCE=Hall",
+        "SERVICE=_ipp._tcp",
+        "HOST=hall.local",
+        "PORT=631",
+        "ADDRESSES=192.0.2.7,2001:db8::7",
+        "TXT_TY=Laser",
+        "TXT_DUPLEX=",
+        "TXT_TY_=x",
+        "TXT_ID_HEX=ff",
+    ];
+    assert_eq!(properties, expected.map(|property| format!("MDNS_{property}")));
+    assert_eq!((device.id.as_str(), &report.known), (HALL_ID, &known(&[HALL])));
+    assert!(report.kept.is_empty() && report.notes.is_empty());
+}
+
+#[test]
+fn records_may_come_in_any_order_and_message() {
+    let parts = [
+        Response::new().address("hall.local", "192.0.2.7", 120),
+        Response::new().text(HALL, &[], 4500),
+        Response::new().service("hall._IPP._tcp.local", 631, "HALL.local", 120),
+        Response::new().pointer(IPP, HALL, 4500),
+    ];
+    assert_eq!(ids(&round(&details(""), &BTreeSet::new(), parts)), [HALL_ID]);
+}
+
+#[test]
+fn what_is_open_is_asked_for() {
+    let (details, known) = (details(""), known(&["Silent._http._tcp.local", "Foreign._x._tcp.local"]));
+    let mut browser = Browser::new(&details, &known);
+    assert_eq!(asked(browser.browsing()), [("_http._tcp.local".into(), Kind::Pointer), (IPP.into(), Kind::Pointer)]);
+    let silent = ("Silent._http._tcp.local".to_owned(), Kind::Service);
+    assert_eq!(asked(browser.open()), std::slice::from_ref(&silent));
+    browser.add(&Response::new().pointer(IPP, HALL, 9).bytes(), PORT);
+    let open = [silent.clone(), (HALL.into(), Kind::Service), (HALL.into(), Kind::Text)];
+    assert_eq!(asked(browser.open()), open);
+    browser.add(&Response::new().service(HALL, 631, "hall.local", 9).bytes(), PORT);
+    let open = [
+        silent.clone(),
+        ("hall.local".into(), Kind::Ipv4),
+        ("hall.local".into(), Kind::Ipv6),
+        (HALL.into(), Kind::Text),
+    ];
+    assert_eq!(asked(browser.open()), open);
+    browser.add(&hall().bytes(), PORT);
+    assert_eq!(asked(browser.open()), [silent]);
+    browser.add(&Response::new().service("Silent._http._tcp.local", 80, "hall.local", 9).bytes(), PORT);
+    assert_eq!(asked(browser.open()), [("Silent._http._tcp.local".into(), Kind::Text)]);
+}
+
+#[test]
+fn incomplete_instance_is_kept() {
+    for (response, missing) in [
+        (Response::new().pointer(IPP, HALL, 9), "port and host, or TXT record"),
+        (Response::new().pointer(IPP, HALL, 9).service(HALL, 1, "hall.local", 9), "port and host, or TXT record"),
+        (
+            Response::new().pointer(IPP, HALL, 9).service(HALL, 1, "hall.local", 9).text(HALL, &[], 9),
+            "address of its host hall.local",
+        ),
+    ] {
+        let report = round(&details(""), &BTreeSet::new(), [response]);
+        assert_eq!((report.devices.len(), report.kept.as_slice()), (0, &[HALL_ID.to_owned()][..]));
+        assert_eq!(report.notes[0].message, format!("the service was found, but not its {missing}"));
+        assert_eq!(report.known, known(&[HALL]));
+    }
+}
+
+#[test]
+fn silent_instance_is_gone_unless_responses_were_lost() {
+    let (details, known) = (details(""), known(&[HALL]));
+    let browser = Browser::new(&details, &known);
+    assert_eq!(browser.report(0), Report::default());
+    let lossy = browser.report(1);
+    assert_eq!((lossy.kept, lossy.known), (vec![HALL_ID.to_owned()], known));
+    assert_eq!(lossy.notes[0].reason, "ResponsesDropped");
+}
+
+#[test]
+fn goodbye_removes_an_instance() {
+    let goodbyes = [Response::new().pointer(IPP, HALL, 0), Response::new().service(HALL, 631, "hall.local", 0)];
+    for goodbye in goodbyes {
+        let (details, known) = (details(""), known(&[HALL]));
+        let mut browser = Browser::new(&details, &known);
+        browser.add(&hall().bytes(), PORT);
+        browser.add(&goodbye.bytes(), PORT);
+        assert!(browser.open().is_empty());
+        assert_eq!(browser.report(1).kept, [""; 0], "it is known to be gone");
+        browser.add(&hall().bytes(), PORT);
+        assert_eq!(ids(&browser.report(0)), [HALL_ID], "it is back");
+    }
+    let moved = Response::new().address("hall.local", "192.0.2.7", 0);
+    let report = round(&details(""), &BTreeSet::new(), [hall(), moved]);
+    assert!(report.devices[0].properties.contains(&("MDNS_ADDRESSES".into(), "2001:db8::7".into())));
+}
+
+#[test]
+fn filters_select_by_name_and_text() {
+    let attic = "Attic._ipp._tcp.local";
+    let both = || {
+        [
+            hall(),
+            Response::new().pointer(IPP, attic, 9).service(attic, 631, "hall.local", 9).text(attic, &[b"ty=Ink"], 9),
+        ]
+    };
+    for (filter, expected) in [
+        ("", &["attic._ipp._tcp.local", HALL_ID][..]),
+        (r#", "instances": {"items": ["h*"]}"#, &[HALL_ID]),
+        (r#", "instances": {"action": "Exclude", "items": ["HALL"]}"#, &["attic._ipp._tcp.local"]),
+        (r#", "instances": {"items": []}"#, &[]),
+        (r#", "txt": {"items": ["TY=Las*", "x"]}"#, &[HALL_ID]),
+        (r#", "txt": {"action": "Exclude", "items": ["duplex"]}"#, &["attic._ipp._tcp.local"]),
+    ] {
+        let report = round(&details(filter), &known(&[attic]), both());
+        assert_eq!((ids(&report), report.kept.len()), (expected.to_vec(), 0), "{filter}");
+    }
+}
+
+#[test]
+fn subtype_lists_its_own_instances_only() {
+    let details = Details::parse(Some(r#"{"services": ["_color._sub._ipp._tcp"]}"#)).unwrap();
+    let colour = Response::new().pointer("_color._sub._ipp._tcp.local", HALL, 9);
+    assert!(round(&details, &BTreeSet::new(), [hall()]).devices.is_empty());
+    assert_eq!(ids(&round(&details, &BTreeSet::new(), [hall(), colour])), [HALL_ID]);
+}
+
+#[test]
+fn responses_of_others_are_ignored() {
+    let foreign = [
+        Response::new().pointer("_x._tcp.local", "Hall._x._tcp.local", 9),
+        Response::new().pointer(IPP, "Hall._x._tcp.local", 9),
+        Response::new().pointer("_http._tcp.local", HALL, 9),
+        Response::new().pointer(IPP, IPP, 9),
+    ];
+    assert_eq!(round(&details(""), &BTreeSet::new(), foreign), Report::default());
+    let (details, known) = (details(""), BTreeSet::new());
+    let mut browser = Browser::new(&details, &known);
+    browser.add(&hall().bytes(), 4000);
+    assert_eq!(browser.report(0), Report::default(), "from another port");
+    browser.add(&[0, 0, 0x84, 0, 0], PORT);
+    assert_eq!(
+        browser.report(0).notes[0].message,
+        "1 responses were skipped; the defect of the last: it ends within a record"
+    );
+}
+
+#[test]
+fn flood_of_instances_displaces_no_known_one() {
+    let (details, known) = (details(""), known(&[HALL, "Silent._ipp._tcp.local"]));
+    let mut browser = Browser::new(&details, &known);
+    for number in 0..2 * MAX_INSTANCES {
+        let fake = format!("fake-{number}._ipp._tcp.local");
+        let response = Response::new().pointer(IPP, &fake, 9).service(&fake, 1, "fake.local", 9);
+        browser.add(&response.bytes(), PORT);
+    }
+    browser.add(&hall().bytes(), PORT);
+    assert!(browser.open().len() <= MAX_QUESTIONS);
+    let report = browser.report(0);
+    assert_eq!(ids(&report), [HALL_ID]);
+    assert!(report.kept.contains(&"silent._ipp._tcp.local".to_owned()), "it may be among those ignored");
+    assert!(report.notes.iter().any(|note| note.reason == "TooManyServices"));
+}
