@@ -17,6 +17,7 @@ use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
+use crate::cassette::Tape;
 use crate::compile::{CompileError, CompileJob};
 use crate::compiled::{Compiled, Source, judge};
 use crate::contract;
@@ -61,6 +62,8 @@ pub struct Call {
     pub rates: Rates,
     /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
+    /// What records or answers the guest's calls, in a host that is made for it (`Host::taping`).
+    pub tape: Tape,
 }
 
 /// The reason why bytes are not a usable component.
@@ -187,8 +190,16 @@ impl LocalComponent {
     /// # Errors
     /// Why there is no answer. None of them means that a device has gone.
     pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        let notes = call.limits.notes;
-        let (set, revealed) = self.find(call).await?;
+        let (notes, limit) = (call.limits.notes, call.limits.round);
+        let player = call.tape.player().cloned();
+        let finding = self.find(call);
+        let (set, revealed) = match player {
+            None => finding.await?,
+            Some(player) => tokio::select! {
+                found = finding => found?,
+                () = player.ended() => return Err(RoundError::DeadlineExceeded(limit)),
+            },
+        };
         // Seconds, for a large set with large secrets: no guest's thread waits for it.
         let withheld = tokio::task::spawn_blocking(move || {
             let withheld = revealed.withhold(set, notes);

@@ -14,6 +14,8 @@ mod run;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use self::device::Reader;
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub use self::query::Query;
@@ -49,31 +51,47 @@ pub(crate) enum Stop {
 }
 
 /// The answer.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Snapshot {
     /// In ascending order of path.
     pub(crate) entries: Vec<Entry>,
     /// Paths of devices that are there and could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unreadable: Vec<String>,
     /// The number of other omitted entries: links that can't lead to a device, and entries beyond a bound.
+    #[serde(skip_serializing_if = "is_zero")]
     pub(crate) skipped: u32,
 }
 
 /// A device (`wit/udev.wit`).
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Entry {
     pub(crate) devpath: String,
     /// Index in the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) matched: bool,
     pub(crate) sysname: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) subsystem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) driver: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) devnode: Option<String>,
     /// In ascending order of names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) properties: Vec<(String, String)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) attributes: Vec<(String, String)>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Entry {

@@ -1,5 +1,7 @@
 //! A query, and the conditions that a device's name and properties match.
 
+use serde::Serialize;
+
 use super::Entry;
 use crate::glob;
 
@@ -13,17 +15,26 @@ const BYTES: usize = 16 << 10;
 const DEPTH: usize = 16;
 
 /// A query. Several matches of one kind are alternatives, different kinds all have to hold.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize)]
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub struct Query {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     subsystems: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     sysnames: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     devpaths: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     properties: Vec<(String, Vec<String>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) attributes: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) ancestors: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) descendants: bool,
+    #[serde(skip)]
     text: Text,
 }
 
