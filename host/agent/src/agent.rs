@@ -12,6 +12,10 @@ use std::time::Duration;
 use akri_cluster::Cluster;
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
+use akri_discovery::images::{ImageSettings, Images};
+use akri_discovery::properties::Properties;
+use akri_discovery::registry::{Handlers, Registry};
+use akri_discovery::sources::Providers;
 use akri_http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
@@ -38,10 +42,6 @@ use crate::readiness::{Readiness, Sources};
 use crate::resource_names::ResourceNames;
 use crate::state_dir::{self, StateDirError};
 use crate::supervisor::Supervisor;
-use akri_discovery::images::{ImageSettings, Images};
-use akri_discovery::properties::Properties;
-use akri_discovery::registry::{Handlers, Registry};
-use akri_discovery::sources::Providers;
 
 /// Maximum number of Instances created concurrently.
 const MAX_CONCURRENT_CREATES: usize = 32;

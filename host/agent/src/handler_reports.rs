@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use akri_api::{HandlerKind, HandlerState};
 use akri_cluster::HandlerReport;
+use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
+use akri_discovery::load_progress::LoadStep;
+use akri_discovery::registry::{Handler, Handlers, Refused};
 use akri_model::summary::{Truth, Verdict};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::publisher::Publisher;
-use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
-use akri_discovery::load_progress::LoadStep;
-use akri_discovery::registry::{Handler, Handlers, Refused};
 
 /// The task that reports the state of the handlers of a registry, until it is dropped.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use akri_cluster::Manifests;
 use akri_cluster::local::write_problems;
+use akri_discovery::registry::Handlers;
 use akri_kubelet::RegistrationCounts;
 use akri_model::names::Key;
 use akri_model::readiness::AgentProgress;
@@ -16,7 +17,6 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use crate::metrics::Metrics;
-use akri_discovery::registry::Handlers;
 
 /// Changes within this time are written once.
 const GATHER: Duration = Duration::from_millis(200);

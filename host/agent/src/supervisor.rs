@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_cluster::{ConfigurationReport, Manifests};
+use akri_discovery::sources::Providers;
 use akri_model::claim::Entry;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
@@ -14,7 +15,6 @@ use tracing::{debug, error, info, warn};
 use crate::owner::orphans::Orphans;
 use crate::owner::{Context, Owner};
 use crate::pod_resources_poller::UsageSnapshot;
-use akri_discovery::sources::Providers;
 
 /// Keeps an owner for each Configuration.
 pub(crate) struct Supervisor {

@@ -13,6 +13,7 @@ use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
+use akri_sandbox::cassette::Tape;
 use akri_sandbox::{Cache, Call, Rates, covers_subsystem};
 use tokio::sync::Semaphore;
 use tracing::debug;
@@ -89,6 +90,7 @@ pub fn call(
         cache,
         rates: Rates::default(),
         log: None,
+        tape: Tape::None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use crate::text::hex;
+use crate::text::{hex, unhex};
 
 /// Bytes that a filter looks at.
 const LONGEST: usize = 64;
@@ -86,19 +86,13 @@ fn parse_at(text: &str) -> Option<DatagramFilter> {
     let (offset, bytes) = text.split_once(' ')?;
     let (bytes, text) = bytes.split_once(' ').unwrap_or((bytes, ""));
     let (value, mask) = bytes.split_once('/').unwrap_or((bytes, ""));
-    let value = bytes_of(value)?;
-    let mask = if mask.is_empty() { vec![0xff; value.len()] } else { bytes_of(mask)? };
+    let value = unhex(value)?;
+    let mask = if mask.is_empty() { vec![0xff; value.len()] } else { unhex(mask)? };
     if value.is_empty() || value.len() > LONGEST || mask.len() != value.len() {
         return None;
     }
     let value = value.iter().zip(&mask).map(|(byte, mask)| byte & mask).collect();
     Some(DatagramFilter::At { offset: offset.parse().ok()?, value, mask, text: text.to_owned() })
-}
-
-fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let is_hex = hex.len().is_multiple_of(2) && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let pairs = is_hex.then(|| hex.as_bytes().chunks(2))?;
-    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]

@@ -54,6 +54,13 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// Returns the bytes of hex digits, or `None` if they are not pairs of such.
+pub fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let is_hex = digits.len().is_multiple_of(2) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let pairs = is_hex.then(|| digits.as_bytes().chunks(2))?;
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +68,10 @@ mod tests {
     #[test]
     fn hex_is_lower_case_with_two_digits_for_a_byte() {
         assert_eq!(hex(&[0x00, 0x0a, 0xff]), "000aff");
+        assert_eq!(unhex("000aFF"), Some(vec![0x00, 0x0a, 0xff]));
+        for text in ["0", "0g", "+1", "é"] {
+            assert_eq!(unhex(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ wasmtime::component::bindgen!({
     exports: { default: async },
     with: {
         "akri:discovery/secrets.secret": crate::capabilities::secrets::Held,
-        "akri:discovery/multicast.conversation": akri_multicast::Conversation,
+        "akri:discovery/multicast.conversation": crate::capabilities::multicast::Talk,
         "akri:discovery/udev.query": akri_sysfs::Query,
         "akri:discovery/udev.snapshot": crate::capabilities::udev::Pages,
     },

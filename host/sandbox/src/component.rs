@@ -11,12 +11,14 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{CompileLimits, Grants, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
+use akri_multicast::Listener;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
+use crate::cassette::Tape;
 use crate::compile::{CompileError, CompileJob};
 use crate::compiled::{Compiled, Source, judge};
 use crate::contract;
@@ -26,7 +28,6 @@ use crate::log::LogLine;
 use crate::network::resolver::Resolver;
 use crate::rates::Rates;
 use crate::round::{ComponentContext, Round};
-use akri_multicast::Listener;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 pub(crate) const COMPONENT: usize = 64 << 20;
@@ -61,6 +62,8 @@ pub struct Call {
     pub rates: Rates,
     /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
+    /// What records or answers the guest's calls, in a host that is made for it (`Host::taping`).
+    pub tape: Tape,
 }
 
 /// The reason why bytes are not a usable component.
@@ -187,8 +190,16 @@ impl LocalComponent {
     /// # Errors
     /// Why there is no answer. None of them means that a device has gone.
     pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        let notes = call.limits.notes;
-        let (set, revealed) = self.find(call).await?;
+        let (notes, limit) = (call.limits.notes, call.limits.round);
+        let player = call.tape.player().cloned();
+        let finding = self.find(call);
+        let (set, revealed) = match player {
+            None => finding.await?,
+            Some(player) => tokio::select! {
+                found = finding => found?,
+                () = player.ended() => return Err(RoundError::DeadlineExceeded(limit)),
+            },
+        };
         // Seconds, for a large set with large secrets: no guest's thread waits for it.
         let withheld = tokio::task::spawn_blocking(move || {
             let withheld = revealed.withhold(set, notes);

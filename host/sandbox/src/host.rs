@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::grant::{CompileLimits, Grants, Isolation};
+use akri_multicast::{self as multicast, OwnSenders};
+use akri_sysfs::{self as sysfs, Bounds, Sysfs, is_granted};
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};
@@ -24,8 +26,6 @@ use crate::network::tls::Trust;
 use crate::round::Round;
 use crate::runtime::GuestRuntime;
 use crate::worker::{ReadablePaths, WorkerProgram, Workers};
-use akri_multicast::{self as multicast, OwnSenders};
-use akri_sysfs::{self as sysfs, Bounds, Sysfs, is_granted};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
 pub(crate) const ROUNDS: usize = 4;
@@ -99,6 +99,9 @@ pub struct FindError(String);
 #[derive(Clone)]
 pub struct Host(Backend);
 
+/// Makes a linker.
+type Link = fn(&Engine) -> wasmtime::Result<Linker<Round>>;
+
 #[derive(Clone)]
 enum Backend {
     /// Components run in this process.
@@ -140,16 +143,29 @@ impl Shared {
 impl Host {
     /// Sets up the engine and starts its threads: components run in this process.
     pub fn new(config: HostConfig) -> Result<Self, SandboxError> {
-        Self::resolving(config, resolver::system())
+        Self::linking(config, resolver::system(), capabilities::linker)
+    }
+
+    /// The same for calls with a tape ([`cassette`](crate::cassette)).
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn taping(config: HostConfig) -> Result<Self, SandboxError> {
+        Self::linking(config, resolver::system(), capabilities::taped_linker)
     }
 
     /// Resolves DNS names by `lookup`.
+    #[cfg(test)]
     pub(crate) fn resolving(config: HostConfig, lookup: Lookup) -> Result<Self, SandboxError> {
+        Self::linking(config, lookup, capabilities::linker)
+    }
+
+    fn linking(config: HostConfig, lookup: Lookup, linker: Link) -> Result<Self, SandboxError> {
         let cache = config.cache_dir.as_deref().map(open_cache).transpose()?;
         let failed = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = Engine::new(&engine_config(cache.clone())).map_err(failed)?;
         let compiler = compiler(&config, &engine)?;
-        let linker = capabilities::linker(&engine).map_err(failed)?;
+        let linker = linker(&engine).map_err(failed)?;
         let runtime = GuestRuntime::start(engine.clone()).map_err(SandboxError::Threads)?;
         Ok(Self(Backend::Local(Arc::new(Shared {
             engine,

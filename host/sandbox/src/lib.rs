@@ -18,6 +18,7 @@
 mod bindings;
 mod cache;
 mod capabilities;
+pub mod cassette;
 mod compile;
 mod compiled;
 mod component;

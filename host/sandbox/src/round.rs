@@ -9,6 +9,8 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
+use akri_multicast::OwnSenders;
+use akri_sysfs::Sysfs;
 use tokio::sync::Semaphore;
 use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
@@ -17,6 +19,7 @@ use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 use crate::Call;
 use crate::cache::Draft;
 use crate::capabilities::multicast::SENDS;
+use crate::cassette;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
 use crate::network::http::{Client, Http};
@@ -25,8 +28,6 @@ use crate::network::resolver::Resolver;
 use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
-use akri_multicast::OwnSenders;
-use akri_sysfs::Sysfs;
 
 /// Bytes a guest may hand to the host in one call of an import.
 const ARGUMENTS: usize = 1 << 20;
@@ -85,6 +86,8 @@ pub(crate) struct Round {
     pub(crate) names: Arc<Names>,
     pub(crate) http: Http,
     pub(crate) http_context: WasiHttpCtx,
+    /// Sockets, if there is a tape.
+    pub(crate) taped: cassette::sockets::Sockets,
     wasi: WasiCtx,
     limiter: Limiter,
 }
@@ -133,6 +136,7 @@ impl Round {
             deadline,
             last_wait,
             sockets,
+            taped: cassette::sockets::Sockets::default(),
         }
     }
 
@@ -155,14 +159,27 @@ impl Round {
         store
     }
 
+    /// Shows a call that the host itself answers to whoever watches the round.
+    pub(crate) fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
+        if let Some(recorder) = self.call.tape.recorder() {
+            recorder.trace(call, arguments);
+        }
+    }
+
     /// Returns the longest time the guest may wait in the host.
     pub(crate) fn patience(&self) -> Duration {
-        self.last_wait.saturating_duration_since(Instant::now())
+        match self.call.tape.player() {
+            Some(player) => player.left().saturating_sub(margin(self.call.limits.round)),
+            None => self.last_wait.saturating_duration_since(Instant::now()),
+        }
     }
 
     /// Time left.
     pub(crate) fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        match self.call.tape.player() {
+            Some(player) => player.left(),
+            None => self.deadline.saturating_duration_since(Instant::now()),
+        }
     }
 
     /// Returns the devices of the round, and the scanner of its secrets.
@@ -283,8 +300,11 @@ fn place(error: &wasmtime::Error) -> String {
 
 /// A second before the end, or a tenth of a short round.
 fn last_wait(call: &Call, deadline: Instant) -> Instant {
-    let margin = (call.limits.round / 10).min(Duration::from_secs(1));
-    deadline.checked_sub(margin).unwrap_or(deadline)
+    deadline.checked_sub(margin(call.limits.round)).unwrap_or(deadline)
+}
+
+fn margin(round: Duration) -> Duration {
+    (round / 10).min(Duration::from_secs(1))
 }
 
 fn resources(limits: &Limits) -> usize {
@@ -308,6 +328,7 @@ fn wasi(call: &mut Call, log: &Arc<RoundLog>) -> WasiCtx {
     let mut wasi = WasiCtx::builder();
     wasi.stdout(console(Stream::Output)).stderr(console(Stream::Error)).max_random_size(RANDOM);
     addresses.set(&mut wasi, log, call.rates.clone());
+    call.tape.set(&mut wasi);
     wasi.build()
 }
 
@@ -319,7 +340,7 @@ fn http(
     last_wait: Instant,
 ) -> Http {
     let grants = std::mem::take(&mut call.grants.http);
-    Http::new(Client {
+    let client = Client {
         grants,
         names: names.clone(),
         turns: Turns::new(call.limits.connections),
@@ -327,7 +348,8 @@ fn http(
         log: log.clone(),
         rates: call.rates.clone(),
         last_wait,
-    })
+    };
+    Http::new(client, call.tape.clone())
 }
 
 impl WasiView for Round {

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use akri_model::glob;
+use serde::{Deserialize, Serialize};
 
 use self::device::Reader;
 pub use self::query::Query;
@@ -49,39 +50,55 @@ pub enum Stop {
 }
 
 /// The answer.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Snapshot {
     /// In ascending order of path.
     pub entries: Vec<Entry>,
     /// Paths of devices that are there and could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
     /// The number of other omitted entries: links that can't lead to a device, and entries beyond a bound.
+    #[serde(skip_serializing_if = "is_zero")]
     pub skipped: u32,
 }
 
 /// A device (`wit/udev.wit`).
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Entry {
     /// Path below `/sys`, such as `/devices/virtual/mem/null`.
     pub devpath: String,
     /// Index in the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
     /// True if it is one that was asked for, not only its ancestor or descendant.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub matched: bool,
     /// The kernel's name, such as `video0`.
     pub sysname: String,
     /// The subsystem, such as `video4linux`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub subsystem: Option<String>,
     /// The driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// The device node, such as `/dev/video0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub devnode: Option<String>,
     /// In ascending order of names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub properties: Vec<(String, String)>,
     /// Tags of udev.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// The attributes asked for, in the order of names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<(String, String)>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Entry {

@@ -1,7 +1,9 @@
 //! A query, and the conditions that a device's name and properties match.
 
-use crate::Entry;
 use akri_model::glob;
+use serde::Serialize;
+
+use crate::Entry;
 
 /// Matches of one kind, attributes, and properties asked about, each.
 const MATCHES: usize = 32;
@@ -13,16 +15,25 @@ const BYTES: usize = 16 << 10;
 const DEPTH: usize = 16;
 
 /// A query. Several matches of one kind are alternatives, different kinds all have to hold.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize)]
 pub struct Query {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     subsystems: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     sysnames: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     devpaths: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     properties: Vec<(String, Vec<String>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) attributes: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) ancestors: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) descendants: bool,
+    #[serde(skip)]
     text: Text,
 }
 

@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_cluster::{Cluster, ObjectEvent};
+use akri_discovery::moment;
+use akri_discovery::sources::{Providers, Sources};
 use akri_kubelet::Plugins;
 use akri_model::budget::Budget;
 use akri_model::claim::Entry;
@@ -39,8 +41,6 @@ use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use crate::publisher::Publisher;
 use crate::readiness::Readiness;
 use crate::resource_names::ResourceNames;
-use akri_discovery::moment;
-use akri_discovery::sources::{Providers, Sources};
 use allocation::{Allocation, AllocationId, JournalResult};
 use api_sync::StepResult;
 use configuration_resource::ConfigurationResource;

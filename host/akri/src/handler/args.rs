@@ -29,6 +29,13 @@ come from. Log lines of the component go to standard error as they are written:
   akri handler run my_handler.wasm my-configuration.yaml
 To go on with the next rounds, and to see what changes: akri discover FILE --handler my_handler.wasm --watch")]
     Run(RunArgs),
+    /// Play cassettes: rounds that were recorded, or written by hand, without network, devices and grants.
+    #[command(after_help = "\
+A cassette holds what the calls of a round brought from outside, and the round's result. Each call and the result are compared;
+what differs is shown, and the exit code is 1:
+  akri handler run my_handler.wasm my-configuration.yaml --record cassettes/two-cameras.jsonl
+  akri handler test my_handler.wasm")]
+    Test(TestArgs),
     /// Create a small handler, in Rust, Python, JavaScript or C.
     #[command(after_help = "\
 The new directory has everything that the handler needs to be built, a test, and a Configuration to try it with:
@@ -142,6 +149,15 @@ pub(crate) struct RunArgs {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
+    /// Write what the calls of the round bring into a cassette, for `akri handler test`. Secrets are not in it.
+    #[arg(long, value_name = "CASSETTE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Run so many rounds, one after the other, with one cache.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Print each call of the host with its arguments and result to standard error. Secrets are replaced.
+    #[arg(long)]
+    pub(crate) trace: bool,
     /// This node's name [default: the host name].
     #[arg(long, env = "AGENT_NODE_NAME")]
     pub(crate) node_name: Option<String>,
@@ -150,6 +166,18 @@ pub(crate) struct RunArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
+}
+
+/// Flags of `akri handler test`.
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// A cassette, or a directory of such (*.jsonl, *.yaml). May be given more than once [default: cassettes/ beside the
+    /// component].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cassette: Vec<PathBuf>,
 }
 
 /// The source of the grants.

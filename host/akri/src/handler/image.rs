@@ -11,7 +11,7 @@ use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
 use anyhow::{Context as _, anyhow, ensure};
 
 use super::args::{PullArgs, PushArgs};
-use super::load;
+use super::{Loading, load};
 use crate::output::{whole, write};
 use crate::registry::{shown, user_credentials};
 
@@ -19,7 +19,7 @@ use crate::registry::{shown, user_credentials};
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
-    let component = load(&args.component, None).await?;
+    let component = load(&args.component, Loading::Plain(None)).await?;
     let bytes = tokio::fs::read(&args.component).await.context("cannot read the component")?;
     ensure!(digest_of(&bytes).hex() == component.digest(), "'{}' is being changed", args.component.display());
     let client = Client::new(&args.registry.settings()?).map_err(whole)?;
@@ -44,7 +44,7 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let file = store(args.output.as_deref(), &reference, &component)?;
     eprintln!("pulled {image} to {}", file.display());
     let digest = digest_of(&component);
-    let name = match load(&file, None).await {
+    let name = match load(&file, Loading::Plain(None)).await {
         Ok(component) => component.description().name.clone(),
         Err(error) => return Err(error.context("the image was pulled, but an agent would refuse its component")),
     };

@@ -10,7 +10,7 @@ use akri_sandbox::{Component, Covered, Import, Kind, cautions};
 use serde::Serialize;
 
 use super::args::InspectArgs;
-use super::{load, rules};
+use super::{Loading, load, rules};
 use crate::output::{plain, print, print_text, table};
 
 /// The description of a component.
@@ -51,7 +51,7 @@ struct Line {
 }
 
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
-    let component = load(&args.component, None).await?;
+    let component = load(&args.component, Loading::Plain(None)).await?;
     let rules = rules(args.object.handler_object.as_ref(), &[], &args.component, &component)?;
     if args.suggest_grants {
         print_text(&suggestion(&component, &args.component))?;

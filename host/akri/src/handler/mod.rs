@@ -5,8 +5,11 @@ mod compile;
 mod image;
 mod inspect;
 mod new;
+mod record;
+mod replay;
 mod run;
 mod templates;
+mod test;
 mod validate;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +40,7 @@ pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
         HandlerCommand::Inspect(args) => inspect::run(&args).await,
         HandlerCommand::Validate(args) => validate::run(&args).await,
         HandlerCommand::Run(args) => run::run(&args).await,
+        HandlerCommand::Test(args) => test::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Wit(args) => new::wit(&args),
         HandlerCommand::Compile(args) => compile::run(&args),
@@ -53,13 +57,27 @@ pub(crate) fn run_alone(command: &HandlerCommand) -> Option<anyhow::Result<ExitC
     }
 }
 
-/// Loads a component. Without `host` it can't read devices.
-async fn load(file: &Path, host: Option<&HostArgs>) -> anyhow::Result<Component> {
+/// The host that a component is loaded into. Without arguments it can't read devices.
+#[derive(Clone, Copy)]
+enum Loading<'a> {
+    /// As the agent has it.
+    Plain(Option<&'a HostArgs>),
+    /// For rounds that are recorded or played.
+    Taping(Option<&'a HostArgs>),
+}
+
+/// Loads a component.
+async fn load(file: &Path, loading: Loading<'_>) -> anyhow::Result<Component> {
+    let (Loading::Plain(host) | Loading::Taping(host)) = loading;
     let bytes = tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?;
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
     let config =
         HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), precompiled: None, sysfs, udev_data };
-    let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
+    let host = match loading {
+        Loading::Plain(_) => Host::new(config),
+        Loading::Taping(_) => Host::taping(config),
+    };
+    let host = host.map_err(|error| anyhow!("cannot start the component host: {error}"))?;
     host.load_within(bytes, &PATIENT).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }
 

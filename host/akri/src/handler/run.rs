@@ -1,7 +1,7 @@
 //! `akri handler run`: one round with all its results.
 
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_api::{HandlerRules, data};
@@ -10,11 +10,13 @@ use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
-use akri_sandbox::{Cache, Component, LogLine};
+use akri_sandbox::cassette::{Recorder, Tape};
+use akri_sandbox::{Cache, Call, Component, LogLine};
 use serde::Serialize;
 
 use super::args::RunArgs;
-use super::{handlers, load, rules, subjects, validate};
+use super::record::{self, Recording};
+use super::{Loading, handlers, load, rules, subjects, validate};
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, found_table};
 use crate::output::{plain, print};
@@ -66,20 +68,29 @@ struct Line {
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
     let begun = Instant::now();
-    let component = load(&args.component, Some(&args.host)).await?;
+    let loading = if args.record.is_some() || args.trace { Loading::Taping } else { Loading::Plain };
+    let component = load(&args.component, loading(Some(&args.host))).await?;
     let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
     let (subjects, manifests) = subjects(&args.file, &component)?;
+    let mut recording = match &args.record {
+        Some(_) => Some(record::one(&subjects).map(|()| Recording::new(&component))?),
+        None => None,
+    };
     let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();
     let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
-    let stage = Stage { component, load, rules, values: data::values(&manifests), node };
+    let stage = Stage { component, load, rules, values: data::values(&manifests), node, is_traced: args.trace };
     let (mut reports, mut is_refused) = (Vec::new(), false);
-    for subject in &subjects {
-        match stage.round(subject).await {
+    let caches: Vec<Cache> = subjects.iter().map(|_| Cache::default()).collect();
+    let rounds = (0..args.rounds).flat_map(|_| subjects.iter().zip(&caches));
+    let mut failed = false;
+    for (subject, cache) in rounds {
+        match stage.round(subject, cache, recording.as_mut()).await {
             Ok(report) => {
                 is_refused |= !report.withheld.is_empty();
                 reports.push(report);
             }
             Err(error) => {
+                failed = true;
                 is_refused |= matches!(error, RoundError::NotGranted(_));
                 eprintln!("error: {}", subject.failure(&error));
             }
@@ -89,7 +100,10 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
-    Ok(if reports.len() == subjects.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if let (Some(recording), Some(path)) = (recording, &args.record) {
+        recording.finish(&stage.component, path).await?;
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The environment of the rounds.
@@ -99,24 +113,57 @@ struct Stage {
     rules: HandlerRules,
     values: Values,
     node: String,
+    is_traced: bool,
 }
 
 impl Stage {
-    async fn round(&self, subject: &Subject) -> Result<RunReport, RoundError> {
+    async fn round(
+        &self,
+        subject: &Subject,
+        cache: &Cache,
+        recording: Option<&mut Recording>,
+    ) -> Result<RunReport, RoundError> {
         let configuration = &subject.configuration;
         let properties = resolve(&configuration.properties, &self.values).map_err(RoundError::PropertiesUnresolved)?;
         let (log, lines) = mpsc::channel();
         let details = details_json(&configuration.details).await;
-        let mut call = call(configuration, details, &self.rules, properties, Cache::default());
+        let mut call = call(configuration, details, &self.rules, properties, cache.clone());
         let triggers = self.component.validate(call.clone()).await?;
+        let triggers: Vec<String> = triggers.iter().map(validate::trigger).collect();
         call.log = Some(log);
         let begun = Instant::now();
-        let set = self.component.discover(call).await?;
+        let found = self.discover(call, &triggers, recording).await;
         let took = begun.elapsed();
-        let set = admit(set, &self.rules.grants, &self.rules.limits);
+        let set = admit(found?, &self.rules.grants, &self.rules.limits);
         warn(&set, configuration);
-        let triggers = triggers.iter().map(validate::trigger).collect();
         Ok(self.report(subject, set, took, triggers, lines.try_iter()))
+    }
+
+    /// Runs a round, with a tape if one was asked for.
+    async fn discover(
+        &self,
+        mut call: Call,
+        triggers: &[String],
+        recording: Option<&mut Recording>,
+    ) -> Result<DeviceSet, RoundError> {
+        if recording.is_none() && !self.is_traced {
+            return self.component.discover(call).await;
+        }
+        let (sender, printing) = self.is_traced.then(|| record::trace(&call.properties)).unzip();
+        let recorder = match &recording {
+            Some(recording) => recording.recorder(sender),
+            None => Arc::new(Recorder::new(0, sender)),
+        };
+        call.tape = Tape::Record(recorder.clone());
+        let result = self.component.discover(call.clone()).await;
+        if let Some(recording) = recording {
+            recording.add(&call, &recorder, triggers.to_vec(), &result);
+        }
+        drop((call, recorder));
+        if let Some(printing) = printing {
+            let _ = tokio::task::spawn_blocking(|| printing.join()).await;
+        }
+        result
     }
 
     fn report(

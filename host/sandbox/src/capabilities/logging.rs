@@ -5,6 +5,7 @@ use crate::round::Round;
 
 impl Host for Round {
     fn log(&mut self, level: Level, context: String, message: String) -> wasmtime::Result<()> {
+        self.trace("logging.log", || serde_json::json!([context, message]));
         let level = match level {
             Level::Trace => tracing::Level::TRACE,
             Level::Debug => tracing::Level::DEBUG,

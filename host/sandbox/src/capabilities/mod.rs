@@ -16,8 +16,10 @@ mod wasi;
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
+pub(crate) use self::sockets::guest_result;
 use crate::bindings::DiscoveryHandler;
 use crate::bindings::types;
+use crate::cassette;
 use crate::round::Round;
 
 /// A linker with all of `akri:discovery` and WASI 0.2.
@@ -25,6 +27,13 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
     let mut linker = Linker::new(engine);
     wasi::link(&mut linker)?;
     DiscoveryHandler::add_to_linker::<_, HasSelf<Round>>(&mut linker, |round| round)?;
+    Ok(linker)
+}
+
+/// The same, for rounds with a tape.
+pub(crate) fn taped_linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
+    let mut linker = linker(engine)?;
+    cassette::link(&mut linker)?;
     Ok(linker)
 }
 

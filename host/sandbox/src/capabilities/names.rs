@@ -9,6 +9,8 @@ use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, Networ
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 
+use crate::cassette::call::Recorded;
+use crate::cassette::sockets::code;
 use crate::network::names::NameError;
 use crate::round::Round;
 
@@ -65,9 +67,19 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
 
 type Answer<T> = wasmtime::Result<Result<T, ErrorCode>>;
 
+/// The address that stands for itself.
+fn address(name: &str) -> Option<IpAddr> {
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    bare.parse().ok()
+}
+
 impl Round {
     fn resolve(&mut self, network: &Resource<Network>, name: &str) -> Answer<Resource<Addresses>> {
         self.table.get(network)?;
+        if let Some(player) = self.call.tape.player().filter(|_| address(name).is_none()) {
+            let answer = player.addresses(name)?.map_err(|error| code(&error).unwrap_or(ErrorCode::Unknown));
+            return Ok(Ok(self.table.push(Addresses::Known(answer.map(Vec::into_iter)))?));
+        }
         let addresses = match self.addresses(name) {
             Ok(addresses) => addresses,
             Err(error) => return Ok(Err(error.into())),
@@ -77,13 +89,30 @@ impl Round {
 
     /// An address is its own; it is checked when it is used.
     fn addresses(&self, name: &str) -> Result<Addresses, NameError> {
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-        if let Ok(address) = bare.parse::<IpAddr>() {
+        if let Some(address) = address(name) {
             return Ok(Addresses::Known(Ok(vec![address].into_iter())));
         }
-        let name = self.names.granted(name).inspect_err(|error| self.names.refuse(error, &self.log))?;
-        let names = self.names.clone();
-        Ok(Addresses::Asked(spawn(async move { names.addresses(&name).await })))
+        let name = self.names.granted(name).inspect_err(|error| {
+            self.names.refuse(error, &self.log);
+            self.recorded(name)(&Err(error.clone()));
+        })?;
+        let (names, recorded) = (self.names.clone(), self.recorded(&name));
+        Ok(Addresses::Asked(spawn(async move {
+            let addresses = names.addresses(&name).await;
+            recorded(&addresses);
+            addresses
+        })))
+    }
+
+    /// Writes an answer down, if there is a tape.
+    fn recorded(&self, name: &str) -> impl Fn(&Result<Vec<IpAddr>, NameError>) + Send + use<> {
+        let (recorder, name) = (self.call.tape.recorder().cloned(), name.to_owned());
+        move |answer| {
+            let Some(recorder) = &recorder else { return };
+            let error = answer.as_ref().err().map(|error| ErrorCode::from(error.clone()).name().to_owned());
+            let addresses = answer.as_ref().cloned().unwrap_or_default();
+            recorder.push(Recorded::NamesResolve { at: recorder.at(), name: name.clone(), addresses, error });
+        }
     }
 
     fn next_address(&mut self, stream: &Resource<Addresses>) -> Answer<Option<IpAddress>> {

@@ -2,6 +2,7 @@
 
 use akri_model::device::Note;
 use akri_model::text::clean;
+use serde_json::json;
 
 use crate::bindings::round::Host;
 use crate::round::{OverLimit, RESULT, Round};
@@ -16,6 +17,7 @@ impl Host for Round {
     }
 
     fn note(&mut self, origin: String, reason: String, message: String) -> wasmtime::Result<()> {
+        self.trace("round.note", || json!([origin, reason, message]));
         if self.notes.len() >= self.call.limits.notes {
             self.notes_dropped += 1;
             return Ok(());
@@ -27,6 +29,7 @@ impl Host for Round {
 
     /// Too much is an error, not something to drop: the devices of a forgotten origin would go away.
     fn keep(&mut self, origin: String) -> wasmtime::Result<()> {
+        self.trace("round.keep", || json!([origin]));
         let limits = &self.call.limits;
         if origin.len() > limits.string_bytes {
             let over = format!("a kept origin: {} bytes (at most {})", origin.len(), limits.string_bytes);

@@ -1,13 +1,15 @@
 //! `akri:discovery/secrets`: the properties that come from a Secret.
 
+use akri_model::glob;
 use akri_model::property::Secret;
 use akri_model::text::clean;
+use serde_json::json;
 use wasmtime::component::Resource;
 
 use crate::bindings::secrets::{Host, HostSecret};
 use crate::bindings::types::AccessError;
+use crate::cassette::call::Recorded;
 use crate::round::Round;
-use akri_model::glob;
 
 /// A secret that a guest holds.
 #[expect(unreachable_pub, reason = "the bindings re-export it")]
@@ -19,16 +21,25 @@ pub struct Held {
 
 impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Result<Option<Resource<Held>>, AccessError>> {
-        if !glob::any(&self.call.grants.secrets, &name) {
+        self.trace("secrets.get", || json!([name]));
+        if let Some(player) = self.call.tape.player() {
+            if let Some(error) = player.refused_secret(&name) {
+                return Ok(Err(error.into()));
+            }
+        } else if !glob::any(&self.call.grants.secrets, &name) {
             // A handler may ask for what the Configuration does not have: there is nothing to refuse.
             if self.call.properties.secrets.contains_key(&name) {
                 self.refuse_secret(&clean(&name, 64));
             }
-            return Ok(Err(AccessError::NotGranted(format!(
+            let error = AccessError::NotGranted(format!(
                 "akri:discovery/secrets: the property '{}'; add it to grants.secrets of the handler's DiscoveryHandler \
                  object",
                 clean(&name, 64)
-            ))));
+            ));
+            if let Some(recorder) = self.call.tape.recorder() {
+                recorder.push(Recorded::SecretRefused { at: recorder.at(), name, error: (&error).into() });
+            }
+            return Ok(Err(error));
         }
         let Some(secret) = self.call.properties.secrets.get(&name).cloned() else { return Ok(Ok(None)) };
         Ok(Ok(Some(self.table.push(Held { name, secret })?)))
@@ -48,6 +59,8 @@ impl Round {
 impl HostSecret for Round {
     /// The copy is dropped as soon as it is in the guest's memory, which is given back to the kernel with the round.
     fn reveal(&mut self, secret: Resource<Held>) -> wasmtime::Result<Vec<u8>> {
+        let held = self.table.get(&secret)?;
+        self.trace("secret.reveal", || json!([held.name]));
         let Held { name, secret } = self.table.get(&secret)?;
         self.log.reveal(name, secret);
         Ok(secret.reveal().to_vec())

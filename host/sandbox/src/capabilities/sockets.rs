@@ -6,6 +6,8 @@ use wasmtime_wasi::p2::bindings::sockets::{tcp_create_socket, udp_create_socket}
 use wasmtime_wasi::p2::{SocketResult, TcpSocket, UdpSocket};
 use wasmtime_wasi::sockets::WasiSocketsView;
 
+use crate::cassette::call::Recorded;
+use crate::cassette::sockets::code;
 use crate::round::Round;
 
 /// Links the two interfaces that make sockets; components that were made for any WASI 0.2 find them.
@@ -20,7 +22,7 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     })
 }
 
-fn guest_result<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
+pub(crate) fn guest_result<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
     result.map(Ok).or_else(|error| error.downcast().map(Err))
 }
 
@@ -36,15 +38,33 @@ impl Round {
     }
 
     fn may_make_a_socket(&mut self, granted: bool, grant: &'static str) -> SocketResult<()> {
+        let open = self.count::<TcpSocket>() + self.count::<UdpSocket>();
+        if let Some(player) = self.call.tape.player() {
+            let refused = player.refused_socket(grant == "tcp", open);
+            return refused.map_or(Ok(()), |name| Err(code(&name).unwrap_or(ErrorCode::AccessDenied).into()));
+        }
+        self.is_socket_granted(granted, grant, open).map_err(|error| {
+            if let Some(recorder) = self.call.tape.recorder() {
+                let (at, error) = (recorder.at(), error.name().to_owned());
+                recorder.push(match grant {
+                    "tcp" => Recorded::TcpSocketRefused { at, open, error },
+                    _ => Recorded::UdpSocketRefused { at, open, error },
+                });
+            }
+            error.into()
+        })
+    }
+
+    fn is_socket_granted(&self, granted: bool, grant: &'static str, open: usize) -> Result<(), ErrorCode> {
         if !granted {
             self.log.not_granted(grant, &format_args!("a {grant} socket"));
-            return Err(ErrorCode::AccessDenied.into());
+            return Err(ErrorCode::AccessDenied);
         }
-        let (open, most) = (self.count::<TcpSocket>() + self.count::<UdpSocket>(), self.call.limits.connections);
+        let most = self.call.limits.connections;
         if open < most {
             return Ok(());
         }
         self.log.refused(&format_args!("a socket beside {most} open ones; limits.connections allows more"));
-        Err(ErrorCode::NewSocketLimit.into())
+        Err(ErrorCode::NewSocketLimit)
     }
 }

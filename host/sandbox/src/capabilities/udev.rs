@@ -2,12 +2,13 @@
 
 use std::vec;
 
+use akri_sysfs::{self as sysfs, Bounds, Query, Stop};
 use wasmtime::component::Resource;
 
 use crate::bindings::types::AccessError;
 use crate::bindings::udev::{Entry, Host, HostQuery, HostSnapshot};
+use crate::cassette::call::{Recorded, Refused};
 use crate::round::Round;
-use akri_sysfs::{self as sysfs, Bounds, Query, Stop};
 
 /// Entries of one page.
 const PAGE: u32 = 1000;
@@ -121,7 +122,16 @@ impl HostQuery for Round {
 
     async fn run(&mut self, query: Resource<Query>) -> wasmtime::Result<Result<Resource<Pages>, AccessError>> {
         let query = self.table.get(&query)?.clone();
-        let snapshot = match self.read_sysfs(query).await {
+        let answer = match self.call.tape.player() {
+            Some(player) => player.udev(&serde_json::to_value(&query)?)?.map_err(AccessError::from),
+            None => self.read_sysfs(query.clone()).await,
+        };
+        if let Some(recorder) = self.call.tape.recorder() {
+            let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
+            let query = Some(serde_json::to_value(&query)?);
+            recorder.push(Recorded::UdevRun { at: recorder.at(), query, snapshot, error });
+        }
+        let snapshot = match answer {
             Ok(snapshot) => snapshot,
             Err(error) => return Ok(Err(error)),
         };

@@ -24,6 +24,7 @@ use super::names::{NameError, Names};
 use super::sockets::grant_for;
 use super::tls::Trust;
 use super::turns::{RequestPermit, Turns};
+use crate::cassette::{self, Tape};
 use crate::log::RoundLog;
 use crate::rates::Rates;
 
@@ -41,6 +42,7 @@ const CHUNK: usize = 16 << 10;
 /// The requests of one round.
 pub(crate) struct Http {
     client: Arc<Client>,
+    tape: Tape,
 }
 
 /// Sends them.
@@ -55,13 +57,13 @@ pub(crate) struct Client {
     pub(crate) last_wait: Instant,
 }
 
-type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
-type Answered = Result<(Response<WasiBody>, Finished), Error>;
+pub(crate) type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
+pub(crate) type Answered = Result<(Response<WasiBody>, Finished), Error>;
 
 impl Http {
-    /// Sends by this client.
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client: Arc::new(client) }
+    /// Sends by this client, along with the tape.
+    pub(crate) fn new(client: Client, tape: Tape) -> Self {
+        Self { client: Arc::new(client), tape }
     }
 }
 
@@ -73,11 +75,15 @@ impl WasiHttpHooks for Http {
         _sent: Finished,
     ) -> Box<dyn Future<Output = Answered> + Send> {
         let client = self.client.clone();
-        if client.grants.is_empty() {
-            client.log.not_granted("http", &"an HTTP request");
-            return Box::new(std::future::ready(Err(Error::HttpRequestDenied)));
+        match &self.tape {
+            Tape::None => {}
+            Tape::Play(player) => return Box::new(cassette::play(player.clone(), request)),
+            Tape::Record(recorder) => {
+                let send = async move |request| client.try_send(request, options).await;
+                return Box::new(cassette::record(recorder.clone(), request, send));
+            }
         }
-        Box::new(async move { client.send(request, options.unwrap_or_default()).await })
+        Box::new(client.try_send(request, options))
     }
 
     fn p2_outgoing_body_chunk_size(&mut self) -> usize {
@@ -100,6 +106,14 @@ impl WasiHttpHooks for Http {
 }
 
 impl Client {
+    async fn try_send(self: Arc<Self>, request: Request<WasiBody>, options: Option<RequestOptions>) -> Answered {
+        if self.grants.is_empty() {
+            self.log.not_granted("http", &"an HTTP request");
+            return Err(Error::HttpRequestDenied);
+        }
+        self.send(request, options.unwrap_or_default()).await
+    }
+
     async fn send(self: Arc<Self>, request: Request<WasiBody>, options: RequestOptions) -> Answered {
         // What it would open is no request any more, and nothing checks what it carries.
         if request.method() == Method::CONNECT {

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use akri_model::glob;
+
 use super::resolver::Resolver;
 use crate::log::RoundLog;
 use crate::rates::Rates;
-use akri_model::glob;
 
 /// Names a round resolves.
 const LOOKUPS: usize = 1024;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::glob;
 use akri_model::grant::Isolation;
 use akri_model::property::Secret;
 use akri_model::secret_scanner::SecretScanner;
@@ -24,7 +25,6 @@ use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, 
 use super::workers::{Worker, source_directory};
 use crate::Call;
 use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
-use akri_model::glob;
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);

@@ -23,6 +23,7 @@ use super::protocol::{
     Reply, Request, decode, encode, encode_devices, split,
 };
 use crate::cache::Cache;
+use crate::cassette::Tape;
 use crate::component::LoadError;
 use crate::confine::confine_worker;
 use crate::rates::{ForwardedLine, Rates};
@@ -285,6 +286,7 @@ impl Server {
             cache,
             rates: rates.forwarding(Arc::new(forward)),
             log: None,
+            tape: Tape::None,
         };
         (call, lines)
     }

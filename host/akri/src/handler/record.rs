@@ -1,0 +1,112 @@
+//! `akri handler run --record` and `--trace`: what goes along with a round.
+
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::BuildHasher as _;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use akri_model::device::DeviceSet;
+use akri_model::discovery::RoundError;
+use akri_model::property::Resolved;
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::{shorten, visible};
+use akri_sandbox::cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
+use akri_sandbox::{Cache, Call, Component};
+use anyhow::{Context as _, anyhow, ensure};
+
+use super::replay::{differences, play};
+use crate::output::whole;
+
+/// Characters of a traced call.
+const TRACED: usize = 512;
+
+/// The recording of one Configuration's rounds.
+pub(super) struct Recording {
+    cassette: Cassette,
+    secrets: SecretScanner,
+    error: Option<anyhow::Error>,
+}
+
+impl Recording {
+    /// Begins one.
+    pub(super) fn new(component: &Component) -> Self {
+        let description = component.description();
+        let digest = format!("sha256:{}", component.digest());
+        let seed = RandomState::new().hash_one(0);
+        let cassette = Cassette::new(&description.name, &description.version, &digest, seed);
+        Self { cassette, secrets: SecretScanner::default(), error: None }
+    }
+
+    /// The recorder of the next round.
+    pub(super) fn recorder(&self, trace: Option<mpsc::Sender<TraceLine>>) -> Arc<Recorder> {
+        Arc::new(Recorder::new(self.cassette.seed(self.cassette.rounds.len()), trace))
+    }
+
+    /// Adds the round.
+    pub(super) fn add(
+        &mut self,
+        call: &Call,
+        recorder: &Recorder,
+        triggers: Vec<String>,
+        result: &Result<DeviceSet, RoundError>,
+    ) {
+        call.properties.secrets.iter().for_each(|(name, secret)| self.secrets.add(name, secret));
+        let arguments = Arguments::new(&call.details, &call.properties, recorder.time(), call.limits.round);
+        let kept = self.cassette.keep(arguments, recorder, Outcome::new(Some(triggers), result));
+        if let Err(error) = kept {
+            self.error.get_or_insert(whole(error));
+        }
+    }
+
+    /// Plays the rounds with placeholders for secrets, which take the place of what was sent with them, and writes the file.
+    pub(super) async fn finish(mut self, component: &Component, path: &Path) -> anyhow::Result<()> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let cache = Cache::default();
+        for index in 0..self.cassette.rounds.len() {
+            let player = self.cassette.player(index, true).context("the round is gone")?;
+            let round = self.cassette.rounds.get(index).context("the round is gone")?;
+            let played = play(component, round, &player, &cache).await;
+            let expected = round.result.clone().unwrap_or_default();
+            let differs = differences(&expected, &played);
+            ensure!(
+                differs.is_empty(),
+                "the cassette is not written, since a replay of round {} differs; the handler depends on something that is \
+                 no call, or on the value of a secret:\n{differs}",
+                index + 1
+            );
+            self.cassette.learn(index, &player);
+        }
+        self.cassette.check_secrets(&self.secrets).map_err(whole)?;
+        fs::write(path, self.cassette.write()).with_context(|| format!("cannot write '{}'", path.display()))?;
+        let (rounds, calls) =
+            (self.cassette.rounds.len(), self.cassette.rounds.iter().map(|round| round.calls()).sum::<usize>());
+        eprintln!("recorded {rounds} rounds with {calls} calls: {}", path.display());
+        Ok(())
+    }
+}
+
+/// Prints calls as they are made, until the sender is dropped. Texts with secrets are replaced.
+pub(super) fn trace(secrets: &Resolved) -> (mpsc::Sender<TraceLine>, thread::JoinHandle<()>) {
+    let (sender, lines) = mpsc::channel::<TraceLine>();
+    let scanner = SecretScanner::all(&secrets.secrets);
+    let printing = thread::spawn(move || {
+        for TraceLine { at, text } in lines {
+            // Cut last: a part of a secret is one, too.
+            let text = shorten(&visible(&scanner.hide(text)), TRACED);
+            eprintln!("{:>10.3} ms {text}", std::time::Duration::from_micros(at).as_secs_f64() * 1000.0);
+        }
+    });
+    (sender, printing)
+}
+
+/// Refuses to record what would be several recordings.
+pub(super) fn one<T>(subjects: &[T]) -> anyhow::Result<()> {
+    match subjects {
+        [_] => Ok(()),
+        all => Err(anyhow!("a cassette is of one Configuration, and the file has {} for this handler", all.len())),
+    }
+}

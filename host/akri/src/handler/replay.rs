@@ -1,0 +1,169 @@
+//! Cassettes: reading the files, and playing their rounds.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use akri_api::document::Document;
+use akri_discovery::details_json;
+use akri_model::grant::Limits;
+use akri_model::text::visible;
+use akri_sandbox::cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Player, RecordedRound, Tape};
+use akri_sandbox::{Cache, Call, Component, Rates};
+use anyhow::{Context as _, anyhow, bail};
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+use super::validate;
+
+/// Names of files that are cassettes: one JSON object a line, or a YAML list of the same objects.
+const LINES: [&str; 2] = ["jsonl", "json"];
+const YAML: [&str; 2] = ["yaml", "yml"];
+/// Memory of a played round: whether a limit suffices is not what a replay tells.
+const MEMORY: usize = 1 << 30;
+/// Devices and notes likewise.
+const MANY: usize = 1 << 20;
+/// Lines of one difference that are shown.
+const SHOWN: usize = 60;
+
+/// Reads a cassette.
+pub(super) fn read(path: &Path) -> anyhow::Result<Cassette> {
+    let text = text_of(path).with_context(|| format!("cannot read '{}'", path.display()))?;
+    let cassette = if has_extension(path, &YAML) { read_yaml(&text) } else { Cassette::read(&text) };
+    cassette.map_err(|CassetteError { line, why }| anyhow!("{}:{line}: {}", path.display(), visible(&why)))
+}
+
+fn text_of(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let limit = u64::try_from(CASSETTE)? + 1;
+    fs::File::open(path)?.take(limit).read_to_string(&mut text)?;
+    if text.len() > CASSETTE {
+        bail!("a cassette has at most {CASSETTE} bytes");
+    }
+    Ok(text)
+}
+
+/// A list of the objects that a cassette has on its lines.
+fn read_yaml(text: &str) -> Result<Cassette, CassetteError> {
+    let wrong = |line: Option<u64>, why: String| CassetteError { line: line.map_or(1, to_usize), why };
+    let documents = Document::parse_all(text).map_err(|error| wrong(error.line, error.message))?;
+    let [document] = documents.as_slice() else {
+        return Err(wrong(None, "a cassette is one YAML document, a list".to_owned()));
+    };
+    let Value::Array(items) = &document.value else {
+        let why = "a cassette in YAML is a list: '- akriCassette: 1', and then an item for each round, call and result";
+        return Err(wrong(None, why.to_owned()));
+    };
+    let line = |index: usize| document.line(&format!("/{index}")).map_or(1, to_usize);
+    Cassette::of_values(items.iter().enumerate().map(|(index, item)| Ok((line(index), item.clone()))))
+}
+
+fn to_usize(line: u64) -> usize {
+    usize::try_from(line).unwrap_or(usize::MAX)
+}
+
+fn has_extension(path: &Path, known: &[&str]) -> bool {
+    path.extension().and_then(|extension| extension.to_str()).is_some_and(|extension| known.contains(&extension))
+}
+
+/// Returns the cassettes of a path: itself, or the files of a directory, in order.
+pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read '{}'", path.display()))?;
+    let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    files.retain(|file| file.is_file() && (has_extension(file, &LINES) || has_extension(file, &YAML)));
+    files.sort();
+    Ok(files)
+}
+
+/// A round that was played.
+pub(super) struct Played {
+    pub(super) outcome: Outcome,
+    /// The first call that differed, or else those that were not made.
+    pub(super) differences: Vec<Mismatch>,
+}
+
+/// Plays a round. The cache is that of the rounds before it.
+pub(super) async fn play(component: &Component, round: &RecordedRound, player: &Arc<Player>, cache: &Cache) -> Played {
+    let arguments = &round.arguments;
+    let limits = Limits {
+        round: std::time::Duration::from_millis(arguments.limit),
+        memory_bytes: MEMORY,
+        devices: MANY,
+        ..Limits::default()
+    };
+    let details = arguments.details();
+    let call = Call {
+        subject: "cassette/replay".to_owned(),
+        details_json: details_json(&details).await,
+        details,
+        properties: arguments.resolved(),
+        limits,
+        cache: cache.clone(),
+        rates: Rates::default(),
+        tape: Tape::Play(player.clone()),
+        ..Call::default()
+    };
+    let (triggers, result) = match component.validate(call.clone()).await {
+        Ok(triggers) => (Some(triggers.iter().map(validate::trigger).collect()), component.discover(call).await),
+        Err(error) => (None, Err(error)),
+    };
+    let mismatch = player.mismatch();
+    let differences = mismatch.map_or_else(|| player.unused(), |mismatch| vec![mismatch]);
+    Played { outcome: Outcome::new(triggers, &result), differences }
+}
+
+/// Says what differs, in lines.
+pub(super) fn differences(expected: &Outcome, played: &Played) -> String {
+    let mut text = String::new();
+    for mismatch in &played.differences {
+        text += &difference(mismatch);
+    }
+    let outcome = played.outcome.clone().as_in(expected);
+    // After a call that differs, everything does.
+    let calls_differ = played.differences.iter().any(|mismatch| !mismatch.actual.is_empty());
+    if outcome != *expected && !calls_differ {
+        text += "the result differs (- recorded, + now):\n";
+        text += &diff(&pretty(expected), &pretty(&outcome));
+    }
+    text
+}
+
+fn pretty(outcome: &Outcome) -> String {
+    serde_json::to_string_pretty(outcome).unwrap_or_default()
+}
+
+fn difference(mismatch: &Mismatch) -> String {
+    let Mismatch { recorded, call, expected, actual } = mismatch;
+    let place = recorded.map(|(number, line)| format!("call {number} (line {line})"));
+    match place {
+        Some(place) if actual.is_empty() => format!("{place}, {call}, is not made:\n{}", diff(expected, "")),
+        Some(place) => format!("{place}, {call}, differs (- recorded, + now):\n{}", diff(expected, actual)),
+        None => format!("{call} is called, and the cassette has no such call left:\n{}", diff("", actual)),
+    }
+}
+
+/// The lines that differ, with two around them.
+fn diff(old: &str, new: &str) -> String {
+    let diff = TextDiff::from_lines(old, new);
+    let mut text = String::new();
+    let changes = diff.grouped_ops(2).into_iter().flatten().flat_map(|op| diff.iter_changes(&op).collect::<Vec<_>>());
+    for (shown, change) in changes.enumerate() {
+        if shown == SHOWN {
+            text += "  ...\n";
+            break;
+        }
+        let sign = match change.tag() {
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+            ChangeTag::Equal => ' ',
+        };
+        let line: String = change.value().trim_end_matches('\n').chars().take(400).collect();
+        let _ = writeln!(text, "  {sign} {}", visible(&line)); // writing to a String can't fail
+    }
+    text
+}

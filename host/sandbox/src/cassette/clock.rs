@@ -1,0 +1,144 @@
+//! The clock of a replay: it stands while the guest computes, and goes on to the next event when all wait for one.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::call::Micros;
+
+/// Time that passes with each look at the clock, so that a guest that waits by looking comes to an end.
+const LOOK: Nanos = 1_000;
+/// An event that never comes.
+pub(super) const NEVER: Nanos = Nanos::MAX;
+
+/// Nanoseconds since the round began.
+pub(super) type Nanos = u64;
+
+/// Time of one round. All that waits in it waits here.
+#[derive(Debug)]
+pub(super) struct Clock {
+    state: Mutex<State>,
+    /// The round ends here.
+    end: Nanos,
+    stuck: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    now: Nanos,
+    waiting: BTreeSet<(Nanos, u64)>,
+    numbered: u64,
+    /// Tasks that may yet wait, or make an event.
+    busy: u32,
+}
+
+impl Clock {
+    pub(super) fn new(end: Nanos) -> Self {
+        Self { state: Mutex::default(), end, stuck: Notify::new() }
+    }
+
+    /// The time, without any passing.
+    pub(super) fn now(&self) -> Nanos {
+        self.state().now
+    }
+
+    /// The time as the guest sees it.
+    pub(super) fn look(&self) -> Nanos {
+        let mut state = self.state();
+        state.now = state.now.saturating_add(LOOK);
+        state.now
+    }
+
+    /// Time left in the round.
+    pub(super) fn left(&self) -> Nanos {
+        self.end.saturating_sub(self.now())
+    }
+
+    /// Waits until then. Time goes on if nobody waits for an earlier event, and nothing else is under way.
+    pub(super) async fn until(&self, due: Nanos) {
+        let due = if due > self.end { NEVER } else { due };
+        let waiter = Waiter::new(self, due);
+        loop {
+            if self.state().now >= due {
+                return;
+            }
+            // Whatever else the guest waits for is asked in the same turn, and says so here.
+            tokio::task::yield_now().await;
+            if waiter.advance() {
+                return;
+            }
+            if waiter.is_hopeless() {
+                self.stuck.notify_one();
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Nothing that the guest waits for comes before the end of the round.
+    pub(super) async fn stuck(&self) {
+        self.stuck.notified().await;
+    }
+
+    /// Time stands until this is dropped.
+    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+        self.state().busy += 1;
+        Busy(self.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time in a cassette.
+pub(super) fn nanos(at: Micros) -> Nanos {
+    at.saturating_mul(1000)
+}
+
+struct Waiter<'c> {
+    clock: &'c Clock,
+    key: (Nanos, u64),
+}
+
+impl<'c> Waiter<'c> {
+    fn new(clock: &'c Clock, due: Nanos) -> Self {
+        let mut state = clock.state();
+        state.numbered += 1;
+        let key = (due, state.numbered);
+        state.waiting.insert(key);
+        Self { clock, key }
+    }
+
+    /// Lets time pass, if this is the next event.
+    fn advance(&self) -> bool {
+        let mut state = self.clock.state();
+        if state.busy > 0 || self.key.0 == NEVER || state.waiting.first() != Some(&self.key) {
+            return false;
+        }
+        state.now = state.now.max(self.key.0);
+        true
+    }
+
+    fn is_hopeless(&self) -> bool {
+        let state = self.clock.state();
+        state.busy == 0 && self.key.0 == NEVER && state.waiting.first() == Some(&self.key)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.clock.state().waiting.remove(&self.key);
+    }
+}
+
+/// Something is under way.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Clock>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.busy = state.busy.saturating_sub(1);
+    }
+}
