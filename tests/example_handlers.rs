@@ -4,13 +4,14 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use akri_api::Instance;
 use serde_json::{Value, json};
 
 use crate::support::namespace::Namespace;
-use crate::support::node::{Node, akri, is_online};
-use crate::support::skip::{is_left_to_make_test, skip};
+use crate::support::node::{Node, akri, is_online, wait_for};
+use crate::support::skip::{is_left_to_make_test, leave_out, skip};
 use crate::support::udev::sysfs::{Device, Sysfs};
 
 /// A peer in Python; it is killed on drop.
@@ -196,4 +197,72 @@ fn usb_serial_adapters_are_found_by_their_ids() {
     let refused = run(&node.path("bad.yaml"));
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && error.contains("line 3 is no rule such as 0403:6001"), "{error}");
+}
+
+#[tokio::test]
+async fn http_inventory_is_fetched_when_it_changes() {
+    if std::env::var_os("AKRI_LANGUAGES").is_none() {
+        return leave_out("left to make languages: it compiles the Python interpreter");
+    }
+    let Some(namespace) = Namespace::new() else { return };
+    let python = root().join("target/peers/python/bin/python");
+    if !python.exists() {
+        return skip("the peers are not installed: run 'make peers'");
+    }
+    let (node, component) = (Node::new(), "components/http_inventory.wasm");
+    let mut make = Command::new("make");
+    make.arg("--directory").arg(root().join("examples/handlers/http-inventory"));
+    make.arg(format!("OUT={}", node.path("components").display())).arg("test").arg(node.path(component));
+    let made = make.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // Compiling takes longer than the story waits for anything.
+    let inspected = node.akri(&["handler", "inspect", &node.path(component).display().to_string()]);
+    assert!(inspected.status.success(), "{}", String::from_utf8_lossy(&inspected.stderr));
+
+    let mut server = namespace.command(&python);
+    server.arg(root().join("tests/peers/http_inventory.py")).args(["8000", "right-token"]);
+    let mut server = Peer(server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut input = server.0.stdin.take().unwrap();
+    let statuses = Arc::new(Mutex::new(Vec::<String>::new()));
+    let output = BufReader::new(server.0.stdout.take().unwrap());
+    let mut lines = output.lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let seen = Arc::clone(&statuses);
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|status| seen.lock().unwrap().push(status)));
+    let count = |status: &str| statuses.lock().unwrap().iter().filter(|seen| *seen == status).count();
+
+    ["udev", "debug-echo"].iter().for_each(|other| node.remove(&format!("components/{other}.yaml")));
+    let grants = "  grants:\n    http:\n    - {networks: [127.0.0.0/8], ports: [8000]}\n    secrets: [token]\n";
+    node.write_handler("http-inventory", "http_inventory.wasm", &format!("  interval: 300ms\n{grants}"));
+    let write_token = |token: &str| {
+        let metadata = json!({"name": "inventory"});
+        let data = json!({"token": token});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
+        node.write("manifests/secret.json", &secret.to_string());
+    };
+    write_token("right-token");
+    let property =
+        "    discoveryProperties:\n    - {name: token, valueFrom: {secretKeyRef: {name: inventory, key: token}}}\n";
+    let details = "      url: http://127.0.0.1:8000/devices\n";
+    node.write_configuration("machine", "http-inventory", details, &format!("{property}  offlineGracePeriod: 1h\n"));
+    let press = |line: &str| json!({"id": "press-7", "properties": {"PRESS_LINE": line}});
+    writeln!(input, "{}", json!([press("3"), {"id": "saw-1"}])).unwrap();
+    let agent = node.start_by(namespace.command(&akri()), &[]);
+    let online = |list: &[Instance]| list.iter().filter(|instance| is_online(instance)).count();
+    node.wait_for_instances("both machines", |list| online(list) == 2).await;
+    wait_for("rounds that transfer nothing", || count("304"), |count| *count >= 2).await;
+    writeln!(input, "{}", json!([press("4")])).unwrap();
+    let is_moved = |list: &[Instance]| list.iter().any(|instance| property_is(instance, "PRESS_LINE", "4"));
+    node.wait_for_instances("the change", |list| online(list) == 1 && is_moved(list)).await;
+    // Neither a broken inventory nor a wrong token takes a device.
+    writeln!(input, "[{{").unwrap();
+    agent.wait_for_log("round failed: unavailable: the inventory is malformed").await;
+    writeln!(input, "{}", json!([press("4")])).unwrap();
+    write_token("wrong-token");
+    wait_for("a refusal", || count("401"), |count| *count >= 1).await;
+    assert_eq!(online(&node.instances()), 1);
+}
+
+fn property_is(instance: &Instance, name: &str, value: &str) -> bool {
+    property(instance, name) == Some(value)
 }
