@@ -55,7 +55,7 @@ story: build guests ## Run the stories whose names contain NAME, such as NAME=re
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 
 languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language. Downloads much for JavaScript.
-	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers
+	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_handlers
 
 lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check

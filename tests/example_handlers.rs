@@ -4,12 +4,15 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use akri_api::Instance;
+use serde_json::{Value, json};
 
 use crate::support::namespace::Namespace;
-use crate::support::node::{Node, akri, is_online};
-use crate::support::skip::skip;
+use crate::support::node::{Node, akri, is_online, wait_for};
+use crate::support::skip::{is_left_to_make_test, leave_out, skip};
+use crate::support::udev::sysfs::{Device, Sysfs};
 
 /// A peer in Python; it is killed on drop.
 struct Peer(Child);
@@ -116,4 +119,150 @@ async fn modbus_units_are_identified_and_followed() {
     assert!(!notes.contains("127.0.0.4"), "it refuses connections, and so has no devices: {notes}");
     drop(plc);
     node.wait_for_instances("no unit online", |list| list.len() == 2 && online(list) == 0).await;
+}
+
+/// A serial line of an adapter in a port, as the kernel describes it, and what udev's rules add to its database.
+fn plug_adapter(sysfs: &Sysfs, data: &Path, port: u32, variables: &[(&str, &str)]) {
+    let name = format!("ttyUSB{port}");
+    sysfs.add(&Device {
+        devpath: format!("/devices/pci0000:00/0000:00:14.0/usb1/1-{port}/1-{port}:1.0/{name}/tty/{name}"),
+        subsystem: "tty",
+        class: true,
+        properties: vec![("MAJOR", "188".to_owned()), ("MINOR", port.to_string()), ("DEVNAME", name)],
+        ..Device::default()
+    });
+    let path = ("ID_PATH", format!("pci-0000:00:14.0-usb-0:{port}:1.0"));
+    let fixed = [("ID_BUS", "usb".to_owned()), ("ID_USB_INTERFACE_NUM", "00".to_owned()), path];
+    let lines = fixed.iter().map(|(name, value)| format!("E:{name}={value}\n"));
+    let lines = lines.chain(variables.iter().map(|(name, value)| format!("E:{name}={value}\n")));
+    std::fs::write(data.join(format!("c188:{port}")), lines.collect::<String>()).unwrap();
+}
+
+#[test]
+fn usb_serial_adapters_are_found_by_their_ids() {
+    if is_left_to_make_test() {
+        return; // it needs tools from a package registry
+    }
+    if !root().join("target/peers/python/bin/python").exists() {
+        return skip("the peers are not installed: run 'make peers'");
+    }
+    let (node, example) = (Node::new(), root().join("examples/handlers/usb-serial"));
+    let component = node.path("build/usb_serial.wasm");
+    let mut make = Command::new("make");
+    make.arg("--directory")
+        .arg(&example)
+        .arg(format!("OUT={}", node.path("build").display()))
+        .arg("test")
+        .arg(&component);
+    let made = make.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(made.stdout.windows(4).any(|line| line == b"\nok\n"), "its own test");
+
+    let (sysfs, data) = (Sysfs::new(node.path("sys")), node.path("data"));
+    std::fs::create_dir(&data).unwrap();
+    let ftdi = [("ID_VENDOR_ID", "0403"), ("ID_MODEL_ID", "6001"), ("ID_VENDOR", "FTDI"), ("ID_MODEL", "FT232R")];
+    let serial = [("ID_SERIAL", "FTDI_FT232R_A50285BI"), ("ID_SERIAL_SHORT", "A50285BI")];
+    plug_adapter(&sysfs, &data, 1, &[&ftdi[..], &serial].concat());
+    plug_adapter(&sysfs, &data, 2, &[("ID_VENDOR_ID", "10c4"), ("ID_MODEL_ID", "ea60"), ("ID_SERIAL", "CP2102")]);
+    plug_adapter(&sysfs, &data, 3, &[("ID_VENDOR_ID", "067b"), ("ID_MODEL_ID", "2303"), ("ID_SERIAL", "PL2303")]);
+    let path = |path: &Path| path.display().to_string();
+    let run = |configuration: &Path| {
+        node.akri(&[
+            "handler",
+            "run",
+            &path(&component),
+            &path(configuration),
+            "--handler-object",
+            &path(&example.join("handler.yaml")),
+            "--sysfs",
+            &path(&node.path("sys")),
+            "--udev-data",
+            &path(&data),
+            "-o",
+            "json",
+        ])
+    };
+    let output = run(&example.join("configuration.yaml"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices: Vec<&Value> = report[0]["devices"].as_array().unwrap().iter().map(|found| &found["device"]).collect();
+    let ids: Vec<&Value> = devices.iter().map(|device| &device["id"]).collect();
+    assert_eq!(ids, ["FTDI_FT232R_A50285BI/00", "pci-0000:00:14.0-usb-0:2:1.0/00"], "{report:#}");
+    let properties = json!({
+        "SERIAL_DEVNODE": "/dev/ttyUSB1", "SERIAL_VENDOR": "FTDI", "SERIAL_MODEL": "FT232R", "SERIAL_NUMBER": "A50285BI",
+    });
+    assert_eq!(devices[0]["properties"], properties);
+    let bad = std::fs::read_to_string(example.join("configuration.yaml")).unwrap().replace("10c4:*", "ttyUSB0");
+    node.write("bad.yaml", &bad);
+    let refused = run(&node.path("bad.yaml"));
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && error.contains("line 3 is no rule such as 0403:6001"), "{error}");
+}
+
+#[tokio::test]
+async fn http_inventory_is_fetched_when_it_changes() {
+    if std::env::var_os("AKRI_LANGUAGES").is_none() {
+        return leave_out("left to make languages: it compiles the Python interpreter");
+    }
+    let Some(namespace) = Namespace::new() else { return };
+    let python = root().join("target/peers/python/bin/python");
+    if !python.exists() {
+        return skip("the peers are not installed: run 'make peers'");
+    }
+    let (node, component) = (Node::new(), "components/http_inventory.wasm");
+    let mut make = Command::new("make");
+    make.arg("--directory").arg(root().join("examples/handlers/http-inventory"));
+    make.arg(format!("OUT={}", node.path("components").display())).arg("test").arg(node.path(component));
+    let made = make.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // Compiling takes longer than the story waits for anything.
+    let inspected = node.akri(&["handler", "inspect", &node.path(component).display().to_string()]);
+    assert!(inspected.status.success(), "{}", String::from_utf8_lossy(&inspected.stderr));
+
+    let mut server = namespace.command(&python);
+    server.arg(root().join("tests/peers/http_inventory.py")).args(["8000", "right-token"]);
+    let mut server = Peer(server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut input = server.0.stdin.take().unwrap();
+    let statuses = Arc::new(Mutex::new(Vec::<String>::new()));
+    let output = BufReader::new(server.0.stdout.take().unwrap());
+    let mut lines = output.lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let seen = Arc::clone(&statuses);
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|status| seen.lock().unwrap().push(status)));
+    let count = |status: &str| statuses.lock().unwrap().iter().filter(|seen| *seen == status).count();
+
+    ["udev", "debug-echo"].iter().for_each(|other| node.remove(&format!("components/{other}.yaml")));
+    let grants = "  grants:\n    http:\n    - {networks: [127.0.0.0/8], ports: [8000]}\n    secrets: [token]\n";
+    node.write_handler("http-inventory", "http_inventory.wasm", &format!("  interval: 300ms\n{grants}"));
+    let write_token = |token: &str| {
+        let metadata = json!({"name": "inventory"});
+        let data = json!({"token": token});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
+        node.write("manifests/secret.json", &secret.to_string());
+    };
+    write_token("right-token");
+    let property =
+        "    discoveryProperties:\n    - {name: token, valueFrom: {secretKeyRef: {name: inventory, key: token}}}\n";
+    let details = "      url: http://127.0.0.1:8000/devices\n";
+    node.write_configuration("machine", "http-inventory", details, &format!("{property}  offlineGracePeriod: 1h\n"));
+    let press = |line: &str| json!({"id": "press-7", "properties": {"PRESS_LINE": line}});
+    writeln!(input, "{}", json!([press("3"), {"id": "saw-1"}])).unwrap();
+    let agent = node.start_by(namespace.command(&akri()), &[]);
+    let online = |list: &[Instance]| list.iter().filter(|instance| is_online(instance)).count();
+    node.wait_for_instances("both machines", |list| online(list) == 2).await;
+    wait_for("rounds that transfer nothing", || count("304"), |count| *count >= 2).await;
+    writeln!(input, "{}", json!([press("4")])).unwrap();
+    let is_moved = |list: &[Instance]| list.iter().any(|instance| property_is(instance, "PRESS_LINE", "4"));
+    node.wait_for_instances("the change", |list| online(list) == 1 && is_moved(list)).await;
+    // Neither a broken inventory nor a wrong token takes a device.
+    writeln!(input, "[{{").unwrap();
+    agent.wait_for_log("round failed: unavailable: the inventory is malformed").await;
+    writeln!(input, "{}", json!([press("4")])).unwrap();
+    write_token("wrong-token");
+    wait_for("a refusal", || count("401"), |count| *count >= 1).await;
+    assert_eq!(online(&node.instances()), 1);
+}
+
+fn property_is(instance: &Instance, name: &str, value: &str) -> bool {
+    property(instance, name) == Some(value)
 }
