@@ -189,6 +189,9 @@ impl LocalComponent {
     pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
         let notes = call.limits.notes;
         let (set, revealed) = self.find(call).await?;
+        if revealed.secrets().next().is_none() {
+            return Ok(set);
+        }
         // Seconds, for a large set with large secrets: no guest's thread waits for it.
         let withheld = tokio::task::spawn_blocking(move || {
             let withheld = revealed.withhold(set, notes);
