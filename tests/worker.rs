@@ -2,13 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpgid, kill_process};
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Agent, Node, identities, is_online, resource_of, rss_kib, wait_for};
+use crate::support::namespace::Namespace;
+use crate::support::node::{Agent, Node, akri, identities, is_online, resource_of, rss_kib, wait_for};
+use crate::support::skip::is_root;
 
 const ISOLATED: [&str; 2] = ["--isolation", "process"];
 
@@ -29,8 +37,12 @@ async fn worker(agent: &Agent) -> u32 {
     wait_for("one sandbox process", || workers(agent), |all| all.len() == 1).await[0]
 }
 
-fn kill(pid: u32) {
-    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(number.cast_signed()).unwrap()
+}
+
+fn kill(number: u32) {
+    kill_process(pid(number), Signal::KILL).unwrap();
 }
 
 fn write_guest(node: &Node, name: &str, behaviour: &str) {
@@ -58,28 +70,114 @@ async fn sandbox_process_has_nothing_of_the_agent() {
     node.write_echo("echo", 1, &["one"]);
     let agent = node.start_with(&ISOLATED);
     node.wait_for_instances("a device", |all| all.len() == 1).await;
-    let pid = worker(&agent).await;
-    for file in open_files(pid) {
+    let number = worker(&agent).await;
+    for file in open_files(number) {
         let is_harmless =
             ["socket", "pipe", "anon_inode", "/dev/null", "/memfd"].iter().any(|name| file.starts_with(name));
         assert!(is_harmless, "{file}");
     }
-    let (own, agents) = (sockets(pid), sockets(agent.pid()));
+    let (own, agents) = (sockets(number), sockets(agent.pid()));
     assert!(!own.is_empty() && own.iter().all(|socket| !agents.contains(socket)), "{own:?} {agents:?}");
-    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    let log_of = |number: u32| fs::read_link(format!("/proc/{number}/fd/2")).unwrap();
+    assert_ne!(log_of(number), log_of(agent.pid()), "its lines come through the agent");
+    assert_eq!(getpgid(Some(pid(number))).unwrap(), pid(number), "signals of a terminal are for the agent");
+    let environment = fs::read_to_string(format!("/proc/{number}/environ")).unwrap();
     for name in ["AKRI_RECLAIM_DELAY_SECONDS", "PATH", "HOME", "KUBECONFIG"] {
         assert!(!environment.contains(name), "{environment}");
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap();
     assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{number}/limits")).unwrap();
     let of = |name: &str| {
         limits.lines().find(|line| line.starts_with(name)).unwrap().split_whitespace().nth_back(1).unwrap().to_owned()
     };
     assert_eq!((of("Max data size"), of("Max core file size")), ((384 << 20).to_string(), "0".to_owned()));
-    assert!(!command_line(pid).contains(node.path("kubelet").to_str().unwrap()));
+    assert!(!command_line(number).contains(node.path("kubelet").to_str().unwrap()));
     assert!(agent.stop());
-    wait_for("the end of the sandbox process", || command_line(pid), String::is_empty).await;
+    wait_for("the end of the sandbox process", || command_line(number), String::is_empty).await;
+}
+
+/// The kernel gives files in /proc of a process to root if others of its user may not attach to it.
+#[tokio::test]
+async fn sandbox_process_is_hidden_from_others_of_its_user() {
+    if !is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let compiled = tempfile::tempdir().unwrap();
+    fs::set_permissions(compiled.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    chown(compiled.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let mut command = Command::new(akri());
+    command.args([
+        "sandbox",
+        "--memory",
+        "268435456",
+        "--sysfs",
+        "/sys",
+        "--udev-data",
+        "/run/udev/data",
+        "--compiled",
+    ]);
+    command.arg(compiled.path()).stdin(OwnedFd::from(theirs)).uid(NOBODY).gid(NOBODY);
+    let mut process = command.spawn().unwrap();
+    let directory = PathBuf::from(format!("/proc/{}", process.id()));
+    let status = || fs::read_to_string(directory.join("status")).unwrap();
+    wait_for("a confined process", status, |status| status.contains("Seccomp:\t2\n")).await;
+    assert!(status().contains("Uid:\t65534\t"));
+    assert_eq!(directory.join("environ").metadata().unwrap().uid(), 0);
+    assert!(process.try_wait().unwrap().is_none(), "it serves");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+/// Its rounds fail when their time is over.
+#[tokio::test]
+async fn sandbox_process_that_hangs_is_killed() {
+    let node = Node::new();
+    node.add_guest("  limits:\n    round: 1s\n");
+    node.write_echo("echo", 1, &["one"]);
+    write_guest(&node, "guest", "devices:2");
+    let mut agent = node.start_with(&ISOLATED);
+    let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
+    let hanging = worker(&agent).await;
+    kill_process(pid(hanging), Signal::STOP).unwrap();
+    agent.wait_for_log("the sandbox process does not answer; killing it").await;
+    wait_for("the end of the process", || command_line(hanging), String::is_empty).await;
+    assert_eq!(identities(&node.instances()), identities(&found));
+    node.write_echo("echo", 1, &["one", "two"]);
+    let after = node.wait_for_instances("another device", |all| all.len() == 4).await;
+    assert!(after.iter().all(is_online) && agent.is_running());
+}
+
+/// Listeners of the time between rounds move with the component.
+#[tokio::test]
+async fn process_of_a_replaced_component_ends_though_it_listened() {
+    const GRANTED: &str =
+        "  interval: 1h\n  grants:\n    multicast:\n    - {group: 239.255.255.250, port: 3702, interfaces: [lo]}\n";
+    let Some(network) = Namespace::new() else { return };
+    let node = Node::new();
+    node.add_guest("");
+    node.write_handler("guest", "guest.wasm", &format!("  isolation: own\n{GRANTED}"));
+    write_guest(&node, "guest", "devices:1");
+    node.write_echo("echo", 1, &["one"]);
+    let agent = node.start_by(network.command(&akri()), &ISOLATED);
+    let rounds = || agent.log().matches("round done configuration=default/guest ").count();
+    let datagram = || {
+        let send =
+            || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().send_to(b"<Hello/>", ("239.255.255.250", 3702));
+        network.run(send).join().unwrap().unwrap();
+        rounds()
+    };
+    node.wait_for_instances("every device", |all| all.len() == 2).await;
+    wait_for("a round for a datagram", datagram, |rounds| *rounds >= 2).await;
+    wait_for("two processes", || workers(&agent), |all| all.len() == 2).await;
+    let before = rounds();
+    node.write_handler("guest", "guest.wasm", GRANTED);
+    wait_for("a round in the shared process", rounds, |rounds| *rounds > before).await;
+    assert_eq!(worker(&agent).await, pid_of(&agent, "shared"));
+    let before = rounds();
+    wait_for("a round for a datagram", datagram, |rounds| *rounds > before).await;
 }
 
 #[tokio::test]
@@ -180,7 +278,8 @@ async fn isolated_component_has_a_process_of_its_own() {
 /// The id of the process with a name, as the log has it.
 fn pid_of(agent: &Agent, name: &str) -> u32 {
     let log = agent.log();
-    let line = log.lines().find(|line| line.contains(&format!("sandbox process started sandbox={name:?} pid=")));
+    let mut lines = log.lines();
+    let line = lines.rfind(|line| line.contains(&format!("sandbox process started sandbox={name:?} pid=")));
     line.unwrap().rsplit_once("pid=").unwrap().1.trim().parse().unwrap()
 }
 

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     // The only built-in provider; fails only if one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     start_log(&cli);
-    let logging = log_flags(&cli);
+    let logging = (0..cli.verbose).map(|_| "--verbose".to_owned()).collect();
     match run(cli.command, logging) {
         Ok(code) => code,
         Err(error) => {
@@ -67,16 +67,6 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     result
 }
 
-/// Returns the flags that make another process log like this one.
-fn log_flags(cli: &Cli) -> Vec<String> {
-    let format = match cli.log_format {
-        LogFormat::Text => "text",
-        LogFormat::Json => "json",
-    };
-    let verbose = (0..cli.verbose).map(|_| "--verbose".to_owned());
-    verbose.chain([format!("--log-format={format}")]).collect()
-}
-
 /// Starts logging to standard error; results go to standard output.
 fn start_log(cli: &Cli) {
     let default = match (&cli.command, cli.verbose) {
@@ -100,6 +90,10 @@ fn start_log(cli: &Cli) {
     let filter = EnvFilter::try_from_env("AKRI_LOG").unwrap_or_else(|_| EnvFilter::new(wanted));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {
+        // The agent logs its lines.
+        _ if matches!(cli.command, Command::Sandbox(_)) => {
+            log.with_target(false).without_time().with_ansi(false).init()
+        }
         LogFormat::Text => log.with_target(false).with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
     }

@@ -27,9 +27,10 @@ impl MulticastTriggers {
         Self { listeners: BTreeMap::new(), backoff: TriggerBackoff { earliest: now, pause: SHORTEST } }
     }
 
-    /// Listens to these groups and to no others.
+    /// Listens to these groups and to no others, where the component runs.
     pub(crate) fn subscribe(&mut self, component: &Component, groups: &BTreeMap<SocketAddr, GroupSubscription>) {
-        self.listeners.retain(|group, (wanted, _)| groups.get(group) == Some(wanted));
+        self.listeners
+            .retain(|group, (wanted, listener)| groups.get(group) == Some(wanted) && component.is_heard_by(listener));
         for (group, wanted) in groups {
             self.listeners.entry(*group).or_insert_with(|| {
                 let listener = component.listen(*group, &wanted.interfaces, wanted.filters.clone());

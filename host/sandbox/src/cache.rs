@@ -44,11 +44,6 @@ impl Cache {
         (Arc::clone(&kept.entries), kept.revealed.clone())
     }
 
-    /// Returns the bytes of its keys and values.
-    pub(crate) fn bytes(&self) -> usize {
-        self.kept().entries.iter().map(|(key, value)| key.len() + value.len()).sum()
-    }
-
     /// Replaces what it holds.
     pub(crate) fn replace(&self, entries: BTreeMap<String, Vec<u8>>, revealed: SecretScanner) {
         *self.kept() = Kept { entries: Arc::new(entries), revealed };

@@ -12,9 +12,10 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr as _,
     RulesetCreated, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
 };
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, getrlimit, set_dumpable_behavior, setrlimit};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    sock_filter,
 };
 
 /// The newest rules that are asked for; older kernels have fewer.
@@ -205,10 +206,13 @@ pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<()
     Ok(())
 }
 
-/// Makes this process leave no core file, be the first to end where memory is short, and end with its parent.
+/// Makes this process be the first to end where memory is short, and end with its parent, without a core file. Other processes
+/// of its user may not attach to it or read its memory.
 fn end_before_others() -> Result<(), String> {
     limit(Resource::Core, 0, 0)?;
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000"); // it may be so already
+    // From here on its files in /proc are root's.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| format!("cannot hide its memory: {error}"))?;
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     Ok(())
 }
@@ -328,6 +332,17 @@ fn refuse_clone3() -> Result<(), String> {
     refuse_calls([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)
 }
 
+/// Ends a process that makes a call by the numbers of x32, which a filter by number would let through. Calls of other
+/// architectures than the program's end it, too.
+#[cfg(target_arch = "x86_64")]
+const FOREIGN_CALLS: &[sock_filter] = &[
+    sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 }, // load the number
+    sock_filter { code: 0x35, jt: 0, jf: 1, k: 0x4000_0000 }, // skip the next one if it is smaller
+    sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS },
+];
+#[cfg(not(target_arch = "x86_64"))]
+const FOREIGN_CALLS: &[sock_filter] = &[];
+
 /// Has the kernel refuse calls for this thread and those it starts.
 fn refuse_calls(calls: Calls, error: i32) -> Result<(), String> {
     let refused = SeccompAction::Errno(error.cast_unsigned());
@@ -335,7 +350,7 @@ fn refuse_calls(calls: Calls, error: i32) -> Result<(), String> {
     let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, arch).map_err(|error| no_seccomp(&error))?;
     let program: seccompiler::BpfProgram =
         filter.try_into().map_err(|error: seccompiler::BackendError| no_seccomp(&error))?;
-    seccompiler::apply_filter(&program).map_err(|error| no_seccomp(&error))
+    seccompiler::apply_filter(&[FOREIGN_CALLS, &program].concat()).map_err(|error| no_seccomp(&error))
 }
 
 #[cfg(test)]
@@ -403,6 +418,34 @@ mod tests {
             });
             confined.join().unwrap();
         });
+    }
+
+    /// Runs Python code under the rules of the sandbox process, but for those by which it could not be started.
+    #[cfg(target_arch = "x86_64")]
+    fn signal_of_confined_python(code: &str) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt as _;
+        let started = [libc::SYS_execve, libc::SYS_clone, libc::SYS_fork, libc::SYS_vfork];
+        let run = || {
+            let mut calls = worker_calls().unwrap();
+            calls.retain(|call, _| !started.contains(call));
+            refuse_calls(calls, libc::EPERM).unwrap();
+            Command::new("python3").args(["-c", code]).status().unwrap()
+        };
+        thread::scope(|scope| scope.spawn(run).join().unwrap()).signal()
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn calls_of_other_architectures_end_the_process() {
+        let number = |number: u64| format!("import ctypes; ctypes.CDLL(None).syscall({number})");
+        assert_eq!(signal_of_confined_python(&number(39)), None);
+        assert_eq!(signal_of_confined_python(&number(0x4000_0000 + 39)), Some(libc::SIGSYS), "x32");
+        // getpid by the calls of i386.
+        let i386 = r"import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(b'\xb8\x14\0\0\0\xcd\x80\xc3')
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()";
+        assert_eq!(signal_of_confined_python(i386), Some(libc::SIGSYS));
     }
 
     #[test]

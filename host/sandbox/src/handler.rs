@@ -120,6 +120,15 @@ impl Component {
         }
     }
 
+    /// Returns whether a listener listens where this component runs. If not, it was made by a component that this one has
+    /// replaced, and will not hear more.
+    pub fn is_heard_by(&self, listener: &Listener) -> bool {
+        match &self.0 {
+            Backend::Local(_) => true,
+            Backend::Remote(component) => listener.remote().is_some_and(|listener| component.is_heard_by(listener)),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn local(&self) -> &LocalComponent {
         match &self.0 {

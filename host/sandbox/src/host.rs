@@ -264,7 +264,7 @@ impl Host {
         let sysfs = match &self.0 {
             Backend::Local(shared) => shared.sysfs.clone(),
             Backend::Workers(workers) => {
-                let ReadablePaths { sysfs, udev_data, .. } = &*workers.paths;
+                let ReadablePaths { sysfs, udev_data, .. } = &workers.context.paths;
                 Sysfs { root: sysfs.clone(), udev_data: udev_data.clone() }
             }
         };

@@ -25,6 +25,14 @@ impl From<RemoteListener> for Listener {
 }
 
 impl Listener {
+    /// Returns the sandbox process's listener, if one listens.
+    pub(crate) fn remote(&self) -> Option<&RemoteListener> {
+        match &self.0 {
+            Backend::Local(_) => None,
+            Backend::Remote(listener) => Some(listener),
+        }
+    }
+
     /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
     /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
     pub async fn heard(&mut self) {

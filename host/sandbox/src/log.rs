@@ -58,7 +58,7 @@ struct State {
     lines_left: usize,
     dropped: u64,
     /// The incomplete last line of standard output and of standard error.
-    partial: [Vec<u8>; 2],
+    partial: [PartialLine; 2],
     tail: Vec<u8>,
     refusals: BTreeSet<String>,
     absent: BTreeSet<&'static str>,
@@ -186,27 +186,30 @@ impl RoundLog {
     }
 }
 
+/// Logs an event of a level that is not known when the program is compiled.
+macro_rules! event_at {
+    ($level:expr, target: $target:literal, $($event:tt)*) => {
+        match $level {
+            tracing::Level::TRACE => tracing::event!(target: $target, tracing::Level::TRACE, $($event)*),
+            tracing::Level::DEBUG => tracing::event!(target: $target, tracing::Level::DEBUG, $($event)*),
+            tracing::Level::INFO => tracing::event!(target: $target, tracing::Level::INFO, $($event)*),
+            tracing::Level::WARN => tracing::event!(target: $target, tracing::Level::WARN, $($event)*),
+            tracing::Level::ERROR => tracing::event!(target: $target, tracing::Level::ERROR, $($event)*),
+        }
+    };
+}
+pub(crate) use event_at;
+
 /// Writes a line of a handler to the log.
 pub(crate) fn write_event(handler: &str, configuration: &str, level: Level, context: &str, message: &str) {
-    macro_rules! event {
-        ($level:expr) => {
-            tracing::event!(target: "akri::handler", $level, handler, configuration, context, "{message}")
-        };
-    }
-    match level {
-        Level::TRACE => event!(Level::TRACE),
-        Level::DEBUG => event!(Level::DEBUG),
-        Level::INFO => event!(Level::INFO),
-        Level::WARN => event!(Level::WARN),
-        Level::ERROR => event!(Level::ERROR),
-    }
+    event_at!(level, target: "akri::handler", handler, configuration, context, "{message}");
 }
 
 /// The round is over, however it ended: what is left of its last lines, and how many there were too many.
 impl Drop for RoundLog {
     fn drop(&mut self) {
         for stream in [Stream::Output, Stream::Error] {
-            let line = std::mem::take(self.state().partial_mut(stream));
+            let line = std::mem::take(self.state().partial_mut(stream)).0;
             if !line.is_empty() && self.state().take_line() {
                 self.written(stream, &line);
             }
@@ -236,7 +239,7 @@ impl State {
         left.is_some()
     }
 
-    fn partial_mut(&mut self, stream: Stream) -> &mut Vec<u8> {
+    fn partial_mut(&mut self, stream: Stream) -> &mut PartialLine {
         let [output, error] = &mut self.partial;
         match stream {
             Stream::Output => output,
@@ -251,16 +254,24 @@ impl State {
             let old = self.tail.len().saturating_sub(TAIL);
             self.tail.drain(..old);
         }
+        let lines = self.partial_mut(stream).push(bytes, max);
+        lines.into_iter().filter(|_| self.take_line()).collect()
+    }
+}
+
+/// The incomplete last line of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct PartialLine(Vec<u8>);
+
+impl PartialLine {
+    /// Adds bytes; returns the lines that they end. What goes beyond `max` bytes of a line is cut.
+    pub(crate) fn push(&mut self, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let text = piece.strip_suffix(b"\n");
-            let partial = self.partial_mut(stream);
-            let room = max.saturating_sub(partial.len());
-            partial.extend(text.unwrap_or(piece).iter().take(room));
-            if text.is_some() {
-                let line = std::mem::take(partial);
-                lines.extend(self.take_line().then_some(line));
-            }
+            let room = max.saturating_sub(self.0.len());
+            self.0.extend(text.unwrap_or(piece).iter().take(room));
+            lines.extend(text.map(|_| std::mem::take(&mut self.0)));
         }
         lines
     }
@@ -331,7 +342,7 @@ mod tests {
         assert_eq!(text(state.write(Stream::Output, b"one\ntw", 99)), ["one"]);
         assert_eq!(text(state.write(Stream::Error, b"err\n", 99)), ["err"]);
         assert_eq!(text(state.write(Stream::Output, b"o\n\nthree", 99)), ["two", ""]);
-        assert_eq!(state.partial[0], b"three");
+        assert_eq!(state.partial[0].0, b"three");
     }
 
     #[test]
@@ -340,7 +351,7 @@ mod tests {
         for _ in 0..1000 {
             assert!(state.write(Stream::Error, &[b'x'; 100], 64).is_empty());
         }
-        assert_eq!((state.partial[1].len(), state.tail.len()), (64, TAIL));
+        assert_eq!((state.partial[1].0.len(), state.tail.len()), (64, TAIL));
         assert_eq!(text(state.write(Stream::Error, b"\n", 64)), ["x".repeat(64)]);
     }
 

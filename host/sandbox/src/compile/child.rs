@@ -1,7 +1,7 @@
 //! The compiler's process, seen from outside.
 
 use std::io::{Read, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -33,6 +33,7 @@ pub(crate) fn compile(
     command.arg("--memory").arg(limits.memory_bytes.to_string());
     command.arg("--time").arg(limits.time.as_secs().to_string());
     command.env_clear().current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.process_group(0); // Ctrl-C at a terminal is for the agent, with which it ends
     let mut child = command.spawn().map_err(|error| unavailable(&error))?;
     let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
     let (status, message) = thread::scope(|scope| {

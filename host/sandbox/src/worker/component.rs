@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use akri_model::datagram::DatagramFilter;
@@ -22,7 +22,7 @@ use super::blame::{Blame, Deadly};
 use super::connection::{Answer, CallLog, CallState, Connection};
 use super::listener::RemoteListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
-use super::workers::{Worker, source_directory};
+use super::workers::{Probation, Worker};
 use crate::Call;
 use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
 
@@ -30,8 +30,6 @@ use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
 const SLACK: Duration = Duration::from_secs(10);
 /// Time for loading a component that was compiled, with its `describe`.
 const LOAD: Duration = Duration::from_secs(120);
-/// Bytes of a call beside its values and texts.
-const OVERHEAD: usize = 16 << 10;
 
 /// A component in a sandbox process. Clones share it.
 #[derive(Clone)]
@@ -53,8 +51,6 @@ struct Inner {
     loaded_in: Mutex<Weak<Connection>>,
     rounds: Arc<Semaphore>,
     blame: Arc<Blame>,
-    /// A process for itself alone, while it is a suspect.
-    probation: StdMutex<Option<Arc<Worker>>>,
 }
 
 /// The export that is called.
@@ -75,13 +71,16 @@ impl RemoteComponent {
         was_compiled: bool,
     ) -> Result<Self, LoadError> {
         let kept = |error: io::Error| LoadError::Unavailable(format!("it can't be kept: {error}"));
-        let mut source = tempfile::tempfile_in(source_directory(&worker.paths)).map_err(kept)?;
+        let mut source = tempfile::tempfile_in(&worker.context.paths.compiled).map_err(kept)?;
         source.write_all(bytes).map_err(kept)?;
         let blame = Arc::<Blame>::default();
         let mut loaded = load_once(&worker, id, &blame, bytes).await;
         if let Err(LoadAttempt::Ended(_)) = &loaded {
             // Others may have ended it.
-            loaded = load_once(&worker.probation(), id, &blame, bytes).await;
+            loaded = match worker.probation().await {
+                Ok(probation) => load_once(&probation.worker, id, &blame, bytes).await,
+                Err(error) => Err(LoadAttempt::Ended(error)),
+            };
         }
         let (about, connection) = loaded.map_err(|attempt| match attempt {
             LoadAttempt::Refused(error) => error,
@@ -89,21 +88,8 @@ impl RemoteComponent {
         })?;
         let (rounds, loaded_in) = (Arc::new(Semaphore::new(ROUNDS_OF_ONE)), Mutex::new(connection));
         let size = bytes.len();
-        let probation = StdMutex::default();
-        let inner = Inner {
-            id,
-            worker,
-            digest,
-            size,
-            was_compiled,
-            isolation,
-            source,
-            about,
-            loaded_in,
-            rounds,
-            blame,
-            probation,
-        };
+        let inner =
+            Inner { id, worker, digest, size, was_compiled, isolation, source, about, loaded_in, rounds, blame };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -142,7 +128,12 @@ impl RemoteComponent {
         interfaces: &[String],
         filters: Vec<DatagramFilter>,
     ) -> RemoteListener {
-        RemoteListener::new(Arc::clone(&self.inner.worker), group, interfaces, filters)
+        RemoteListener::new(&self.inner.worker, group, interfaces, filters)
+    }
+
+    /// Returns whether that is the listener of this component's process.
+    pub(crate) fn is_heard_by(&self, listener: &RemoteListener) -> bool {
+        listener.is_in(&self.inner.worker)
     }
 
     pub(crate) async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
@@ -162,7 +153,7 @@ impl RemoteComponent {
             return Err(wrong_answer());
         };
         let set = result.map_err(|failure| answer::failure(failure, &own.limits)).and_then(|found| {
-            let set = join(*found, &payload).map_err(|error| RoundError::Trapped(error.to_string()))?;
+            let set = join(*found, payload.bytes()).map_err(|error| RoundError::Trapped(error.to_string()))?;
             answer::devices(set, &own.limits)
         });
         if let Some(cache) = cache.filter(|cache| answer::fits(cache, &own.limits)) {
@@ -191,10 +182,11 @@ impl Inner {
         let begun = async {
             let stopped = |_| RoundError::Unavailable("the host is shutting down".to_owned());
             let own = Arc::clone(&self.rounds).acquire_owned().await.map_err(stopped)?;
+            let probation = self.probation().await?;
             let turn = Arc::clone(&self.worker.rounds).acquire_owned().await.map_err(stopped)?;
-            let connection = self.place().connect().await?;
+            let connection = probation.as_ref().map_or(&*self.worker, |it| &it.worker).connect().await?;
             self.ensure_loaded(&connection).await?;
-            Ok::<_, RoundError>((connection, (own, turn)))
+            Ok::<_, RoundError>((connection, (own, turn, probation)))
         };
         // One that nobody waits for any more does not begin.
         let (connection, _turns) = tokio::select! {
@@ -210,14 +202,13 @@ impl Inner {
         };
         let limit = call.limits.round.min(LONGEST) + SLACK;
         let component = self.id;
-        let (capacity, rates) = (capacity(&call), call.rates.clone());
+        let rates = call.rates.clone();
         let arguments = Box::new(arguments(call, export));
         let request = match export {
             Export::Validate => Request::Validate { call: id, component, arguments },
             Export::Discover => Request::Discover { call: id, component, arguments },
         };
-        let frame = encode_secret(request, capacity);
-        let frame = frame.map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
+        let frame = encode_secret(request).map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
         let (began, cancel) = (Instant::now(), Request::Cancel { call: id });
         let answer = connection.call(id, frame, state, limit);
         tokio::pin!(answer);
@@ -231,14 +222,12 @@ impl Inner {
         answer
     }
 
-    /// Returns the process to run in: a suspect has one for itself until it has answered.
-    fn place(&self) -> Arc<Worker> {
-        let mut probation = self.probation.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns a process for one call of a suspect, unless it has one for itself in any case.
+    async fn probation(&self) -> Result<Option<Probation>, RoundError> {
         if self.isolation == Isolation::Own || !self.blame.is_suspect() {
-            *probation = None;
-            return Arc::clone(&self.worker);
+            return Ok(None);
         }
-        Arc::clone(probation.get_or_insert_with(|| Arc::new(self.worker.probation())))
+        self.worker.probation().await.map(Some)
     }
 
     /// Loads the component into a process that was started since.
@@ -305,15 +294,6 @@ async fn load_into(
 
 fn wrong_answer() -> RoundError {
     RoundError::Unavailable("the sandbox process answered another question".to_owned())
-}
-
-/// The bytes of a call, at least: a buffer that grows would leave copies of secrets behind.
-fn capacity(call: &Call) -> usize {
-    let values = call.properties.properties.iter().map(|(name, value)| name.len() + value.len());
-    let secrets = call.properties.secrets.iter().map(|(name, value)| name.len() + value.reveal().len());
-    let json = call.details_json.as_ref().map_or(0, String::len);
-    let cache = call.cache.bytes();
-    OVERHEAD + call.details.len() + json + cache + values.chain(secrets).map(|bytes| bytes + 16).sum::<usize>()
 }
 
 /// Converts a call; values of secrets that it is not granted stay here.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use akri_model::discovery::RoundError;
 use akri_model::text::clean;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -18,9 +18,10 @@ use zeroize::Zeroizing;
 
 use super::blame::{Blame, Deadly};
 use super::frame;
-use super::process::{Fingerprint, Process, ReadablePaths, WorkerProgram};
+use super::process::{Fingerprint, Process, ReadablePaths, StartedProcess, WorkerProgram};
 use super::protocol::{LARGEST_REPLY, Line, ProtocolError, Reply, Request, encode};
-use crate::log::{LogLine, write_event};
+use super::standard_error::read_lines;
+use crate::log::{LogLine, event_at, write_event};
 use crate::rates::Rates;
 
 /// Frames that wait to be written.
@@ -63,7 +64,20 @@ struct Waiting {
 }
 
 /// The answer to a call.
-pub(super) type Answer = Result<(Reply, Vec<u8>), RoundError>;
+pub(super) type Answer = Result<(Reply, Payload), RoundError>;
+
+/// The payload of a reply: the rest of its frame.
+#[derive(Debug)]
+pub(super) struct Payload {
+    frame: Vec<u8>,
+    start: usize,
+}
+
+impl Payload {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.frame.get(self.start..).unwrap_or_default()
+    }
+}
 
 /// The destination of a call's log lines.
 pub(super) struct CallLog {
@@ -76,11 +90,20 @@ pub(super) struct CallLog {
 }
 
 impl Connection {
-    /// Starts a process, and tasks for its connection.
-    pub(super) fn open(name: &str, program: &WorkerProgram, paths: &ReadablePaths) -> std::io::Result<Arc<Self>> {
+    /// Starts a process, and tasks for its connection. Its log lines count against the budget of `rates`.
+    pub(super) fn open(
+        name: &str,
+        program: &WorkerProgram,
+        paths: &ReadablePaths,
+        rates: Rates,
+    ) -> std::io::Result<Arc<Self>> {
         let fingerprint = paths.fingerprint();
-        let (process, stream) = Process::start(program, paths)?;
-        tracing::info!(sandbox = name, pid = process.pid, "sandbox process started");
+        let StartedProcess { process, stream, errors } = Process::start(program, paths)?;
+        let (sandbox, pid) = (name.to_owned(), process.pid);
+        tracing::info!(sandbox, pid, "sandbox process started");
+        tokio::spawn(read_lines(errors, rates, move |level, line| {
+            event_at!(level, target: "akri::sandbox", sandbox, pid, "{line}");
+        }));
         Self::over(process, stream, fingerprint)
     }
 
@@ -158,9 +181,10 @@ impl Connection {
         self.shared.listeners().remove(&listener);
     }
 
-    /// CallState until the process has ended.
-    pub(super) async fn closed(&self) {
-        self.shared.closed().await;
+    /// Waits until the process has ended, without keeping it.
+    pub(super) fn closed(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.closed().await }
     }
 }
 
@@ -205,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// CallState until the process has ended.
+    /// Waits until the process has ended.
     async fn closed(&self) {
         loop {
             let closed = self.closed.notified();
@@ -218,8 +242,9 @@ impl Shared {
         }
     }
 
-    fn dispatch(&self, frame: &[u8]) -> Result<(), ProtocolError> {
-        let (reply, payload) = super::protocol::decode::<Reply>(frame)?;
+    fn dispatch(&self, frame: Vec<u8>) -> Result<(), ProtocolError> {
+        let (reply, payload) = super::protocol::decode::<Reply>(&frame)?;
+        let start = frame.len() - payload.len();
         match reply {
             Reply::Log { call, line } => {
                 if let Some(log) = self.calls().get_mut(&call).and_then(|waiting| waiting.log.as_mut()) {
@@ -238,7 +263,7 @@ impl Shared {
                     if matches!(reply, Reply::Discovered { .. }) {
                         waiting.blame.answered();
                     }
-                    let _ = waiting.answer.send(Ok((reply, payload.to_vec())));
+                    let _ = waiting.answer.send(Ok((reply, Payload { frame, start })));
                 }
             }
         }
@@ -291,11 +316,12 @@ async fn write_frames(mut stream: OwnedWriteHalf, mut frames: mpsc::Receiver<Fra
 }
 
 /// Reads until the stream ends; returns the error if it does not end well.
-async fn dispatch_frames(stream: &mut OwnedReadHalf, shared: &Shared) -> Option<String> {
+async fn dispatch_frames(stream: &mut (impl AsyncRead + Unpin), shared: &Shared) -> Option<String> {
     loop {
         match frame::read(stream, LARGEST_REPLY).await {
-            Ok(Some(frame)) => {
-                if let Err(error) = shared.dispatch(&frame) {
+            Ok(Some(mut frame)) => {
+                // Not overwritten: what a handler caches, it may also return.
+                if let Err(error) = shared.dispatch(std::mem::take(&mut *frame)) {
                     return Some(error.to_string());
                 }
             }
@@ -306,11 +332,12 @@ async fn dispatch_frames(stream: &mut OwnedReadHalf, shared: &Shared) -> Option<
 }
 
 async fn read_frames(
-    mut stream: OwnedReadHalf,
+    stream: OwnedReadHalf,
     shared: Arc<Shared>,
     connection: Weak<Connection>,
     ended: impl Future<Output = String>,
 ) {
+    let mut stream = BufReader::new(stream); // a small frame is read at once
     let error = {
         let read = dispatch_frames(&mut stream, &shared);
         tokio::pin!(read);
@@ -404,8 +431,8 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let program = WorkerProgram { path, arguments: Vec::new(), memory_bytes: 1 };
         let any = directory.to_owned();
-        Connection::open("test", &program, &ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any })
-            .unwrap()
+        let paths = ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any };
+        Connection::open("test", &program, &paths, Rates::default()).unwrap()
     }
 
     fn frame() -> Vec<u8> {

@@ -5,7 +5,7 @@
 //! agent: Component ─► Worker ─► Connection ══ socket pair ══► server: Host ─► guests, and what their imports touch
 //!          blame, turns   start, backoff        frames          `akri sandbox`, confined
 //! ```
-//! The process has no file, socket or variable of the agent but one end of the pair and standard error. Values of Secrets come
+//! The process has no file, socket or variable of the agent but one end of the pair and a pipe for its log. Values of Secrets come
 //! with the call that is granted them, and the handler's cache comes and goes with each round. If the process ends, the rounds
 //! in it fail, the next call starts another one, and components that were in it get a process each until one round has ended
 //! well ([`blame`]).
@@ -19,6 +19,7 @@ mod listener;
 mod process;
 pub(crate) mod protocol;
 mod server;
+mod standard_error;
 #[cfg(test)]
 mod tests;
 mod workers;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::confine::{AUTHORITIES, RESOLVER};
 
 /// Variables that a sandbox process gets if the agent has them: its log, and the authorities that it trusts.
-const ENVIRONMENT: [&str; 4] = ["AKRI_LOG", "AKRI_LOG_FORMAT", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+const ENVIRONMENT: [&str; 3] = ["AKRI_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// The program of sandbox processes, and what they may use.
 #[derive(Debug, Clone)]
@@ -61,9 +61,17 @@ pub(crate) struct Process {
     ended: watch::Receiver<Option<ExitStatus>>,
 }
 
+/// A process that was started, with the agent's ends of its streams.
+pub(crate) struct StartedProcess {
+    pub(crate) process: Process,
+    pub(crate) stream: UnixStream,
+    /// Its standard error.
+    pub(crate) errors: OwnedFd,
+}
+
 impl Process {
-    /// Starts one; also returns the stream to it.
-    pub(crate) fn start(program: &WorkerProgram, paths: &ReadablePaths) -> io::Result<(Self, UnixStream)> {
+    /// Starts one.
+    pub(crate) fn start(program: &WorkerProgram, paths: &ReadablePaths) -> io::Result<StartedProcess> {
         let (ours, theirs) = UnixStream::pair()?;
         let command = command(program, paths, theirs);
         let (started, start) = mpsc::channel();
@@ -72,8 +80,8 @@ impl Process {
         thread::Builder::new().name("akri-sandbox".to_owned()).stack_size(256 << 10).spawn(move || {
             run(command, &started, &status);
         })?;
-        let (pid, child) = start.recv().map_err(io::Error::other)??;
-        Ok((Self { pid, child, ended }, ours))
+        let (pid, child, errors) = start.recv().map_err(io::Error::other)??;
+        Ok(StartedProcess { process: Self { pid, child, ended }, stream: ours, errors })
     }
 
     /// Kills it.
@@ -83,7 +91,7 @@ impl Process {
         }
     }
 
-    /// CallState until it has ended, and returns how.
+    /// Waits until it has ended, and returns how.
     pub(crate) fn ended(&self) -> impl Future<Output = String> + Send + use<> {
         let mut ended = self.ended.clone();
         async move {
@@ -112,23 +120,26 @@ fn command(program: &WorkerProgram, paths: &ReadablePaths, stream: UnixStream) -
     }
     let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     command.env_clear().envs(kept).current_dir(Path::new("/"));
-    command.stdin(OwnedFd::from(stream)).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.stdin(OwnedFd::from(stream)).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Ctrl-C at a terminal is for the agent, which ends it.
+    command.process_group(0);
     command
 }
 
-type Started = io::Result<(u32, Arc<Mutex<Option<Child>>>)>;
+type Started = io::Result<(u32, Arc<Mutex<Option<Child>>>, OwnedFd)>;
 
 /// Starts a process, and waits for its end.
 fn run(mut command: Command, started: &mpsc::Sender<Started>, status: &watch::Sender<Option<ExitStatus>>) {
     let spawned = command.spawn();
     drop(command); // with its end of the stream
-    let child = match spawned {
+    let mut child = match spawned {
         Ok(child) => child,
         Err(error) => return drop(started.send(Err(error))),
     };
     let (pid, id) = (Pid::from_child(&child), child.id());
+    let Some(errors) = child.stderr.take() else { return };
     let child = Arc::new(Mutex::new(Some(child)));
-    let _ = started.send(Ok((id, Arc::clone(&child)))); // nobody may want it any more
+    let _ = started.send(Ok((id, Arc::clone(&child), errors.into()))); // nobody may want it any more
     // Its id stays its own until it is waited for below.
     let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
     let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);

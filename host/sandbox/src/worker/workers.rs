@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::retry::{Backoff, jitter};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep_until;
 use tracing::warn;
 
@@ -22,6 +21,7 @@ use crate::compile::{CompileJob, Compiler};
 use crate::compiled::judge;
 use crate::component::{COMPONENT, LoadError};
 use crate::host::ROUNDS;
+use crate::rates::Rates;
 
 /// First and longest pause before a process is started again.
 const FIRST: Duration = Duration::from_millis(100);
@@ -31,11 +31,13 @@ const STABLE: Duration = Duration::from_secs(60);
 /// Interval of checks whether a process still reads the files that are there.
 const CHECK: Duration = Duration::from_secs(1);
 
+/// Processes at once for components that may have ended theirs.
+const PROBATIONS: usize = 2;
+
 /// The sandbox processes of a host.
 pub(crate) struct Workers {
     compiler: Arc<Compiler>,
-    program: Arc<WorkerProgram>,
-    pub(crate) paths: Arc<ReadablePaths>,
+    pub(crate) context: Arc<WorkerContext>,
     shared: Arc<Worker>,
     next_id: AtomicU64,
 }
@@ -45,9 +47,9 @@ impl Workers {
         // A rule that lets a process read it needs it to be there.
         let modules = paths.compiled.join(crate::compile::MODULES);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(modules)?;
-        let (program, paths) = (Arc::new(program), Arc::new(paths));
-        let shared = Arc::new(Worker::new("shared".to_owned(), Arc::clone(&program), Arc::clone(&paths)));
-        Ok(Self { compiler: Arc::new(compiler), program, paths, shared, next_id: AtomicU64::new(1) })
+        let context = Arc::new(WorkerContext::new(program, paths));
+        let shared = Arc::new(Worker::new("shared".to_owned(), Arc::clone(&context)));
+        Ok(Self { compiler: Arc::new(compiler), context, shared, next_id: AtomicU64::new(1) })
     }
 
     /// Compiles a component, and loads it in the shared process or in one of its own.
@@ -73,7 +75,7 @@ impl Workers {
             Isolation::Shared => Arc::clone(&self.shared),
             Isolation::Own => {
                 let name: String = digest.chars().take(12).collect();
-                Arc::new(Worker::new(name, Arc::clone(&self.program), Arc::clone(&self.paths)))
+                Arc::new(Worker::new(name, Arc::clone(&self.context)))
             }
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -81,11 +83,31 @@ impl Workers {
     }
 }
 
+/// The state shared by all sandbox processes of a host.
+pub(crate) struct WorkerContext {
+    program: WorkerProgram,
+    pub(crate) paths: ReadablePaths,
+    /// The budget of their own log lines.
+    rates: Rates,
+    probations: Arc<Semaphore>,
+}
+
+impl WorkerContext {
+    pub(super) fn new(program: WorkerProgram, paths: ReadablePaths) -> Self {
+        Self { program, paths, rates: Rates::default(), probations: Arc::new(Semaphore::new(PROBATIONS)) }
+    }
+}
+
+/// A process for one call of a component that may have ended another. It ends with this.
+pub(super) struct Probation {
+    pub(super) worker: Worker,
+    _turn: OwnedSemaphorePermit,
+}
+
 /// A sandbox process, whichever runs at the moment.
 pub(crate) struct Worker {
     name: String,
-    program: Arc<WorkerProgram>,
-    pub(super) paths: Arc<ReadablePaths>,
+    pub(super) context: Arc<WorkerContext>,
     /// Turns of rounds.
     pub(super) rounds: Arc<Semaphore>,
     state: Mutex<State>,
@@ -99,7 +121,7 @@ struct State {
 }
 
 impl Worker {
-    fn new(name: String, program: Arc<WorkerProgram>, paths: Arc<ReadablePaths>) -> Self {
+    pub(super) fn new(name: String, context: Arc<WorkerContext>) -> Self {
         let state = State {
             connection: None,
             backoff: Backoff::new(FIRST, LONGEST),
@@ -107,12 +129,15 @@ impl Worker {
             checked: Instant::now(),
         };
         let rounds = Arc::new(Semaphore::new(ROUNDS));
-        Self { name, program, paths, rounds, state: Mutex::new(state) }
+        Self { name, context, rounds, state: Mutex::new(state) }
     }
 
-    /// Returns a process like this one for a component that may have ended it.
-    pub(super) fn probation(&self) -> Self {
-        Self::new(format!("probation of {}", self.name), Arc::clone(&self.program), Arc::clone(&self.paths))
+    /// Returns a process like this one for a component that may have ended it. Waits while there are too many.
+    pub(super) async fn probation(&self) -> Result<Probation, RoundError> {
+        let turn = Arc::clone(&self.context.probations).acquire_owned().await;
+        let turn = turn.map_err(|error| RoundError::Unavailable(error.to_string()))?;
+        let worker = Self::new(format!("probation of {}", self.name), Arc::clone(&self.context));
+        Ok(Probation { worker, _turn: turn })
     }
 
     /// Returns the connection to the process, which is started if none runs.
@@ -122,7 +147,8 @@ impl Worker {
             return Ok(connection);
         }
         sleep_until(state.earliest).await;
-        let opened = Connection::open(&self.name, &self.program, &self.paths);
+        let WorkerContext { program, paths, rates, .. } = &*self.context;
+        let opened = Connection::open(&self.name, program, paths, rates.clone());
         let connection = opened.map_err(|error| {
             state.earliest = tokio::time::Instant::now() + state.backoff.failed(jitter());
             warn!(sandbox = self.name, "the sandbox process can't be started: {error}");
@@ -154,7 +180,7 @@ impl Worker {
         }
         if state.checked.elapsed() >= CHECK {
             state.checked = Instant::now();
-            if self.paths.fingerprint() != connection.fingerprint {
+            if self.context.paths.fingerprint() != connection.fingerprint {
                 tracing::info!(
                     sandbox = self.name,
                     "files that the sandbox process reads were replaced; starting another"
@@ -167,7 +193,25 @@ impl Worker {
     }
 }
 
-/// The directory in which sources of components are kept while they are loaded.
-pub(super) fn source_directory(paths: &ReadablePaths) -> PathBuf {
-    paths.compiled.clone()
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn few_probation_processes_run_at_once() {
+        let program = WorkerProgram { path: "/bin/false".into(), arguments: Vec::new(), memory_bytes: 1 };
+        let paths = ReadablePaths { compiled: "/".into(), sysfs: "/".into(), udev_data: "/".into() };
+        let context = Arc::new(WorkerContext::new(program, paths));
+        let (shared, own) =
+            (Worker::new("shared".to_owned(), Arc::clone(&context)), Worker::new("own".to_owned(), context));
+        let mut some: Vec<Probation> = Vec::new();
+        for worker in [&shared, &own] {
+            some.push(worker.probation().await.unwrap());
+        }
+        assert!(timeout(Duration::from_millis(20), shared.probation()).await.is_err(), "of all processes together");
+        some.pop();
+        assert!(timeout(Duration::from_secs(20), shared.probation()).await.unwrap().is_ok());
+    }
 }

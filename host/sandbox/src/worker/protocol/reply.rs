@@ -1,0 +1,159 @@
+//! Messages to the agent.
+
+use std::time::Duration;
+
+use akri_model::discovery::{Description, Problem, RoundError, Trigger};
+use serde::{Deserialize, Serialize};
+
+use super::{Bounded, Found};
+
+/// A message to the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// A component is loaded, or not.
+    Loaded {
+        /// The call.
+        call: u64,
+        /// The component's description of itself.
+        result: Result<LoadedComponent, LoadFailure>,
+    },
+    /// Details were validated.
+    Validated {
+        /// The call.
+        call: u64,
+        /// Triggers.
+        result: Result<Bounded<Trigger, 64>, Failure>,
+        /// Ticks of processor time.
+        ticks: u32,
+    },
+    /// A round has ended; its devices are the payload.
+    Discovered {
+        /// The call.
+        call: u64,
+        /// The rest of the set, without the devices.
+        result: Result<Box<Found>, Failure>,
+        /// The cache, if the round changed it.
+        cache: Option<ChangedCache>,
+        /// Ticks of processor time.
+        ticks: u32,
+    },
+    /// A guest wrote to its log.
+    Log {
+        /// The call.
+        call: u64,
+        /// The line.
+        line: Line,
+    },
+    /// A datagram came in.
+    Received {
+        /// The listener.
+        listener: u64,
+    },
+}
+
+/// A component that was loaded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LoadedComponent {
+    /// Its description of itself.
+    pub(crate) description: Description,
+    /// The interface by which it is a handler.
+    pub(crate) exported: String,
+    /// Its imports.
+    pub(crate) imports: Bounded<String, 4096>,
+}
+
+/// An error of loading a component.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum LoadFailure {
+    /// Its `describe` failed.
+    Describe(Failure),
+    /// Anything else, in words.
+    Other(String),
+}
+
+/// An error of a call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Failure {
+    /// See [`RoundError::InvalidDetails`].
+    InvalidDetails(Bounded<Problem, 64>),
+    /// See [`RoundError::NotGranted`].
+    NotGranted(String),
+    /// See [`RoundError::Unavailable`].
+    Unavailable(String),
+    /// See [`RoundError::Trapped`].
+    Trapped(String),
+    /// See [`RoundError::DeadlineExceeded`].
+    DeadlineExceeded(Duration),
+    /// See [`RoundError::LimitExceeded`].
+    LimitExceeded(String),
+    /// See [`RoundError::InvalidResult`].
+    InvalidResult(String),
+}
+
+impl From<RoundError> for Failure {
+    fn from(error: RoundError) -> Self {
+        match error {
+            RoundError::InvalidDetails(problems) => Self::InvalidDetails(Bounded(problems)),
+            RoundError::NotGranted(what) => Self::NotGranted(what),
+            RoundError::Unavailable(what) => Self::Unavailable(what),
+            RoundError::Trapped(what) => Self::Trapped(what),
+            RoundError::DeadlineExceeded(limit) => Self::DeadlineExceeded(limit),
+            RoundError::LimitExceeded(what) => Self::LimitExceeded(what),
+            RoundError::InvalidResult(what) => Self::InvalidResult(what),
+            // The agent alone judges these.
+            other @ (RoundError::NoHandler(_)
+            | RoundError::PropertiesUnresolved(_)
+            | RoundError::Quarantined { .. }) => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl From<Failure> for RoundError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::InvalidDetails(problems) => Self::InvalidDetails(problems.0),
+            Failure::NotGranted(what) => Self::NotGranted(what),
+            Failure::Unavailable(what) => Self::Unavailable(what),
+            Failure::Trapped(what) => Self::Trapped(what),
+            Failure::DeadlineExceeded(limit) => Self::DeadlineExceeded(limit),
+            Failure::LimitExceeded(what) => Self::LimitExceeded(what),
+            Failure::InvalidResult(what) => Self::InvalidResult(what),
+        }
+    }
+}
+
+/// The cache of a handler after a round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ChangedCache {
+    /// Keys and values.
+    pub(crate) entries: Bounded<(String, Vec<u8>), 4096>,
+    /// Properties from Secrets whose values may be in it: those of this call, or those that were in it before.
+    pub(crate) secrets: Bounded<CachedSecret, 512>,
+}
+
+/// A secret that may be in a cache.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CachedSecret {
+    /// The property.
+    pub(crate) name: String,
+    /// True if it has the value of this call, and not that of an earlier one.
+    pub(crate) is_current: bool,
+}
+
+/// A line that a guest wrote.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Line {
+    /// A line.
+    Written {
+        /// Its level, 0 (trace) to 4 (error).
+        level: u8,
+        /// Its context, in the guest's words or the host's.
+        context: String,
+        /// The text.
+        message: String,
+        /// True if it was written by the `logging` interface.
+        is_logged: bool,
+    },
+    /// Lines beyond a bound.
+    Dropped(u64),
+}
