@@ -12,7 +12,7 @@ use crate::measure::{Samples, Table, repeat};
 use crate::round::host;
 
 /// Number of misbehaving Configurations: two run at once and one waits; the other handler does not wait.
-const MISBEHAVING: usize = 3;
+pub(crate) const MISBEHAVING: usize = 3;
 const ROUNDS: usize = 500;
 
 pub(crate) async fn measure() -> Table {
@@ -33,18 +33,18 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-async fn rounds(good: &Component) -> Samples {
+pub(crate) async fn rounds(good: &Component) -> Samples {
     let call = || Call { subject: "default/good".to_owned(), details: "devices:10".to_owned(), ..Call::default() };
     repeat(ROUNDS, || async { assert_eq!(good.discover(call()).await.unwrap().devices.len(), 10) }).await
 }
 
-async fn again_and_again(bad: Component, call: Call) {
+pub(crate) async fn again_and_again(bad: Component, call: Call) {
     loop {
         let _ = bad.discover(call.clone()).await; // whatever the result, it is called again
     }
 }
 
-fn misbehaviours(silent: &TcpListener) -> Vec<(&'static str, Call)> {
+pub(crate) fn misbehaviours(silent: &TcpListener) -> Vec<(&'static str, Call)> {
     let address = silent.local_addr().unwrap();
     let to = Destinations { networks: vec![address.ip().into()], ports: vec![address.port()..=address.port()] };
     let http = vec![HttpDestinations { to, tls: Tls::System }];

@@ -2,6 +2,7 @@
 //! `cargo bench --bench numbers -- round`.
 
 mod allocate;
+mod attacks;
 mod brokers;
 mod cluster;
 mod enumerate;
@@ -27,12 +28,13 @@ mod uevent;
 use measure::Table;
 use tokio::runtime::Runtime;
 
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "load",
     "start",
     "round",
     "remote",
     "hostile",
+    "attacks",
     "enumerate",
     "opcua",
     "uevent",
@@ -71,6 +73,7 @@ async fn measured(name: &str) -> Table {
         "start" => start::measure().await,
         "round" => round::measure().await,
         "hostile" => hostile::measure().await,
+        "attacks" => attacks::measure().await,
         "remote" => remote::measure().await,
         "enumerate" => enumerate::measure().await,
         "opcua" => opcua::measure().await,

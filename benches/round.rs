@@ -77,7 +77,7 @@ pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
 }
 
 /// A host that has components run in processes of the program.
-fn workers(compiled: PathBuf) -> Host {
+pub(crate) fn workers(compiled: PathBuf) -> Host {
     let config = HostConfig {
         cache_dir: Some(compiled),
         compiler: Some(akri()),
@@ -89,7 +89,7 @@ fn workers(compiled: PathBuf) -> Host {
 }
 
 /// The processes that this one has started and that still run.
-fn children() -> Vec<u32> {
+pub(crate) fn children() -> Vec<u32> {
     let threads = fs::read_dir("/proc/self/task").unwrap();
     let children = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).ok());
     children.flat_map(|all| all.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()

@@ -7,71 +7,9 @@ use std::path::PathBuf;
 
 use akri_api::condition;
 use akri_api::{DiscoveryHandlerStatus, HandlerState};
-use wasm_encoder::{
-    BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentInstanceSection,
-    ConstExpr, ElementSection, Elements, Function, FunctionSection, Module, ModuleSection, RefType, TableSection,
-    TableType, TypeSection,
-};
 
+use crate::support::costly_components::{large_segments, nested_loops};
 use crate::support::node::{Agent, Node, wait_for};
-
-/// A component that is a handler by its names alone: the others are refused before they are compiled.
-fn component(module: &Module) -> Vec<u8> {
-    let mut component = Component::new();
-    component.section(&ModuleSection(module));
-    let mut instances = ComponentInstanceSection::new();
-    let nothing: [(&str, ComponentExportKind, u32); 0] = [];
-    instances.export_items(nothing);
-    component.section(&instances);
-    let mut exports = ComponentExportSection::new();
-    exports.export("akri:discovery/handler@0.1.0", ComponentExportKind::Instance, 0, None);
-    component.section(&exports);
-    component.finish()
-}
-
-/// A function of loops in one another: for today's compiler minutes, from a few hundred kilobytes.
-fn nested_loops(depth: usize) -> Vec<u8> {
-    let (mut module, mut types, mut functions, mut code) =
-        (Module::new(), TypeSection::new(), FunctionSection::new(), CodeSection::new());
-    types.ty().function([], []);
-    functions.function(0);
-    let mut body = Function::new([]);
-    for _ in 0..depth {
-        body.instructions().loop_(BlockType::Empty).i32_const(0).br_if(0);
-    }
-    for _ in 0..=depth {
-        body.instructions().end();
-    }
-    code.function(&body);
-    module.section(&types).section(&functions).section(&code);
-    component(&module)
-}
-
-/// Tables that are filled from element segments with a million entries: gigabytes, from a megabyte.
-fn large_segments() -> Vec<u8> {
-    let (mut module, mut types, mut functions, mut tables, mut elements, mut code) = (
-        Module::new(),
-        TypeSection::new(),
-        FunctionSection::new(),
-        TableSection::new(),
-        ElementSection::new(),
-        CodeSection::new(),
-    );
-    types.ty().function([], []);
-    functions.function(0);
-    let entries = vec![ConstExpr::ref_func(0); 200_000];
-    for table in 0..5 {
-        let element_type = RefType::FUNCREF;
-        tables.table(TableType { element_type, table64: false, minimum: 200_000, maximum: None, shared: false });
-        let all = Elements::Expressions(element_type, entries.as_slice().into());
-        elements.active(Some(table), &ConstExpr::i32_const(0), all);
-    }
-    let mut body = Function::new([]);
-    body.instructions().end();
-    code.function(&body);
-    module.section(&types).section(&functions).section(&tables).section(&elements).section(&code);
-    component(&module)
-}
 
 /// The message of the condition that says why a handler can't be used.
 fn refusal(status: &DiscoveryHandlerStatus) -> Option<String> {

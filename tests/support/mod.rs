@@ -4,6 +4,7 @@ pub mod agent;
 pub mod api_metrics;
 pub mod brokers;
 pub mod cluster;
+pub mod costly_components;
 pub mod dns;
 pub mod fleet;
 pub mod kubelet;

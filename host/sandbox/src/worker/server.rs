@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_model::property::Resolved;
@@ -31,6 +31,9 @@ use crate::{Call, Component, Host, HostConfig};
 
 /// Budgets that are remembered; there is one for each Configuration.
 const RATES: usize = 16_384;
+
+/// Log lines of a call that wait to be sent. A guest writes them faster than the agent reads.
+const LINES: usize = 512;
 
 /// The settings of a sandbox process.
 #[derive(Debug, Clone)]
@@ -111,6 +114,13 @@ struct Server {
     calls: Mutex<HashMap<u64, oneshot::Sender<()>>>,
     listeners: Mutex<HashMap<u64, ServedListener>>,
     rates: Mutex<HashMap<u64, Rates>>,
+}
+
+/// The log lines of a call.
+struct CallLines {
+    written: mpsc::Receiver<Line>,
+    /// The number of those beyond a limit.
+    dropped: Arc<AtomicU64>,
 }
 
 /// A listener; its task ends with it.
@@ -223,7 +233,7 @@ impl Server {
     async fn run<T>(
         &self,
         call: u64,
-        mut lines: mpsc::UnboundedReceiver<ForwardedLine>,
+        mut lines: CallLines,
         work: impl Future<Output = Result<T, akri_model::discovery::RoundError>>,
         mut cancelled: oneshot::Receiver<()>,
     ) -> Result<T, Failure> {
@@ -232,32 +242,31 @@ impl Server {
             tokio::select! {
                 result = &mut work => break result.map_err(Failure::from),
                 _ = &mut cancelled => break Err(Failure::Unavailable("cancelled".to_owned())),
-                Some(line) = lines.recv() => self.forward(call, line).await,
+                Some(line) = lines.written.recv() => self.forward(call, line).await,
             }
         };
         drop(work);
         lock(&self.calls).remove(&call);
         // All of it is there before the answer.
-        while let Ok(line) = lines.try_recv() {
+        while let Ok(line) = lines.written.try_recv() {
             self.forward(call, line).await;
+        }
+        let dropped = lines.dropped.load(Ordering::Relaxed);
+        if dropped > 0 {
+            self.forward(call, Line::Dropped(dropped)).await;
         }
         result
     }
 
-    async fn forward(&self, call: u64, line: ForwardedLine) {
-        let line = match line {
-            ForwardedLine::Written { level, context, message, is_logged } => {
-                Line::Written { level: number_of(level), context, message, is_logged }
-            }
-            ForwardedLine::Dropped(0) => return,
-            ForwardedLine::Dropped(count) => Line::Dropped(count),
-        };
+    async fn forward(&self, call: u64, line: Line) {
         self.reply(encode(&Reply::Log { call, line }, &[])).await;
     }
 
     /// Converts arguments; also returns the log of the call.
-    fn arguments(&self, mut arguments: Arguments) -> (Call, mpsc::UnboundedReceiver<ForwardedLine>) {
-        let (sender, lines) = mpsc::unbounded_channel();
+    fn arguments(&self, mut arguments: Arguments) -> (Call, CallLines) {
+        let (sender, written) = mpsc::channel(LINES);
+        let dropped = Arc::<AtomicU64>::default();
+        let lines = CallLines { written, dropped: Arc::clone(&dropped) };
         let rates = {
             let mut rates = lock(&self.rates);
             if rates.len() >= RATES {
@@ -266,7 +275,14 @@ impl Server {
             rates.entry(arguments.rates).or_default().clone()
         };
         let forward = move |line| {
-            let _ = sender.send(line); // the call may have ended
+            let more = match line {
+                ForwardedLine::Dropped(count) => count,
+                ForwardedLine::Written { level, context, message, is_logged } => {
+                    let line = Line::Written { level: number_of(level), context, message, is_logged };
+                    u64::from(sender.try_send(line).is_err())
+                }
+            };
+            dropped.fetch_add(more, Ordering::Relaxed);
         };
         let cache = Cache::default();
         let mut scanner = SecretScanner::default();

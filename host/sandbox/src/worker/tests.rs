@@ -104,6 +104,26 @@ async fn server_forwards_log_lines_before_the_answer() {
 }
 
 #[tokio::test]
+async fn server_keeps_few_log_lines_that_nobody_reads() {
+    const FLOOD: u64 = 20_000;
+    let mut agent = Agent::with_guest().await;
+    let limits = Limits { log_lines: 20_000, ..Limits::default() };
+    agent.discover(2, Arguments { limits, ..arguments("log-flood:20000") }).await;
+    tokio::time::sleep(Duration::from_secs(2)).await; // the guest has ended, and nothing was read
+    let (mut written, mut dropped) = (0, 0);
+    loop {
+        match agent.receive().await.0 {
+            Reply::Log { call: 2, line: Line::Written { .. } } => written += 1,
+            Reply::Log { call: 2, line: Line::Dropped(count) } => dropped += count,
+            Reply::Discovered { call: 2, .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(written + dropped, FLOOD);
+    assert!(written < FLOOD / 2, "{written} of {FLOOD} were kept");
+}
+
+#[tokio::test]
 async fn server_ends_with_its_connection() {
     let agent = Agent::new(host(None));
     drop(agent.stream);
