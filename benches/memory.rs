@@ -97,7 +97,7 @@ async fn started(node: &Node, kubelet: &Kubelet) -> Agent {
 #[derive(Debug, Clone, Copy, Default)]
 struct Resident {
     rss: usize,
-    /// What no file has: the kernel can't drop it.
+    /// Memory that no file has: the kernel can't drop it.
     anonymous: usize,
 }
 

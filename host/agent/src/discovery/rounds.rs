@@ -89,7 +89,7 @@ struct RoundTask {
     multicast: MulticastTriggers,
     cache: HandlerCache,
     details: ParsedDetails,
-    /// What the last successful round had validated.
+    /// The input of the last successful round.
     valid: Option<ValidInput>,
     rates: Rates,
     /// Reports the results of the handler.
