@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::measure::Table;
+use crate::memory::Processes;
 use crate::node::{Idle, Scope};
 
 /// The time for which it is watched.
@@ -22,15 +23,19 @@ pub(crate) async fn measure() -> Table {
         let idle = Idle::start(Scope::Local).await;
         idle.register(devices).await;
         sleep(SETTLED).await;
-        let (before, used) = (wakeups(idle.pid()), processor(idle.pid()));
+        let Processes { agent, sandboxes } = Processes::of(idle.pid());
+        let of_both = |count: fn(u32) -> u64| sandboxes.iter().map(|pid| count(*pid)).sum::<u64>();
+        let (before, used) = (wakeups(agent), processor(agent) + of_both(processor));
+        let of_sandbox = of_both(|pid| wakeups(pid).values().sum());
         sleep(WATCHED).await;
-        let (after, used) = (wakeups(idle.pid()), processor(idle.pid()) - used);
+        let (after, used) = (wakeups(agent), processor(agent) + of_both(processor) - used);
+        let of_sandbox = of_both(|pid| wakeups(pid).values().sum()).saturating_sub(of_sandbox);
         // Threads that have ended meanwhile take their counts with them.
         let by_thread: BTreeMap<String, u64> = after
             .iter()
             .map(|(name, count)| (name.clone(), count.saturating_sub(*before.get(name).unwrap_or(&0))))
             .collect();
-        let sum: u64 = by_thread.values().sum();
+        let sum: u64 = by_thread.values().sum::<u64>() + of_sandbox;
         let mut busy: Vec<(&String, &u64)> = by_thread.iter().filter(|(_, count)| **count > 0).collect();
         busy.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let threads: Vec<String> = busy.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -38,7 +43,7 @@ pub(crate) async fn measure() -> Table {
         table.value(
             format!("wakeups a second, {devices} local devices"),
             format!("{rate:.2}"),
-            format!("target: < 1; by thread: {}", threads.join(", ")),
+            format!("target: < 1; by thread: {}, sandbox process {of_sandbox}", threads.join(", ")),
         );
         let share = used as f64 / 100.0 / WATCHED.as_secs_f64() * 100.0;
         table.value(format!("processor, {devices} local devices"), format!("{share:.2} %"), "target: < 1 %");

@@ -97,7 +97,7 @@ async fn started(node: &Node, kubelet: &Kubelet) -> Agent {
 #[derive(Debug, Clone, Copy, Default)]
 struct Resident {
     rss: usize,
-    /// What no file has: the kernel can't drop it.
+    /// Memory that no file has: the kernel can't drop it.
     anonymous: usize,
 }
 
@@ -108,13 +108,13 @@ impl Resident {
 }
 
 /// An agent and the processes that it started.
-struct Processes {
-    agent: u32,
-    sandboxes: Vec<u32>,
+pub(crate) struct Processes {
+    pub(crate) agent: u32,
+    pub(crate) sandboxes: Vec<u32>,
 }
 
 impl Processes {
-    fn of(agent: u32) -> Self {
+    pub(crate) fn of(agent: u32) -> Self {
         let pids =
             fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let parent = |pid: &u32| {

@@ -448,7 +448,7 @@ async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
 }
 
 #[tokio::test]
-async fn instance_whose_creation_was_not_confirmed_is_served_once_it_is_found() {
+async fn unconfirmed_instance_is_served_once_it_is_found() {
     let site = Site::new().await;
     site.line.unconfirmed.store(true, Ordering::SeqCst);
     site.edit(&["one", "two"]).await;

@@ -36,8 +36,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Threads that wait for the outside world: on a machine with many processors each would cost a heap of its own.
-const MAX_THREADS: usize = 4;
+/// Threads that wait for the outside world: on a machine with many processors each would cost a heap of its own, and an event wakes
+/// up more than one.
+const MAX_THREADS: usize = 2;
 
 fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     if let Command::Sandbox(args) = &command {

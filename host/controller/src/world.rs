@@ -263,13 +263,12 @@ impl World {
         }
         let configuration = instance.configuration_key();
         let fleet = state.fleets.entry(configuration.clone()).or_default();
-        let before = fleet.clone();
-        fleet.rollout.update(&instance.key.name, counts);
-        match problem {
-            Some(problem) => drop(fleet.problems.insert(instance.key.name.clone(), problem)),
-            None => drop(fleet.problems.remove(&instance.key.name)),
-        }
-        if *fleet == before {
+        let is_new = fleet.rollout.update(&instance.key.name, counts);
+        let before = match problem.clone() {
+            Some(problem) => fleet.problems.insert(instance.key.name.clone(), problem),
+            None => fleet.problems.remove(&instance.key.name),
+        };
+        if !is_new && before == problem {
             return;
         }
         for name in fleet.rollout.waiting().filter(|name| *name != instance.key.name) {

@@ -8,7 +8,7 @@ use akri_api::HandlerRules;
 use akri_api::document::{Document, SyntaxError};
 use akri_model::configuration::Configuration;
 use akri_model::datagram::DatagramFilter;
-use akri_model::device::DeviceSet;
+use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
@@ -25,6 +25,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum number of filters for the datagrams of one group.
 const MAX_FILTERS: usize = 16;
+
+/// Devices that are checked without a thread for it, if there are no files to look at.
+const INLINE: usize = 256;
 
 /// The triggers of the round after a successful one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,19 +49,28 @@ pub(crate) struct GroupSubscription {
     pub(crate) filters: Vec<DatagramFilter>,
 }
 
-/// Validates the details and runs one round; also returns the triggers of the next one.
-pub(crate) async fn round(handler: &Handler, call: Call) -> Result<(DeviceSet, RoundTriggers), RoundError> {
-    let subject = call.subject.clone();
-    let triggers = match handler.component.validate(call.clone()).await {
-        Err(RoundError::InvalidDetails(problems)) => return Err(explained(problems, call.details).await),
+/// Has the handler validate the details. Returns what triggers rounds with them.
+pub(crate) async fn validate(handler: &Handler, call: Call) -> Result<RoundTriggers, RoundError> {
+    let details = call.details.clone();
+    let triggers = match handler.component.validate(call).await {
+        Err(RoundError::InvalidDetails(problems)) => return Err(explained(problems, details).await),
         triggers => triggers?,
     };
+    Ok(RoundTriggers::new(&handler.rules, handler.interval, triggers))
+}
+
+/// Runs one round with valid details.
+pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, RoundError> {
+    let subject = call.subject.clone();
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
+    let has_files = |device: &Device| !device.device_specs.is_empty() || !device.mounts.is_empty();
+    if set.devices.len() <= INLINE && !set.devices.iter().any(has_files) {
+        return Ok(admit(set, &grants, &limits)); // a thread for it would take longer, and stay for 10 s
+    }
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
-    let set = admitted.map_err(|error| RoundError::Unavailable(error.to_string()))?;
-    Ok((set, RoundTriggers::new(&handler.rules, handler.interval, triggers)))
+    admitted.map_err(|error| RoundError::Unavailable(error.to_string()))
 }
 
 /// Adds the YAML syntax error to invalid details: such details reach the handler without their JSON form, so it can't

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::configuration::Configuration;
+use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
@@ -25,7 +26,7 @@ use crate::handler_activity::HandlerUse;
 use crate::multicast_triggers::MulticastTriggers;
 use crate::properties::Properties;
 use crate::registry::{Handler, Handlers};
-use crate::round::{RoundTriggers, call, details_json, round};
+use crate::round::{RoundTriggers, call, details_json, round, validate};
 use crate::round_metrics::RoundMetrics;
 use crate::round_rate_limit::RoundRateLimit;
 
@@ -62,6 +63,7 @@ impl Rounds {
             multicast: MulticastTriggers::new(now),
             cache: HandlerCache::default(),
             details: ParsedDetails::default(),
+            valid: None,
             rates: Rates::default(),
             handler_use: None,
             last_failure: None,
@@ -87,6 +89,8 @@ struct RoundTask {
     multicast: MulticastTriggers,
     cache: HandlerCache,
     details: ParsedDetails,
+    /// The input of the last successful round.
+    valid: Option<ValidInput>,
     rates: Rates,
     /// Reports the results of the handler.
     handler_use: Option<HandlerUse>,
@@ -103,6 +107,14 @@ struct RoundInput {
     uevents: Uevents,
     /// The position in the sequence of uevents at the start of the round.
     mark: Mark,
+}
+
+/// An input that the handler has found valid: it need not say so in each round.
+struct ValidInput {
+    configuration: Arc<Configuration>,
+    handler: Arc<Handler>,
+    properties: Arc<Resolved>,
+    triggers: RoundTriggers,
 }
 
 /// The trigger of the next round.
@@ -170,7 +182,7 @@ impl RoundTask {
         let round = match &input.properties {
             Ok(properties) => {
                 let call = self.call(input, handler, properties).await;
-                round(handler, call).await
+                self.validated_round(input, handler, properties, call).await
             }
             Err(unresolved) => Err(RoundError::PropertiesUnresolved(unresolved.clone())),
         };
@@ -191,6 +203,33 @@ impl RoundTask {
                 (Some(SourceUpdate::Failed(error)), next)
             }
         }
+    }
+
+    /// Runs a round; the details are validated before it unless the last round had the same input and succeeded.
+    async fn validated_round(
+        &mut self,
+        input: &RoundInput,
+        handler: &Arc<Handler>,
+        properties: &Arc<Resolved>,
+        call: Call,
+    ) -> Result<(DeviceSet, RoundTriggers), RoundError> {
+        let is_same = |valid: &ValidInput| {
+            let of_input = (&input.configuration, handler, properties);
+            (&valid.configuration, &valid.handler, &valid.properties) == of_input
+        };
+        let valid = match self.valid.take().filter(is_same) {
+            Some(valid) => valid,
+            None => ValidInput {
+                triggers: validate(handler, call.clone()).await?,
+                configuration: Arc::clone(&input.configuration),
+                handler: Arc::clone(handler),
+                properties: Arc::clone(properties),
+            },
+        };
+        let set = round(handler, call).await?;
+        let triggers = valid.triggers.clone();
+        self.valid = Some(valid);
+        Ok((set, triggers))
     }
 
     async fn call(&mut self, input: &RoundInput, handler: &Handler, properties: &Resolved) -> Call {

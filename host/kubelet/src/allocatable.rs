@@ -32,6 +32,8 @@ pub(super) enum Kept {
 #[derive(Debug)]
 pub(super) struct KeptDevices {
     kubelet_dir: PathBuf,
+    /// All resources are checked at whole minutes from here.
+    pub(super) started: Instant,
     last: Mutex<Option<Answer>>,
 }
 
@@ -45,7 +47,7 @@ struct Answer {
 
 impl KeptDevices {
     pub(super) fn new(kubelet_dir: PathBuf) -> Self {
-        Self { kubelet_dir, last: Mutex::new(None) }
+        Self { kubelet_dir, started: Instant::now(), last: Mutex::new(None) }
     }
 
     /// Returns what the kubelet has of a list that was sent at `sent`.

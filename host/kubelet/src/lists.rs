@@ -122,7 +122,7 @@ impl Lists {
 async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, sent: &Sent) -> Kept {
     let Some(since) = registered else { return std::future::pending().await };
     loop {
-        sleep_until(next_check(since, Instant::now())).await;
+        sleep_until(next_check(kept.started, since, Instant::now())).await;
         match kept.of(resource, &sent.list, sent.at).await {
             Kept::All => {}
             lost => return lost,
@@ -130,14 +130,15 @@ async fn lost(registered: Option<Instant>, resource: &str, kept: &KeptDevices, s
     }
 }
 
-/// Returns the next time of 1 s and 10 s after the registration, then every 60 s.
-fn next_check(since: Instant, now: Instant) -> Instant {
-    let after = match now.duration_since(since).as_secs() {
-        0 => 1,
-        1..10 => 10,
-        seconds => seconds.saturating_add(60) / 60 * 60,
-    };
-    since + Duration::from_secs(after)
+/// Returns the next time of 1 s and 10 s after the registration, then every 60 s of all resources at once: a node with many would be
+/// woken up for each.
+fn next_check(started: Instant, since: Instant, now: Instant) -> Instant {
+    let minutes = now.duration_since(started).as_secs() / 60;
+    match now.duration_since(since).as_secs() {
+        0 => since + Duration::from_secs(1),
+        1..10 => since + Duration::from_secs(10),
+        _ => started + Duration::from_secs((minutes + 1) * 60),
+    }
 }
 
 #[cfg(test)]
@@ -224,10 +225,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn list_is_repeated_after_1_s_10_s_and_every_minute() {
+    async fn list_is_repeated_after_1_s_and_10_s() {
         let mut source = source();
         source.now().await;
-        for seconds in [1, 10, 60, 120] {
+        for seconds in [1, 10] {
             assert_eq!(source.now().await, None);
             // Pretends that the plugin was registered long enough ago for the repetition to be due in a moment.
             let almost = Duration::from_secs(seconds) - Duration::from_millis(20);
@@ -240,19 +241,25 @@ mod tests {
 
     #[test]
     fn repetition_schedule_has_no_gaps() {
-        let since = Instant::now();
+        let started = Instant::now();
+        let at = |millis| started + Duration::from_millis(millis);
         let cases = [
-            (0, 1_000),
-            (999, 1_000),
-            (1_000, 10_000),
-            (9_999, 10_000),
-            (10_000, 60_000),
-            (60_000, 120_000),
-            (60_001, 120_000),
+            (0, 0, 1_000),
+            (0, 999, 1_000),
+            (0, 1_000, 10_000),
+            (0, 9_999, 10_000),
+            (0, 10_000, 60_000),
+            (0, 60_000, 120_000),
+            (0, 60_001, 120_000),
+            (45_500, 46_000, 46_500),
+            (45_500, 46_500, 55_500),
+            (45_500, 55_500, 60_000),
+            (59_000, 60_500, 69_000),
+            (59_000, 69_000, 120_000),
         ];
-        for (now, next) in cases {
-            let due = next_check(since, since + Duration::from_millis(now));
-            assert_eq!((due - since).as_millis(), next, "at {now} ms");
+        for (since, now, next) in cases {
+            let due = next_check(started, at(since), at(now));
+            assert_eq!((due - started).as_millis(), next, "registered at {since} ms, at {now} ms");
         }
     }
 }

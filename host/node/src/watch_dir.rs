@@ -18,8 +18,8 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Maximum delay while changes continue.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// Interval of rescans in case an event was missed.
-const RESCAN: Duration = Duration::from_secs(30);
+/// Interval of rescans in case an event was missed: each wakes up a node at rest.
+const RESCAN: Duration = Duration::from_secs(120);
 
 /// Interval of rescans while the directory can't be watched, for example because it does not exist yet.
 const SEARCH: Duration = Duration::from_secs(1);

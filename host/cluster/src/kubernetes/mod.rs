@@ -8,6 +8,8 @@ mod lease;
 mod manifests;
 mod node_problems;
 mod object_watch;
+#[cfg(test)]
+mod overload_tests;
 mod patch;
 mod problem_reporter;
 mod saved_configurations;

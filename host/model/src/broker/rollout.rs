@@ -32,11 +32,15 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// Takes what a reconcile of an Instance found.
-    pub fn update(&mut self, instance: &str, counts: Counts) {
+    /// Takes what a reconcile of an Instance found. Returns whether that is new.
+    pub fn update(&mut self, instance: &str, counts: Counts) -> bool {
+        if self.instances.get(instance) == Some(&counts) {
+            return false;
+        }
         self.forget(instance);
         self.count(counts, usize::saturating_add);
         self.instances.insert(instance.to_owned(), counts);
+        true
     }
 
     /// Removes an Instance that does not exist any more.
@@ -102,7 +106,9 @@ mod tests {
 
     fn rollout(instances: usize) -> Rollout {
         let mut rollout = Rollout::default();
-        (0..instances).for_each(|number| rollout.update(&number.to_string(), OLD));
+        for number in 0..instances {
+            rollout.update(&number.to_string(), OLD);
+        }
         rollout
     }
 

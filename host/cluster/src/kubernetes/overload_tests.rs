@@ -1,0 +1,64 @@
+//! An API server that is overloaded says when to come back (priority and fairness).
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use kube::Config;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+
+const FOUND: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: ";
+
+fn too_many(seconds: u32) -> String {
+    let text = "Too many requests, please try again later.";
+    format!(
+        "HTTP/1.1 429 Too Many Requests\r\nretry-after: {seconds}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
+        text.len()
+    )
+}
+
+/// Serves these answers, one for each request. Returns a client, and when requests came.
+async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let requests = Arc::<Mutex<Vec<Instant>>>::default();
+    let received = Arc::clone(&requests);
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await?;
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await?);
+            }
+            received.lock().unwrap().push(Instant::now());
+            stream.write_all(answer.as_bytes()).await?;
+        }
+        io::Result::Ok(())
+    });
+    (Client::try_from(Config::new(format!("http://{address}").parse().unwrap())).unwrap(), requests)
+}
+
+async fn get(client: Client) -> Result<Option<akri_api::Instance>, ClusterError> {
+    let key = Key::new("default", "cam-1");
+    bounded(&key, Api::namespaced(client, &key.namespace).get_opt(&key.name)).await
+}
+
+#[tokio::test]
+async fn overloaded_api_server_is_asked_again_when_it_says() {
+    let object = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"cam-1","namespace":"default"},
+        "spec":{"configurationName":"cam","cdiName":"akri.sh/cam=1","capacity":1,"shared":true,"nodes":[]}}"#;
+    let found = format!("{FOUND}{}\r\n\r\n{object}", object.len());
+    let (client, requests) = server(vec![too_many(1), found]).await;
+    assert!(get(client).await.unwrap().is_some());
+    let times = requests.lock().unwrap().clone();
+    assert!(times.len() == 2 && times[1] - times[0] >= Duration::from_secs(1), "{times:?}");
+}
+
+#[tokio::test]
+async fn overloaded_api_server_holds_up_no_request_for_ever() {
+    let (client, requests) = server(vec![too_many(3600), too_many(3600)]).await;
+    assert_eq!(get(client).await.unwrap_err(), late());
+    assert_eq!(requests.lock().unwrap().len(), 1, "it was not asked in between");
+}
