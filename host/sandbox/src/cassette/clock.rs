@@ -45,7 +45,7 @@ impl Clock {
     }
 
     /// The time as the guest sees it.
-    pub(super) fn look(&self) -> Nanos {
+    pub(super) fn read(&self) -> Nanos {
         let mut state = self.state();
         state.now = state.now.saturating_add(LOOK);
         state.now

@@ -18,11 +18,14 @@ use crate::network::http::{Answered, Finished};
 /// Headers that the host sets, which may change with the version of a library.
 const OWN_HEADERS: [&str; 1] = ["host"];
 
-/// How long time may stand for a response that the guest does not look at.
+/// The longest time that the clock may stand for a response that the guest does not look at.
 const UNSEEN: Duration = Duration::from_millis(20);
 
+/// A name and its error.
+type NamedError = (&'static str, fn() -> Error);
+
 /// Errors without details, by name.
-const ERRORS: [(&str, fn() -> Error); 22] = [
+const ERRORS: [NamedError; 22] = [
     ("dns-timeout", || Error::DnsTimeout),
     ("dns-error", || Error::DnsError { rcode: None, info_code: None }),
     ("destination-not-found", || Error::DestinationNotFound),
