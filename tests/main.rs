@@ -11,6 +11,7 @@ mod brokers_pods;
 mod brokers_refused;
 mod brokers_rollout;
 mod brokers_services;
+mod cassettes;
 mod cdi;
 mod chart;
 mod cluster_crds;

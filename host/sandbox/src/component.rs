@@ -62,7 +62,7 @@ pub struct Call {
     pub rates: Rates,
     /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
-    /// What records or answers the guest's calls, in a host that is made for it (`Host::taping`).
+    /// A tape that records or answers the guest's calls, in a host that is made for it (`Host::taping`).
     pub tape: Tape,
 }
 

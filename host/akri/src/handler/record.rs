@@ -72,6 +72,9 @@ impl Recording {
             let played = play(component, round, &player, &cache).await;
             let expected = round.result.clone().unwrap_or_default();
             let differs = differences(&expected, &played);
+            // It has what was sent with the secrets.
+            let differs: Vec<String> = differs.lines().map(|line| self.secrets.hide(line.to_owned())).collect();
+            let differs = differs.join("\n");
             ensure!(
                 differs.is_empty(),
                 "the cassette is not written, since a replay of round {} differs; the handler depends on something that is \

@@ -92,7 +92,7 @@ async fn test(component: &Component, cassette: &Cassette) -> anyhow::Result<Stri
     Ok(String::new())
 }
 
-/// What the author of a round may add to it.
+/// Returns the result that the author of a round may add to it.
 fn without_result(played: &Played) -> String {
     let calls = differences(&Outcome { triggers: None, ..played.outcome.clone() }, played);
     let result = serde_json::json!({ "result": played.outcome });

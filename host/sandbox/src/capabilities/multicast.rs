@@ -10,7 +10,7 @@ use wasmtime::component::Resource;
 use crate::bindings::multicast::{Datagram, Host, HostConversation};
 use crate::bindings::types::AccessError;
 use crate::cassette::Payload;
-use crate::cassette::call::{Heard, Recorded, Refused};
+use crate::cassette::call::{ReceivedDatagram, Recorded, Refused};
 use crate::round::Round;
 
 /// Conversations a guest may hold at once.
@@ -28,8 +28,8 @@ pub enum Talk {
     Played(u32),
 }
 
-impl From<Heard> for Datagram {
-    fn from(heard: Heard) -> Self {
+impl From<ReceivedDatagram> for Datagram {
+    fn from(heard: ReceivedDatagram) -> Self {
         let (address, port) = (heard.from.ip().to_string(), heard.from.port());
         Self { address, port, interface: heard.interface, payload: heard.payload.0 }
     }
@@ -46,7 +46,7 @@ impl From<multicast::Datagram> for Datagram {
     }
 }
 
-impl From<&multicast::Datagram> for Heard {
+impl From<&multicast::Datagram> for ReceivedDatagram {
     fn from(datagram: &multicast::Datagram) -> Self {
         let interface = datagram.interface.to_string();
         Self { from: datagram.from, interface, payload: Payload::from(&*datagram.payload) }
@@ -113,7 +113,7 @@ impl HostConversation for Round {
             }
         };
         if let Some(recorder) = self.call.tape.recorder().filter(|_| !heard.is_empty()) {
-            let datagrams = heard.iter().map(Heard::from).collect();
+            let datagrams = heard.iter().map(ReceivedDatagram::from).collect();
             recorder.push(Recorded::MulticastReceive { at: recorder.at(), conversation: number, datagrams });
         }
         Ok(Ok(heard.into_iter().map(Datagram::from).collect()))

@@ -59,7 +59,7 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         conversation: u32,
-        datagrams: Vec<Heard>,
+        datagrams: Vec<ReceivedDatagram>,
     },
     #[serde(rename = "names.resolve")]
     NamesResolve {
@@ -174,7 +174,7 @@ pub(crate) struct Response {
 /// A datagram to a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Heard {
+pub(crate) struct ReceivedDatagram {
     pub(crate) from: SocketAddr,
     #[serde(default)]
     pub(crate) interface: String,
@@ -237,7 +237,7 @@ impl Recorded {
         }
     }
 
-    /// When its result was there.
+    /// Returns the time its result was there.
     pub(crate) fn at(&self) -> Micros {
         match self {
             Self::UdevRun { at, .. }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::sync::Notify;
 
@@ -44,7 +45,7 @@ impl Clock {
     }
 
     /// The time as the guest sees it.
-    pub(super) fn look(&self) -> Nanos {
+    pub(super) fn read(&self) -> Nanos {
         let mut state = self.state();
         state.now = state.now.saturating_add(LOOK);
         state.now
@@ -57,15 +58,25 @@ impl Clock {
 
     /// Waits until then. Time goes on if nobody waits for an earlier event, and nothing else is under way.
     pub(super) async fn until(&self, due: Nanos) {
+        self.wait(due, 0).await;
+    }
+
+    /// The same, and time stands from then on until the result is dropped.
+    pub(super) async fn until_busy(self: &Arc<Self>, due: Nanos) -> Busy {
+        self.wait(due, 1).await;
+        Busy(self.clone())
+    }
+
+    async fn wait(&self, due: Nanos, busy: u32) {
         let due = if due > self.end { NEVER } else { due };
         let waiter = Waiter::new(self, due);
         loop {
-            if self.state().now >= due {
+            if waiter.is_over(busy) {
                 return;
             }
             // Whatever else the guest waits for is asked in the same turn, and says so here.
-            tokio::task::yield_now().await;
-            if waiter.advance() {
+            pause().await;
+            if waiter.advance(busy) {
                 return;
             }
             if waiter.is_hopeless() {
@@ -91,6 +102,20 @@ impl Clock {
     }
 }
 
+/// Lets others run. tokio's own would put this task before those that wait for a thread, in a runtime that looks for events
+/// after each task, as that of guests does.
+async fn pause() {
+    let mut paused = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// The time in a cassette.
 pub(super) fn nanos(at: Micros) -> Nanos {
     at.saturating_mul(1000)
@@ -110,13 +135,22 @@ impl<'c> Waiter<'c> {
         Self { clock, key }
     }
 
+    /// Returns whether it is past, and has time stand then.
+    fn is_over(&self, busy: u32) -> bool {
+        let mut state = self.clock.state();
+        let is_over = state.now >= self.key.0;
+        state.busy += if is_over { busy } else { 0 };
+        is_over
+    }
+
     /// Lets time pass, if this is the next event.
-    fn advance(&self) -> bool {
+    fn advance(&self, busy: u32) -> bool {
         let mut state = self.clock.state();
         if state.busy > 0 || self.key.0 == NEVER || state.waiting.first() != Some(&self.key) {
             return false;
         }
         state.now = state.now.max(self.key.0);
+        state.busy += busy;
         true
     }
 

@@ -91,10 +91,10 @@ pub struct Arguments {
     /// The names of properties from Secrets. Each has `placeholder-NAME` for a value.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub secrets: BTreeSet<String>,
-    /// When it began, in milliseconds since 1970.
+    /// The time it began at, in milliseconds since 1970.
     #[serde(default)]
     pub time: u64,
-    /// How long it may take, in milliseconds.
+    /// The longest time it may take, in milliseconds.
     #[serde(default = "default_round")]
     pub limit: u64,
 }
@@ -107,7 +107,7 @@ fn default_round() -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Outcome {
-    /// What starts the next one besides the interval; not compared if it is left out.
+    /// The triggers of the next one besides the interval; not compared if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triggers: Option<Vec<String>>,
     /// The devices, as the handler gave them.
@@ -127,13 +127,13 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
-/// What is wrong with a cassette, and where.
+/// A mistake in a cassette.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct CassetteError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, and what helps.
+    /// The mistake, and the remedy.
     pub why: String,
 }
 

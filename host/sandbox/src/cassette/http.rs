@@ -1,6 +1,7 @@
 //! `wasi:http` with a tape: whole requests with their responses.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -8,6 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use super::call::{Recorded, Request, Response};
+use super::clock::Busy;
 use super::payload::Payload;
 use super::player::Player;
 use super::recorder::Recorder;
@@ -16,8 +18,14 @@ use crate::network::http::{Answered, Finished};
 /// Headers that the host sets, which may change with the version of a library.
 const OWN_HEADERS: [&str; 1] = ["host"];
 
+/// The longest time that the clock may stand for a response that the guest does not look at.
+const UNSEEN: Duration = Duration::from_millis(20);
+
+/// A name and its error.
+type NamedError = (&'static str, fn() -> Error);
+
 /// Errors without details, by name.
-const ERRORS: [(&str, fn() -> Error); 22] = [
+const ERRORS: [NamedError; 22] = [
     ("dns-timeout", || Error::DnsTimeout),
     ("dns-error", || Error::DnsError { rcode: None, info_code: None }),
     ("destination-not-found", || Error::DestinationNotFound),
@@ -136,6 +144,29 @@ async fn whole(answer: http::Response<WasiBody>, finished: Finished) -> Result<(
     Ok((parts, body.await?.to_bytes()))
 }
 
+/// Has time stand while the guest has not seen a response: it gets that from another task, and its timers have to wait for
+/// it. One that does not look has them go on all the same.
+#[derive(Clone)]
+struct Unseen(Arc<Mutex<Option<Busy>>>);
+
+/// Has time stand for a moment.
+fn hold(busy: Busy) -> Arc<Mutex<Option<Busy>>> {
+    let held = Arc::new(Mutex::new(Some(busy)));
+    let own = held.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(UNSEEN).await;
+        own.lock().unwrap_or_else(PoisonError::into_inner).take();
+    });
+    held
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        // The guest has it, or wants it no more. An error holds nothing, and has the moment alone.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
 /// Answers a request as the cassette does.
 pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl Future<Output = Answered> + Send {
     let (parts, body) = asked.into_parts();
@@ -147,20 +178,21 @@ pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl 
         let place = place.map_err(differs)?;
         let body = body.collect().await?.to_bytes();
         let (due, answer) = player.respond(place, request(&parts, body.to_vec())).map_err(differs)?;
-        let waiting = player.clock.until(due);
+        let waiting = player.clock.until_busy(due);
         tokio::pin!(waiting);
         // It waits by the clock first, and lets that go on then.
         let mut busy = Some(busy);
-        std::future::poll_fn(|context| {
+        let busy = std::future::poll_fn(|context| {
             let polled = waiting.as_mut().poll(context);
             busy.take();
             polled
-        })
-        .await;
+        });
+        let held = hold(busy.await);
         let answer = answer.map_err(|name| error(&name).unwrap_or(Error::HttpProtocolError))?;
         let mut response = http::Response::new(full(answer.body.0.into()));
         *response.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Error::HttpProtocolError)?;
         *response.headers_mut() = map(&answer.headers).map_err(|_| Error::HttpProtocolError)?;
+        response.extensions_mut().insert(Unseen(held));
         let finished: Finished = Box::new(std::future::ready(Ok(())));
         Ok((response, finished))
     }

@@ -43,7 +43,7 @@ pub(crate) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
 /// Blocks of random numbers, after which they begin again.
 const RANDOM: u64 = 2048;
 
-/// What goes along with a round.
+/// A recorder or a player that goes along with a round.
 #[derive(Debug, Clone, Default)]
 pub enum Tape {
     /// Nothing.

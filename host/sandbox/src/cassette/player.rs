@@ -12,7 +12,7 @@ use akri_sysfs::Snapshot;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::call::{Heard, Recorded, Refused, Request, Response};
+use super::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
 use super::clock::{Busy, Clock, NEVER, Nanos, nanos};
 use super::document::Line;
 use super::payload::Payload;
@@ -41,7 +41,7 @@ pub struct Mismatch {
     pub call: String,
     /// The recorded arguments, on lines.
     pub expected: String,
-    /// Those of the call.
+    /// The arguments of the call.
     pub actual: String,
 }
 
@@ -50,7 +50,7 @@ pub struct Mismatch {
 #[error("a call differs from the cassette")]
 pub(crate) struct Differs;
 
-/// What a series of calls belongs to.
+/// The resource that a series of calls belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Lane {
     Udev,
@@ -89,7 +89,7 @@ struct Series {
     received: usize,
 }
 
-/// What a socket has received.
+/// The result of a receive.
 pub(super) enum Received {
     Nothing,
     Bytes(Vec<u8>),
@@ -144,12 +144,12 @@ impl Player {
 
     /// Nanoseconds on the guest's monotonic clock.
     pub(crate) fn monotonic(&self) -> u64 {
-        self.clock.look()
+        self.clock.read()
     }
 
     /// The time of day.
     pub(crate) fn wall(&self) -> Duration {
-        Duration::from_millis(self.time) + Duration::from_nanos(self.clock.look())
+        Duration::from_millis(self.time) + Duration::from_nanos(self.clock.read())
     }
 
     /// Returns when a call has differed, or when the guest waits for what never comes.
@@ -280,7 +280,7 @@ impl Player {
     }
 
     /// Datagrams of a conversation, once they are due; none after `wait`.
-    pub(crate) async fn hear(&self, conversation: u32, max: usize, wait: Duration) -> Vec<Heard> {
+    pub(crate) async fn hear(&self, conversation: u32, max: usize, wait: Duration) -> Vec<ReceivedDatagram> {
         let lane = Lane::Multicast(conversation);
         let wait = u64::try_from(wait.as_nanos()).unwrap_or(NEVER);
         let until = self.clock.now().saturating_add(wait);
@@ -289,7 +289,7 @@ impl Player {
         if self.clock.now() < due { Vec::new() } else { self.state().heard(&lane, max) }
     }
 
-    /// When the next receive of a series is due. Never, if something has to be sent first.
+    /// Returns when the next receive of a series is due: never, if something has to be sent first.
     fn due(&self, lane: &Lane) -> Nanos {
         let state = self.state();
         let next = state.front(lane);
@@ -573,12 +573,12 @@ impl State {
         received
     }
 
-    fn heard(&mut self, lane: &Lane, max: usize) -> Vec<Heard> {
+    fn heard(&mut self, lane: &Lane, max: usize) -> Vec<ReceivedDatagram> {
         let Some(index) = self.front(lane) else { return Vec::new() };
         let before = self.lanes.get(lane).map_or(0, |series| series.received);
         let Some(Recorded::MulticastReceive { datagrams, .. }) = self.call(index) else { return Vec::new() };
         let left = datagrams.get(before..).unwrap_or_default();
-        let now: Vec<Heard> = left.iter().take(max).cloned().collect();
+        let now: Vec<ReceivedDatagram> = left.iter().take(max).cloned().collect();
         let is_whole = now.len() == left.len();
         if let Some(series) = self.lanes.get_mut(lane) {
             series.received = if is_whole { 0 } else { before + now.len() };

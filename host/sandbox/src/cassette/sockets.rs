@@ -317,7 +317,7 @@ impl Round {
             return play_datagrams(player, number, &datagrams);
         }
         let watched = self.call.tape.recorder().cloned().zip(number);
-        let copies = watched.is_some().then(|| datagrams.clone()).unwrap_or_default();
+        let copies = if watched.is_some() { datagrams.clone() } else { Vec::new() };
         let sent = HostOutgoingDatagramStream::send(&mut self.sockets(), stream, datagrams);
         let Some((recorder, socket)) = watched else { return sent };
         let (count, error) = match sent {
@@ -369,7 +369,7 @@ impl Recorder {
     }
 }
 
-/// What a connection receives, written down.
+/// Writes down what a connection receives.
 struct WatchedInput {
     inner: DynInputStream,
     recorder: Arc<Recorder>,
@@ -406,7 +406,7 @@ impl InputStream for WatchedInput {
     }
 }
 
-/// What a connection sends, written down.
+/// Writes down what a connection sends.
 struct WatchedOutput {
     inner: DynOutputStream,
     recorder: Arc<Recorder>,
@@ -442,7 +442,7 @@ impl OutputStream for WatchedOutput {
     }
 }
 
-/// What the recorded connection received.
+/// Gives what the recorded connection received.
 struct PlayedInput {
     player: Arc<Player>,
     socket: u32,

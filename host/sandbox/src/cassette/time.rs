@@ -67,7 +67,7 @@ impl Round {
     fn wait_until(&mut self, when: Nanos) -> wasmtime::Result<Resource<DynPollable>> {
         let Some(player) = self.call.tape.player().cloned() else { return self.clocks().subscribe_instant(when) };
         // A guest that asks again and again without waiting has time pass, too.
-        player.clock.look();
+        player.clock.read();
         let moment = self.table.push(Moment { player, due: when })?;
         subscribe(&mut self.table, moment)
     }

@@ -1,0 +1,369 @@
+//! Rounds are recorded at the host's boundary, and played again without network, devices, grants and secrets.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::{env, fs, thread};
+
+use crate::support::node::{Node, akri, built_components, compiled_components, guest};
+use crate::support::onvif::camera::{Camera, Lock};
+use crate::support::onvif::place::Place;
+use crate::support::opcua::{self, LOOPBACK, add_handler, discovery_server, entry, machine, server, url};
+
+const PASSWORD: &str = "correct horse";
+
+/// Rounds of the test guest, written by hand.
+const SCRIPT: &str = include_str!("cassettes/guest.yaml");
+
+const CONFIGURATION: &str = "\
+apiVersion: akri.sh/v0
+kind: Configuration
+metadata: {name: one}
+spec:
+  discoveryHandler:
+    name: guest
+    discoveryDetails: 'DETAILS'
+    discoveryProperties:
+    - name: password
+      valueFrom: {secretKeyRef: {name: login, key: password}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: login}
+stringData: {password: SECRET}
+---
+apiVersion: akri.sh/v0
+kind: DiscoveryHandler
+metadata: {name: guest}
+spec:
+  component: {file: akri_guest.wasm}
+  grants:
+    tcp: [{networks: [127.0.0.0/8], ports: ['1-65535']}]
+    udp: [{networks: [127.0.0.0/8], ports: ['1-65535']}]
+    http: [{networks: [127.0.0.0/8], ports: ['1-65535']}]
+    secrets: [password]
+";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// `akri handler test`.
+fn test(node: &Node, component: &Path, cassette: &Path) -> Output {
+    let paths = [component, cassette].map(|path| path.to_str().unwrap().to_owned());
+    node.akri(&["handler", "test", &paths[0], "--cassette", &paths[1]])
+}
+
+fn assert_same(output: &Output) {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("ok "), "{}", text(&output.stdout));
+}
+
+/// Records rounds of the guest.
+fn record(node: &Node, details: &str, secret: &str, flags: &[&str]) -> (Output, PathBuf) {
+    let file = CONFIGURATION.replace("DETAILS", details).replace("SECRET", secret);
+    node.write("try.yaml", &file);
+    let (component, file, cassette) = (guest(), node.path("try.yaml"), node.path("recorded.jsonl"));
+    let paths = [&component, &file, &cassette].map(|path| path.to_str().unwrap());
+    let output = node.akri(&[&["handler", "run", paths[0], paths[1], "--record", paths[2]], flags].concat());
+    (output, cassette)
+}
+
+/// Keeps a recording for the built-in handlers, if that was asked for.
+fn keep(handler: &str, name: &str, cassette: &Path) {
+    if env::var_os("AKRI_KEEP_CASSETTES").is_some() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers").join(handler).join("cassettes");
+        fs::create_dir_all(&directory).unwrap();
+        fs::copy(cassette, directory.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn built_in_handlers_replay_their_cassettes() {
+    let node = Node::new();
+    for handler in ["udev", "onvif", "opcua"] {
+        let cassettes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers").join(handler).join("cassettes");
+        let output = test(&node, &built_components().join(format!("{handler}.wasm")), &cassettes);
+        assert_same(&output);
+        assert!(!text(&output.stdout).contains(" 0 calls"), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn hand_written_rounds_are_played() {
+    let node = Node::new();
+    node.write("guest.yaml", SCRIPT);
+    assert_same(&test(&node, &guest(), &node.path("guest.yaml")));
+    let component = node.path("akri_guest.wasm");
+    fs::copy(guest(), &component).unwrap();
+    let component = component.to_str().unwrap();
+    let without = node.akri(&["handler", "test", component]);
+    assert!(
+        text(&without.stderr).contains("/cassettes' does not exist; record a cassette"),
+        "{}",
+        text(&without.stderr)
+    );
+    fs::create_dir(node.path("cassettes")).unwrap();
+    node.write("cassettes/guest.yaml", SCRIPT);
+    assert_same(&node.akri(&["handler", "test", component]));
+}
+
+#[test]
+fn differences_are_told() {
+    let node = Node::new();
+    for (from, to, told) in [
+        (
+            r#"bytes: "hello\n""#,
+            r#"bytes: "hallo\n""#,
+            "call 2 (line 6), tcp.send (wasi:io/streams), differs (- recorded, + now):\n  - hallo\n  + hello",
+        ),
+        (
+            r#"to: "10.0.0.1:502"}"#,
+            r#"to: "10.0.0.2:502"}"#,
+            "tcp.connect is called, and the cassette has no such call left:\n  + 10.0.0.1:502",
+        ),
+        (
+            "payload: Probe",
+            "payload: Hello",
+            "multicast.send (akri:discovery/multicast), differs (- recorded, + now):\n  - Hello\n  + Probe",
+        ),
+        (
+            "request: {method: GET, uri: \"https://10.0.0.1/x?y=1\"}",
+            "request: {method: GET, uri: \"https://10.0.0.1/x?y=2\"}",
+            "  - GET https://10.0.0.1/x?y=2\n  + GET https://10.0.0.1/x?y=1",
+        ),
+        ("name: camera.example, addresses", "name: other.example, addresses", "names.resolve is called"),
+        (
+            "- {call: tcp.receive, socket: 1, end: true}",
+            "- {call: tcp.receive, socket: 1, end: true}\n- {call: tcp.connect, socket: 2, to: \"10.0.0.1:502\"}",
+            "call 6 (line 10), tcp.connect (wasi:sockets/tcp), is not made:\n  - 10.0.0.1:502",
+        ),
+        ("{TCP: Hello}", "{TCP: Other}", "-         \"TCP\": \"Other\"\n  +         \"TCP\": \"Hello\""),
+        ("kept: [\"http://camera-1\", ", "kept: [", "+     \"http://camera-1\",\n"),
+        ("message: camera 1 did not answer", "message: something else", "\"message\": \"something else\""),
+        (
+            "{error: \"unavailable: the camera does not answer\"}",
+            "{devices: []}",
+            "+   \"error\": \"unavailable: the camera does not answer\"",
+        ),
+        ("triggers: [uevent tty, ", "triggers: [", "+     \"uevent tty\",\n"),
+        ("- {call: tcp.receive, socket: 1, end: true}\n", "", "the handler did not finish within 10s"),
+        (
+            "- result: {devices: [{id: net, properties: {TCP: Hello}}]}\n",
+            "",
+            "the cassette has no result for it; if this one is right, add it:\n{\"result\":{",
+        ),
+    ] {
+        assert!(SCRIPT.contains(from), "{from}");
+        node.write("guest.yaml", &SCRIPT.replacen(from, to, 1));
+        let output = test(&node, &guest(), &node.path("guest.yaml"));
+        let printed = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{to}");
+        assert!(printed.starts_with("FAILED ") && printed.contains(told), "{to}: {printed}");
+        assert!(text(&output.stderr).contains("1 of 1 cassettes differ"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn damaged_cassettes_are_refused() {
+    let node = Node::new();
+    let head = r#"{"akriCassette":1,"handler":"guest"}"#;
+    let round = r#"{"round":{"details":"devices:1"}}"#;
+    let call = |call: &str| format!("{head}\n{round}\n{call}\n");
+    for (cassette, told) in [
+        (String::new(), ":1: the file is empty"),
+        ("{".to_owned(), ":1: this is no JSON"),
+        ("\u{0}\u{1}".to_owned(), ":1: this is no JSON"),
+        ("{}".to_owned(), ":1: this is no cassette: the first line"),
+        ("[1]".to_owned(), ":1: this is no cassette"),
+        (head.replace(":1,", ":2,"), ":1: version 2 of the format is unknown, this akri reads 1; record it again"),
+        (
+            head.replace("guest", "udev") + "\n" + round,
+            ":1: the cassette is of the handler 'udev', the component is 'guest'; name",
+        ),
+        (head.replace("}", ",\"x\":1}"), ":1: the head is wrong: unknown field `x`"),
+        (head.to_owned(), ":1: the cassette has no round"),
+        (format!("{head}\n{}", r#"{"call":"tcp.send","socket":1,"bytes":""}"#), ":2: this is outside of a round"),
+        (format!("{head}\n{round}\n{{\"result\":{{}}}}\n{{\"result\":{{}}}}"), ":4: this is after the result"),
+        (call("{\"what\":1}"), ":3: each line has one of 'round', 'call' and 'result'"),
+        (call(r#"{"call":"tcp.fly"}"#), ":3: the call 'tcp.fly' is wrong: unknown variant"),
+        (
+            call(r#"{"call":"tcp.send","socket":1,"bytes":{"hex":"0"}}"#),
+            ":3: the call 'tcp.send' is wrong: hex has two digits",
+        ),
+        (call(r#"{"call":"tcp.send","socket":-1,"bytes":""}"#), ":3: the call 'tcp.send' is wrong: invalid value"),
+        (
+            call(r#"{"call":"tcp.connect","socket":1,"to":"10.0.0.1:1","error":"tired"}"#),
+            ":3: the error is none that this call has",
+        ),
+        (
+            call(r#"{"call":"http.request","request":{"method":"GET","uri":"http://a/"}}"#),
+            ":3: a request has either a response or an error",
+        ),
+        (
+            call(r#"{"call":"http.request","request":{"method":"GET","uri":"x"},"response":{"status":7}}"#),
+            ":3: 7 is no HTTP status",
+        ),
+        (
+            call(
+                r#"{"call":"http.request","request":{"method":"GET","uri":"x"},"response":{"status":200,"headers":[["a b","c"]]}}"#,
+            ),
+            ":3: 'a b' is no HTTP header",
+        ),
+        (
+            call(r#"{"call":"udev.run","snapshot":{"entries":[{"devpath":"/a","parent":0}]}}"#),
+            ":3: the parent of an entry has to be before it",
+        ),
+        (call(r#"{"call":"names.resolve","name":"a"}"#), ":3: a name has either addresses or an error"),
+        (format!("{head}\n{}", format!("{round}\n").repeat(101)), ":102: a cassette has at most 100 rounds"),
+        (format!("{head}\n{}", "[".repeat(100_000)), ":2: this is no JSON: recursion limit exceeded"),
+        (format!("{head}\n{{\"x\":\"{}\"}}", "x".repeat(17 << 20)), ":2: a line has at most"),
+    ] {
+        node.write("bad.jsonl", &cassette);
+        let output = test(&node, &guest(), &node.path("bad.jsonl"));
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(printed.contains(&format!("bad.jsonl{told}")), "{told}: {printed}");
+        assert!(printed.len() < 2000, "{printed}");
+    }
+    for (cassette, told) in [
+        ("a: 1", "bad.yaml:1: a cassette in YAML is a list"),
+        ("- a: [", "bad.yaml:"),
+        (
+            "- akriCassette: 1\n  handler: guest\n- {round: {}}\n- call: tcp.send",
+            "bad.yaml:4: the call 'tcp.send' is wrong: missing field `socket`",
+        ),
+    ] {
+        node.write("bad.yaml", cassette);
+        let printed = text(&test(&node, &guest(), &node.path("bad.yaml")).stderr);
+        assert!(printed.contains(told), "{told}: {printed}");
+    }
+}
+
+/// Serves one connection of each kind: answers `hello` and `goodbye`, and says the given words.
+fn serve(words: &'static str) -> (SocketAddr, SocketAddr) {
+    let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let addresses = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in tcp.incoming() {
+            let (mut stream, mut asked) = (stream.unwrap(), [0; 4096]);
+            let length = stream.read(&mut asked).unwrap();
+            let is_http = asked[..length].starts_with(b"GET ");
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", words.len());
+            let _ = write!(stream, "{}{words}", if is_http { &head } else { "" });
+        }
+    });
+    thread::spawn(move || {
+        let mut asked = [0; 100];
+        while let Ok((_, from)) = udp.recv_from(&mut asked) {
+            udp.send_to(words.as_bytes(), from).unwrap();
+        }
+    });
+    addresses
+}
+
+#[test]
+fn recorded_sockets_replay() {
+    let node = Node::new();
+    let (tcp, udp) = serve("goodbye");
+    for (details, expected) in [
+        (format!("tcp:{tcp}"), "goodbye"),
+        (format!("udp:{udp}"), "goodbye from 127.0.0.1"),
+        (format!("get:http://{tcp}/x"), "goodbye"),
+        ("tcp:127.0.0.1:1".to_owned(), "ConnectionRefused"),
+        ("tcp:10.0.0.1:1".to_owned(), "PermissionDenied"),
+        ("get:http://10.0.0.1/".to_owned(), "HttpRequestDenied"),
+        ("resolve:nowhere.example".to_owned(), "error"),
+        ("udev:".to_owned(), "not-granted"),
+        ("ask:239.255.255.250 3702".to_owned(), "NotGranted"),
+        ("remember:a=b".to_owned(), "\"VALUE\":\"b\""),
+        ("remaining:".to_owned(), "remaining"),
+    ] {
+        let (output, cassette) = record(&node, &details, PASSWORD, &["--rounds", "2", "--trace"]);
+        if details.starts_with("remaining") {
+            // What depends on how fast this machine is can't be played.
+            assert!(text(&output.stderr).contains("the cassette is not written"), "{}", text(&output.stderr));
+            continue;
+        }
+        assert!(text(&output.stderr).contains("recorded 2 rounds"), "{details}: {}", text(&output.stderr));
+        let recorded = fs::read_to_string(&cassette).unwrap();
+        assert!(recorded.contains(expected), "{details}: {recorded}");
+        assert_eq!(recorded.matches("{\"round\":").count(), 2, "{recorded}");
+        assert!(text(&output.stderr).contains(" ms {\"call\":\""), "{}", text(&output.stderr));
+        assert_same(&test(&node, &guest(), &cassette));
+    }
+}
+
+#[test]
+fn secrets_are_in_no_cassette() {
+    let node = Node::new();
+    let (tcp, _) = serve("it is correct horse!");
+    for (details, told) in [
+        (format!("tcp:{tcp}"), "holds the secret 'password'"),
+        (format!("get:http://{tcp}/x"), "holds the secret 'password'"),
+        (
+            "reveal:password".to_owned(),
+            "a replay of round 1 differs; the handler depends on something that is no call, or on",
+        ),
+        ("devices:1 # correct horse".to_owned(), "the details, or a plain property, holds the secret 'password'"),
+    ] {
+        let (output, cassette) = record(&node, &details, PASSWORD, &["--trace"]);
+        assert_eq!(output.status.code(), Some(1), "{details}");
+        assert!(text(&output.stderr).contains(told), "{details}: {}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains(PASSWORD), "{details}: {}", text(&output.stderr));
+        assert!(!cassette.exists(), "{details}");
+    }
+    let (output, cassette) = record(&node, "leak:property", PASSWORD, &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let recorded = fs::read_to_string(&cassette).unwrap();
+    assert!(recorded.contains("\"secrets\":[\"password\"]") && !recorded.contains(PASSWORD), "{recorded}");
+}
+
+/// Cameras get digests of the password: the cassette has those of a placeholder.
+#[test]
+fn recorded_cameras_replay_without_their_passwords() {
+    let locks = [Lock::Open, Lock::Token(PASSWORD), Lock::HttpDigest(PASSWORD), Lock::Token("another one")];
+    let cameras = (0..).zip(locks).map(|(number, lock)| Camera::with_lock(number, lock));
+    let Some(place) = Place::new(cameras) else { return };
+    let credentials = [("username_default", "admin", false), ("password_default", PASSWORD, true)];
+    place.write_cameras("discoveryTimeoutSeconds: 1", &credentials);
+    let node = &place.node;
+    let (component, cassette) = (node.path("components/onvif.wasm"), node.path("cameras.jsonl"));
+    let mut run = place.namespace.command(&akri());
+    run.env("XDG_CACHE_HOME", compiled_components()).args(["handler", "run"]).arg(&component);
+    run.arg(node.path("manifests")).arg("--grants").arg(node.path("components/onvif.yaml"));
+    let output = run.arg("--record").arg(&cassette).args(["--rounds", "2"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let recorded = fs::read_to_string(&cassette).unwrap();
+    assert!(!recorded.contains(PASSWORD), "{recorded}");
+    assert_eq!(recorded.matches("rtsp://").count() % 3, 0, "three cameras let us in: {recorded}");
+    assert!(recorded.contains("http.request") && recorded.contains("multicast.receive"));
+    keep("onvif", "cameras.jsonl", &cassette);
+    assert_same(&test(node, &component, &cassette));
+    let changed = recorded.replacen("Cam 1", "Cam 7", 1);
+    node.write("changed.jsonl", &changed);
+    let differs = test(node, &component, &node.path("changed.jsonl"));
+    assert!(text(&differs.stdout).contains("Cam 7"), "{}", text(&differs.stdout));
+}
+
+#[tokio::test]
+async fn recorded_servers_replay() {
+    let (at, node) = (machine(), opcua::node());
+    let (lds, pump_url, mixer_url) = (url(at, 4840), url(at, 4841), url(at, 4842));
+    let entries = [entry("pump", &pump_url), entry("mixer", &mixer_url), entry("stale", &url(at, 4999))];
+    let peers = tokio::join!(discovery_server(&lds, &entries), server("pump", &pump_url), server("mixer", &mixer_url));
+    let (Some(_lds), Some(_pump), Some(_mixer)) = peers else { return };
+    add_handler(&node, LOOPBACK);
+    opcua::write_configuration(&node, &[&lds], "");
+    let (component, cassette) = (node.path("components/opcua.wasm"), node.path("servers.jsonl"));
+    let (file, grants) = (node.path("manifests/plant.yaml"), node.path("components/opcua.yaml"));
+    let paths = [&component, &file, &grants, &cassette].map(|path| path.to_str().unwrap());
+    let [run, file, grants, record] = paths;
+    let output = node.akri(&["handler", "run", run, file, "--grants", grants, "--record", record, "--rounds", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let recorded = fs::read_to_string(&cassette).unwrap();
+    assert!(recorded.contains("\"id\":\"urn:pump\"") && recorded.contains("connection-refused"), "{recorded}");
+    keep("opcua", "plant.jsonl", &cassette);
+    assert_same(&test(&node, &component, &cassette));
+}
