@@ -6,7 +6,7 @@ use akri_model::broker::needs_instance;
 use akri_model::configuration::MAX_CAPACITY;
 use akri_model::environment;
 use akri_model::names::MAX_CONFIGURATION_NAME;
-use akri_model::resolve::{MAX_PROPERTIES, MAX_VALUE};
+use akri_model::resolve::{MAX_PROPERTIES, MAX_VALUE, is_registry_login};
 use kube::ResourceExt;
 
 use crate::configuration::{
@@ -19,9 +19,6 @@ use crate::{component, grants, limits};
 
 /// Longest spec of a broker or a Service, in bytes of JSON. Each device has a copy of it in the API server.
 const MAX_BROKER: usize = 256 << 10;
-
-/// Keys of Secrets with logins of registries, by the types of Kubernetes.
-const LOGIN_KEYS: [&str; 2] = [".dockerconfigjson", ".dockercfg"];
 
 /// A problem of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,9 +181,8 @@ fn check_reference(path: &str, reference: &KeyRef, errors: &mut Vec<FieldError>)
     }
 }
 
-/// The agent may read the pull secrets of components. They are for registries, and no handler's business.
 fn check_no_login(path: &str, key: &str, errors: &mut Vec<FieldError>) {
-    if LOGIN_KEYS.contains(&key) {
+    if is_registry_login(key) {
         errors.push(FieldError::new(path, format!("'{key}' is the login of a registry, which handlers don't get")));
     }
 }

@@ -134,6 +134,7 @@ impl RoundTask {
             let input = self.input(&handlers);
             let (update, next) = self.run_round(&input, &handlers).await;
             if self.is_superseded(&input) {
+                self.retry.reset();
                 continue;
             }
             if let Some(update) = update

@@ -67,6 +67,10 @@ fn online_when_absent(set: &DeviceSet, was: &Known<'_>) -> Online {
     if set.kept.contains(&was.device.origin) || set.withheld.contains(&was.device.id) {
         return was.online;
     }
+    // An Instance of which the journal knew nothing has no id: it may be any that the round did not tell about.
+    if was.device.id.is_empty() && !(set.kept.is_empty() && set.withheld.is_empty()) {
+        return was.online;
+    }
     match &set.absence {
         AbsenceMeaning::Missing => Online::False,
         AbsenceMeaning::Kept(missing) if missing.contains(&was.device.id) => Online::False,
@@ -97,6 +101,18 @@ mod tests {
         let online = |online| if online { Online::True } else { Online::False };
         let known = known.iter().map(|(device, is)| (identity(&device.id), Known { device, online: online(*is) }));
         plan(set, &known.collect(), false, "node")
+    }
+
+    #[test]
+    fn device_without_id_stays_while_others_are_kept_or_withheld() {
+        let unknown = device("", "");
+        let known = [(&unknown, true)];
+        assert_eq!(plan_for(&set(&["a"]), &known).offline.len(), 1);
+        let kept = DeviceSet { kept: ["camera".to_owned()].into(), ..set(&["a"]) };
+        let withheld = DeviceSet { withheld: ["b".to_owned()].into(), ..set(&["a"]) };
+        for set in [kept, withheld] {
+            assert!(plan_for(&set, &known).offline.is_empty());
+        }
     }
 
     #[test]

@@ -16,6 +16,15 @@ pub const MAX_VALUE: usize = 1 << 20;
 /// Maximum size of all values, in bytes, so that they fit into the 4 MiB that every gRPC stack accepts as one message.
 pub const MAX_VALUES: usize = 3 << 20;
 
+/// Keys of Secrets with logins of registries, by the types of Kubernetes. The agent may read the pull secrets of components,
+/// which are no handler's business.
+const LOGIN_KEYS: [&str; 2] = [".dockerconfigjson", ".dockercfg"];
+
+/// Returns whether a key of a Secret is that of a registry's login.
+pub fn is_registry_login(key: &str) -> bool {
+    LOGIN_KEYS.contains(&key)
+}
+
 /// The content of ConfigMaps and Secrets. An object that is not listed does not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Values {
@@ -81,6 +90,9 @@ pub enum Why {
     /// The object could not be read.
     #[error("{0} {1} can't be read: {2}")]
     Unreadable(Kind, Key, String),
+    /// The key is that of a registry's login.
+    #[error("'{0}' is the login of a registry, which handlers don't get")]
+    Login(String),
     /// The value is too large.
     #[error("the value has {0} bytes, more than {MAX_VALUE}")]
     TooLarge(usize),
@@ -125,6 +137,7 @@ impl Resolver {
                 Some(value) => self.plain(name, value),
                 None => Ok(()),
             },
+            Source::Secret(reference) if is_registry_login(&reference.key) => Err(Why::Login(reference.key.clone())),
             Source::Secret(reference) => match find(&values.secrets, Kind::Secret, reference)? {
                 Some(secret) => self.secret(name, secret),
                 None => Ok(()),
@@ -192,6 +205,14 @@ mod tests {
                 (Key::new("ns", "dark"), Stored::Unreadable(unreadable())),
             ]
             .into(),
+        }
+    }
+
+    #[test]
+    fn logins_of_registries_are_no_properties() {
+        for optional in [false, true] {
+            let error = resolved(Source::Secret(reference("cam", ".dockerconfigjson", optional))).unwrap_err();
+            assert!(error.contains("is the login of a registry"), "{error}");
         }
     }
 

@@ -34,6 +34,8 @@ pub struct WatchDir {
     watcher: Option<(DirectoryId, RecommendedWatcher)>,
     /// The files elsewhere to which links in the directory lead, as they are watched.
     links: BTreeMap<PathBuf, DirectoryId>,
+    /// The time of the next look without a notification.
+    rescan: Option<Instant>,
 }
 
 /// Limit on watched links of a directory.
@@ -46,8 +48,14 @@ impl WatchDir {
     /// Watches a directory, which need not exist yet. Subdirectories are not watched.
     pub fn new(directory: &Path) -> Self {
         let (sender, dirty) = watch::channel(0);
-        let mut watched =
-            Self { directory: directory.to_owned(), dirty, sender, watcher: None, links: BTreeMap::new() };
+        let mut watched = Self {
+            directory: directory.to_owned(),
+            dirty,
+            sender,
+            watcher: None,
+            links: BTreeMap::new(),
+            rescan: None,
+        };
         watched.ensure_watcher();
         watched
     }
@@ -60,8 +68,10 @@ impl WatchDir {
         if self.watch_links() {
             return; // likewise
         }
-        let deadline = Instant::now() + if self.watcher.is_some() { RESCAN } else { SEARCH };
+        let pause = if self.watcher.is_some() { RESCAN } else { SEARCH };
+        let deadline = *self.rescan.get_or_insert_with(|| Instant::now() + pause);
         if timeout_at(deadline, self.dirty.changed()).await.is_err() {
+            self.rescan = None;
             return;
         }
         self.dirty.mark_changed();

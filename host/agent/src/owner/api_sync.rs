@@ -105,7 +105,7 @@ impl State {
     /// devices are not handed out before a round has found them, and go if it does not (rule 28). One whose creation was not
     /// confirmed is among them once its device has gone; until then the next attempt finds it. Returns whether there were any.
     async fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
-        self.leaving.retain(|uid, since| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
+        self.leaving.retain(|uid, (_, since)| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
         let is_unknown = |instance: &&Instance| {
             let is_known = |identity| self.published.contains_key(identity) || self.pending.contains_key(identity);
             instance.identity.as_ref().is_some_and(|identity| !is_known(identity))
@@ -118,6 +118,9 @@ impl State {
             let found = self.found_identities();
             unknown.retain(|instance| instance.identity.as_ref().is_some_and(|identity| !found.contains(identity)));
         }
+        // Of several with one identity, of which all but one are forged, the one that the journal has claims of comes first.
+        unknown
+            .sort_by_key(|instance| !instance.identity.as_ref().is_some_and(|of| self.orphans.has(of, &instance.key)));
         for instance in &unknown {
             self.adopt(instance).await;
         }
@@ -125,14 +128,17 @@ impl State {
     }
 
     async fn adopt(&mut self, instance: &Instance) {
-        let Some(identity) = instance.identity.clone() else { return };
+        let Some(identity) = instance.identity.clone().filter(|of| !self.published.contains_key(of)) else { return };
         warn!(instance = %instance.key, "not in the journal: its claims are those that are published");
         let entry =
             Entry { claims: self.orphans.claims_of(&identity), ..forgotten(&self.configuration, instance, &identity) };
-        if let Some(old) = self.orphans.take(&identity).filter(|old| *old != entry.key) {
+        let old = self.orphans.take(&identity).filter(|old| *old != entry.key);
+        let published = Published::new(entry, &self.context.node, &self.context.claims, true);
+        // The claims are in the journal all the time.
+        self.remember(&published).await;
+        if let Some(old) = old {
             self.forget(old).await;
         }
-        let published = Published::new(entry, &self.context.node, &self.context.claims, true);
         self.published.insert(identity, published);
     }
 

@@ -120,6 +120,8 @@ impl State {
 
     pub(super) fn create(&mut self, identity: Identity, device: Device, shared: bool) {
         let (sender, mut dropped) = oneshot::channel();
+        // It may be joined again, and that may not be confirmed.
+        self.leaving.retain(|_, (of, _)| *of != identity);
         self.pending.insert(identity.clone(), Pending(sender));
         let (context, claims) = (Arc::clone(&self.context), self.orphans.claims_of(&identity));
         let pending =
@@ -324,7 +326,7 @@ impl State {
             self.health.claimed(&entry.key.name, None);
             let is_used = published.slots.claims().next().is_some();
             self.context.publisher.delete(entry.key.clone(), entry.uid.clone(), is_used);
-            self.leaving.insert(entry.uid.clone(), Instant::now());
+            self.leaving.insert(entry.uid.clone(), (entry.identity.clone(), Instant::now()));
             info!(instance = %entry.key, "removed");
             let entry = published.journal_entry();
             if self.orphans.keep(entry.clone(), &self.context.node, &self.context.claims) {

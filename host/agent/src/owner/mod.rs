@@ -200,8 +200,8 @@ struct State {
     counted: usize,
     /// Resources and IDs that two pods have at once, as recorded.
     duplicates: BTreeSet<(String, String)>,
-    /// UIDs of Instances that this node has given up, and when: the cluster may still show them.
-    leaving: BTreeMap<String, Instant>,
+    /// UIDs of Instances that this node has given up, with their devices, and when: the cluster may still show them.
+    leaving: BTreeMap<String, (Identity, Instant)>,
     /// Instances that the journal no longer needs.
     outdated: Vec<Key>,
     totals: Totals,

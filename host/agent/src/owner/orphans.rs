@@ -33,6 +33,11 @@ impl Orphans {
         self.0.get(identity).map(|published| published.journal_entry().claims).unwrap_or_default()
     }
 
+    /// Returns whether there are claims on a device under the name of an Instance.
+    pub(super) fn has(&self, identity: &Identity, key: &Key) -> bool {
+        self.0.get(identity).is_some_and(|published| published.entry().key == *key)
+    }
+
     /// The new Instance of a device has its claims. Returns the name under which the journal has them.
     pub(super) fn take(&mut self, identity: &Identity) -> Option<Key> {
         self.0.remove(identity).map(|published| published.entry().key.clone())
