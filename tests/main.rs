@@ -28,6 +28,7 @@ mod edits;
 mod example_handlers;
 mod fleet;
 mod handler_command;
+mod handler_dev;
 mod health;
 mod image;
 mod kubernetes_brownout;

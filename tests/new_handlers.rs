@@ -46,8 +46,8 @@ impl Project {
         text(&output.stdout)
     }
 
-    /// Runs the component as the Makefile does, and checks what it finds.
-    fn finds_its_devices(&self, component: &Path) {
+    /// Runs the component as the Makefile does, and checks what it finds. Returns the bytes of memory that a round takes.
+    fn finds_its_devices(&self, component: &Path) -> u64 {
         let path = |name: &str| self.directory.join(name).display().to_string();
         let run = |configuration: &str| {
             let (component, object) = (component.display().to_string(), path("handler.yaml"));
@@ -70,6 +70,13 @@ impl Project {
         self.node.write("bad.yaml", &bad);
         let refused = text(&run(&self.node.path("bad.yaml").display().to_string()).stderr);
         assert!(refused.contains("spec.discoveryHandler.discoveryDetails"), "{refused}");
+        // The cassette that it comes with is about this handler, and as it says.
+        let cassettes = path("cassettes");
+        let played =
+            self.node.akri(&["handler", "test", component.to_str().unwrap(), "--cassette", cassettes.as_str()]);
+        let said = text(&played.stdout) + &text(&played.stderr);
+        assert!(played.status.success() && said.contains("example.yaml (2 rounds, 0 calls, "), "{said}");
+        report[0]["memoryBytes"].as_u64().unwrap()
     }
 }
 
@@ -84,9 +91,10 @@ fn rust_handler_builds_and_runs() {
         return; // it builds a package anew
     }
     let project = Project::new("rust");
-    for command in ["run", "inspect"] {
+    for command in ["run", "dev", "test", "inspect"] {
+        let target = if command == "test" { "cassettes" } else { command };
         let line = format!("\n\"{}\" handler {command} target/wasm32-wasip2/release/my_handler.wasm", akri().display());
-        let dry = project.make(&["--dry-run", command]);
+        let dry = format!("\n{}", project.make(&["--dry-run", target]));
         assert!(dry.contains(&line), "{line}: {dry}");
     }
     let handlers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
@@ -114,7 +122,8 @@ fn c_handler_builds_and_runs() {
     let Some(project) = Project::new("c").with_tools("python", ".venv") else { return };
     fs::create_dir(project.directory.join("build")).unwrap();
     assert!(project.make(&["test", "build"]).contains("\nok\n"));
-    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+    let memory = project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+    assert!(memory < 1 << 20, "its stack is small: {memory}");
 }
 
 #[test]

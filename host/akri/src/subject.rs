@@ -8,7 +8,7 @@ use akri_api::configuration_to_model;
 use akri_api::manifest::{self, Manifest, Object};
 use akri_cluster::local::{Scan, read_directory};
 use akri_model::configuration::Configuration;
-use akri_model::device::DeviceSet;
+use akri_model::device::Note;
 use akri_model::discovery::RoundError;
 use anyhow::{Context as _, bail};
 
@@ -61,6 +61,11 @@ impl Subject {
         Some(Self { configuration: Arc::new(configuration_to_model(object)), manifest: manifest.clone() })
     }
 
+    /// Returns the Configuration's namespace and name.
+    pub(crate) fn name(&self) -> String {
+        self.configuration.key.to_string()
+    }
+
     /// Converts a round's error to a failure; problems of details are located by file, line and field.
     pub(crate) fn failure(&self, error: &RoundError) -> Failure {
         let message = match error {
@@ -76,11 +81,11 @@ impl Subject {
 }
 
 /// Prints the warnings of a round.
-pub(crate) fn warn(set: &DeviceSet, configuration: &Configuration) {
-    for note in &set.notes {
-        eprintln!("warning: {}: {} ({})", configuration.key, plain(&note.sentence()), plain(&note.reason));
+pub(crate) fn warn(notes: &[Note], dropped: u64, configuration: &str) {
+    for note in notes {
+        eprintln!("warning: {}: {} ({})", plain(configuration), plain(&note.sentence()), plain(&note.reason));
     }
-    if set.notes_dropped > 0 {
-        eprintln!("warning: {}: {} more warnings", configuration.key, set.notes_dropped);
+    if dropped > 0 {
+        eprintln!("warning: {}: {dropped} more warnings", plain(configuration));
     }
 }

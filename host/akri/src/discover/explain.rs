@@ -82,7 +82,8 @@ async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Fou
     call.limits.log_lines = LINES;
     call.log = Some(log);
     let set = handler.component.discover(call).await.map_err(|error| subject.failure(&error))?;
-    subject::warn(&admit(set, &handler.rules.grants, &handler.rules.limits), &subject.configuration);
+    let set = admit(set, &handler.rules.grants, &handler.rules.limits);
+    subject::warn(&set.notes, set.notes_dropped, &subject.name());
     Ok(lines.try_iter().filter(|line| line.context == EXPLAIN).map(|line| line.message).collect())
 }
 

@@ -17,6 +17,7 @@ use crate::get::telling;
 use crate::output::{plain, print, table};
 use load::Loaded;
 use source::RoundSource;
+pub(crate) use watch::changes;
 
 /// A discovered device with its resource name.
 #[derive(Debug, Clone, Serialize)]
@@ -70,6 +71,16 @@ impl DiscoveredDevice {
             shared,
             device,
         }
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Formats the device as a line that begins with a sign.
+    pub(crate) fn line(&self, sign: char) -> String {
+        let device = &self.device;
+        format!("{sign} {} {} {}", self.resource(), telling(&device.properties), plain(&device.id))
     }
 
     fn resource(&self) -> &str {

@@ -70,7 +70,7 @@ impl<'a> RoundSource<'a> {
     fn found(&mut self, mut set: DeviceSet, shared: bool) -> RoundResult {
         if set.notes != self.notes {
             self.notes.clone_from(&set.notes);
-            subject::warn(&set, self.configuration());
+            subject::warn(&set.notes, set.notes_dropped, &self.configuration().key.to_string());
         }
         for device in &mut set.devices {
             device.properties = self.configuration().broker_view(&device.properties);

@@ -1,6 +1,7 @@
 //! `akri discover --watch`: the devices, and then each change.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -19,7 +20,6 @@ use super::source::{RoundResult, RoundSource};
 use super::{DiscoveredDevice, found_table};
 use crate::agent::stop_signal;
 use crate::cli::Output;
-use crate::get::telling;
 use crate::output::plain;
 use crate::subject::Failure;
 
@@ -50,7 +50,7 @@ enum What {
 
 /// A changed field of a device; a missing value is null.
 #[derive(Debug, PartialEq, Serialize)]
-struct Change {
+pub(crate) struct Change {
     field: String,
     from: Value,
     to: Value,
@@ -155,7 +155,8 @@ impl<'a> Watcher<'a> {
     }
 }
 
-fn changes(was: &Device, now: &Device) -> Vec<Change> {
+/// Returns the fields that differ.
+pub(crate) fn changes(was: &Device, now: &Device) -> Vec<Change> {
     let names = was.properties.keys().chain(now.properties.keys().filter(|name| !was.properties.contains_key(*name)));
     let properties =
         names.map(|name| (name.as_str(), json!(was.properties.get(name)), json!(now.properties.get(name))));
@@ -193,10 +194,13 @@ impl Event {
             What::Changed { found, changes } => ('~', found, changes.as_slice()),
             What::Failed { message, .. } => return Err(format!("{message}; its devices stay as they are")),
         };
-        let device = &found.device;
-        let (resource, node, id) = (found.resource(), telling(&device.properties), plain(&device.id));
-        let change = |change: &Change| plain(&format!("  {}: {} -> {}", change.field, change.from, change.to));
-        let changes: String = changes.iter().map(change).collect();
-        Ok(format!("{} {sign} {resource} {node} {id}{changes}", self.at))
+        let changes: String = changes.iter().map(|change| format!("  {change}")).collect();
+        Ok(format!("{} {}{changes}", self.at, found.line(sign)))
+    }
+}
+
+impl Display for Change {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&plain(&format!("{}: {} -> {}", self.field, self.from, self.to)))
     }
 }

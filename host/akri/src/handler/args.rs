@@ -29,6 +29,15 @@ come from. Log lines of the component go to standard error as they are written:
   akri handler run my_handler.wasm my-configuration.yaml
 To go on with the next rounds, and to see what changes: akri discover FILE --handler my_handler.wasm --watch")]
     Run(RunArgs),
+    /// Build a component and run rounds with it whenever a file changes, and print what changed.
+    #[command(after_help = "\
+In a directory that `akri handler new` made, `make dev` is this. Elsewhere, name the command that builds the component:
+  akri handler dev my_handler.wasm my-configuration.yaml --build ./build.sh
+All files below --directory count, without hidden ones, *.wasm, and the directories target, build, node_modules, bindings and
+__pycache__. A build that fails prints its output, and the component from before goes on. Between changes, rounds follow at the
+handler's interval. Devices are marked + when they are added, - when they go, ~ when they change. Ctrl-C ends it, and a build
+that runs.")]
+    Dev(DevArgs),
     /// Play cassettes: rounds that were recorded, or written by hand, without network, devices and grants.
     #[command(after_help = "\
 A cassette holds what the calls of a round brought from outside, and the round's result. Each call and the result are compared;
@@ -166,6 +175,29 @@ pub(crate) struct RunArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
+}
+
+/// Flags of `akri handler dev`.
+#[derive(Debug, Args)]
+pub(crate) struct DevArgs {
+    /// The component, as the build writes it.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with Configurations; those for other handlers are ignored.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// The shell command that builds the component.
+    #[arg(long, value_name = "COMMAND", default_value = "make build")]
+    pub(crate) build: String,
+    /// The directory in which it is run, and whose files are watched.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) directory: PathBuf,
+    /// This node's name [default: the host name].
+    #[arg(long, env = "AGENT_NODE_NAME")]
+    pub(crate) node_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 }
 
 /// Flags of `akri handler test`.

@@ -1,10 +1,13 @@
 //! `akri handler`: tools for authors of handlers, and for administrators who grant them access.
 
 mod args;
+mod build;
 mod compile;
+mod dev;
 mod image;
 mod inspect;
 mod new;
+mod project;
 mod record;
 mod replay;
 mod run;
@@ -40,6 +43,7 @@ pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
         HandlerCommand::Inspect(args) => inspect::run(&args).await,
         HandlerCommand::Validate(args) => validate::run(&args).await,
         HandlerCommand::Run(args) => run::run(&args).await,
+        HandlerCommand::Dev(args) => dev::run(&args).await,
         HandlerCommand::Test(args) => test::run(&args).await,
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Wit(args) => new::wit(&args),
@@ -68,8 +72,17 @@ enum Loading<'a> {
 
 /// Loads a component.
 async fn load(file: &Path, loading: Loading<'_>) -> anyhow::Result<Component> {
-    let (Loading::Plain(host) | Loading::Taping(host)) = loading;
+    load_into(&host(loading)?, file).await
+}
+
+/// Loads a component into a host.
+async fn load_into(host: &Host, file: &Path) -> anyhow::Result<Component> {
     let bytes = tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?;
+    host.load_within(bytes, &PATIENT).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
+}
+
+fn host(loading: Loading<'_>) -> anyhow::Result<Host> {
+    let (Loading::Plain(host) | Loading::Taping(host)) = loading;
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
     let config =
         HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), precompiled: None, sysfs, udev_data };
@@ -77,8 +90,7 @@ async fn load(file: &Path, loading: Loading<'_>) -> anyhow::Result<Component> {
         Loading::Plain(_) => Host::new(config),
         Loading::Taping(_) => Host::taping(config),
     };
-    let host = host.map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-    host.load_within(bytes, &PATIENT).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
+    host.map_err(|error| anyhow!("cannot start the component host: {error}"))
 }
 
 /// Returns the Configurations of a file for the component's handler, and all objects of the file.

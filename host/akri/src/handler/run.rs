@@ -25,40 +25,40 @@ use crate::subject::{Subject, warn};
 /// The results of a round.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct RunReport {
-    configuration: String,
-    handler: String,
-    version: String,
-    digest: String,
-    milliseconds: f64,
+pub(super) struct RunReport {
+    pub(super) configuration: String,
+    pub(super) handler: String,
+    pub(super) version: String,
+    pub(super) digest: String,
+    pub(super) milliseconds: f64,
     /// Memory that the round took of `limits.memory`.
-    memory_bytes: u64,
-    load: Load,
-    triggers: Vec<String>,
-    devices: Vec<DiscoveredDevice>,
+    pub(super) memory_bytes: u64,
+    pub(super) load: Load,
+    pub(super) triggers: Vec<String>,
+    pub(super) devices: Vec<DiscoveredDevice>,
     /// Ids of withheld devices; the reasons are in notes.
-    withheld: Vec<String>,
+    pub(super) withheld: Vec<String>,
     /// Origins whose known devices are kept.
-    kept: Vec<String>,
-    notes: Vec<Note>,
-    notes_dropped: u64,
+    pub(super) kept: Vec<String>,
+    pub(super) notes: Vec<Note>,
+    pub(super) notes_dropped: u64,
     /// Calls that the host refused, with the grant that would allow each.
-    refused: Vec<String>,
-    log: Vec<Line>,
+    pub(super) refused: Vec<String>,
+    pub(super) log: Vec<Line>,
 }
 
 /// The way in which the component was loaded.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Load {
-    milliseconds: f64,
+pub(super) struct Load {
+    pub(super) milliseconds: f64,
     /// Set if it was compiled, in place of using code from the cache.
-    compiled: bool,
+    pub(super) compiled: bool,
 }
 
 /// A log line of the component.
 #[derive(Debug, Serialize)]
-struct Line {
+pub(super) struct Line {
     level: String,
     context: String,
     message: String,
@@ -70,7 +70,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let loading = if args.record.is_some() || args.trace { Loading::Taping } else { Loading::Plain };
     let component = load(&args.component, loading(Some(&args.host))).await?;
-    let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
+    let load = Load::of(&component, begun);
     let (subjects, manifests) = subjects(&args.file, &component)?;
     let mut recording = match &args.record {
         Some(_) => Some(record::one(&subjects).map(|()| Recording::new(&component))?),
@@ -86,6 +86,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     for (subject, cache) in rounds {
         match stage.round(subject, cache, recording.as_mut()).await {
             Ok(report) => {
+                warn(&report.notes, report.notes_dropped, &report.configuration);
                 is_refused |= !report.withheld.is_empty();
                 reports.push(report);
             }
@@ -107,17 +108,31 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The environment of the rounds.
-struct Stage {
-    component: Component,
-    load: Load,
-    rules: HandlerRules,
-    values: Values,
-    node: String,
-    is_traced: bool,
+pub(super) struct Stage {
+    pub(super) component: Component,
+    pub(super) load: Load,
+    pub(super) rules: HandlerRules,
+    pub(super) values: Values,
+    pub(super) node: String,
+    pub(super) is_traced: bool,
+}
+
+impl Load {
+    /// Describes a component that was loaded since.
+    pub(super) fn of(component: &Component, begun: Instant) -> Self {
+        Self { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() }
+    }
+
+    /// Says how long it took, and where the code is from.
+    pub(super) fn text(&self) -> String {
+        let how = if self.compiled { "compiled" } else { "from the cache" };
+        format!("loaded in {:.0} ms, {how}", self.milliseconds)
+    }
 }
 
 impl Stage {
-    async fn round(
+    /// Runs a round of a Configuration.
+    pub(super) async fn round(
         &self,
         subject: &Subject,
         cache: &Cache,
@@ -135,7 +150,6 @@ impl Stage {
         let found = self.discover(call, &triggers, recording).await;
         let took = begun.elapsed();
         let set = admit(found?, &self.rules.grants, &self.rules.limits);
-        warn(&set, configuration);
         Ok(self.report(subject, set, took, triggers, lines.try_iter()))
     }
 
@@ -210,8 +224,7 @@ fn text(report: &RunReport) -> String {
     let list = |list: &[String]| list.iter().map(|text| plain(text)).collect::<Vec<_>>().join(", ");
     let version = plain(version);
     let mut lines = format!("{configuration}: a round of {handler} {version} took {milliseconds:.1} ms\n");
-    let how = if load.compiled { "compiled" } else { "from the cache" };
-    lines += &format!("memory: {} KiB; loaded in {:.0} ms, {how}\n", memory_bytes >> 10, load.milliseconds);
+    lines += &format!("memory: {} KiB; {}\n", memory_bytes >> 10, load.text());
     for refusal in refused {
         lines += &format!("refused: {}\n", plain(refusal));
     }

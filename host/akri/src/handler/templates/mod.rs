@@ -35,9 +35,11 @@ impl Language {
 
 const OBJECT: File = ("handler.yaml", include_str!("common/handler.yaml.txt"));
 const CONFIGURATION: File = ("configuration.yaml", include_str!("common/configuration.yaml.txt"));
+const CASSETTE: File = ("cassettes/example.yaml", include_str!("common/example.yaml.txt"));
 
-const RUST: [File; 14] = [
+const RUST: [File; 15] = [
     CONFIGURATION,
+    CASSETTE,
     ("Cargo.toml", include_str!("rust/Cargo.toml.txt")),
     ("Makefile", include_str!("rust/Makefile.txt")),
     (".gitignore", include_str!("rust/gitignore.txt")),
@@ -53,8 +55,9 @@ const RUST: [File; 14] = [
     ("sdk/akri-handler/src/lib.rs", include_str!("../../../../../handlers/sdk/src/lib.rs")),
 ];
 
-const PYTHON: [File; 8] = [
+const PYTHON: [File; 9] = [
     CONFIGURATION,
+    CASSETTE,
     ("Makefile", include_str!("python/Makefile.txt")),
     (".gitignore", include_str!("python/gitignore.txt")),
     ("README.md", include_str!("python/README.md.txt")),
@@ -64,8 +67,9 @@ const PYTHON: [File; 8] = [
     ("test_devices.py", include_str!("python/test_devices.py.txt")),
 ];
 
-const JAVASCRIPT: [File; 8] = [
+const JAVASCRIPT: [File; 9] = [
     CONFIGURATION,
+    CASSETTE,
     ("Makefile", include_str!("javascript/Makefile.txt")),
     (".gitignore", include_str!("javascript/gitignore.txt")),
     ("README.md", include_str!("javascript/README.md.txt")),
@@ -75,8 +79,9 @@ const JAVASCRIPT: [File; 8] = [
     ("package.json", include_str!("javascript/package.json.txt")),
 ];
 
-const C: [File; 11] = [
+const C: [File; 12] = [
     ("configuration.yaml", include_str!("c/configuration.yaml.txt")),
+    ("cassettes/example.yaml", include_str!("c/example.yaml.txt")),
     ("Makefile", include_str!("c/Makefile.txt")),
     (".gitignore", include_str!("c/gitignore.txt")),
     ("README.md", include_str!("c/README.md.txt")),
