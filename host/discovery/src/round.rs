@@ -14,7 +14,7 @@ use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
 use akri_sandbox::cassette::Tape;
-use akri_sandbox::{Cache, Call, Rates, covers_subsystem};
+use akri_sandbox::{Cache, Call, Component, Rates, covers_subsystem};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
@@ -51,12 +51,20 @@ pub(crate) struct GroupSubscription {
 
 /// Has the handler validate the details. Returns what triggers rounds with them.
 pub(crate) async fn validate(handler: &Handler, call: Call) -> Result<RoundTriggers, RoundError> {
-    let details = call.details.clone();
-    let triggers = match handler.component.validate(call).await {
-        Err(RoundError::InvalidDetails(problems)) => return Err(explained(problems, details).await),
-        triggers => triggers?,
-    };
+    let triggers = validate_details(&handler.component, call).await?;
     Ok(RoundTriggers::new(&handler.rules, handler.interval, triggers))
+}
+
+/// Has a component validate details, and explains those that are no YAML. Returns its triggers.
+///
+/// # Errors
+/// What is wrong with the details, or why the component gave no answer.
+pub async fn validate_details(component: &Component, call: Call) -> Result<Vec<Trigger>, RoundError> {
+    let details = call.details.clone();
+    match component.validate(call).await {
+        Err(RoundError::InvalidDetails(problems)) => Err(explained(problems, details).await),
+        triggers => triggers,
+    }
 }
 
 /// Runs one round with valid details.

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_api::{HandlerRules, data};
-use akri_discovery::{call, details_json};
+use akri_discovery::{call, details_json, validate_details};
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};
@@ -143,7 +143,7 @@ impl Stage {
         let (log, lines) = mpsc::channel();
         let details = details_json(&configuration.details).await;
         let mut call = call(configuration, details, &self.rules, properties, cache.clone());
-        let triggers = self.component.validate(call.clone()).await?;
+        let triggers = validate_details(&self.component, call.clone()).await?;
         let triggers: Vec<String> = triggers.iter().map(validate::trigger).collect();
         call.log = Some(log);
         let begun = Instant::now();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use akri_api::{DiscoveryHandler, HandlerRules};
-use akri_discovery::{call, details_json};
+use akri_discovery::{call, details_json, validate_details};
 use akri_model::datagram::DatagramFilter;
 use akri_model::discovery::{RoundError, Trigger};
 use akri_model::property::Resolved;
@@ -62,7 +62,7 @@ async fn verdict(component: &Component, subject: &Subject) -> anyhow::Result<Ver
     let details = details_json(&subject.configuration.details).await;
     let call = call(&subject.configuration, details, &rules, Resolved::default(), Cache::default());
     let configuration = subject.configuration.key.to_string();
-    match component.validate(call).await {
+    match validate_details(component, call).await {
         Ok(triggers) => {
             let triggers = triggers.iter().map(trigger).collect();
             Ok(Verdict { configuration, valid: true, triggers, problems: Vec::new() })
