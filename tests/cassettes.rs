@@ -100,7 +100,7 @@ fn hand_written_rounds_are_played() {
     let component = component.to_str().unwrap();
     let without = node.akri(&["handler", "test", component]);
     assert!(
-        text(&without.stderr).contains("/cassettes' does not exist; record a cassette"),
+        text(&without.stderr).contains("'cassettes' does not exist; record a cassette"),
         "{}",
         text(&without.stderr)
     );
@@ -161,7 +161,7 @@ fn differences_are_told() {
         let printed = text(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{to}");
         assert!(printed.starts_with("FAILED ") && printed.contains(told), "{to}: {printed}");
-        assert!(text(&output.stderr).contains("1 of 1 cassettes differ"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("1 of 1 cassettes failed"), "{}", text(&output.stderr));
     }
 }
 
@@ -186,6 +186,22 @@ fn damaged_cassettes_are_refused() {
         (head.to_owned(), ":1: the cassette has no round"),
         (format!("{head}\n{}", r#"{"call":"tcp.send","socket":1,"bytes":""}"#), ":2: this is outside of a round"),
         (format!("{head}\n{round}\n{{\"result\":{{}}}}\n{{\"result\":{{}}}}"), ":4: this is after the result"),
+        (
+            format!("{head}\n{{\"round\":{{\"limit\":18446744073709551615}}}}"),
+            ":2: the limit of a round is at most 86400000 milliseconds",
+        ),
+        (
+            call(r#"{"result":{"devices":[{"id":"a","props":{"A":"b"}}]}}"#),
+            ":3: the result is wrong: unknown field `props` of a device, which has id, origin, properties",
+        ),
+        (
+            call(r#"{"result":{"devices":[{"id":"a","deviceSpecs":[{"hostpath":"/dev/a"}]}]}}"#),
+            ":3: the result is wrong: unknown field `hostpath` of a device spec",
+        ),
+        (
+            format!("{head}\n{{\"round\":{{\"details\":[{}0]}}}}", "{\"\":0},".repeat(700_000)),
+            ":2: a cassette has at most 2000000 values",
+        ),
         (call("{\"what\":1}"), ":3: each line has one of 'round', 'call' and 'result'"),
         (call(r#"{"call":"tcp.fly"}"#), ":3: the call 'tcp.fly' is wrong: unknown variant"),
         (
@@ -227,6 +243,14 @@ fn damaged_cassettes_are_refused() {
         assert!(printed.contains(&format!("bad.jsonl{told}")), "{told}: {printed}");
         assert!(printed.len() < 2000, "{printed}");
     }
+    // The others are played all the same, and no name of a file can forge a line.
+    fs::create_dir(node.path("all")).unwrap();
+    node.write("all/a\u{1b}[2J\nok.jsonl", "{");
+    node.write("all/guest.yaml", SCRIPT);
+    let output = test(&node, &guest(), &node.path("all"));
+    let (played, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(played.lines().count() == 2 && played.contains("\nok ") && !played.contains('\u{1b}'), "{played}");
+    assert!(errors.contains("1 of 2 cassettes failed") && !errors.contains('\u{1b}'), "{errors}");
     for (cassette, told) in [
         ("a: 1", "bad.yaml:1: a cassette in YAML is a list"),
         ("- a: [", "bad.yaml:"),

@@ -64,7 +64,9 @@ From nothing to a handler that a node may run:
   akri handler new my-handler                              # a small one, in Rust, to be built with make
   akri handler validate my_handler.wasm configuration.yaml # are the details right? The line, if not
   akri handler run my_handler.wasm configuration.yaml      # what does it find on this machine?
-  akri handler inspect my_handler.wasm --handler-object my-handler.yaml  # what does it ask for, and may it have that?
+  akri handler run my_handler.wasm configuration.yaml --record cassettes/one.jsonl  # keep what it saw
+  akri handler test my_handler.wasm                        # does it still make the same of that?
+  akri handler inspect my_handler.wasm --handler-object handler.yaml  # what does it ask for, and may it have that?
 The DiscoveryHandler and the component then go into the directory that the agent knows as --components,
 or, on a cluster, into a registry: akri handler push.")]
     Handler {

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
+use base64::engine::general_purpose::{GeneralPurpose, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use memchr::memmem;
-use percent_encoding::percent_decode_str;
+use percent_encoding::percent_decode;
 
 use crate::device::{Device, DeviceSet, Note};
 use crate::discovery::{Problem, RoundError};
@@ -22,6 +22,11 @@ const SHORTEST_LINE: usize = 16;
 const SHORTEST_BASE64: usize = 6;
 /// Limit on the lines of all secrets to search for: each is compared with all output.
 const LINES: usize = 256;
+/// Characters that formats escape.
+const JSON: &[(u8, &str)] = &[(b'"', "\\\""), (b'\\', "\\\\"), (b'\n', "\\n"), (b'\r', "\\r"), (b'\t', "\\t")];
+const XML: &[(u8, &str)] = &[(b'&', "&amp;"), (b'<', "&lt;"), (b'>', "&gt;")];
+const XML_QUOTED: &[(u8, &str)] =
+    &[(b'&', "&amp;"), (b'<', "&lt;"), (b'>', "&gt;"), (b'"', "&quot;"), (b'\'', "&apos;")];
 /// The replacement for a text with a secret.
 const HIDDEN: &str = "(withheld: it contains a secret)";
 
@@ -50,9 +55,18 @@ impl SecretPattern {
         let lines = lines.take(max_lines).map(|line| Secret::new(line.to_vec())).collect();
         let mut forms = Vec::new();
         if whole.len() >= SHORTEST {
-            forms.extend((0..3).map(|before| in_base64(whole, before)));
+            for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+                forms.extend((0..3).map(|before| in_base64(&engine, whole, before)));
+            }
             forms.retain(|form| form.reveal().len() >= SHORTEST_BASE64);
             forms.push(Secret::new(whole.to_vec()));
+            forms.extend([JSON, XML, XML_QUOTED].map(|escapes| escaped(whole, escapes)));
+            let all = std::mem::take(&mut forms);
+            for form in all {
+                if !forms.contains(&form) {
+                    forms.push(form);
+                }
+            }
         }
         Self { secret: secret.clone(), forms, lines }
     }
@@ -65,12 +79,24 @@ impl SecretPattern {
 
 /// Returns the part of a secret's base64 form that does not depend on its neighbours, if it follows that many bytes
 /// (modulo three), as in `user:password`.
-fn in_base64(secret: &[u8], before: usize) -> Secret {
+fn in_base64(engine: &GeneralPurpose, secret: &[u8], before: usize) -> Secret {
     let padded = Secret::new([vec![0; before].as_slice(), secret].concat());
-    let mut text = STANDARD_NO_PAD.encode(padded.reveal()).into_bytes();
+    let mut text = engine.encode(padded.reveal()).into_bytes();
     // Characters that also encode bits of neighbours are cut off.
     text.truncate(padded.reveal().len() * 8 / 6);
     text.drain(..(before * 8).div_ceil(6));
+    Secret::new(text)
+}
+
+/// Returns a secret as a format writes it within a string.
+fn escaped(secret: &[u8], escapes: &[(u8, &str)]) -> Secret {
+    let mut text = Vec::with_capacity(secret.len());
+    for byte in secret {
+        match escapes.iter().find(|(escaped, _)| escaped == byte) {
+            Some((_, escape)) => text.extend_from_slice(escape.as_bytes()),
+            None => text.push(*byte),
+        }
+    }
     Secret::new(text)
 }
 
@@ -102,15 +128,19 @@ impl SecretScanner {
         Self { times: 0, ..self }
     }
 
-    /// Returns the property whose secret is in a text, if any: verbatim, in base64, or URL-encoded.
+    /// Returns the property whose secret is in a text, if any: verbatim, in base64, or as URLs, JSON and XML write it.
     pub fn within(&self, text: &str) -> Option<&str> {
+        self.within_bytes(text.as_bytes())
+    }
+
+    /// Returns the property whose secret is in the bytes, if any.
+    pub fn within_bytes(&self, text: &[u8]) -> Option<&str> {
         if self.secrets.is_empty() {
             return None;
         }
-        let decoded = text.contains('%').then(|| percent_decode_str(text).collect::<Vec<u8>>());
-        let found = |sought: &SecretPattern| {
-            sought.is_in(text.as_bytes()) || decoded.as_ref().is_some_and(|text| sought.is_in(text))
-        };
+        let decoded = text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<u8>>());
+        let found =
+            |sought: &SecretPattern| sought.is_in(text) || decoded.as_ref().is_some_and(|text| sought.is_in(text));
         self.secrets.iter().find(|(_, sought)| found(sought)).map(|(name, _)| name.as_str())
     }
 
@@ -242,6 +272,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_secret_is_found_as_formats_escape_it() {
+        let revealed = revealed(&[("password", "pa\"ss\\w&rd-<?>~")]);
+        for text in [
+            r#"{"a":"pa\"ss\\w&rd-<?>~"}"#,
+            "<a>pa\"ss\\w&amp;rd-&lt;?&gt;~</a>",
+            "<a b='pa&quot;ss\\w&amp;rd-&lt;?&gt;~'/>",
+            &URL_SAFE_NO_PAD.encode("pa\"ss\\w&rd-<?>~"),
+        ] {
+            assert_eq!(revealed.within(text), Some("password"), "{text}");
+        }
+        assert_eq!(revealed.within_bytes(b"\xff\x00pa\"ss\\w&rd-<?>~\xff"), Some("password"));
+    }
+
     /// Each pattern is compared with each of ten thousand devices.
     #[test]
     fn what_is_looked_for_is_bounded() {
@@ -249,7 +293,7 @@ mod tests {
         let large: String = (0..30_000).map(line).collect();
         let revealed = revealed(&[("a", &large), ("b", &large)]);
         let sought: Vec<(usize, usize)> = revealed.secrets.values().map(|s| (s.forms.len(), s.lines.len())).collect();
-        assert_eq!(sought, [(4, LINES), (4, 0)]);
+        assert_eq!(sought, [(5, LINES), (5, 0)]);
         assert_eq!(revealed.within(&large), Some("a"));
         assert_eq!(revealed.within(&line(LINES - 1)), Some("a"));
     }

@@ -206,8 +206,8 @@ pub(crate) struct TestArgs {
     /// The component.
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
-    /// A cassette, or a directory of such (*.jsonl, *.yaml). May be given more than once [default: cassettes/ beside the
-    /// component].
+    /// A cassette, or a directory of such (*.jsonl, *.yaml). May be given more than once [default: cassettes/ in the
+    /// working directory, or else beside the component].
     #[arg(long, value_name = "PATH")]
     pub(crate) cassette: Vec<PathBuf>,
 }

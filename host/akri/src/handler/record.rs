@@ -16,8 +16,8 @@ use akri_sandbox::cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
 use akri_sandbox::{Cache, Call, Component};
 use anyhow::{Context as _, anyhow, ensure};
 
-use super::replay::{differences, play};
-use crate::output::whole;
+use super::replay::{differences, names, play};
+use crate::output::{plain, whole};
 
 /// Characters of a traced call.
 const TRACED: usize = 512;
@@ -30,13 +30,18 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// Begins one.
-    pub(super) fn new(component: &Component) -> Self {
+    /// Begins one, and makes the directory of its file: a round with real devices may take long, and none should be in vain.
+    pub(super) fn new(component: &Component, path: &Path) -> anyhow::Result<Self> {
+        if let Some(directory) = path.parent() {
+            let cannot = || format!("cannot create the directory '{}'", plain(&directory.display().to_string()));
+            fs::create_dir_all(directory).with_context(cannot)?;
+        }
+        ensure!(!path.is_dir(), "'{}' is a directory; --record names a file", plain(&path.display().to_string()));
         let description = component.description();
         let digest = format!("sha256:{}", component.digest());
         let seed = RandomState::new().hash_one(0);
         let cassette = Cassette::new(&description.name, &description.version, &digest, seed);
-        Self { cassette, secrets: SecretScanner::default(), error: None }
+        Ok(Self { cassette, secrets: SecretScanner::default(), error: None })
     }
 
     /// The recorder of the next round.
@@ -71,10 +76,9 @@ impl Recording {
             let round = self.cassette.rounds.get(index).context("the round is gone")?;
             let played = play(component, round, &player, &cache).await;
             let expected = round.result.clone().unwrap_or_default();
-            let differs = differences(&expected, &played);
-            // It has what was sent with the secrets.
-            let differs: Vec<String> = differs.lines().map(|line| self.secrets.hide(line.to_owned())).collect();
-            let differs = differs.join("\n");
+            let has_secrets = self.secrets.secrets().next().is_some();
+            // The calls have what was sent with the secrets, in whatever form.
+            let differs = if has_secrets { names(&expected, &played) } else { differences(&expected, &played) };
             ensure!(
                 differs.is_empty(),
                 "the cassette is not written, since a replay of round {} differs; the handler depends on something that is \
@@ -84,7 +88,9 @@ impl Recording {
             self.cassette.learn(index, &player);
         }
         self.cassette.check_secrets(&self.secrets).map_err(whole)?;
-        fs::write(path, self.cassette.write()).with_context(|| format!("cannot write '{}'", path.display()))?;
+        let text = self.cassette.write();
+        Cassette::read(&text).map_err(|error| anyhow!("the cassette is not written: {}", error.why))?;
+        fs::write(path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
         let (rounds, calls) =
             (self.cassette.rounds.len(), self.cassette.rounds.iter().map(|round| round.calls()).sum::<usize>());
         eprintln!("recorded {rounds} rounds with {calls} calls: {}", path.display());
@@ -97,9 +103,10 @@ pub(super) fn trace(secrets: &Resolved) -> (mpsc::Sender<TraceLine>, thread::Joi
     let (sender, lines) = mpsc::channel::<TraceLine>();
     let scanner = SecretScanner::all(&secrets.secrets);
     let printing = thread::spawn(move || {
-        for TraceLine { at, text } in lines {
+        for line in lines {
+            let at = line.at;
             // Cut last: a part of a secret is one, too.
-            let text = shorten(&visible(&scanner.hide(text)), TRACED);
+            let text = shorten(&visible(&line.without(&scanner)), TRACED);
             eprintln!("{:>10.3} ms {text}", std::time::Duration::from_micros(at).as_secs_f64() * 1000.0);
         }
     });

@@ -17,6 +17,7 @@ use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
 use super::validate;
+use crate::output::plain;
 
 /// Names of files that are cassettes: one JSON object a line, or a YAML list of the same objects.
 const LINES: [&str; 2] = ["jsonl", "json"];
@@ -30,9 +31,10 @@ const SHOWN: usize = 60;
 
 /// Reads a cassette.
 pub(super) fn read(path: &Path) -> anyhow::Result<Cassette> {
-    let text = text_of(path).with_context(|| format!("cannot read '{}'", path.display()))?;
+    let shown = plain(&path.display().to_string());
+    let text = text_of(path).with_context(|| format!("cannot read '{shown}'"))?;
     let cassette = if has_extension(path, &YAML) { read_yaml(&text) } else { Cassette::read(&text) };
-    cassette.map_err(|CassetteError { line, why }| anyhow!("{}:{line}: {}", path.display(), visible(&why)))
+    cassette.map_err(|CassetteError { line, why }| anyhow!("{shown}:{line}: {}", visible(&why)))
 }
 
 fn text_of(path: &Path) -> anyhow::Result<String> {
@@ -73,7 +75,8 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let entries = fs::read_dir(path).with_context(|| format!("cannot read '{}'", path.display()))?;
+    let entries =
+        fs::read_dir(path).with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     files.retain(|file| file.is_file() && (has_extension(file, &LINES) || has_extension(file, &YAML)));
     files.sort();
@@ -129,6 +132,22 @@ pub(super) fn differences(expected: &Outcome, played: &Played) -> String {
     if outcome != *expected && !calls_differ {
         text += "the result differs (- recorded, + now):\n";
         text += &diff(&pretty(expected), &pretty(&outcome));
+    }
+    text
+}
+
+/// Says what differs without any content.
+pub(super) fn names(expected: &Outcome, played: &Played) -> String {
+    let mut text = String::new();
+    for Mismatch { recorded, call, actual, .. } in &played.differences {
+        let what = if actual.is_empty() { "is not made" } else { "differs" };
+        match recorded {
+            Some((number, _)) => text += &format!("call {number}, {call}, {what}\n"),
+            None => text += &format!("{call} is called, and the recording has no such call left\n"),
+        }
+    }
+    if text.is_empty() && played.outcome.clone().as_in(expected) != *expected {
+        text += "the result differs\n";
     }
     text
 }

@@ -73,7 +73,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let load = Load::of(&component, begun);
     let (subjects, manifests) = subjects(&args.file, &component)?;
     let mut recording = match &args.record {
-        Some(_) => Some(record::one(&subjects).map(|()| Recording::new(&component))?),
+        Some(path) => Some(record::one(&subjects).and_then(|()| Recording::new(&component, path))?),
         None => None,
     };
     let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use akri_model::text::is_hidden;
 use akri_sandbox::cassette::{Cassette, Outcome};
 use akri_sandbox::{Cache, Component};
 use anyhow::{Context as _, bail, ensure};
@@ -13,8 +14,10 @@ use super::replay::{Played, differences, find, play, read};
 use super::{Loading, load};
 use crate::output::{plain, print_text};
 
-/// The directory beside a component that is looked for cassettes.
+/// The directory that is looked for cassettes: in the working directory, or else beside the component.
 const DIRECTORY: &str = "cassettes";
+/// The time for one cassette: its own clock stands while the guest computes.
+const LONGEST: Duration = Duration::from_secs(300);
 
 /// Plays all cassettes. Fails if one of them differs.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
@@ -23,19 +26,31 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let (mut failed, count) = (0, paths.len());
     for path in paths {
         let begun = Instant::now();
-        let cassette = read(&path)?;
-        check(&path, &cassette, &component)?;
-        let differences = test(&component, &cassette).await?;
+        let shown = plain(&path.display().to_string());
+        let cassette = match read(&path).and_then(|cassette| check(&shown, &cassette, &component).map(|()| cassette)) {
+            Ok(cassette) => cassette,
+            Err(error) => {
+                // The others are played all the same.
+                print_text(&format!("FAILED {shown}\n"))?;
+                eprintln!("error: {error:#}");
+                failed += 1;
+                continue;
+            }
+        };
+        let played = tokio::time::timeout(LONGEST, test(&component, &cassette)).await;
+        let differences = played.unwrap_or_else(|_| Ok(format!("not over after {LONGEST:?}\n")))?;
         let rounds = cassette.rounds.len();
         let calls: usize = cassette.rounds.iter().map(|round| round.calls()).sum();
         let took = begun.elapsed().as_secs_f64() * 1000.0;
         let verdict = if differences.is_empty() { "ok" } else { "FAILED" };
-        print_text(&format!("{verdict} {} ({rounds} rounds, {calls} calls, {took:.0} ms)\n", path.display()))?;
+        print_text(&format!("{verdict} {shown} ({rounds} rounds, {calls} calls, {took:.0} ms)\n"))?;
         print_text(&differences)?;
         failed += usize::from(!differences.is_empty());
     }
     if failed > 0 {
-        eprintln!("error: {failed} of {count} cassettes differ; if that is as it should be, record them again");
+        eprintln!(
+            "error: {failed} of {count} cassettes failed; record those again whose difference is as it should be"
+        );
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -43,32 +58,34 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
 
 fn cassettes(args: &TestArgs) -> anyhow::Result<Vec<PathBuf>> {
     let beside = args.component.parent().unwrap_or(Path::new(".")).join(DIRECTORY);
-    let given = if args.cassette.is_empty() { vec![beside] } else { args.cassette.clone() };
+    // Components are often within target/, which is no place for what is kept.
+    let here = PathBuf::from(DIRECTORY);
+    let default = if here.is_dir() || !beside.is_dir() { here } else { beside };
+    let given = if args.cassette.is_empty() { vec![default] } else { args.cassette.clone() };
     let mut paths = Vec::new();
     for path in &given {
         ensure!(
             path.exists(),
             "'{}' does not exist; record a cassette with akri handler run ... --record FILE, or name one with --cassette",
-            path.display()
+            plain(&path.display().to_string())
         );
         paths.append(&mut find(path)?);
     }
     if paths.is_empty() {
         bail!(
             "no cassettes (*.jsonl, *.yaml) in '{}'",
-            given.first().map_or(Path::new("."), PathBuf::as_path).display()
+            plain(&given.first().map_or(Path::new("."), PathBuf::as_path).display().to_string())
         );
     }
     Ok(paths)
 }
 
 /// Refuses a cassette of another handler.
-fn check(path: &Path, cassette: &Cassette, component: &Component) -> anyhow::Result<()> {
+fn check(path: &str, cassette: &Cassette, component: &Component) -> anyhow::Result<()> {
     let (wanted, name) = (&cassette.head.handler, &component.description().name);
     ensure!(
         wanted == name,
-        "{}:1: the cassette is of the handler '{}', the component is '{}'; name those of this handler with --cassette",
-        path.display(),
+        "{path}:1: the cassette is of the handler '{}', the component is '{}'; name those of this handler with --cassette",
         plain(wanted),
         plain(name),
     );
@@ -92,9 +109,40 @@ async fn test(component: &Component, cassette: &Cassette) -> anyhow::Result<Stri
     Ok(String::new())
 }
 
+/// Escapes invisible characters as JSON does, so that the text means the same.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_hidden(character) {
+            let units = character.encode_utf16(&mut [0; 2]).to_vec();
+            units.iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
+        } else {
+            text.push(character);
+        }
+    }
+    text
+}
+
 /// Returns the result that the author of a round may add to it.
 fn without_result(played: &Played) -> String {
     let calls = differences(&Outcome { triggers: None, ..played.outcome.clone() }, played);
-    let result = serde_json::json!({ "result": played.outcome });
-    format!("{calls}the cassette has no result for it; if this one is right, add it:\n{result}\n")
+    if !calls.is_empty() {
+        // What came after a call that differs is no result.
+        return calls;
+    }
+    let result = escaped(&serde_json::json!({ "result": played.outcome }).to_string());
+    format!("the cassette has no result for it; if this one is right, add it:\n{result}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pasted_has_no_invisible_characters_and_means_the_same() {
+        let text = "a\u{7f}\u{9b}2J\u{202e}\u{e0041}\n\"é";
+        let json = escaped(&serde_json::json!(text).to_string());
+        assert!(!json.contains(is_hidden), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
 }

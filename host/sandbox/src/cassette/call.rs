@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use akri_model::secret_scanner::SecretScanner;
 use akri_sysfs::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -210,6 +211,29 @@ impl From<Refused> for AccessError {
     }
 }
 
+/// A socket or conversation, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Flow {
+    Tcp(u32),
+    Udp(u32),
+    Multicast(u32),
+}
+
+/// Returns the property whose secret is in a text or a name of a value, or across them as JSON writes it.
+pub(super) fn secret_in<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
+    fn in_texts<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
+        match value {
+            Value::String(text) => secrets.within(text),
+            Value::Array(items) => items.iter().find_map(|item| in_texts(item, secrets)),
+            Value::Object(fields) => {
+                fields.iter().find_map(|(name, value)| secrets.within(name).or_else(|| in_texts(value, secrets)))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => None,
+        }
+    }
+    in_texts(value, secrets).or_else(|| secrets.within(&value.to_string()))
+}
+
 impl Payload {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -272,6 +296,25 @@ impl Recorded {
                 headers.map(|(_, value)| value).chain(bodies).collect()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// Returns the property whose secret is in it, if any: in its bytes as they are, or in any of its texts.
+    pub(crate) fn secret<'s>(&self, secrets: &'s SecretScanner) -> Option<&'s str> {
+        let in_bytes = || self.payloads().into_iter().find_map(|payload| secrets.within_bytes(&payload.0));
+        in_bytes().or_else(|| secret_in(&serde_json::to_value(self).unwrap_or_default(), secrets))
+    }
+
+    /// Returns the stream or series of datagrams that its bytes are a piece of, and whether they are sent.
+    pub(crate) fn piece(&self) -> Option<(Flow, bool)> {
+        match self {
+            Self::TcpSend { socket, .. } => Some((Flow::Tcp(*socket), true)),
+            Self::TcpReceive { socket, .. } => Some((Flow::Tcp(*socket), false)),
+            Self::UdpSend { socket, .. } => Some((Flow::Udp(*socket), true)),
+            Self::UdpReceive { socket, .. } => Some((Flow::Udp(*socket), false)),
+            Self::MulticastSend { conversation, .. } => Some((Flow::Multicast(*conversation), true)),
+            Self::MulticastReceive { conversation, .. } => Some((Flow::Multicast(*conversation), false)),
+            _ => None,
         }
     }
 

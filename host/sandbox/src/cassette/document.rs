@@ -11,12 +11,13 @@ use akri_model::secret_scanner::SecretScanner;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::call::Recorded;
+use super::call::{Recorded, secret_in};
 use super::http;
 use super::payload::Payload;
 use super::player::Player;
 use super::recorder::Recorder;
 use super::sockets;
+use crate::component::LONGEST;
 
 /// Bytes of a cassette.
 pub const CASSETTE: usize = 64 << 20;
@@ -26,6 +27,8 @@ const LINE: usize = 16 << 20;
 const ROUNDS: usize = 100;
 /// Calls of a round.
 const CALLS: usize = 100_000;
+/// Values and names of a cassette in lines: each takes many times its bytes of memory.
+const VALUES: usize = 2_000_000;
 /// The version of the format.
 const VERSION: u32 = 1;
 /// The length of a round that says nothing else.
@@ -174,10 +177,15 @@ impl Cassette {
             return Err(wrong(1, format!("a cassette has at most {CASSETTE} bytes")));
         }
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let mut count = 0;
         let values = lines.map(|(number, line)| {
             let line_number = number + 1;
             if line.len() > LINE {
                 return Err(wrong(line_number, format!("a line has at most {LINE} bytes")));
+            }
+            count += values(line);
+            if count > VALUES {
+                return Err(wrong(line_number, format!("a cassette has at most {VALUES} values")));
             }
             let value = serde_json::from_str(line);
             let value =
@@ -207,9 +215,15 @@ impl Cassette {
         Ok(cassette)
     }
 
-    fn add(&mut self, line: usize, value: Value) -> Result<(), CassetteError> {
-        if let Some(arguments) = value.get("round") {
-            let arguments = read(line, arguments.clone(), "round")?;
+    fn add(&mut self, line: usize, mut value: Value) -> Result<(), CassetteError> {
+        if let Some(arguments) = value.get_mut("round").map(Value::take) {
+            let arguments: Arguments = read(line, arguments, "round")?;
+            if Duration::from_millis(arguments.limit) > LONGEST {
+                return Err(wrong(
+                    line,
+                    format!("the limit of a round is at most {} milliseconds", LONGEST.as_millis()),
+                ));
+            }
             if self.rounds.len() >= ROUNDS {
                 return Err(wrong(line, format!("a cassette has at most {ROUNDS} rounds")));
             }
@@ -224,8 +238,9 @@ impl Cassette {
                 "this is after the result of a round; a line {\"round\": {...}} begins the next one",
             ));
         }
-        if let Some(result) = value.get("result") {
-            round.result = Some(read(line, result.clone(), "result")?);
+        if let Some(result) = value.get_mut("result").map(Value::take) {
+            known_fields(&result).map_err(|why| wrong(line, why))?;
+            round.result = Some(read(line, result, "result")?);
             return Ok(());
         }
         if value.get("call").is_none() {
@@ -270,17 +285,24 @@ impl Cassette {
     /// If there is one.
     pub fn check_secrets(&self, secrets: &SecretScanner) -> Result<(), KeepError> {
         for round in &self.rounds {
+            // Where the pieces of a stream end is up to the network.
+            let mut flows: BTreeMap<_, (&str, Vec<u8>)> = BTreeMap::new();
             for Line { value, .. } in &round.calls {
-                let what = || format!("the call '{}'", value.import().0);
-                refuse_secrets(&line_of(value), secrets, what)?;
-                for payload in value.payloads() {
-                    refuse_secrets(&String::from_utf8_lossy(&payload.0), secrets, what)?;
-                }
+                let name = value.import().0;
+                refuse(value.secret(secrets), || format!("the call '{name}'"))?;
+                let Some(flow) = value.piece() else { continue };
+                let (_, bytes) = flows.entry(flow).or_insert_with(|| (name, Vec::new()));
+                value.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
             }
-            refuse_secrets(&line_of(&round.result), secrets, || "the result".to_owned())?;
-            refuse_secrets(&line_of(&round.arguments), secrets, || "the details, or a plain property,".to_owned())?;
+            for (name, bytes) in flows.into_values() {
+                refuse(secrets.within_bytes(&bytes), || format!("the series of calls '{name}'"))?;
+            }
+            let json = |value: serde_json::Result<Value>| secret_in(&value.unwrap_or_default(), secrets);
+            refuse(json(serde_json::to_value(&round.result)), || "the result".to_owned())?;
+            let arguments = json(serde_json::to_value(&round.arguments));
+            refuse(arguments, || "the details, or a plain property,".to_owned())?;
             for Payload(value) in round.arguments.properties.values() {
-                refuse_secrets(&String::from_utf8_lossy(value), secrets, || "a plain property".to_owned())?;
+                refuse(secrets.within_bytes(value), || "a plain property".to_owned())?;
             }
         }
         Ok(())
@@ -371,6 +393,47 @@ impl Outcome {
     }
 }
 
+/// Counts the values and names of a line, about, before it is read.
+fn values(line: &str) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
+    for byte in line.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b',' | b':' | b'{' | b'[' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Refuses fields that the parts of a result do not have: an expectation that is misspelt would never fail.
+/// The same types are read more leniently elsewhere.
+fn known_fields(result: &Value) -> Result<(), String> {
+    let parts = |value: &Value, list: &str| value.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
+    let check = |part: &Value, what: &str, known: &[&str]| {
+        let unknown = part.as_object().and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())));
+        match unknown {
+            Some(name) => {
+                let name = akri_model::text::clean(name, 64);
+                Err(format!("the result is wrong: unknown field `{name}` of {what}, which has {}", known.join(", ")))
+            }
+            None => Ok(()),
+        }
+    };
+    for device in parts(result, "devices") {
+        check(&device, "a device", &["id", "origin", "properties", "mounts", "deviceSpecs"])?;
+        for mount in parts(&device, "mounts") {
+            check(&mount, "a mount", &["containerPath", "hostPath", "readOnly"])?;
+        }
+        for spec in parts(&device, "deviceSpecs") {
+            check(&spec, "a device spec", &["containerPath", "hostPath", "permissions"])?;
+        }
+    }
+    parts(result, "notes").iter().try_for_each(|note| check(note, "a note", &["origin", "reason", "message"]))
+}
+
 fn line_of(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }
@@ -436,9 +499,70 @@ fn check(call: &Recorded) -> Result<(), String> {
     if known { Ok(()) } else { Err("the error is none that this call has; see docs/cassettes.md".to_owned()) }
 }
 
-fn refuse_secrets(text: &str, secrets: &SecretScanner, what: impl Fn() -> String) -> Result<(), KeepError> {
-    match secrets.within(text) {
+fn refuse(secret: Option<&str>, what: impl Fn() -> String) -> Result<(), KeepError> {
+    match secret {
         Some(name) => Err(KeepError::Secret(what(), name.to_owned())),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "hunter2\"-&secret";
+
+    fn cassette(lines: &[&str]) -> Cassette {
+        let head = [r#"{"akriCassette":1,"handler":"guest"}"#];
+        Cassette::read(&[&head, lines].concat().join("\n")).unwrap()
+    }
+
+    fn secrets() -> SecretScanner {
+        SecretScanner::all(&[("password".to_owned(), Secret::new(SECRET.as_bytes().to_vec()))].into())
+    }
+
+    #[test]
+    fn secrets_are_found_in_every_form_of_a_round() {
+        let details = serde_json::json!({"round": {"details": format!("x # {SECRET}")}}).to_string();
+        let name = serde_json::json!({"round": {"details": {SECRET: 1}}}).to_string();
+        let binary = r#"{"call":"tcp.send","socket":1,"bytes":{"hex":"0068756e74657232222d26736563726574ff"}}"#;
+        let received =
+            |bytes: &str, at: u32| serde_json::json!({"call": "tcp.receive", "socket": at, "bytes": bytes}).to_string();
+        let halves = [received("it is hunter2", 1), received("\"-&secret!", 1), received("\"-&secret!", 2)];
+        let round = r#"{"round":{}}"#;
+        for (lines, place) in [
+            (vec![details.as_str()], Some("the details, or a plain property,")),
+            (vec![&name], Some("the details, or a plain property,")),
+            (vec![round, binary], Some("the call 'tcp.send'")),
+            (
+                vec![round, &halves[0], binary.replace("68", "67").as_str(), &halves[1]],
+                Some("the series of calls 'tcp.receive'"),
+            ),
+            (vec![round, &halves[0], &halves[2]], None),
+        ] {
+            let found = cassette(&lines).check_secrets(&secrets());
+            let told = place.map(|place| KeepError::Secret(place.to_owned(), "password".to_owned()));
+            assert_eq!(found.err(), told, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_bytes_are_not_traced() {
+        let (sender, lines) = std::sync::mpsc::channel();
+        let recorder = Recorder::new(0, Some(sender));
+        for (before, is_hidden) in [(SECRET, true), ("other", false)] {
+            let bytes = Payload([b"\x00\xff", before.as_bytes()].concat());
+            recorder.push(Recorded::TcpSend { at: 0, socket: 1, bytes });
+            let text = lines.recv().unwrap().without(&secrets());
+            assert_eq!(text.contains("withheld"), is_hidden, "{text}");
+            assert_eq!(text.contains("hex"), !is_hidden, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (line, count) in [("{}", 1), (r#"{"a":[1,2]}"#, 4), (r#"{"a,\",:[":0}"#, 2), (r#"["\\",1]"#, 2)] {
+            assert_eq!(values(line), count, "{line}");
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Instant, SystemTime};
 
+use akri_model::secret_scanner::SecretScanner;
+
 use super::call::{Micros, Recorded};
 use super::document::CASSETTE;
 
@@ -27,12 +29,24 @@ struct State {
 }
 
 /// A call, for whoever watches a round. It may contain secrets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct TraceLine {
     /// Microseconds since the round began.
     pub at: u64,
     /// The call: a name, and its arguments and result as JSON.
     pub text: String,
+    /// The call itself, whose bytes may be in hex in the text; none if the host answers it.
+    call: Option<Recorded>,
+}
+
+impl TraceLine {
+    /// The text, replaced if the call has a secret.
+    pub fn without(self, secrets: &SecretScanner) -> String {
+        match self.call.as_ref().and_then(|call| Some((call.import().0, call.secret(secrets)?))) {
+            Some((name, secret)) => format!("{{\"call\":\"{name}\"}} (withheld: it contains the secret '{secret}')"),
+            None => secrets.hide(self.text),
+        }
+    }
 }
 
 impl Recorder {
@@ -77,7 +91,7 @@ impl Recorder {
     /// Adds a call.
     pub(crate) fn push(&self, call: Recorded) {
         if self.trace.is_some() {
-            self.show(call.at(), serde_json::to_string(&call).unwrap_or_default());
+            self.show(call.at(), serde_json::to_string(&call).unwrap_or_default(), Some(call.clone()));
         }
         let mut state = self.state();
         state.bytes = state.bytes.saturating_add(call.bytes());
@@ -93,13 +107,13 @@ impl Recorder {
     /// Shows a call that needs no place in a cassette, since the host itself answers it.
     pub(crate) fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
         if self.trace.is_some() {
-            self.show(self.at(), format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()));
+            self.show(self.at(), format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()), None);
         }
     }
 
-    fn show(&self, at: Micros, text: String) {
+    fn show(&self, at: Micros, text: String, call: Option<Recorded>) {
         if let Some(trace) = &self.trace {
-            let _ = trace.send(TraceLine { at, text }); // nobody may watch any more
+            let _ = trace.send(TraceLine { at, text, call }); // nobody may watch any more
         }
     }
 
