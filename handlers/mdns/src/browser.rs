@@ -9,12 +9,14 @@ use crate::message::{self, Data, Kind, MessageError, Question, Record};
 use crate::name::Name;
 use crate::text::{self, Entry};
 
-/// Limit on the instances of a round, besides those of the last one.
+/// Limit on the instances of a round, with those of the last one.
 const MAX_INSTANCES: usize = 1_000;
 /// Limit on the hosts of a round.
 const MAX_HOSTS: usize = 2_000;
 /// Limit on the addresses of a host.
 const MAX_ADDRESSES: usize = 16;
+/// Limit on how often hosts that no instance names make room for others.
+const MAX_CLEANUPS: u32 = 16;
 /// Limit on the questions about single instances that are sent at once.
 const MAX_QUESTIONS: usize = 64;
 
@@ -69,8 +71,12 @@ pub struct Browser<'a> {
     known: &'a BTreeSet<Name>,
     instances: BTreeMap<Name, Instance>,
     hosts: BTreeMap<Name, BTreeSet<IpAddr>>,
-    /// Instances that said goodbye.
-    withdrawn: BTreeSet<Name>,
+    /// The number of instances that are none of the last round's.
+    others: usize,
+    /// Instances of the last round that said goodbye, and whether they were asked since: whoever is in the network can
+    /// send a goodbye.
+    withdrawn: BTreeMap<Name, bool>,
+    cleanups: u32,
     malformed: u32,
     fault: Option<MessageError>,
     /// Records beyond a limit.
@@ -85,7 +91,9 @@ impl<'a> Browser<'a> {
             known,
             instances: BTreeMap::new(),
             hosts: BTreeMap::new(),
-            withdrawn: BTreeSet::new(),
+            others: 0,
+            withdrawn: BTreeMap::new(),
+            cleanups: 0,
             malformed: 0,
             fault: None,
             beyond_limit: 0,
@@ -98,13 +106,20 @@ impl<'a> Browser<'a> {
         services.into_iter().map(|name| Question { name: name.clone(), kind: Kind::Pointer }).collect()
     }
 
-    /// Returns the questions that responses so far leave open: silent instances of the last round, and what is missing of
-    /// the others.
-    pub fn open(&self) -> Vec<Question> {
-        let silent = self.silent().map(|name| Question { name: name.clone(), kind: Kind::Service });
+    /// Returns the questions that responses so far leave open: instances of the last round that are silent or said goodbye,
+    /// what is missing of the others, and addresses of another kind.
+    pub fn open(&mut self) -> Vec<Question> {
+        let service = |name: &Name| Question { name: name.clone(), kind: Kind::Service };
+        let mut questions = Vec::new();
+        for (name, asked) in self.withdrawn.iter_mut().take(MAX_QUESTIONS) {
+            *asked = true;
+            questions.push(service(name));
+        }
         let missing = self.found().flat_map(|(name, instance)| self.missing(name, instance));
+        let further = self.found().flat_map(|(_, instance)| self.further_addresses(instance));
+        questions.extend(self.silent().map(service).chain(missing).chain(further));
         let mut seen = BTreeSet::new();
-        silent.chain(missing).filter(|question| seen.insert(question.clone())).take(MAX_QUESTIONS).collect()
+        questions.into_iter().filter(|question| seen.insert(question.clone())).take(MAX_QUESTIONS).collect()
     }
 
     /// Adds a datagram that came from this port. Responses come from the port of multicast DNS and no other (RFC 6762,
@@ -155,32 +170,49 @@ impl<'a> Browser<'a> {
             }
             return;
         }
-        if self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(&host) {
+        if !self.hosts.contains_key(&host) && !self.has_room_for_a_host() {
             self.beyond_limit = self.beyond_limit.saturating_add(1);
             return;
         }
         let addresses = self.hosts.entry(host).or_default();
-        if addresses.len() < MAX_ADDRESSES {
-            addresses.insert(address);
+        addresses.insert(address);
+        if addresses.len() > MAX_ADDRESSES {
+            addresses.pop_last(); // which ones stay does not depend on their order
         }
     }
 
-    /// Changes a selected instance, or removes it if its record is withdrawn.
+    /// Makes room by dropping hosts that no instance names, if need be.
+    fn has_room_for_a_host(&mut self) -> bool {
+        if self.hosts.len() >= MAX_HOSTS && self.cleanups < MAX_CLEANUPS {
+            self.cleanups += 1;
+            let services = self.instances.values().filter_map(|instance| instance.service.as_ref());
+            let named: BTreeSet<&Name> = services.map(|(_, host)| host).collect();
+            self.hosts.retain(|host, _| named.contains(host));
+        }
+        self.hosts.len() < MAX_HOSTS
+    }
+
+    /// Changes a selected instance, or removes it if its record is withdrawn. One of the last round is asked once more.
     fn update(&mut self, name: Name, is_valid: bool, change: impl FnOnce(&mut Instance)) {
         if self.selected(&name).is_none() {
             return;
         }
+        let is_known = self.known.contains(&name);
         if !is_valid {
-            self.instances.remove(&name);
-            if self.known.contains(&name) {
-                self.withdrawn.insert(name);
+            let removed = self.instances.remove(&name).is_some();
+            if is_known {
+                self.withdrawn.insert(name, false);
+            } else if removed {
+                self.others -= 1;
             }
             return;
         }
-        let is_full = self.instances.len() >= MAX_INSTANCES;
-        if is_full && !self.instances.contains_key(&name) && !self.known.contains(&name) {
-            self.beyond_limit = self.beyond_limit.saturating_add(1);
-            return;
+        if !is_known && !self.instances.contains_key(&name) {
+            if self.known.len() + self.others >= MAX_INSTANCES {
+                self.beyond_limit = self.beyond_limit.saturating_add(1);
+                return;
+            }
+            self.others += 1;
         }
         self.withdrawn.remove(&name);
         change(self.instances.entry(name).or_default());
@@ -206,7 +238,7 @@ impl<'a> Browser<'a> {
     /// Returns the instances of the last round that neither answered nor said goodbye.
     fn silent(&self) -> impl Iterator<Item = &'a Name> {
         let found: BTreeSet<Name> = self.found().map(|(name, _)| name.clone()).collect();
-        let withdrawn = self.withdrawn.clone();
+        let withdrawn: BTreeSet<Name> = self.withdrawn.keys().cloned().collect();
         let known = self.known.iter().filter(|name| self.selected(name).is_some()).collect::<Vec<_>>();
         known.into_iter().filter(move |name| !found.contains(*name) && !withdrawn.contains(*name))
     }
@@ -228,6 +260,18 @@ impl<'a> Browser<'a> {
         questions
     }
 
+    /// Returns questions for addresses of the kind that a host has not shown: it may have both.
+    fn further_addresses(&self, instance: &Instance) -> Option<Question> {
+        let (_, host) = instance.service.as_ref()?;
+        let addresses = self.addresses(host)?;
+        let kind = match (addresses.iter().any(IpAddr::is_ipv4), addresses.iter().any(IpAddr::is_ipv6)) {
+            (true, true) => return None,
+            (false, _) => Kind::Ipv4,
+            (true, false) => Kind::Ipv6,
+        };
+        Some(Question { name: host.clone(), kind })
+    }
+
     fn addresses(&self, host: &Name) -> Option<&BTreeSet<IpAddr>> {
         self.hosts.get(host).filter(|addresses| !addresses.is_empty())
     }
@@ -240,8 +284,9 @@ impl<'a> Browser<'a> {
         }
         let was_lossy = dropped > 0 || self.beyond_limit > 0;
         // Further ones were not asked for.
-        let unknown = self.silent().skip(if was_lossy { 0 } else { MAX_QUESTIONS });
-        for name in unknown {
+        let silent = self.silent().skip(if was_lossy { 0 } else { MAX_QUESTIONS });
+        let unconfirmed = self.withdrawn.iter().filter(|(_, asked)| was_lossy || !**asked).map(|(name, _)| name);
+        for name in silent.chain(unconfirmed) {
             report.kept.push(id(name));
             report.known.insert(name.clone());
         }
@@ -261,7 +306,10 @@ impl<'a> Browser<'a> {
             return incomplete(name, &format!("address of its host {host}"), report);
         };
         report.known.insert(name.clone());
-        let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+        // Link-local addresses are of use only where there are no others: they say nothing of the interface.
+        let is_far = |address: &&IpAddr| !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+        let far: Vec<String> = addresses.iter().filter(is_far).map(IpAddr::to_string).collect();
+        let addresses = if far.is_empty() { addresses.iter().map(IpAddr::to_string).collect() } else { far };
         let fixed = [
             ("INSTANCE", label),
             ("SERVICE", service.label.clone()),

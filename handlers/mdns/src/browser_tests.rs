@@ -122,6 +122,41 @@ fn silent_instance_is_gone_unless_responses_were_lost() {
 }
 
 #[test]
+fn flood_of_names_is_bounded_over_rounds() {
+    let (details, mut known) = (details(""), known(&[HALL]));
+    for round in 0..3 {
+        let mut browser = Browser::new(&details, &known);
+        for n in 0..MAX_INSTANCES {
+            let name = format!("{round}-{n}._ipp._tcp.local");
+            let response =
+                Response::new().pointer(IPP, &name, 9).service(&name, 1, "hall.local", 9).text(&name, &[], 9);
+            browser.add(&response.bytes(), PORT);
+        }
+        browser.add(&hall().bytes(), PORT);
+        let report = browser.report(0);
+        assert!(report.known.len() <= MAX_INSTANCES && report.devices.len() + report.kept.len() <= MAX_INSTANCES);
+        assert!(ids(&report).contains(&HALL_ID), "those of the last round have their place");
+        known = report.known;
+    }
+}
+
+#[test]
+fn addresses_do_not_depend_on_their_order() {
+    let address = |n: usize| format!("192.0.2.{n}");
+    let parts = |order: Vec<usize>| {
+        let addresses = order.into_iter().map(|n| Response::new().address("hall.local", &address(n), 9));
+        let response = [hall(), Response::new().address("hall.local", "fe80::1", 9)]
+            .into_iter()
+            .chain(addresses)
+            .collect::<Vec<_>>();
+        round(&details(""), &BTreeSet::new(), response).devices[0].properties.clone()
+    };
+    let (up, down) = (parts((1..40).collect()), parts((1..40).rev().collect()));
+    assert_eq!(up, down);
+    assert!(up.iter().all(|(_, value)| !value.contains("fe80")), "{up:?}");
+}
+
+#[test]
 fn goodbye_removes_an_instance() {
     let goodbyes = [Response::new().pointer(IPP, HALL, 0), Response::new().service(HALL, 631, "hall.local", 0)];
     for goodbye in goodbyes {
@@ -129,8 +164,9 @@ fn goodbye_removes_an_instance() {
         let mut browser = Browser::new(&details, &known);
         browser.add(&hall().bytes(), PORT);
         browser.add(&goodbye.bytes(), PORT);
-        assert!(browser.open().is_empty());
-        assert_eq!(browser.report(1).kept, [""; 0], "it is known to be gone");
+        assert_eq!(browser.report(0).kept, [HALL_ID], "anybody can send a goodbye");
+        assert_eq!(asked(browser.open()), [(HALL.to_owned(), Kind::Service)]);
+        assert_eq!(browser.report(0).kept, [""; 0], "it does not answer");
         browser.add(&hall().bytes(), PORT);
         assert_eq!(ids(&browser.report(0)), [HALL_ID], "it is back");
     }

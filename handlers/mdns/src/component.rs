@@ -60,12 +60,12 @@ fn browse(groups: &Groups, browser: &mut Browser<'_>, window: Duration) -> Resul
         groups.ask(&[browser.browsing(), open].concat())?;
         groups.listen(start + times.get(index + 1).copied().unwrap_or(window), browser)?;
     }
-    for _ in 0..CONFIRMATIONS {
+    for index in 0..CONFIRMATIONS {
         let open = browser.open();
-        if open.is_empty() {
-            break;
+        if open.is_empty() && (times.len() > 1 || index > 0) {
+            break; // every service was asked for twice at least
         }
-        groups.ask(&open)?;
+        groups.ask(&[browser.browsing(), open].concat())?;
         groups.listen(Instant::now() + PAUSE, browser)?;
     }
     Ok(())
