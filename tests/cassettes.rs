@@ -14,7 +14,7 @@ use crate::support::opcua::{self, LOOPBACK, add_handler, discovery_server, entry
 const PASSWORD: &str = "correct horse";
 
 /// Rounds of the test guest, written by hand.
-const SCRIPT: &str = include_str!("cassettes/guest.yaml");
+const SCRIPT: &str = include_str!("support/guest_rounds.yaml");
 
 const CONFIGURATION: &str = "\
 apiVersion: akri.sh/v0

@@ -69,7 +69,9 @@ impl WatchDir {
             return; // likewise
         }
         let pause = if self.watcher.is_some() { RESCAN } else { SEARCH };
-        let deadline = *self.rescan.get_or_insert_with(|| Instant::now() + pause);
+        let latest = Instant::now() + pause;
+        let deadline = self.rescan.map_or(latest, |rescan| rescan.min(latest));
+        self.rescan = Some(deadline);
         if timeout_at(deadline, self.dirty.changed()).await.is_err() {
             self.rescan = None;
             return;

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pasted_has_no_invisible_characters_and_means_the_same() {
+    fn pasted_results_have_no_invisible_characters() {
         let text = "a\u{7f}\u{9b}2J\u{202e}\u{e0041}\n\"é";
         let json = escaped(&serde_json::json!(text).to_string());
         assert!(!json.contains(is_hidden), "{json}");
