@@ -89,7 +89,11 @@ fn changes_of_files_are_built_and_their_effects_printed() {
     let node = Node::new();
     let project = node.path("project");
     fs::create_dir(&project).unwrap();
-    let write = |name: &str, text: &str| node.write(&format!("project/{name}"), text);
+    // At once, as editors do: half a file would be an error of its own.
+    let write = |name: &str, text: &str| {
+        node.write("saved", text);
+        fs::rename(node.path("saved"), project.join(name)).unwrap();
+    };
     let devices = |devices: &str| write("configuration.yaml", &CONFIGURATION.replace("DEVICES", devices));
     // Two versions of a handler: the second one calls a property otherwise.
     let mut wasm = fs::read(built_components().join("debug_echo.wasm")).unwrap();
