@@ -69,7 +69,7 @@ fn online_when_absent(set: &DeviceSet, was: &Known<'_>) -> Online {
     }
     // An Instance of which the journal knew nothing has no id: it may be any that the round did not tell about.
     if was.device.id.is_empty() && !(set.kept.is_empty() && set.withheld.is_empty()) {
-        return was.online;
+        return Online::Unknown;
     }
     match &set.absence {
         AbsenceMeaning::Missing => Online::False,
@@ -104,14 +104,15 @@ mod tests {
     }
 
     #[test]
-    fn device_without_id_stays_while_others_are_kept_or_withheld() {
+    fn device_without_id_is_unknown_while_others_are_kept() {
         let unknown = device("", "");
         let known = [(&unknown, true)];
         assert_eq!(plan_for(&set(&["a"]), &known).offline.len(), 1);
         let kept = DeviceSet { kept: ["camera".to_owned()].into(), ..set(&["a"]) };
         let withheld = DeviceSet { withheld: ["b".to_owned()].into(), ..set(&["a"]) };
         for set in [kept, withheld] {
-            assert!(plan_for(&set, &known).offline.is_empty());
+            let plan = plan_for(&set, &known);
+            assert_eq!((plan.offline.len(), plan.unknown.len()), (0, 1));
         }
     }
 
