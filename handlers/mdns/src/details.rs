@@ -1,5 +1,6 @@
 //! The `discoveryDetails` of mdns.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_handler::{Problem, read};
@@ -115,6 +116,11 @@ impl Details {
             return Err(Problem::invalid("/services", format!("list 1 to {MAX_SERVICES} types of services")));
         }
         Ok(Self { services, instances, txt, window: discovery_timeout_seconds.0 })
+    }
+
+    /// Returns the names whose pointers are asked for.
+    pub fn browsed(&self) -> BTreeSet<Name> {
+        self.services.iter().map(|service| service.browsed.clone()).collect()
     }
 
     /// Returns what starts a round: a response that mentions one of the services, such as its announcement or goodbye.
