@@ -227,7 +227,6 @@ fn filters_select_by_name_and_text() {
         ("", &["attic._ipp._tcp.local", HALL_ID][..]),
         (r#", "instances": {"items": ["h*"]}"#, &[HALL_ID]),
         (r#", "instances": {"action": "Exclude", "items": ["HALL"]}"#, &["attic._ipp._tcp.local"]),
-        (r#", "instances": {"items": []}"#, &[]),
         (r#", "txt": {"items": ["TY=Las*", "x"]}"#, &[HALL_ID]),
         (r#", "txt": {"action": "Exclude", "items": ["duplex"]}"#, &["attic._ipp._tcp.local"]),
     ] {

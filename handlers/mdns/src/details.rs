@@ -192,6 +192,16 @@ mod tests {
                 "the name of an instance is not empty; write one such as 'Hall printer', or 'Hall*'".to_owned(),
             ),
             (
+                r#"{"services": ["_a._tcp"], "instances": ["Include", ["a"]]}"#,
+                "/instances",
+                "invalid type: sequence, expected a mapping such as {items: [...]}".to_owned(),
+            ),
+            (
+                r#"{"services": ["_a._tcp"], "instances": {"items": []}}"#,
+                "/instances",
+                "without items it selects nothing; write {items: [...]}".to_owned(),
+            ),
+            (
                 r#"{"services": ["_a._tcp"], "txt": {"items": ["=1"]}}"#,
                 "/txt/items/0",
                 "'=1' has no key; write KEY, or KEY=VALUE".to_owned(),
