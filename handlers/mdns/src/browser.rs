@@ -80,7 +80,7 @@ pub struct Browser<'a> {
     /// send a goodbye.
     withdrawn: BTreeMap<Name, bool>,
     cleanups: u32,
-    /// How often each question about a single instance or host was asked.
+    /// The number of times that each question about a single instance or host was asked.
     asked: BTreeMap<Question, u32>,
     malformed: u32,
     fault: Option<MessageError>,
