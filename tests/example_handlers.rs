@@ -1,6 +1,6 @@
 //! The handlers in `examples/handlers/`, with devices that other people wrote.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -71,6 +71,29 @@ fn serve_bytes(namespace: &Namespace, address: &'static str, bytes: &'static [u8
     is_ready.recv().unwrap();
 }
 
+/// Serves unit 7 behind a gateway that is silent about all others.
+fn serve_unit_7(namespace: &Namespace, address: &'static str) {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    namespace.run(move || {
+        let listener = TcpListener::bind(address).unwrap();
+        ready.send(()).unwrap();
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            std::thread::spawn(move || {
+                let mut request = [0; 11];
+                while connection.read_exact(&mut request).is_ok() {
+                    if request[6] == 7 {
+                        let body = b"\x07\x2b\x0e\x01\x83\0\0\x01\0\x04Acme";
+                        let answer = [&request[..2], &[0, 0, 0, body.len() as u8], body].concat();
+                        let _ = connection.write_all(&answer); // the handler may have gone
+                    }
+                }
+            });
+        }
+    });
+    is_ready.recv().unwrap();
+}
+
 #[tokio::test]
 async fn modbus_units_are_identified_and_followed() {
     let Some(namespace) = Namespace::new() else { return };
@@ -79,14 +102,16 @@ async fn modbus_units_are_identified_and_followed() {
     };
     serve_bytes(&namespace, "127.0.0.2:1502", b"");
     serve_bytes(&namespace, "127.0.0.3:1502", &[0xff; 300]);
+    serve_unit_7(&namespace, "127.0.0.5:1502");
     let node = Node::new();
     ["udev", "debug-echo"].iter().for_each(|other| node.remove(&format!("components/{other}.yaml")));
     let component = root().join("handlers/target/wasm32-wasip2/release/modbus.wasm");
     std::fs::copy(component, node.path("components/modbus.wasm")).unwrap();
     let grant = "  grants:\n    tcp:\n    - {networks: [127.0.0.0/8], ports: [1502]}\n";
     node.write_handler("modbus", "modbus.wasm", &format!("  interval: 200ms\n{grant}"));
-    // Nothing listens at the last.
-    let servers = "      servers: ['127.0.0.1:1502', '127.0.0.2:1502', '127.0.0.3:1502', '127.0.0.4:1502']\n";
+    // Nothing listens at 127.0.0.4.
+    let servers: Vec<String> = (1..=5).map(|number| format!("'127.0.0.{number}:1502'")).collect();
+    let servers = format!("      servers: [{}]\n", servers.join(", "));
     node.write_configuration(
         "plc",
         "modbus",
@@ -95,7 +120,11 @@ async fn modbus_units_are_identified_and_followed() {
     );
     let _agent = node.start_by(namespace.command(&akri()), &[]);
     let online = |list: &[Instance]| list.iter().filter(|instance| is_online(instance)).count();
-    let mut units = node.wait_for_instances("both units", |list| online(list) == 2).await;
+    let mut units = node.wait_for_instances("three units", |list| online(list) == 3).await;
+    units.sort_by_key(|unit| property(unit, "MODBUS_HOST").map(str::to_owned));
+    let behind_gateway = units.pop().unwrap();
+    assert_eq!(property(&behind_gateway, "MODBUS_HOST"), Some("127.0.0.5"));
+    assert_eq!(property(&behind_gateway, "MODBUS_UNIT_ID"), Some("7"), "it comes after a silent one");
     units.sort_by_key(|unit| property(unit, "MODBUS_UNIT_ID").map(str::to_owned));
     for (unit, number) in units.iter().zip(["1", "7"]) {
         for (name, value) in [
@@ -113,12 +142,13 @@ async fn modbus_units_are_identified_and_followed() {
     for (server, why) in [
         ("127.0.0.2:1502/1", "nothing came within 2s"),
         ("127.0.0.3:1502/1", "the answer is no identification of this unit"),
+        ("127.0.0.5:1502/1", "nothing came within 2s"),
     ] {
         assert!(notes.contains(server) && notes.contains(why), "{notes}");
     }
     assert!(!notes.contains("127.0.0.4"), "it refuses connections, and so has no devices: {notes}");
     drop(plc);
-    node.wait_for_instances("no unit online", |list| list.len() == 2 && online(list) == 0).await;
+    node.wait_for_instances("one unit online", |list| list.len() == 3 && online(list) == 1).await;
 }
 
 /// A serial line of an adapter in a port, as the kernel describes it, and what udev's rules add to its database.
@@ -165,6 +195,9 @@ fn usb_serial_adapters_are_found_by_their_ids() {
     plug_adapter(&sysfs, &data, 1, &[&ftdi[..], &serial].concat());
     plug_adapter(&sysfs, &data, 2, &[("ID_VENDOR_ID", "10c4"), ("ID_MODEL_ID", "ea60"), ("ID_SERIAL", "CP2102")]);
     plug_adapter(&sysfs, &data, 3, &[("ID_VENDOR_ID", "067b"), ("ID_MODEL_ID", "2303"), ("ID_SERIAL", "PL2303")]);
+    // Adapters that were all delivered with one serial number.
+    let same = [("ID_SERIAL", "FTDI_FT232R_0001"), ("ID_SERIAL_SHORT", "0001")];
+    [4, 5].into_iter().for_each(|port| plug_adapter(&sysfs, &data, port, &[&ftdi[..], &same].concat()));
     let path = |path: &Path| path.display().to_string();
     let run = |configuration: &Path| {
         node.akri(&[
@@ -185,9 +218,17 @@ fn usb_serial_adapters_are_found_by_their_ids() {
     let output = run(&example.join("configuration.yaml"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let devices: Vec<&Value> = report[0]["devices"].as_array().unwrap().iter().map(|found| &found["device"]).collect();
+    let mut devices: Vec<&Value> =
+        report[0]["devices"].as_array().unwrap().iter().map(|found| &found["device"]).collect();
+    devices.sort_by_key(|device| device["id"].to_string());
     let ids: Vec<&Value> = devices.iter().map(|device| &device["id"]).collect();
-    assert_eq!(ids, ["FTDI_FT232R_A50285BI/00", "pci-0000:00:14.0-usb-0:2:1.0/00"], "{report:#}");
+    let expected = [
+        "FTDI_FT232R_A50285BI/00",
+        "pci-0000:00:14.0-usb-0:2:1.0/00",
+        "pci-0000:00:14.0-usb-0:4:1.0/00",
+        "pci-0000:00:14.0-usb-0:5:1.0/00",
+    ];
+    assert_eq!(ids, expected, "{report:#}");
     let properties = json!({
         "SERIAL_DEVNODE": "/dev/ttyUSB1", "SERIAL_VENDOR": "FTDI", "SERIAL_MODEL": "FT232R", "SERIAL_NUMBER": "A50285BI",
     });

@@ -54,9 +54,11 @@ def problem(error: ValueError) -> akri.Problem:
 
 def fetch(url: str) -> bytes:
     """Returns the inventory, from the cache if the server says that it has not changed."""
-    known = json.loads(cache.get(url) or b"{}")
+    secret = token()
+    key = inventory.cache_key(url, secret)
+    known = json.loads(cache.get(key) or b"{}")
     headers = [("accept", b"application/json")]
-    if secret := token():
+    if secret:
         headers.append(("authorization", b"Bearer " + secret))
     if known:
         headers.append(("if-none-match", known["etag"].encode()))
@@ -67,7 +69,7 @@ def fetch(url: str) -> bytes:
         why = " (is the property 'token' right?)" if status in (401, 403) else ""
         raise Err(akri.DiscoveryError_Unavailable(f"the inventory answers with status {status}{why}"))
     if etag:
-        remember(url, etag, body)
+        remember(key, etag, body)
     return body
 
 
@@ -79,11 +81,11 @@ def token() -> bytes:
     return secret.reveal().strip() if secret else b""
 
 
-def remember(url: str, etag: str, body: bytes):
+def remember(key: str, etag: str, body: bytes):
     try:
-        cache.set(url, json.dumps({"etag": etag, "body": body.decode()}).encode())
+        cache.set(key, json.dumps({"etag": etag, "body": body.decode()}).encode())
     except (Err, UnicodeDecodeError):
-        cache.delete(url)  # it does not fit: it is fetched whole in each round
+        cache.delete(key)  # it does not fit: it is fetched whole in each round
 
 
 def get(url: str, headers: list[tuple[str, bytes]]) -> tuple[int, str, bytes]:

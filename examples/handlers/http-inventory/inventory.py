@@ -1,5 +1,6 @@
 """The details and the inventory. It imports nothing of the host, so that its tests run everywhere."""
 
+import hashlib
 import json
 from urllib.parse import urlsplit
 
@@ -17,12 +18,20 @@ def parse_details(details: str | None) -> str:
     return fields["url"]
 
 
+def cache_key(url: str, token: bytes) -> str:
+    """Returns the key of what this token may see, without the token in it."""
+    return hashlib.sha256(url.encode() + b"\0" + token).hexdigest()
+
+
 def parse_devices(body: bytes) -> list[tuple[str, list[tuple[str, str]]]]:
     """Returns ids and properties of the devices in an inventory: a list of {"id": ..., "properties": {...}}."""
     entries = json.loads(body)
     if not isinstance(entries, list) or len(entries) > MAX_DEVICES:
         raise ValueError(f"the inventory is no list of at most {MAX_DEVICES} devices")
-    return [device(entry) for entry in entries]
+    devices = [device(entry) for entry in entries]
+    if len({name for name, _ in devices}) < len(devices):
+        raise ValueError("two devices have one id")
+    return devices
 
 
 def device(entry: object) -> tuple[str, list[tuple[str, str]]]:

@@ -22,8 +22,17 @@ class Devices(unittest.TestCase):
         for body in [b"", b"{}", b"[1]", b'[{"id": ""}]', b'[{"id": "a", "x": 1}]', b'[{"id": "a", "properties": {"A": 1}}]']:
             with self.assertRaises(ValueError, msg=body):
                 inventory.parse_devices(body)
-        with self.assertRaises(ValueError):
+        with self.assertRaisesRegex(ValueError, "one id"):
+            inventory.parse_devices(b'[{"id": "a"}, {"id": "a", "properties": {"A": "1"}}]')
+        with self.assertRaisesRegex(ValueError, "at most"):
             inventory.parse_devices(b"[" + b'{"id": "a"},' * 1000 + b'{"id": "a"}]')
+
+
+class CacheKeys(unittest.TestCase):
+    def test_each_token_has_its_own(self):
+        keys = [inventory.cache_key(url, token) for url in ["http://a/", "http://b/"] for token in [b"", b"s3cret", b"other"]]
+        self.assertEqual(len(set(keys)), len(keys))
+        self.assertFalse(any("s3cret" in key for key in keys))
 
 
 if __name__ == "__main__":

@@ -88,19 +88,42 @@ static string variable(const entry *entry, const char *name) {
   return lent("");
 }
 
-// An adapter keeps its id in another port if it has a serial number; else the port identifies it. One with several lines
+// Returns the value of the only attribute that is asked for, or "".
+static string port_number(const entry *entry) { return entry->attributes.len ? entry->attributes.ptr[0].f1 : lent(""); }
+
+static void append(string *to, string part) {
+  if (part.len) memcpy(to->ptr + to->len, part.ptr, part.len);
+  to->len += part.len;
+}
+
+// Returns what tells adapters apart, the interface of USB, and the port of that unless it is "".
+static string joined(string whole, string interface, string port) {
+  string id = {allocate(whole.len + interface.len + port.len + 2, 1), 0};
+  append(&id, whole);
+  append(&id, lent("/"));
+  append(&id, interface);
+  if (port.len) append(&id, lent("/"));
+  append(&id, port);
+  return id;
+}
+
+// Where the adapter is plugged in.
+static string place(const entry *entry) {
+  string path = variable(entry, "ID_PATH");
+  return path.len ? path : entry->devpath;
+}
+
+// An adapter keeps its id in another place if it has a serial number; else the place identifies it. One with several lines
 // has an interface for each.
 static string identity(const entry *entry) {
-  string serial = variable(entry, "ID_SERIAL_SHORT");
-  string whole = serial.len ? variable(entry, "ID_SERIAL") : variable(entry, "ID_PATH");
-  if (!whole.len) whole = entry->devpath;
-  string interface = variable(entry, "ID_USB_INTERFACE_NUM");
-  size_t len = whole.len + 1 + interface.len;
-  string id = {allocate(len, 1), len};
-  memcpy(id.ptr, whole.ptr, whole.len);
-  id.ptr[whole.len] = '/';
-  if (interface.len) memcpy(id.ptr + whole.len + 1, interface.ptr, interface.len);
-  return id;
+  bool has_serial = variable(entry, "ID_SERIAL_SHORT").len && variable(entry, "ID_SERIAL").len;
+  string whole = has_serial ? variable(entry, "ID_SERIAL") : place(entry);
+  return joined(whole, variable(entry, "ID_USB_INTERFACE_NUM"), lent(""));
+}
+
+// Serial numbers may be those of all adapters of a model, and an interface may have several lines.
+static string identity_in_place(const entry *entry) {
+  return joined(place(entry), variable(entry, "ID_USB_INTERFACE_NUM"), port_number(entry));
 }
 
 static void add_property(device *device, const char *name, string value) {
@@ -124,18 +147,67 @@ static device found(const entry *entry) {
   return device;
 }
 
-// Two rules may match one adapter.
-static void add(exports_akri_discovery_handler_list_device_t *devices, device device) {
-  bool is_known = devices->len == MAX_DEVICES;
-  for (size_t i = 0; i < devices->len && !is_known; i++) {
-    string other = devices->ptr[i].id;
-    is_known = other.len == device.id.len && !memcmp(other.ptr, device.id.ptr, other.len);
+// What a round found: devices, and the id of each in its place.
+struct list {
+  exports_akri_discovery_handler_list_device_t devices;
+  string places[MAX_DEVICES];
+};
+
+static bool equal(string a, string b) { return a.len == b.len && !memcmp(a.ptr, b.ptr, a.len); }
+
+static void note_dropped(string devnode, const char *why) {
+  char message[256];
+  snprintf(message, sizeof message, "%.*s is left out: %s", (int)(devnode.len < 128 ? devnode.len : 128),
+           (const char *)devnode.ptr, why);
+  string origin = lent(""), reason = lent("LeftOut"), text = lent(message);
+  akri_discovery_round_note(&origin, &reason, &text);
+}
+
+// Two rules may match one line.
+static void add(struct list *list, const entry *entry) {
+  size_t len = list->devices.len;
+  for (size_t i = 0; i < len; i++) {
+    if (equal(list->devices.ptr[i].device_specs.ptr[0].host_path, entry->devnode.val)) return;
   }
-  if (is_known) {
-    exports_akri_discovery_handler_device_free(&device);
-  } else {
-    devices->ptr[devices->len++] = device;
+  if (len == MAX_DEVICES) {
+    note_dropped(entry->devnode.val, "there are too many");
+    return;
   }
+  list->devices.ptr[len] = found(entry);
+  list->places[len] = identity_in_place(entry);
+  list->devices.len++;
+}
+
+static bool is_in(string id, const device *devices, size_t len, size_t except) {
+  for (size_t i = 0; i < len; i++) {
+    if (i != except && equal(devices[i].id, id)) return true;
+  }
+  return false;
+}
+
+// Gives all that share an id the one of their place, and leaves out what still shares one.
+static void tell_apart(struct list *list) {
+  device *devices = list->devices.ptr;
+  size_t len = list->devices.len, kept = 0;
+  bool clashes[MAX_DEVICES];
+  for (size_t i = 0; i < len; i++) clashes[i] = is_in(devices[i].id, devices, len, i);
+  for (size_t i = 0; i < len; i++) {
+    string unused = list->places[i];
+    if (clashes[i]) {
+      unused = devices[i].id;
+      devices[i].id = list->places[i];
+    }
+    discovery_handler_string_free(&unused);
+  }
+  for (size_t i = 0; i < len; i++) {
+    if (is_in(devices[i].id, devices, kept, kept)) {
+      note_dropped(devices[i].device_specs.ptr[0].host_path, "another has the same id");
+      exports_akri_discovery_handler_device_free(&devices[i]);
+    } else {
+      devices[kept++] = devices[i];
+    }
+  }
+  list->devices.len = kept;
 }
 
 static void match_property(akri_discovery_udev_borrow_query_t query, const char *name, const char *glob) {
@@ -144,8 +216,7 @@ static void match_property(akri_discovery_udev_borrow_query_t query, const char 
 }
 
 // Adds what one rule matches. The host compares, so that it passes on no other devices.
-static bool find(const struct rule *rule, exports_akri_discovery_handler_list_device_t *devices,
-                 akri_discovery_udev_access_error_t *error) {
+static bool find(const struct rule *rule, struct list *list, akri_discovery_udev_access_error_t *error) {
   akri_discovery_udev_own_query_t query = akri_discovery_udev_constructor_query();
   akri_discovery_udev_borrow_query_t lent_query = akri_discovery_udev_borrow_query(query);
   string tty = lent("tty");
@@ -153,6 +224,8 @@ static bool find(const struct rule *rule, exports_akri_discovery_handler_list_de
   match_property(lent_query, "ID_BUS", "usb");
   match_property(lent_query, "ID_VENDOR_ID", rule->vendor);
   match_property(lent_query, "ID_MODEL_ID", rule->product);
+  string port = lent("device/port_number");
+  akri_discovery_udev_method_query_read_attribute(lent_query, &port);
   akri_discovery_udev_own_snapshot_t snapshot;
   bool ok = akri_discovery_udev_method_query_run(lent_query, &snapshot, error);
   akri_discovery_udev_query_drop_own(query);
@@ -163,7 +236,7 @@ static bool find(const struct rule *rule, exports_akri_discovery_handler_list_de
     akri_discovery_udev_method_snapshot_next(akri_discovery_udev_borrow_snapshot(snapshot), PAGE, &page);
     count = page.len;
     for (size_t i = 0; i < count; i++) {
-      if (page.ptr[i].devnode.is_some) add(devices, found(&page.ptr[i]));
+      if (page.ptr[i].devnode.is_some) add(list, &page.ptr[i]);
     }
     akri_discovery_udev_list_entry_free(&page);
   } while (count > 0);
@@ -194,15 +267,19 @@ bool exports_akri_discovery_handler_discover(string *details, exports_akri_disco
     add_problem(&err->val.invalid_details, -count);
     return false;
   }
-  ret->ptr = allocate(MAX_DEVICES, sizeof *ret->ptr);
-  ret->len = 0;
+  static struct list list;
+  list.devices.ptr = allocate(MAX_DEVICES, sizeof *list.devices.ptr);
+  list.devices.len = 0;
   for (int i = 0; i < count; i++) {
     akri_discovery_udev_access_error_t error;
-    if (!find(&rules[i], ret, &error)) {
-      exports_akri_discovery_handler_list_device_free(ret);
+    if (!find(&rules[i], &list, &error)) {
+      tell_apart(&list);
+      exports_akri_discovery_handler_list_device_free(&list.devices);
       add_failure(err, &error);
       return false;
     }
   }
+  tell_apart(&list);
+  *ret = list.devices;
   return true;
 }

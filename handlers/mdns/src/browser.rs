@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use crate::PORT;
 use crate::details::{Details, ServiceType};
+use crate::memory::Known;
 use crate::message::{self, Data, Kind, MessageError, Question, Record};
 use crate::name::Name;
 use crate::text::{self, Entry};
@@ -19,6 +20,8 @@ const MAX_ADDRESSES: usize = 16;
 const MAX_CLEANUPS: u32 = 16;
 /// Limit on the questions about single instances that are sent at once.
 const MAX_QUESTIONS: usize = 64;
+/// The number of questions without an answer after which there is none.
+const ENOUGH_QUESTIONS: u32 = 2;
 
 /// A device to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +53,7 @@ pub struct Report {
     /// The notes.
     pub notes: Vec<Note>,
     /// The instances to ask for in the next round, should they be silent.
-    pub known: BTreeSet<Name>,
+    pub known: Known,
 }
 
 /// The records of one instance.
@@ -68,7 +71,7 @@ struct Instance {
 pub struct Browser<'a> {
     details: &'a Details,
     /// The instances of the last round.
-    known: &'a BTreeSet<Name>,
+    known: &'a Known,
     instances: BTreeMap<Name, Instance>,
     hosts: BTreeMap<Name, BTreeSet<IpAddr>>,
     /// The number of instances that are none of the last round's.
@@ -77,6 +80,8 @@ pub struct Browser<'a> {
     /// send a goodbye.
     withdrawn: BTreeMap<Name, bool>,
     cleanups: u32,
+    /// The number of times that each question about a single instance or host was asked.
+    asked: BTreeMap<Question, u32>,
     malformed: u32,
     fault: Option<MessageError>,
     /// Records beyond a limit.
@@ -85,7 +90,7 @@ pub struct Browser<'a> {
 
 impl<'a> Browser<'a> {
     /// Begins a round.
-    pub fn new(details: &'a Details, known: &'a BTreeSet<Name>) -> Self {
+    pub fn new(details: &'a Details, known: &'a Known) -> Self {
         Self {
             details,
             known,
@@ -94,6 +99,7 @@ impl<'a> Browser<'a> {
             others: 0,
             withdrawn: BTreeMap::new(),
             cleanups: 0,
+            asked: BTreeMap::new(),
             malformed: 0,
             fault: None,
             beyond_limit: 0,
@@ -102,8 +108,7 @@ impl<'a> Browser<'a> {
 
     /// Returns the questions for instances of the services.
     pub fn browsing(&self) -> Vec<Question> {
-        let services: BTreeSet<&Name> = self.details.services.iter().map(|service| &service.browsed).collect();
-        services.into_iter().map(|name| Question { name: name.clone(), kind: Kind::Pointer }).collect()
+        self.details.browsed().into_iter().map(|name| Question { name, kind: Kind::Pointer }).collect()
     }
 
     /// Returns the questions that responses so far leave open: instances of the last round that are silent or said goodbye,
@@ -115,11 +120,23 @@ impl<'a> Browser<'a> {
             *asked = true;
             questions.push(service(name));
         }
+        // Those asked often enough come last, so that others have their turn.
+        let mut silent: Vec<Question> = self.silent().map(service).collect();
+        silent.sort_by_key(|question| self.was_asked_enough(question));
         let missing = self.found().flat_map(|(name, instance)| self.missing(name, instance));
         let further = self.found().flat_map(|(_, instance)| self.further_addresses(instance));
-        questions.extend(self.silent().map(service).chain(missing).chain(further));
+        questions.extend(silent.into_iter().chain(missing).chain(further));
         let mut seen = BTreeSet::new();
-        questions.into_iter().filter(|question| seen.insert(question.clone())).take(MAX_QUESTIONS).collect()
+        questions.retain(|question| seen.insert(question.clone()));
+        questions.truncate(MAX_QUESTIONS);
+        for question in &questions {
+            *self.asked.entry(question.clone()).or_default() += 1;
+        }
+        questions
+    }
+
+    fn was_asked_enough(&self, question: &Question) -> bool {
+        self.asked.get(question).is_some_and(|times| *times >= ENOUGH_QUESTIONS)
     }
 
     /// Adds a datagram that came from this port. Responses come from the port of multicast DNS and no other (RFC 6762,
@@ -197,7 +214,7 @@ impl<'a> Browser<'a> {
         if self.selected(&name).is_none() {
             return;
         }
-        let is_known = self.known.contains(&name);
+        let is_known = self.known.contains_key(&name);
         if !is_valid {
             let removed = self.instances.remove(&name).is_some();
             if is_known {
@@ -227,19 +244,27 @@ impl<'a> Browser<'a> {
         is_selected.then_some((service, label))
     }
 
-    /// Returns the instances that exist: one to which a pointer leads, or one of the last round that answers.
+    /// Returns the instances that exist: one to which a pointer leads, or one of the last round that answers. Only a
+    /// pointer says that an instance has a subtype.
     fn found(&self) -> impl Iterator<Item = (&Name, &Instance)> {
         let exists = |(name, instance): &(&Name, &Instance)| {
-            instance.is_listed || instance.service.is_some() && self.known.contains(*name)
+            instance.is_listed
+                || instance.service.is_some() && self.known.contains_key(*name) && self.is_of_a_whole_type(name)
         };
         self.instances.iter().filter(exists)
+    }
+
+    /// Returns whether all instances of its type are asked for, and not those of a subtype only.
+    fn is_of_a_whole_type(&self, name: &Name) -> bool {
+        let Some((_, rest)) = name.split_first() else { return false };
+        self.details.services.iter().any(|service| service.name == rest && service.browsed == rest)
     }
 
     /// Returns the instances of the last round that neither answered nor said goodbye.
     fn silent(&self) -> impl Iterator<Item = &'a Name> {
         let found: BTreeSet<Name> = self.found().map(|(name, _)| name.clone()).collect();
         let withdrawn: BTreeSet<Name> = self.withdrawn.keys().cloned().collect();
-        let known = self.known.iter().filter(|name| self.selected(name).is_some()).collect::<Vec<_>>();
+        let known = self.known.keys().filter(|name| self.selected(name).is_some()).collect::<Vec<_>>();
         known.into_iter().filter(move |name| !found.contains(*name) && !withdrawn.contains(*name))
     }
 
@@ -279,33 +304,33 @@ impl<'a> Browser<'a> {
     /// Ends the round. `dropped` datagrams were lost in the host.
     pub fn report(&self, dropped: u64) -> Report {
         let mut report = Report::default();
-        for (name, instance) in self.found() {
-            self.conclude(name, instance, &mut report);
-        }
         let was_lossy = dropped > 0 || self.beyond_limit > 0;
-        // Further ones were not asked for.
-        let silent = self.silent().skip(if was_lossy { 0 } else { MAX_QUESTIONS });
+        for (name, instance) in self.found() {
+            self.conclude(name, instance, was_lossy, &mut report);
+        }
+        let is_unasked =
+            |name: &&Name| !self.was_asked_enough(&Question { name: (*name).clone(), kind: Kind::Service });
+        let silent = self.silent().filter(|name| was_lossy || is_unasked(name));
         let unconfirmed = self.withdrawn.iter().filter(|(_, asked)| was_lossy || !**asked).map(|(name, _)| name);
         for name in silent.chain(unconfirmed) {
-            report.kept.push(id(name));
-            report.known.insert(name.clone());
+            self.keep(name, &mut report);
         }
         report.notes.extend(self.losses(dropped));
         report
     }
 
-    fn conclude(&self, name: &Name, instance: &Instance, report: &mut Report) {
+    fn conclude(&self, name: &Name, instance: &Instance, was_lossy: bool, report: &mut Report) {
         let Some((service, label)) = self.selected(name) else { return };
-        let (Some((port, host)), Some(entries)) = (&instance.service, &instance.text) else {
-            return incomplete(name, "port and host, or TXT record", report);
+        let (Some((port, host)), Some(entries)) = (&instance.service, self.entries(name, instance, was_lossy)) else {
+            return self.incomplete(name, "port and host, or TXT record", report);
         };
         if self.details.txt.as_ref().is_some_and(|filter| !filter.selects(|p| entries.iter().any(|e| p.matches(e)))) {
             return;
         }
         let Some(addresses) = self.addresses(host) else {
-            return incomplete(name, &format!("address of its host {host}"), report);
+            return self.incomplete(name, &format!("address of its host {host}"), report);
         };
-        report.known.insert(name.clone());
+        report.known.insert(name.clone(), self.has_text(name));
         // Link-local addresses are of use only where there are no others: they say nothing of the interface.
         let is_far = |address: &&IpAddr| !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
         let far: Vec<String> = addresses.iter().filter(is_far).map(IpAddr::to_string).collect();
@@ -319,6 +344,32 @@ impl<'a> Browser<'a> {
         ];
         let fixed = fixed.into_iter().map(|(name, value)| (format!("MDNS_{name}"), value));
         report.devices.push(Device { id: id(name), properties: with_text(fixed.collect(), entries) });
+    }
+
+    /// Returns the entries of an instance. One that has shown no record, and does not answer questions for it, has none
+    /// (RFC 6763, section 6.1).
+    fn entries<'b>(&self, name: &Name, instance: &'b Instance, was_lossy: bool) -> Option<&'b [Entry]> {
+        let question = Question { name: name.clone(), kind: Kind::Text };
+        let is_textless = !was_lossy && !self.has_text(name) && self.was_asked_enough(&question);
+        instance.text.as_deref().or(is_textless.then_some(&[]))
+    }
+
+    /// Returns whether an instance has shown a `TXT` record, in this round or before.
+    fn has_text(&self, name: &Name) -> bool {
+        let now = self.instances.get(name).is_some_and(|instance| instance.text.is_some());
+        now || self.known.get(name).is_some_and(|before| *before)
+    }
+
+    fn keep(&self, name: &Name, report: &mut Report) {
+        report.kept.push(id(name));
+        report.known.insert(name.clone(), self.has_text(name));
+    }
+
+    /// Keeps an instance of which something was not answered.
+    fn incomplete(&self, name: &Name, what: &str, report: &mut Report) {
+        let message = format!("the service was found, but not its {what}");
+        report.notes.push(Note { origin: id(name), reason: "Incomplete", message });
+        self.keep(name, report);
     }
 
     fn losses(&self, dropped: u64) -> impl Iterator<Item = Note> {
@@ -341,14 +392,6 @@ impl<'a> Browser<'a> {
 /// Returns the id of an instance. Names that differ in case only are one.
 fn id(name: &Name) -> String {
     name.to_lowercase().to_string()
-}
-
-/// Keeps an instance of which something was not answered.
-fn incomplete(name: &Name, what: &str, report: &mut Report) {
-    let message = format!("the service was found, but not its {what}");
-    report.notes.push(Note { origin: id(name), reason: "Incomplete", message });
-    report.kept.push(id(name));
-    report.known.insert(name.clone());
 }
 
 /// Adds the entries of the `TXT` record. Of two with one name the first counts.

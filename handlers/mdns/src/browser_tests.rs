@@ -19,12 +19,12 @@ fn hall() -> Response {
         .address("hall.local", "192.0.2.7", 120)
 }
 
-fn known(names: &[&str]) -> BTreeSet<Name> {
-    names.iter().map(|text| name(text)).collect()
+fn known(names: &[&str]) -> Known {
+    names.iter().map(|text| (name(text), true)).collect()
 }
 
 /// The report of a round in which these datagrams came in.
-fn round(details: &Details, known: &BTreeSet<Name>, responses: impl IntoIterator<Item = Response>) -> Report {
+fn round(details: &Details, known: &Known, responses: impl IntoIterator<Item = Response>) -> Report {
     let mut browser = Browser::new(details, known);
     responses.into_iter().for_each(|response| browser.add(&response.bytes(), PORT));
     browser.report(0)
@@ -40,7 +40,7 @@ fn asked(questions: Vec<Question>) -> Vec<(String, Kind)> {
 
 #[test]
 fn complete_instance_becomes_a_device() {
-    let report = round(&details(""), &BTreeSet::new(), [hall()]);
+    let report = round(&details(""), &Known::new(), [hall()]);
     let [device] = report.devices.as_slice() else { panic!("{report:?}") };
     let properties: Vec<String> = device.properties.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let expected = [
@@ -67,7 +67,7 @@ fn records_may_come_in_any_order_and_message() {
         Response::new().service("hall._IPP._tcp.local", 631, "HALL.local", 120),
         Response::new().pointer(IPP, HALL, 4500),
     ];
-    assert_eq!(ids(&round(&details(""), &BTreeSet::new(), parts)), [HALL_ID]);
+    assert_eq!(ids(&round(&details(""), &Known::new(), parts)), [HALL_ID]);
 }
 
 #[test]
@@ -104,21 +104,60 @@ fn incomplete_instance_is_kept() {
             "address of its host hall.local",
         ),
     ] {
-        let report = round(&details(""), &BTreeSet::new(), [response]);
+        let report = round(&details(""), &Known::new(), [response]);
         assert_eq!((report.devices.len(), report.kept.as_slice()), (0, &[HALL_ID.to_owned()][..]));
         assert_eq!(report.notes[0].message, format!("the service was found, but not its {missing}"));
-        assert_eq!(report.known, known(&[HALL]));
+        assert!(report.known.contains_key(&name(HALL)));
     }
+}
+
+#[test]
+fn service_without_text_is_complete() {
+    let bare = || Response::new().pointer(IPP, HALL, 9).service(HALL, 1, "hall.local", 9);
+    let report = |known: &Known, dropped| {
+        let details = details("");
+        let mut browser = Browser::new(&details, known);
+        browser.add(&bare().address("hall.local", "192.0.2.7", 9).bytes(), PORT);
+        assert_eq!(browser.report(0).kept, [HALL_ID], "its record was not asked for");
+        browser.open();
+        assert_eq!(browser.report(0).kept, [HALL_ID], "it was asked for once");
+        browser.open();
+        browser.report(dropped)
+    };
+    let first = report(&Known::new(), 0);
+    assert_eq!((ids(&first), first.notes.len()), (vec![HALL_ID], 0));
+    assert_eq!(ids(&report(&first.known, 0)), [HALL_ID], "the next round, too");
+    assert_eq!(report(&Known::new(), 1).kept, [HALL_ID], "the answer may be lost");
+    assert_eq!(report(&known(&[HALL]), 0).kept, [HALL_ID], "it had one before");
 }
 
 #[test]
 fn silent_instance_is_gone_unless_responses_were_lost() {
     let (details, known) = (details(""), known(&[HALL]));
-    let browser = Browser::new(&details, &known);
+    let mut browser = Browser::new(&details, &known);
+    for asked in 0..ENOUGH_QUESTIONS {
+        assert_eq!(browser.report(0).kept, [HALL_ID], "{asked}");
+        browser.open();
+    }
     assert_eq!(browser.report(0), Report::default());
     let lossy = browser.report(1);
     assert_eq!((lossy.kept, lossy.known), (vec![HALL_ID.to_owned()], known));
     assert_eq!(lossy.notes[0].reason, "ResponsesDropped");
+}
+
+#[test]
+fn silent_instances_are_gone_only_after_questions() {
+    let names: Vec<String> = (0..3 * MAX_QUESTIONS).map(|number| format!("{number}._ipp._tcp.local")).collect();
+    let (details, all) = (details(""), known(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    let mut browser = Browser::new(&details, &all);
+    let mut asked: BTreeMap<Name, u32> = BTreeMap::new();
+    for _ in 0..3 {
+        browser.open().into_iter().for_each(|question| *asked.entry(question.name).or_default() += 1);
+    }
+    let kept = browser.report(0).known;
+    let gone: Vec<&Name> = all.keys().filter(|name| !kept.contains_key(*name)).collect();
+    assert_eq!(gone.len(), MAX_QUESTIONS, "some go in each round");
+    assert!(gone.iter().all(|name| asked[*name] >= ENOUGH_QUESTIONS));
 }
 
 #[test]
@@ -149,7 +188,7 @@ fn addresses_do_not_depend_on_their_order() {
             .into_iter()
             .chain(addresses)
             .collect::<Vec<_>>();
-        round(&details(""), &BTreeSet::new(), response).devices[0].properties.clone()
+        round(&details(""), &Known::new(), response).devices[0].properties.clone()
     };
     let (up, down) = (parts((1..40).collect()), parts((1..40).rev().collect()));
     assert_eq!(up, down);
@@ -171,7 +210,7 @@ fn goodbye_removes_an_instance() {
         assert_eq!(ids(&browser.report(0)), [HALL_ID], "it is back");
     }
     let moved = Response::new().address("hall.local", "192.0.2.7", 0);
-    let report = round(&details(""), &BTreeSet::new(), [hall(), moved]);
+    let report = round(&details(""), &Known::new(), [hall(), moved]);
     assert!(report.devices[0].properties.contains(&("MDNS_ADDRESSES".into(), "2001:db8::7".into())));
 }
 
@@ -188,7 +227,6 @@ fn filters_select_by_name_and_text() {
         ("", &["attic._ipp._tcp.local", HALL_ID][..]),
         (r#", "instances": {"items": ["h*"]}"#, &[HALL_ID]),
         (r#", "instances": {"action": "Exclude", "items": ["HALL"]}"#, &["attic._ipp._tcp.local"]),
-        (r#", "instances": {"items": []}"#, &[]),
         (r#", "txt": {"items": ["TY=Las*", "x"]}"#, &[HALL_ID]),
         (r#", "txt": {"action": "Exclude", "items": ["duplex"]}"#, &["attic._ipp._tcp.local"]),
     ] {
@@ -201,8 +239,13 @@ fn filters_select_by_name_and_text() {
 fn subtype_lists_its_own_instances_only() {
     let details = Details::parse(Some(r#"{"services": ["_color._sub._ipp._tcp"]}"#)).unwrap();
     let colour = Response::new().pointer("_color._sub._ipp._tcp.local", HALL, 9);
-    assert!(round(&details, &BTreeSet::new(), [hall()]).devices.is_empty());
-    assert_eq!(ids(&round(&details, &BTreeSet::new(), [hall(), colour])), [HALL_ID]);
+    assert!(round(&details, &Known::new(), [hall()]).devices.is_empty());
+    assert_eq!(ids(&round(&details, &Known::new(), [hall(), colour])), [HALL_ID]);
+    let known = known(&[HALL]);
+    let mut browser = Browser::new(&details, &known);
+    (0..ENOUGH_QUESTIONS).for_each(|_| drop(browser.open()));
+    browser.add(&hall().bytes(), PORT);
+    assert_eq!(browser.report(0), Report::default(), "it answers, and has lost the subtype");
 }
 
 #[test]
@@ -213,8 +256,8 @@ fn responses_of_others_are_ignored() {
         Response::new().pointer("_http._tcp.local", HALL, 9),
         Response::new().pointer(IPP, IPP, 9),
     ];
-    assert_eq!(round(&details(""), &BTreeSet::new(), foreign), Report::default());
-    let (details, known) = (details(""), BTreeSet::new());
+    assert_eq!(round(&details(""), &Known::new(), foreign), Report::default());
+    let (details, known) = (details(""), Known::new());
     let mut browser = Browser::new(&details, &known);
     browser.add(&hall().bytes(), 4000);
     assert_eq!(browser.report(0), Report::default(), "from another port");

@@ -39,12 +39,12 @@ impl Handler for Mdns {
 
     fn discover(details: Details) -> Result<Vec<Device>, Failure> {
         let remembered = cache::get(MEMORY).unwrap_or_default();
-        let known = memory::decode(&remembered);
+        let known = memory::decode(&remembered, &details.browsed());
         let groups = Groups::open()?;
         let mut browser = Browser::new(&details, &known);
         browse(&groups, &mut browser, details.window)?;
         let report = browser.report(groups.dropped());
-        remember(&report, &remembered);
+        remember(&details, &report, &remembered);
         Ok(reported(report))
     }
 }
@@ -124,8 +124,8 @@ impl Groups {
 }
 
 /// Writes the instances to the cache. Without it a silent one is gone at once.
-fn remember(report: &Report, before: &[u8]) {
-    let bytes = memory::encode(&report.known, MEMORY_BYTES);
+fn remember(details: &Details, report: &Report, before: &[u8]) {
+    let bytes = memory::encode(&details.browsed(), &report.known, MEMORY_BYTES);
     if bytes != before && cache::set(MEMORY, &bytes).is_err() {
         cache::delete(MEMORY);
     }

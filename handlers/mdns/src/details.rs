@@ -1,5 +1,6 @@
 //! The `discoveryDetails` of mdns.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_handler::{Problem, read};
@@ -117,6 +118,11 @@ impl Details {
         Ok(Self { services, instances, txt, window: discovery_timeout_seconds.0 })
     }
 
+    /// Returns the names whose pointers are asked for.
+    pub fn browsed(&self) -> BTreeSet<Name> {
+        self.services.iter().map(|service| service.browsed.clone()).collect()
+    }
+
     /// Returns what starts a round: a response that mentions one of the services, such as its announcement or goodbye.
     /// Questions of others do not count.
     pub fn triggers(&self) -> Vec<(String, String)> {
@@ -184,6 +190,16 @@ mod tests {
                 r#"{"services": ["_a._tcp"], "instances": {"items": [""]}}"#,
                 "/instances/items/0",
                 "the name of an instance is not empty; write one such as 'Hall printer', or 'Hall*'".to_owned(),
+            ),
+            (
+                r#"{"services": ["_a._tcp"], "instances": ["Include", ["a"]]}"#,
+                "/instances",
+                "invalid type: sequence, expected a mapping such as {items: [...]}".to_owned(),
+            ),
+            (
+                r#"{"services": ["_a._tcp"], "instances": {"items": []}}"#,
+                "/instances",
+                "without items it selects nothing; write {items: [...]}".to_owned(),
             ),
             (
                 r#"{"services": ["_a._tcp"], "txt": {"items": ["=1"]}}"#,

@@ -1,18 +1,20 @@
 //! Filters of instances.
 
-use serde::Deserialize;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::text::Entry;
 
 /// A list of patterns that includes or excludes instances.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter<T> {
     /// The effect of a match.
-    #[serde(default)]
     pub action: Action,
-    /// The patterns; one match suffices. An empty list includes no instance, or excludes none.
-    #[serde(default = "Vec::new")]
+    /// The patterns; one match suffices. Empty only where nothing is excluded.
     pub items: Vec<T>,
 }
 
@@ -24,6 +26,41 @@ pub enum Action {
     Include,
     /// Matching instances are not selected.
     Exclude,
+}
+
+/// The fields of a filter as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
+struct Fields<T> {
+    #[serde(default)]
+    action: Action,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+/// Accepts a mapping only: a derived implementation also takes a list of its fields.
+struct FilterVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FilterVisitor<T> {
+    type Value = Filter<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping such as {items: [...]}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Filter<T>, A::Error> {
+        let Fields { action, items } = Fields::deserialize(MapAccessDeserializer::new(map))?;
+        if action == Action::Include && items.is_empty() {
+            return Err(A::Error::custom("without items it selects nothing; write {items: [...]}"));
+        }
+        Ok(Filter { action, items })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Filter<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FilterVisitor(PhantomData))
+    }
 }
 
 impl<T> Filter<T> {

@@ -174,6 +174,12 @@ mod tests {
                 "'00:11' is no MAC address; write one such as 00:1a:2b:3c:4d:5e",
             ),
             (r#"{"uuids": {"items": [""]}}"#, "/uuids/items/0", "'' is no UUID of a camera"),
+            (
+                r#"{"ipAddresses": ["Include", ["10.0.0.1"]]}"#,
+                "/ipAddresses",
+                "invalid type: sequence, expected a mapping such as {items: [...]}",
+            ),
+            (r#"{"scopes": {}}"#, "/scopes", "without items it selects nothing; write {items: [...]}"),
             (r#"{"uuids": {"items": "a"}}"#, "/uuids/items", "invalid type: string \"a\", expected a sequence"),
             (
                 r#"{"scopes": {"items": ["a b"]}}"#,

@@ -1,21 +1,21 @@
 //! Filters of cameras.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::announcement;
 
 /// A list of values that includes or excludes cameras.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter<T> {
     /// The effect of a match.
-    #[serde(default)]
     pub action: Action,
-    /// The values to compare with; one match suffices. An empty list includes no camera, or excludes none.
-    #[serde(default = "Vec::new")]
+    /// The values to compare with; one match suffices. Empty only where nothing is excluded.
     pub items: Vec<T>,
 }
 
@@ -38,6 +38,41 @@ pub enum Verdict {
     Unknown,
     /// The camera is rejected, whatever else becomes known.
     Drop,
+}
+
+/// The fields of a filter as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
+struct Fields<T> {
+    #[serde(default)]
+    action: Action,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+/// Accepts a mapping only: a derived implementation also takes a list of its fields.
+struct FilterVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FilterVisitor<T> {
+    type Value = Filter<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping such as {items: [...]}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Filter<T>, A::Error> {
+        let Fields { action, items } = Fields::deserialize(MapAccessDeserializer::new(map))?;
+        if action == Action::Include && items.is_empty() {
+            return Err(A::Error::custom("without items it selects nothing; write {items: [...]}"));
+        }
+        Ok(Filter { action, items })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Filter<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FilterVisitor(PhantomData))
+    }
 }
 
 impl<T: PartialEq> Filter<T> {

@@ -1,9 +1,12 @@
 //! The `discoveryDetails` of opcua.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use akri_handler::{Problem, read};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::url::Url;
 
@@ -47,15 +50,47 @@ pub struct DiscoveryUrl {
 }
 
 /// A filter of application names, like ONVIF's filters.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameFilter {
     /// The effect on listed applications.
-    #[serde(default)]
     action: Action,
     /// Names, compared verbatim.
+    items: Vec<String>,
+}
+
+/// The fields of a filter as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilterFields {
+    #[serde(default)]
+    action: Action,
     #[serde(default)]
     items: Vec<String>,
+}
+
+/// Accepts a mapping only: a derived implementation also takes a list of its fields.
+struct FilterVisitor;
+
+impl<'de> Visitor<'de> for FilterVisitor {
+    type Value = NameFilter;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping such as {items: [...]}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NameFilter, A::Error> {
+        let FilterFields { action, items } = FilterFields::deserialize(MapAccessDeserializer::new(map))?;
+        if action == Action::Include && items.is_empty() {
+            return Err(A::Error::custom("without items it selects nothing; write {items: [...]}"));
+        }
+        Ok(NameFilter { action, items })
+    }
+}
+
+impl<'de> Deserialize<'de> for NameFilter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FilterVisitor)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -175,8 +210,6 @@ mod tests {
             (json!({"action": "Include", "items": ["Pump"]}), true, false),
             (json!({"action": "Exclude", "items": ["Pump"]}), false, true),
             (json!({"items": ["Pump"]}), true, false),
-            (json!({"action": "Include", "items": []}), false, false),
-            (json!({}), false, false),
             (json!({"action": "Exclude", "items": []}), true, true),
         ] {
             let details = json!({"opcuaDiscoveryMethod": {"standard": {}}, "applicationNames": filter});
@@ -216,6 +249,16 @@ mod tests {
                 json!({"opcuaDiscoveryMethod": method, "applicationNames": {"action": "include"}}),
                 "/applicationNames/action",
                 "unknown variant `include`, expected `Include` or `Exclude`",
+            ),
+            (
+                json!({"opcuaDiscoveryMethod": method, "applicationNames": ["Include", ["Pump"]]}),
+                "/applicationNames",
+                "invalid type: sequence, expected a mapping such as {items: [...]}",
+            ),
+            (
+                json!({"opcuaDiscoveryMethod": method, "applicationNames": {"items": []}}),
+                "/applicationNames",
+                "without items it selects nothing; write {items: [...]}",
             ),
             (
                 json!({"opcuaDiscoveryMethod": method, "applicationName": {}}),

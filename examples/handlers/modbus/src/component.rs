@@ -13,7 +13,7 @@ use wstd::net::TcpStream;
 use wstd::time::Timer;
 
 use crate::details::{Details, Server};
-use crate::protocol::{self, HEADER_BYTES, Objects, Response};
+use crate::protocol::{self, HEADER_BYTES, Objects, Response, Transactions};
 
 /// Time limit for connecting, and for each answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -49,32 +49,52 @@ fn id(server: &Server, unit: u8) -> String {
 async fn ask_server(server: &Server, units: Vec<u8>) -> Vec<Device> {
     let mut devices = Vec::new();
     let mut connection = match connect(server).await {
-        Ok(connection) => connection,
+        Ok(connection) => Some(connection),
         // The host exists, and nothing serves this port.
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return devices,
         Err(error) => {
-            note(&server.to_string(), "Unreachable", &format!("the server was not reached: {error}"));
-            units.iter().for_each(|unit| keep(&id(server, *unit)));
+            unreachable(server, &units, &error);
             return devices;
         }
     };
+    let mut transactions = Transactions::default();
     for (index, unit) in units.iter().enumerate() {
-        let identified = match time_left(RESERVE).is_zero() {
-            true => Err(io::Error::new(ErrorKind::TimedOut, "the round has no time left")),
-            false => identify(&mut connection, *unit).await,
-        };
-        match identified {
-            Ok(Some(objects)) => devices.push(device(server, *unit, &objects)),
-            Ok(None) => {}
+        let mut current = match again(connection.take(), server).await {
+            Ok(current) => current,
             Err(error) => {
-                // What comes next on this connection may answer an earlier request.
-                note(&id(server, *unit), "NoAnswer", &format!("the unit did not answer: {error}"));
-                units.iter().skip(index).for_each(|unit| keep(&id(server, *unit)));
+                unreachable(server, units.get(index..).unwrap_or_default(), &error);
                 break;
+            }
+        };
+        match identify(&mut current, &mut transactions, *unit).await {
+            Ok(objects) => {
+                devices.extend(objects.map(|objects| device(server, *unit, &objects)));
+                connection = Some(current);
+            }
+            // What comes next on this connection may answer an earlier request, so the next unit has a new one.
+            Err(error) => {
+                note(&id(server, *unit), "NoAnswer", &format!("the unit did not answer: {error}"));
+                keep(&id(server, *unit));
             }
         }
     }
     devices
+}
+
+/// Returns a connection for the next unit, if there is time for it.
+async fn again(connection: Option<TcpStream>, server: &Server) -> io::Result<TcpStream> {
+    match connection {
+        _ if time_left(RESERVE).is_zero() => {
+            Err(io::Error::new(ErrorKind::TimedOut, "the round has no time left for all units"))
+        }
+        Some(connection) => Ok(connection),
+        None => connect(server).await,
+    }
+}
+
+fn unreachable(server: &Server, units: &[u8], error: &io::Error) {
+    note(&server.to_string(), "Unreachable", &format!("the server was not reached: {error}"));
+    units.iter().for_each(|unit| keep(&id(server, *unit)));
 }
 
 fn device(server: &Server, unit: u8, objects: &Objects) -> Device {
@@ -99,10 +119,14 @@ async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
 }
 
 /// Returns the identification of a unit, which may be empty; none if a gateway reports that there is no such unit.
-async fn identify(connection: &mut TcpStream, unit: u8) -> io::Result<Option<Objects>> {
+async fn identify(
+    connection: &mut TcpStream,
+    transactions: &mut Transactions,
+    unit: u8,
+) -> io::Result<Option<Objects>> {
     let (mut objects, mut from) = (Objects::new(), 0);
-    for transaction in 0..MAX_REQUESTS {
-        match within(exchange(connection, transaction, unit, from)).await? {
+    for _ in 0..MAX_REQUESTS {
+        match within(exchange(connection, transactions.number(), unit, from)).await? {
             Response::Absent => return Ok(None),
             Response::Unidentified => return Ok(Some(objects)),
             Response::Objects(more, next) => {

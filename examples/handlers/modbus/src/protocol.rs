@@ -31,6 +31,18 @@ pub enum Response {
 #[error("the answer is no identification of this unit")]
 pub struct Malformed;
 
+/// Numbers requests. They run on over units, so that a late answer for one is none for the next.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Transactions(u16);
+
+impl Transactions {
+    /// Returns a number that was not used of late.
+    pub fn number(&mut self) -> u16 {
+        self.0 = self.0.wrapping_add(1);
+        self.0
+    }
+}
+
 /// Encodes a request for objects from `object` on.
 pub fn request(transaction: u16, unit: u8, object: u8) -> [u8; 11] {
     let [high, low] = transaction.to_be_bytes();
@@ -118,6 +130,15 @@ mod tests {
         {
             assert_eq!(response(1, &[1, 0xab, code]), Ok(expected), "{code}");
         }
+    }
+
+    #[test]
+    fn late_answer_is_none_to_the_next_request() {
+        let mut transactions = Transactions::default();
+        let (first, second) = (transactions.number(), transactions.number());
+        let late = [request(first, 1, 0)[0], request(first, 1, 0)[1], 0, 0, 0, 9];
+        assert_eq!((body_length(first, late), body_length(second, late)), (Ok(9), Err(Malformed)));
+        assert_eq!(Transactions(u16::MAX).number(), 0);
     }
 
     #[test]
