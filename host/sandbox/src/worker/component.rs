@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Call, LONGEST, LoadError, ROUNDS_OF_ONE};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -23,8 +24,6 @@ use super::connection::{Answer, CallLog, CallState, Connection};
 use super::listener::RemoteListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
 use super::workers::{Probation, Worker};
-use crate::Call;
-use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);

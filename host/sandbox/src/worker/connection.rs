@@ -21,8 +21,7 @@ use super::frame;
 use super::process::{Fingerprint, Process, ReadablePaths, StartedProcess, WorkerProgram};
 use super::protocol::{LARGEST_REPLY, Line, ProtocolError, Reply, Request, encode};
 use super::standard_error::read_lines;
-use crate::log::{LogLine, event_at, write_event};
-use crate::rates::Rates;
+use akri_engine::{LINE, LogLine, Rates, event_at, write_event};
 
 /// Frames that wait to be written.
 const QUEUE: usize = 256;
@@ -371,7 +370,7 @@ impl CallLog {
                 let level = level_of(level);
                 let text = |text: &str| clean(text, self.text_bytes);
                 let (context, message) = (text(&context), text(&message));
-                if self.rates.log(context.len() + message.len() + crate::log::LINE) {
+                if self.rates.log(context.len() + message.len() + LINE) {
                     write_event(&self.handler, &self.configuration, level, &context, &message);
                 }
                 if let Some(copy) = self.copy.as_ref().filter(|_| is_logged) {
@@ -389,7 +388,7 @@ impl CallLog {
     }
 
     /// Returns the log of a call whose limits allow so many lines.
-    pub(super) fn new(handler: &str, call: &crate::Call) -> Self {
+    pub(super) fn new(handler: &str, call: &akri_engine::Call) -> Self {
         Self {
             handler: handler.to_owned(),
             configuration: call.subject.clone(),

@@ -9,7 +9,7 @@ use wasmtime::Engine;
 use wasmtime::component::Linker;
 
 use crate::bindings::DiscoveryHandlerPre;
-use crate::component::LoadError;
+use crate::component::{COMPONENT, LoadError};
 use crate::contract;
 use crate::instance_cost::InstanceCost;
 use crate::limiter::INSTANCES;
@@ -43,7 +43,7 @@ impl Library {
         linker: &Linker<Round>,
         source: &Source,
     ) -> Result<Arc<Compiled>, LoadError> {
-        if let Some(known) = self.known(&source.judged.digest) {
+        if let Some(known) = self.known(source.digest()) {
             return Ok(known);
         }
         let compiled = Arc::new(Compiled::new(engine, linker, source)?);
@@ -79,22 +79,47 @@ impl Compiled {
 
 /// A component's bytes, and what was found out about them.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) bytes: Arc<Vec<u8>>,
-    pub(crate) judged: Judged,
+pub struct Source {
+    bytes: Arc<Vec<u8>>,
+    judged: Judged,
+}
+
+impl Source {
+    /// Looks at a component before it is compiled.
+    ///
+    /// # Errors
+    /// If it is too large, or if it can't be a handler.
+    pub async fn new(bytes: Vec<u8>) -> Result<Self, LoadError> {
+        if bytes.len() > COMPONENT {
+            return Err(LoadError::TooLarge(bytes.len()));
+        }
+        let judge = move || judge(&bytes).map(|judged| Self { bytes: Arc::new(bytes), judged });
+        let stopped = |why| LoadError::Unavailable(format!("looking at it was ended: {why}"));
+        tokio::task::spawn_blocking(judge).await.map_err(stopped)?
+    }
+
+    /// Returns the component's bytes.
+    pub fn bytes(&self) -> &Arc<Vec<u8>> {
+        &self.bytes
+    }
+
+    /// Returns the SHA-256 of its bytes, in lower hex.
+    pub fn digest(&self) -> &str {
+        &self.judged.digest
+    }
 }
 
 /// Facts about a component that are known before it is compiled.
 #[derive(Debug)]
-pub(crate) struct Judged {
+struct Judged {
     /// SHA-256 of its bytes, in lower hex.
-    pub(crate) digest: String,
+    digest: String,
     /// Bytes of the contexts of all instances.
     contexts: usize,
 }
 
 /// Looks at a component before it is compiled. Blocks for as long as reading it takes.
-pub(crate) fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
+fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
     contract::check_header(bytes)?;
     let contexts = contexts(bytes)?;
     contract::check_names(bytes)?;

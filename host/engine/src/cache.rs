@@ -39,13 +39,13 @@ impl Cache {
     }
 
     /// Returns what it holds.
-    pub(crate) fn parts(&self) -> (Arc<BTreeMap<String, Vec<u8>>>, SecretScanner) {
+    pub fn parts(&self) -> (Arc<BTreeMap<String, Vec<u8>>>, SecretScanner) {
         let kept = self.kept();
         (Arc::clone(&kept.entries), kept.revealed.clone())
     }
 
     /// Replaces what it holds.
-    pub(crate) fn replace(&self, entries: BTreeMap<String, Vec<u8>>, revealed: SecretScanner) {
+    pub fn replace(&self, entries: BTreeMap<String, Vec<u8>>, revealed: SecretScanner) {
         *self.kept() = Kept { entries: Arc::new(entries), revealed };
     }
 

@@ -18,7 +18,7 @@ const KEY_BYTES: usize = 32;
 /// Directory of seals, one per component: the engine, the file and the seal, a line each.
 const SEALS: &str = "seals";
 /// Directory of machine code, as the engine names it.
-pub(crate) const MODULES: &str = "modules";
+pub const MODULES: &str = "modules";
 /// Prefix of the directories that compilers write into; the process that made one follows.
 const SCRATCH: &str = "scratch-";
 /// Bytes of machine code: components have up to 64 MiB.

@@ -14,10 +14,10 @@ fn named(names: &[&str], networks: &[&str]) -> Grants {
 }
 
 /// A guest of a host that asks nobody else for addresses.
-async fn resolving(lookup: impl Fn(&str) -> Vec<&'static str> + Send + Sync + 'static) -> Component {
+async fn resolving(lookup: impl Fn(&str) -> Vec<&'static str> + Send + Sync + 'static) -> LocalComponent {
     let addresses = move |name: &str| lookup(name).iter().map(|address| address.parse::<IpAddr>().unwrap()).collect();
     let lookup: Lookup = Arc::new(move |name| Ok(addresses(name)));
-    Host::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap()
+    LocalHost::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap()
 }
 
 #[tokio::test]

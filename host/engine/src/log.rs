@@ -27,7 +27,7 @@ const CHUNK: usize = 4096;
 /// Advice at the end of a panic's message that nobody can follow: a guest has no environment.
 const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 /// Bytes of a line beside what the guest wrote.
-pub(crate) const LINE: usize = 128;
+pub const LINE: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -187,6 +187,7 @@ impl RoundLog {
 }
 
 /// Logs an event of a level that is not known when the program is compiled.
+#[macro_export]
 macro_rules! event_at {
     ($level:expr, target: $target:literal, $($event:tt)*) => {
         match $level {
@@ -198,10 +199,8 @@ macro_rules! event_at {
         }
     };
 }
-pub(crate) use event_at;
-
 /// Writes a line of a handler to the log.
-pub(crate) fn write_event(handler: &str, configuration: &str, level: Level, context: &str, message: &str) {
+pub fn write_event(handler: &str, configuration: &str, level: Level, context: &str, message: &str) {
     event_at!(level, target: "akri::handler", handler, configuration, context, "{message}");
 }
 
@@ -261,11 +260,11 @@ impl State {
 
 /// The incomplete last line of a stream.
 #[derive(Debug, Default)]
-pub(crate) struct PartialLine(Vec<u8>);
+pub struct PartialLine(Vec<u8>);
 
 impl PartialLine {
     /// Adds bytes; returns the lines that they end. What goes beyond `max` bytes of a line is cut.
-    pub(crate) fn push(&mut self, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
+    pub fn push(&mut self, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let text = piece.strip_suffix(b"\n");

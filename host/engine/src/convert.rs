@@ -109,7 +109,7 @@ pub(crate) fn description(described: handler::Description) -> Result<Description
 }
 
 /// Returns a description if its name and version are words.
-pub(crate) fn check_description(description: Description) -> Result<Description, String> {
+pub fn check_description(description: Description) -> Result<Description, String> {
     let Description { name, version, .. } = &description;
     let word = |text: &str| text.len() <= NAME && !text.chars().any(|c| c.is_control() || c.is_whitespace());
     if name.is_empty() || !word(name) {

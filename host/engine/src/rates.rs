@@ -28,15 +28,18 @@ pub struct Rates {
 }
 
 /// Takes log lines.
-pub(crate) type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
+pub type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
 
 /// A log line that is judged elsewhere.
 #[derive(Debug, Clone)]
-pub(crate) enum ForwardedLine {
+pub enum ForwardedLine {
     /// A line.
     Written {
+        /// Its level.
         level: Level,
+        /// The context, in the guest's words.
         context: String,
+        /// The message.
         message: String,
         /// True if it was written by the `logging` interface.
         is_logged: bool,
@@ -76,12 +79,12 @@ impl Default for State {
 
 impl Rates {
     /// Returns a number that no others of this process have.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
     /// Returns the same budgets with another destination for log lines.
-    pub(crate) fn forwarding(&self, forward: Forward) -> Self {
+    pub fn forwarding(&self, forward: Forward) -> Self {
         Self { forward: Some(forward), ..self.clone() }
     }
 
@@ -91,18 +94,18 @@ impl Rates {
     }
 
     /// Adds processor time that was measured elsewhere.
-    pub(crate) fn add_ticks(&self, ticks: u32) {
+    pub fn add_ticks(&self, ticks: u32) {
         let mut state = self.state();
         state.ticks = state.ticks.saturating_add(ticks);
     }
 
     /// Returns the ticks since they were taken last.
-    pub(crate) fn take_ticks(&self) -> u32 {
+    pub fn take_ticks(&self) -> u32 {
         std::mem::take(&mut self.state().ticks)
     }
 
     /// Takes a line of so many bytes; returns whether it may be logged. One that may not is counted.
-    pub(crate) fn log(&self, bytes: usize) -> bool {
+    pub fn log(&self, bytes: usize) -> bool {
         let mut state = self.state();
         let may = state.log.take(bytes as u64, Instant::now());
         state.dropped += u64::from(!may);
@@ -110,7 +113,7 @@ impl Rates {
     }
 
     /// Returns how many lines were not logged, once that may be said itself.
-    pub(crate) fn log_dropped(&self, more: u64) -> u64 {
+    pub fn log_dropped(&self, more: u64) -> u64 {
         let mut state = self.state();
         state.dropped = state.dropped.saturating_add(more);
         if state.dropped == 0 || !state.log.take(64, Instant::now()) {

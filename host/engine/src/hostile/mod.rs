@@ -28,7 +28,7 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::{Destinations, Grants, HttpDestinations, Limits, Tls};
 use tokio::sync::OnceCell;
 
-use crate::{Call, Component, Host, HostConfig};
+use crate::{Call, HostConfig, LocalComponent, LocalHost};
 
 /// The guest's bytes, built by `make guests` or found where `AKRI_GUESTS` says.
 pub(crate) fn bytes() -> Vec<u8> {
@@ -52,19 +52,19 @@ fn config(cache_dir: Option<PathBuf>) -> HostConfig {
     }
 }
 
-pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
-    Host::new(config(cache_dir)).unwrap()
+pub(crate) fn host(cache_dir: Option<PathBuf>) -> LocalHost {
+    LocalHost::new(config(cache_dir)).unwrap()
 }
 
 /// The guest, compiled once for all tests.
-async fn guest() -> Component {
-    static GUEST: OnceCell<Component> = OnceCell::const_new();
+async fn guest() -> LocalComponent {
+    static GUEST: OnceCell<LocalComponent> = OnceCell::const_new();
     let load = || async { host(None).load(bytes()).await.unwrap() };
     GUEST.get_or_init(load).await.clone()
 }
 
 /// A guest of its own host, so that no other test takes its turns.
-async fn alone() -> Component {
+async fn alone() -> LocalComponent {
     host(None).load(bytes()).await.unwrap()
 }
 

@@ -6,7 +6,7 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::property::Resolved;
 
 use super::*;
-use crate::Covered;
+use crate::{Covered, Import};
 
 #[tokio::test]
 pub(super) async fn a_component_says_who_it_is() {
@@ -29,7 +29,8 @@ pub(super) async fn a_component_says_who_it_is() {
 #[tokio::test]
 async fn what_a_component_asks_for_stands_beside_what_it_is_granted() {
     let guest = guest().await;
-    let coverage = guest.coverage(&granted("", "tty").grants);
+    let grants = granted("", "tty").grants;
+    let coverage: Vec<Import> = guest.imports().iter().map(|name| Import::new(name, &grants)).collect();
     let of = |interface: &str| coverage.iter().find(|import| import.name.starts_with(interface)).unwrap().covered;
     assert_eq!(coverage.len(), guest.imports().len());
     assert_eq!(of("akri:discovery/udev@"), Covered::Granted);
@@ -151,7 +152,7 @@ pub(super) async fn sysfs_that_is_not_there_is_no_machine_without_devices() {
         sysfs: "/nonexistent".into(),
         udev_data: "/nonexistent".into(),
     };
-    let guest = Host::new(config).unwrap().load(bytes()).await.unwrap();
+    let guest = LocalHost::new(config).unwrap().load(bytes()).await.unwrap();
     let error = guest.discover(granted("udev:mem", "*")).await.unwrap_err();
     assert!(matches!(error, RoundError::Unavailable(ref why) if why.contains("/nonexistent")), "{error}");
 }

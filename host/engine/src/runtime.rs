@@ -14,7 +14,7 @@ use tokio::task;
 use wasmtime::Engine;
 
 /// Guests yield to each other this often.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
+pub const TICK: Duration = Duration::from_millis(10);
 /// Longest wait at the end for a thread that hangs in the kernel, reading sysfs.
 const PATIENCE: Duration = Duration::from_secs(1);
 

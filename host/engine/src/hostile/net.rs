@@ -106,7 +106,7 @@ pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
         "camera.example" => Ok(vec!["10.0.0.1".parse::<IpAddr>().unwrap(), "::ffff:10.0.0.2".parse().unwrap()]),
         _ => Err(LookupError::Unknown("nobody knows it".to_owned())),
     });
-    let guest = Host::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap();
+    let guest = LocalHost::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap();
     let seen = async |details: &str| {
         let grants = Grants { names: names(&["*.example"]), ..Grants::default() };
         of(guest.discover(with(grants, details)).await)
@@ -128,7 +128,7 @@ pub(super) async fn a_resolver_that_hangs_holds_up_nobody_else() {
         let _ = hung.lock().unwrap().recv(); // until the test is over
         Ok(Vec::new())
     });
-    let host = Host::resolving(config(None), lookup).unwrap();
+    let host = LocalHost::resolving(config(None), lookup).unwrap();
     let (hanging, other) = (host.load(bytes()).await.unwrap(), host.load(bytes()).await.unwrap());
     for _ in 0..8 {
         let grants = Grants { names: names(&["*"]), ..Grants::default() };

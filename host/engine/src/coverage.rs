@@ -43,7 +43,7 @@ pub enum Covered {
 
 impl Import {
     /// Judges an import by its name.
-    pub(crate) fn new(name: &str, grants: &Grants) -> Self {
+    pub fn new(name: &str, grants: &Grants) -> Self {
         let kind = if name.starts_with("akri:") { Kind::Asked } else { Kind::Runtime };
         let (covered, note) = judge(name.split('@').next().unwrap_or_default(), grants);
         Self { name: name.to_owned(), kind, covered, note }

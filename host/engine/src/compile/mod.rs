@@ -23,12 +23,14 @@ use akri_model::grant::CompileLimits;
 use tokio::sync::Semaphore;
 use wasmtime::{Cache, CacheConfig, Engine};
 
-pub(crate) use self::artifacts::{Artifacts, MODULES};
+pub(crate) use self::artifacts::Artifacts;
+pub use self::artifacts::MODULES;
 pub(crate) use self::child::compile;
 pub(crate) use self::precompiled::Precompiled;
 pub use self::precompiled::{PrecompileError, precompile};
-use crate::confine::confine_compiler;
+use crate::compiled::Source;
 use crate::host::engine_config;
+use akri_confine::confine_compiler;
 
 /// An error of compiling a component.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +53,7 @@ pub enum CompileError {
 
 /// Compiles the components of a host, and remembers failures.
 #[derive(Debug)]
-pub(crate) struct Compiler {
+pub struct Compiler {
     /// None: this process, with whatever that takes.
     child: Option<CompilerProgram>,
     /// Compilers at once.
@@ -115,8 +117,13 @@ impl Compiler {
 
     /// Makes sure that the engine finds machine code for a component, unless it has to make that itself. Waits for its turn
     /// only if there is none yet. Returns whether it was compiled now.
-    pub(crate) async fn prepare(self: &Arc<Self>, job: CompileJob) -> Result<bool, CompileError> {
+    ///
+    /// # Errors
+    /// If it can't be compiled within the limits.
+    pub async fn prepare(self: &Arc<Self>, source: &Source, limits: &CompileLimits) -> Result<bool, CompileError> {
         let Some(child) = &self.child else { return Ok(true) };
+        let job =
+            CompileJob { digest: source.digest().to_owned(), bytes: source.bytes().clone(), limits: limits.clone() };
         let stopped = |error: &dyn std::fmt::Display| CompileError::Unavailable(error.to_string());
         if let Some(failure) = self.failure(&job) {
             return Err(failure);
@@ -163,10 +170,10 @@ impl Compiler {
 
 /// A component to be compiled.
 #[derive(Debug, Clone)]
-pub(crate) struct CompileJob {
-    pub(crate) digest: String,
-    pub(crate) bytes: Arc<Vec<u8>>,
-    pub(crate) limits: CompileLimits,
+struct CompileJob {
+    digest: String,
+    bytes: Arc<Vec<u8>>,
+    limits: CompileLimits,
 }
 
 /// Compiles the component that comes on standard input, or is in `file`, into a directory, within these limits. It is what

@@ -7,7 +7,7 @@ use crate::LoadError;
 use crate::round::Round;
 
 /// Handlers of one host.
-async fn handlers(count: usize) -> Vec<Component> {
+async fn handlers(count: usize) -> Vec<LocalComponent> {
     let host = host(None);
     let mut handlers = Vec::new();
     for _ in 0..count {
@@ -17,22 +17,22 @@ async fn handlers(count: usize) -> Vec<Component> {
 }
 
 /// Starts calls of a handler that don't end by themselves, more than may run, and waits until its two turns are taken.
-async fn occupy(guest: &Component, details: &str) -> JoinSet<Result<DeviceSet, RoundError>> {
+async fn occupy(guest: &LocalComponent, details: &str) -> JoinSet<Result<DeviceSet, RoundError>> {
     let mut running = JoinSet::new();
-    let before = guest.local().turns().available_permits();
+    let before = guest.turns().available_permits();
     for _ in 0..10 {
         let guest = guest.clone();
         let call = long(details);
         running.spawn(async move { guest.discover(call).await });
     }
-    while guest.local().turns().available_permits() != before - 2 {
+    while guest.turns().available_permits() != before - 2 {
         tokio::task::yield_now().await;
     }
     running
 }
 
 /// Returns whether a round has to wait for a turn; it is cancelled.
-async fn round_waits(guest: &Component) -> bool {
+async fn round_waits(guest: &LocalComponent) -> bool {
     tokio::time::timeout(Duration::from_millis(50), guest.discover(call("devices:1"))).await.is_err()
 }
 
@@ -51,7 +51,7 @@ async fn a_handler_takes_half_of_the_turns_at_most() {
     let [bad, other] = &handlers(2).await[..] else { unreachable!() };
     let _sleeping = occupy(bad, "sleep").await;
     assert!(round_waits(bad).await, "of ten of its rounds two run, and this is the eleventh");
-    assert_eq!(other.local().turns().available_permits(), 2);
+    assert_eq!(other.turns().available_permits(), 2);
     assert_eq!(other.discover(call("devices:10")).await.unwrap().devices.len(), 10);
 }
 
@@ -72,7 +72,7 @@ async fn four_rounds_run_at_once_and_the_fifth_waits() {
 async fn a_dropped_call_ends_its_guest() {
     let [guest, other] = &handlers(2).await[..] else { unreachable!() };
     drop((occupy(guest, "loop").await, occupy(other, "loop").await));
-    let all = guest.local().turns().acquire_many(4).await;
+    let all = guest.turns().acquire_many(4).await;
     assert!(all.is_ok(), "every turn comes back");
     drop(all);
     assert_eq!(guest.discover(call("devices:1")).await.unwrap().devices.len(), 1, "its own, too");
@@ -81,10 +81,10 @@ async fn a_dropped_call_ends_its_guest() {
 #[tokio::test]
 async fn the_host_ends_though_a_guest_loops() {
     let guest = alone().await;
-    let engine = guest.local().parts().2.engine.weak();
+    let engine = guest.parts().2.engine.weak();
     let looping = guest.clone();
     let mut round = Box::pin(async move { looping.discover(long("loop")).await });
-    while guest.local().turns().available_permits() == 4 {
+    while guest.turns().available_permits() == 4 {
         let tried = tokio::time::timeout(Duration::from_millis(5), &mut round).await;
         assert!(tried.is_err(), "it loops");
     }
@@ -97,7 +97,7 @@ async fn the_host_ends_though_a_guest_loops() {
 #[tokio::test]
 async fn a_guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
-    let (pre, component_context, shared) = guest.local().parts();
+    let (pre, component_context, shared) = guest.parts();
     let deadline = std::time::Instant::now() + Duration::from_millis(100);
     let round = Round::new(brief("loop"), "guest", deadline, 0, component_context);
     let run = async move {
@@ -124,7 +124,7 @@ async fn what_is_no_handler_is_refused() {
         [component, b"\x05\x03\x01\x01\x00", export].concat()
     };
     let function = named(&imported);
-    let error = |loaded: Result<Component, LoadError>| loaded.err().unwrap();
+    let error = |loaded: Result<LocalComponent, LoadError>| loaded.err().unwrap();
     assert!(matches!(error(load(b"not wasm".to_vec()).await), LoadError::NotWebAssembly(_)));
     assert!(matches!(error(load(Vec::new()).await), LoadError::NotWebAssembly(_)));
     assert!(matches!(error(load(preamble([1, 0, 0, 0])).await), LoadError::Invalid(_)));
@@ -170,9 +170,9 @@ async fn a_second_load_comes_from_the_cache() {
 async fn handlers_of_the_same_bytes_share_their_code() {
     let host = host(None);
     let (first, second) = (host.load(bytes()).await.unwrap(), host.load(bytes()).await.unwrap());
-    assert!(first.local().shares_code_with(second.local()));
+    assert!(first.shares_code_with(&second));
     drop(first);
     assert_eq!(second.discover(call("devices:2")).await.unwrap().devices.len(), 2);
     let other = host.load([bytes().as_slice(), b"\0\x05\x04test"].concat()).await.unwrap();
-    assert!(!second.local().shares_code_with(other.local()), "another custom section is another component");
+    assert!(!second.shares_code_with(&other), "another custom section is another component");
 }
