@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use akri_confine::confine_compiler;
 use akri_model::grant::CompileLimits;
 use tokio::sync::Semaphore;
 use wasmtime::{Cache, CacheConfig, Engine};
@@ -30,7 +31,6 @@ pub(crate) use self::precompiled::Precompiled;
 pub use self::precompiled::{PrecompileError, precompile};
 use crate::compiled::Source;
 use crate::host::engine_config;
-use akri_confine::confine_compiler;
 
 /// An error of compiling a component.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc as std_mpsc};
 use std::time::{Duration, Instant};
 
+use akri_engine::{LINE, LogLine, Rates, event_at, write_event};
 use akri_model::discovery::RoundError;
 use akri_model::text::clean;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
@@ -21,7 +22,6 @@ use super::frame;
 use super::process::{Fingerprint, Process, ReadablePaths, StartedProcess, WorkerProgram};
 use super::protocol::{LARGEST_REPLY, Line, ProtocolError, Reply, Request, encode};
 use super::standard_error::read_lines;
-use akri_engine::{LINE, LogLine, Rates, event_at, write_event};
 
 /// Frames that wait to be written.
 const QUEUE: usize = 256;

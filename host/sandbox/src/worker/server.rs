@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use akri_confine::confine_worker;
+use akri_engine::cassette::Tape;
+use akri_engine::{Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES, Rates};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use tokio::io::AsyncWriteExt as _;
@@ -22,9 +25,6 @@ use super::protocol::{
     Arguments, Bounded, CachedSecret, ChangedCache, Failure, LARGEST_REQUEST, Line, LoadFailure, LoadedComponent,
     Reply, Request, decode, encode, encode_devices, split,
 };
-use akri_confine::confine_worker;
-use akri_engine::cassette::Tape;
-use akri_engine::{Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES, Rates};
 
 /// Budgets that are remembered; there is one for each Configuration.
 const RATES: usize = 16_384;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Compiler, LoadError, MODULES, ROUNDS, Rates, Source};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::retry::{Backoff, jitter};
@@ -17,7 +18,6 @@ use super::component::RemoteComponent;
 use super::connection::Connection;
 use super::process::{ReadablePaths, WorkerProgram};
 use super::protocol::Request;
-use akri_engine::{Compiler, LoadError, MODULES, ROUNDS, Rates, Source};
 
 /// First and longest pause before a process is started again.
 const FIRST: Duration = Duration::from_millis(100);
