@@ -20,7 +20,8 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::answer;
 use super::blame::{Blame, Deadly};
-use super::connection::{Answer, CallLog, CallState, Connection};
+use super::call_log::CallLog;
+use super::connection::{Answer, CallState, Connection};
 use super::listener::RemoteListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
 use super::workers::{Probation, Worker};
