@@ -45,8 +45,8 @@ impl Cache {
     }
 
     /// Replaces what it holds.
-    pub fn replace(&self, entries: BTreeMap<String, Vec<u8>>, revealed: SecretScanner) {
-        *self.kept() = Kept { entries: Arc::new(entries), revealed };
+    pub fn replace(&self, entries: Arc<BTreeMap<String, Vec<u8>>>, revealed: SecretScanner) {
+        *self.kept() = Kept { entries, revealed };
     }
 
     /// Returns the secrets that a round may know from the cache alone.

@@ -96,7 +96,7 @@ pub(super) fn load_failure(error: LoadFailure) -> LoadError {
 
 /// Returns whether a cache is within its bound.
 pub(super) fn fits(cache: &ChangedCache, limits: &Limits) -> bool {
-    cache.entries.0.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= limits.cache_bytes
+    cache.entries.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= limits.cache_bytes
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! A component in a sandbox process.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -311,7 +310,7 @@ fn arguments(call: Call, export: Export) -> Arguments {
         details_json: call.details_json,
         properties: call.properties.properties.clone(),
         secrets: call.properties.secrets.iter().map(reveal).collect(),
-        cache: BTreeMap::clone(&cache),
+        cache,
         cached_secrets: cached.collect(),
         limits: call.limits,
         rates: call.rates.id(),
@@ -331,5 +330,5 @@ fn store(call: &Call, cache: ChangedCache) {
             scanner.add(&secret.name, value);
         }
     }
-    call.cache.replace(cache.entries.0.into_iter().collect(), scanner.of_earlier_rounds());
+    call.cache.replace(cache.entries, scanner.of_earlier_rounds());
 }

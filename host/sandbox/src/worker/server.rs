@@ -359,8 +359,8 @@ fn changed(
         is_current: properties.secrets.get(name) == Some(secret),
     };
     Some(ChangedCache {
-        entries: entries.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
         secrets: scanner.secrets().map(secret).collect(),
+        entries,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The server with a real component, and everything it may be sent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_engine::{HostConfig, LocalHost};
@@ -74,7 +75,7 @@ fn arguments(details: &str) -> Arguments {
         secrets: BTreeMap::new(),
         grants: Grants::default(),
         limits: Limits::default(),
-        cache: BTreeMap::new(),
+        cache: Arc::default(),
         cached_secrets: BTreeMap::new(),
         rates: 1,
     }
