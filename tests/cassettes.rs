@@ -70,10 +70,10 @@ fn record(node: &Node, details: &str, secret: &str, flags: &[&str]) -> (Output, 
     (output, cassette)
 }
 
-/// Keeps a recording for the built-in handlers, if that was asked for.
-fn keep(handler: &str, name: &str, cassette: &Path) {
+/// Keeps a recording for a handler that is in the repository, if that was asked for.
+pub(crate) fn keep(handler: &str, name: &str, cassette: &Path) {
     if env::var_os("AKRI_KEEP_CASSETTES").is_some() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers").join(handler).join("cassettes");
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(handler).join("cassettes");
         fs::create_dir_all(&directory).unwrap();
         fs::copy(cassette, directory.join(name)).unwrap();
     }
@@ -363,7 +363,7 @@ fn recorded_cameras_replay_without_their_passwords() {
     assert!(!recorded.contains(PASSWORD), "{recorded}");
     assert_eq!(recorded.matches("rtsp://").count() % 3, 0, "three cameras let us in: {recorded}");
     assert!(recorded.contains("http.request") && recorded.contains("multicast.receive"));
-    keep("onvif", "cameras.jsonl", &cassette);
+    keep("handlers/onvif", "cameras.jsonl", &cassette);
     assert_same(&test(node, &component, &cassette));
     let changed = recorded.replacen("Cam 1", "Cam 7", 1);
     node.write("changed.jsonl", &changed);
@@ -388,6 +388,6 @@ async fn recorded_servers_replay() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recorded = fs::read_to_string(&cassette).unwrap();
     assert!(recorded.contains("\"id\":\"urn:pump\"") && recorded.contains("connection-refused"), "{recorded}");
-    keep("opcua", "plant.jsonl", &cassette);
+    keep("handlers/opcua", "plant.jsonl", &cassette);
     assert_same(&test(&node, &component, &cassette));
 }
