@@ -192,11 +192,11 @@ fn damaged_cassettes_are_refused() {
         ),
         (
             call(r#"{"result":{"devices":[{"id":"a","props":{"A":"b"}}]}}"#),
-            ":3: the result is wrong: unknown field `props` of a device, which has id, origin, properties",
+            ":3: the result is wrong: unknown field `devices[0].props`; see docs/cassettes.md",
         ),
         (
             call(r#"{"result":{"devices":[{"id":"a","deviceSpecs":[{"hostpath":"/dev/a"}]}]}}"#),
-            ":3: the result is wrong: unknown field `hostpath` of a device spec",
+            ":3: the result is wrong: unknown field `devices[0].deviceSpecs[0].hostpath`",
         ),
         (
             format!("{head}\n{{\"round\":{{\"details\":[{}0]}}}}", "{\"\":0},".repeat(700_000)),

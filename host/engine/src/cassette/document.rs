@@ -1,22 +1,18 @@
 //! The file: a head, and for each round its arguments, its calls and its result, one JSON object a line.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
-use akri_model::discovery::RoundError;
-use akri_model::property::{Resolved, Secret};
-use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
 use serde::{Deserialize, Serialize};
+use serde_ignored::Path;
 use serde_json::Value;
 
-use super::call::{Recorded, secret_in};
-use super::http;
-use super::payload::Payload;
+use super::call::Recorded;
+use super::check::{check, values};
 use super::player::Player;
 use super::recorder::Recorder;
-use super::sockets;
+use super::round::{Arguments, Line, Outcome, RecordedRound};
 use crate::component::LONGEST;
 
 /// Bytes of a cassette.
@@ -31,8 +27,6 @@ const CALLS: usize = 100_000;
 const VALUES: usize = 2_000_000;
 /// The version of the format.
 const VERSION: u32 = 1;
-/// The length of a round that says nothing else.
-const ROUND: u64 = 10_000;
 
 /// A cassette: what a handler saw, and what it made of it.
 #[derive(Debug, Clone)]
@@ -60,74 +54,6 @@ pub struct Head {
     /// Random numbers follow from it.
     #[serde(default)]
     seed: u64,
-}
-
-/// One round.
-#[derive(Debug, Clone)]
-pub struct RecordedRound {
-    /// Its line.
-    pub line: usize,
-    /// Its arguments.
-    pub arguments: Arguments,
-    calls: Vec<Line<Recorded>>,
-    /// Its result. A round that somebody writes may have none yet.
-    pub result: Option<Outcome>,
-}
-
-/// A value and its line.
-#[derive(Debug, Clone)]
-pub(super) struct Line<T> {
-    pub(super) line: usize,
-    pub(super) value: T,
-}
-
-/// The arguments of a round.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Arguments {
-    /// The discoveryDetails: a text, or what that stands for.
-    #[serde(default)]
-    pub details: Value,
-    /// Plain properties.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub properties: BTreeMap<String, Payload>,
-    /// The names of properties from Secrets. Each has `placeholder-NAME` for a value.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub secrets: BTreeSet<String>,
-    /// The time it began at, in milliseconds since 1970.
-    #[serde(default)]
-    pub time: u64,
-    /// The longest time it may take, in milliseconds.
-    #[serde(default = "default_round")]
-    pub limit: u64,
-}
-
-fn default_round() -> u64 {
-    ROUND
-}
-
-/// The result of a round.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Outcome {
-    /// The triggers of the next one besides the interval; not compared if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub triggers: Option<Vec<String>>,
-    /// The devices, as the handler gave them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<Device>,
-    /// Devices that contain a secret.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub withheld: BTreeSet<String>,
-    /// Origins whose known devices stay.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub kept: BTreeSet<String>,
-    /// Notes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<Note>,
-    /// The error of a round that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 /// A mistake in a cassette.
@@ -239,7 +165,6 @@ impl Cassette {
             ));
         }
         if let Some(result) = value.get_mut("result").map(Value::take) {
-            known_fields(&result).map_err(|why| wrong(line, why))?;
             round.result = Some(read(line, result, "result")?);
             return Ok(());
         }
@@ -279,35 +204,6 @@ impl Cassette {
         Ok(())
     }
 
-    /// Looks for secrets in all that would be written.
-    ///
-    /// # Errors
-    /// If there is one.
-    pub fn check_secrets(&self, secrets: &SecretScanner) -> Result<(), KeepError> {
-        for round in &self.rounds {
-            // Where the pieces of a stream end is up to the network.
-            let mut flows: BTreeMap<_, (&str, Vec<u8>)> = BTreeMap::new();
-            for Line { value, .. } in &round.calls {
-                let name = value.import().0;
-                refuse(value.secret(secrets), || format!("the call '{name}'"))?;
-                let Some(flow) = value.piece() else { continue };
-                let (_, bytes) = flows.entry(flow).or_insert_with(|| (name, Vec::new()));
-                value.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
-            }
-            for (name, bytes) in flows.into_values() {
-                refuse(secrets.within_bytes(&bytes), || format!("the series of calls '{name}'"))?;
-            }
-            let json = |value: serde_json::Result<Value>| secret_in(&value.unwrap_or_default(), secrets);
-            refuse(json(serde_json::to_value(&round.result)), || "the result".to_owned())?;
-            let arguments = json(serde_json::to_value(&round.arguments));
-            refuse(arguments, || "the details, or a plain property,".to_owned())?;
-            for Payload(value) in round.arguments.properties.values() {
-                refuse(secrets.within_bytes(value), || "a plain property".to_owned())?;
-            }
-        }
-        Ok(())
-    }
-
     /// The seed of the random numbers of a round, by its place.
     pub fn seed(&self, round: usize) -> u64 {
         self.head.seed.wrapping_add(u64::try_from(round).unwrap_or_default())
@@ -329,120 +225,36 @@ impl Cassette {
     }
 }
 
-impl RecordedRound {
-    /// The number of its calls.
-    pub fn calls(&self) -> usize {
-        self.calls.len()
-    }
-}
-
-impl Arguments {
-    /// The arguments of a round that begins at `time`, in milliseconds since 1970.
-    pub fn new(details: &str, properties: &Resolved, time: u64, limit: Duration) -> Self {
-        let plain = properties.properties.iter().map(|(name, value)| (name.clone(), Payload(value.clone())));
-        Self {
-            details: Value::String(details.to_owned()),
-            properties: plain.collect(),
-            secrets: properties.secrets.keys().cloned().collect(),
-            time,
-            limit: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
-
-    /// The details as a handler gets them.
-    pub fn details(&self) -> String {
-        match &self.details {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
-        }
-    }
-
-    /// The properties, secrets with placeholders.
-    pub fn resolved(&self) -> Resolved {
-        let plain = self.properties.iter().map(|(name, value)| (name.clone(), value.0.clone()));
-        let secret = |name: &String| (name.clone(), Secret::new(format!("placeholder-{name}").into_bytes()));
-        Resolved { properties: plain.collect(), secrets: self.secrets.iter().map(secret).collect() }
-    }
-}
-
-impl Outcome {
-    /// The result of a round. What the host says of absent grants is left out: a replay has none.
-    pub fn new(triggers: Option<Vec<String>>, result: &Result<DeviceSet, RoundError>) -> Self {
-        let set = match result {
-            Ok(set) => set,
-            Err(error) => return Self { triggers, error: Some(error.to_string()), ..Self::default() },
-        };
-        let by_host = usize::from(set.absence != AbsenceMeaning::Missing);
-        Self {
-            triggers,
-            devices: set.devices.clone(),
-            withheld: set.withheld.clone(),
-            kept: set.kept.clone(),
-            notes: set.notes.iter().skip(by_host).cloned().collect(),
-            error: None,
-        }
-    }
-
-    /// The result without what `expected` leaves open.
-    pub fn as_in(mut self, expected: &Self) -> Self {
-        if expected.triggers.is_none() {
-            self.triggers = None;
-        }
-        self
-    }
-}
-
-/// Counts the values and names of a line, about, before it is read.
-fn values(line: &str) -> usize {
-    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
-    for byte in line.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_text => is_escaped = true,
-            b'"' => is_text = !is_text,
-            b',' | b':' | b'{' | b'[' if !is_text => count += 1,
-            _ => {}
-        }
-    }
-    count
-}
-
-/// Refuses fields that the parts of a result do not have: an expectation that is misspelt would never fail.
-/// The same types are read more leniently elsewhere.
-fn known_fields(result: &Value) -> Result<(), String> {
-    let parts = |value: &Value, list: &str| value.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
-    let check = |part: &Value, what: &str, known: &[&str]| {
-        let unknown = part.as_object().and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())));
-        match unknown {
-            Some(name) => {
-                let name = akri_model::text::clean(name, 64);
-                Err(format!("the result is wrong: unknown field `{name}` of {what}, which has {}", known.join(", ")))
-            }
-            None => Ok(()),
-        }
-    };
-    for device in parts(result, "devices") {
-        check(&device, "a device", &["id", "origin", "properties", "mounts", "deviceSpecs"])?;
-        for mount in parts(&device, "mounts") {
-            check(&mount, "a mount", &["containerPath", "hostPath", "readOnly"])?;
-        }
-        for spec in parts(&device, "deviceSpecs") {
-            check(&spec, "a device spec", &["containerPath", "hostPath", "permissions"])?;
-        }
-    }
-    parts(result, "notes").iter().try_for_each(|note| check(note, "a note", &["origin", "reason", "message"]))
-}
-
 fn line_of(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }
 
-fn read<T: for<'de> Deserialize<'de>>(line: usize, value: Value, what: &str) -> Result<T, CassetteError> {
-    let name =
-        value.get("call").and_then(Value::as_str).map(|name| format!(" '{}'", akri_model::text::clean(name, 64)));
-    serde_json::from_value(value)
-        .map_err(|error| wrong(line, format!("the {what}{} is wrong: {error}", name.unwrap_or_default())))
+/// Reads a part of the file. An unknown field is an error wherever it is: an expectation that is misspelt would never fail.
+/// Some of the types are read more leniently elsewhere.
+fn read<T: for<'de> Deserialize<'de>>(line: usize, value: Value, part: &str) -> Result<T, CassetteError> {
+    let name = value.get("call").and_then(Value::as_str).map(|name| format!(" '{}'", clean(name, 64)));
+    let mistake =
+        |why: String| wrong(line, format!("the {part}{} is wrong: {why}", name.as_deref().unwrap_or_default()));
+    let mut unknown = None;
+    let read = serde_ignored::deserialize(value, |path| {
+        unknown.get_or_insert_with(|| field(&path));
+    });
+    match (read, unknown) {
+        (Ok(_), Some(field)) => Err(mistake(format!("unknown field `{}`; see docs/cassettes.md", clean(&field, 128)))),
+        (Ok(read), None) => Ok(read),
+        (Err(error), _) => Err(mistake(error.to_string())),
+    }
+}
+
+/// Returns a field as people write it: `devices[0].id`.
+fn field(path: &Path<'_>) -> String {
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", field(parent)),
+        Path::Map { parent: Path::Root, key } => (*key).clone(),
+        Path::Map { parent, key } => format!("{}.{key}", field(parent)),
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => field(parent),
+    }
 }
 
 fn read_head(line: usize, value: Value) -> Result<Head, CassetteError> {
@@ -456,113 +268,4 @@ fn read_head(line: usize, value: Value) -> Result<Head, CassetteError> {
         return Err(wrong(line, why));
     }
     read(line, value, "head")
-}
-
-/// Finds what the types allow and no call can have.
-fn check(call: &Recorded) -> Result<(), String> {
-    let socket = |error: &Option<String>| error.as_ref().is_none_or(|error| sockets::code(error).is_some());
-    let known = match call {
-        Recorded::TcpConnect { error, .. } | Recorded::UdpSend { error, .. } | Recorded::TcpReceive { error, .. } => {
-            socket(error)
-        }
-        Recorded::TcpSocketRefused { error, .. } | Recorded::UdpSocketRefused { error, .. } => {
-            sockets::code(error).is_some()
-        }
-        Recorded::NamesResolve { addresses, error, .. } => {
-            if addresses.is_empty() == error.is_none() {
-                return Err("a name has either addresses or an error".to_owned());
-            }
-            socket(error)
-        }
-        Recorded::HttpRequest { response, error, .. } => {
-            if response.is_some() == error.is_some() {
-                return Err("a request has either a response or an error".to_owned());
-            }
-            http::check(response.as_ref())?;
-            error.as_ref().is_none_or(|error| http::error(error).is_some())
-        }
-        Recorded::UdevRun { snapshot, error, .. } => {
-            if snapshot.is_some() == error.is_some() {
-                return Err("a query has either a snapshot or an error".to_owned());
-            }
-            let entries = snapshot.iter().flat_map(|snapshot| &snapshot.entries).enumerate();
-            let is_after = |(index, entry): (usize, &akri_sysfs::Entry)| {
-                entry.parent.is_none_or(|parent| usize::try_from(parent).is_ok_and(|parent| parent < index))
-            };
-            if !entries.into_iter().all(is_after) {
-                return Err("the parent of an entry has to be before it".to_owned());
-            }
-            true
-        }
-        _ => true,
-    };
-    if known { Ok(()) } else { Err("the error is none that this call has; see docs/cassettes.md".to_owned()) }
-}
-
-fn refuse(secret: Option<&str>, what: impl Fn() -> String) -> Result<(), KeepError> {
-    match secret {
-        Some(name) => Err(KeepError::Secret(what(), name.to_owned())),
-        None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECRET: &str = "hunter2\"-&secret";
-
-    fn cassette(lines: &[&str]) -> Cassette {
-        let head = [r#"{"akriCassette":1,"handler":"guest"}"#];
-        Cassette::read(&[&head, lines].concat().join("\n")).unwrap()
-    }
-
-    fn secrets() -> SecretScanner {
-        SecretScanner::all(&[("password".to_owned(), Secret::new(SECRET.as_bytes().to_vec()))].into())
-    }
-
-    #[test]
-    fn secrets_are_found_in_every_form_of_a_round() {
-        let details = serde_json::json!({"round": {"details": format!("x # {SECRET}")}}).to_string();
-        let name = serde_json::json!({"round": {"details": {SECRET: 1}}}).to_string();
-        let binary = r#"{"call":"tcp.send","socket":1,"bytes":{"hex":"0068756e74657232222d26736563726574ff"}}"#;
-        let received =
-            |bytes: &str, at: u32| serde_json::json!({"call": "tcp.receive", "socket": at, "bytes": bytes}).to_string();
-        let halves = [received("it is hunter2", 1), received("\"-&secret!", 1), received("\"-&secret!", 2)];
-        let round = r#"{"round":{}}"#;
-        for (lines, place) in [
-            (vec![details.as_str()], Some("the details, or a plain property,")),
-            (vec![&name], Some("the details, or a plain property,")),
-            (vec![round, binary], Some("the call 'tcp.send'")),
-            (
-                vec![round, &halves[0], binary.replace("68", "67").as_str(), &halves[1]],
-                Some("the series of calls 'tcp.receive'"),
-            ),
-            (vec![round, &halves[0], &halves[2]], None),
-        ] {
-            let found = cassette(&lines).check_secrets(&secrets());
-            let told = place.map(|place| KeepError::Secret(place.to_owned(), "password".to_owned()));
-            assert_eq!(found.err(), told, "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn secrets_in_bytes_are_not_traced() {
-        let (sender, lines) = std::sync::mpsc::channel();
-        let recorder = Recorder::new(0, Some(sender));
-        for (before, is_hidden) in [(SECRET, true), ("other", false)] {
-            let bytes = Payload([b"\x00\xff", before.as_bytes()].concat());
-            recorder.push(Recorded::TcpSend { at: 0, socket: 1, bytes });
-            let text = lines.recv().unwrap().without(&secrets());
-            assert_eq!(text.contains("withheld"), is_hidden, "{text}");
-            assert_eq!(text.contains("hex"), !is_hidden, "{text}");
-        }
-    }
-
-    #[test]
-    fn values_are_counted_outside_of_texts() {
-        for (line, count) in [("{}", 1), (r#"{"a":[1,2]}"#, 4), (r#"{"a,\",:[":0}"#, 2), (r#"["\\",1]"#, 2)] {
-            assert_eq!(values(line), count, "{line}");
-        }
-    }
 }

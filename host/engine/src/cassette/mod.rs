@@ -6,12 +6,14 @@
 //! made for it has those.
 
 pub(crate) mod call;
+mod check;
 mod clock;
 mod document;
 mod http;
 mod payload;
 mod player;
 mod recorder;
+mod round;
 pub(crate) mod sockets;
 mod time;
 
@@ -25,11 +27,12 @@ use wasmtime_wasi::sockets::SocketAddrUse;
 
 use crate::round::Round;
 
-pub use self::document::{Arguments, CASSETTE, Cassette, CassetteError, Head, KeepError, Outcome, RecordedRound};
+pub use self::document::{CASSETTE, Cassette, CassetteError, Head, KeepError};
 pub(crate) use self::http::{play, record};
 pub use self::payload::Payload;
 pub use self::player::{Mismatch, Player};
 pub use self::recorder::{Recorder, TraceLine};
+pub use self::round::{Arguments, Outcome, RecordedRound};
 
 /// A linker whose sockets and clocks go along with a tape.
 pub(crate) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use super::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
 use super::clock::{Busy, Clock, NEVER, Nanos, nanos};
-use super::document::Line;
 use super::payload::Payload;
+use super::round::Line;
 
 /// Unused calls that are named.
 const UNUSED: usize = 8;
