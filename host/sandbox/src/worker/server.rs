@@ -358,10 +358,7 @@ fn changed(
         name: name.to_owned(),
         is_current: properties.secrets.get(name) == Some(secret),
     };
-    Some(ChangedCache {
-        secrets: scanner.secrets().map(secret).collect(),
-        entries,
-    })
+    Some(ChangedCache { secrets: scanner.secrets().map(secret).collect(), entries })
 }
 
 fn number_of(level: Level) -> u8 {
