@@ -56,8 +56,8 @@ story: build guests ## Run the stories whose names contain NAME, such as NAME=re
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 
-languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language. Downloads much for JavaScript.
-	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_handlers
+languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
+	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_
 
 lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check

@@ -69,7 +69,7 @@ pub(crate) fn replays(node: &Node, component: &Path, cassettes: &Path) {
     assert!(played.lines().count() == files && files > 0, "{played}");
 }
 
-fn cassettes(example: &str) -> PathBuf {
+pub(crate) fn cassettes(example: &str) -> PathBuf {
     root().join("examples/handlers").join(example).join("cassettes")
 }
 

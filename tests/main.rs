@@ -27,6 +27,7 @@ mod documentation;
 mod edits;
 mod example_cassettes;
 mod example_handlers;
+mod example_upnp;
 mod fleet;
 mod handler_command;
 mod handler_dev;
