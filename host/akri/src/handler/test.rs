@@ -10,7 +10,7 @@ use akri_sandbox::{Cache, Component};
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::TestArgs;
-use super::replay::{Played, differences, find, play, read};
+use super::replay::{LATE, Played, differences, find, play, read};
 use super::{Loading, load};
 use crate::output::{plain, print_text};
 
@@ -131,7 +131,8 @@ fn without_result(played: &Played) -> String {
         return calls;
     }
     let result = escaped(&serde_json::json!({ "result": played.outcome }).to_string());
-    format!("the cassette has no result for it; if this one is right, add it:\n{result}\n")
+    let hint = if played.is_late { LATE } else { "" };
+    format!("the cassette has no result for it; if this one is right, add it:\n{result}\n{hint}")
 }
 
 #[cfg(test)]

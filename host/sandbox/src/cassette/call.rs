@@ -97,6 +97,9 @@ pub(crate) enum Recorded {
         to: SocketAddr,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// Set if nobody answered until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
     },
     #[serde(rename = "tcp.send")]
     TcpSend {
@@ -146,6 +149,9 @@ pub(crate) enum Recorded {
         response: Option<Response>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// Set if there was no answer until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
     },
 }
 
@@ -279,6 +285,11 @@ impl Recorded {
             | Self::UdpReceive { at, .. }
             | Self::HttpRequest { at, .. } => *at,
         }
+    }
+
+    /// Returns whether nobody answered it.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
     }
 
     /// All bytes of others in it.
