@@ -138,7 +138,17 @@ fn differences_are_told() {
             "request: {method: GET, uri: \"https://10.0.0.1/x?y=2\"}",
             "  - GET https://10.0.0.1/x?y=2\n  + GET https://10.0.0.1/x?y=1",
         ),
-        ("name: camera.example, addresses", "name: other.example, addresses", "names.resolve is called"),
+        (
+            "name: camera.example, addresses",
+            "name: other.example, addresses",
+            "names.resolve is called, and the cassette has no such call left:\n  + camera.example\n\
+             the next ones of its kind in the cassette:\n  call 1 (line 35): other.example\n",
+        ),
+        (
+            "- {call: names.resolve, name: camera.example, addresses: [10.0.0.7]}\n",
+            "",
+            "+ camera.example\nadd one with its result (docs/cassettes.md), or record the round again\n",
+        ),
         (
             "- {call: tcp.receive, socket: 1, end: true}",
             "- {call: tcp.receive, socket: 1, end: true}\n- {call: tcp.connect, socket: 2, to: \"10.0.0.1:502\"}",
@@ -243,6 +253,18 @@ fn damaged_cassettes_are_refused() {
         (
             call(r#"{"call":"udev.run","snapshot":{"entries":[{"devpath":"/a","parent":0}]}}"#),
             ":3: the parent of an entry has to be before it",
+        ),
+        (
+            call(r#"{"call":"tcp.connect","socket":1,"to":"10.0.0.1"}"#),
+            ":3: the call 'tcp.connect' is wrong: '10.0.0.1' is no address and port, such as 10.0.0.1:80",
+        ),
+        (
+            call(r#"{"call":"http.request","request":{"method":"GET","uri":"x","headers":{"a":1}},"silent":true}"#),
+            ":3: the call 'http.request' is wrong: headers are {NAME: VALUE}, or a list",
+        ),
+        (
+            call(r#"{"call":"multicast.open","conversation":1,"group":"239.0.0.1","port":1,"error":"not-granted"}"#),
+            ":3: the call 'multicast.open' is wrong: an error is {not-granted: TEXT}, {limit: TEXT}",
         ),
         (call(r#"{"call":"names.resolve","name":"a"}"#), ":3: a name has either addresses or an error"),
         (format!("{head}\n{}", format!("{round}\n").repeat(101)), ":102: a cassette has at most 100 rounds"),

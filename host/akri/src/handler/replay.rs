@@ -195,8 +195,11 @@ fn difference(mismatch: &Mismatch) -> String {
     }
 }
 
-/// Lists recorded calls, one on a line.
+/// Lists recorded calls, one on a line, or tells the remedy if there are none.
 fn list(calls: &[(Place, String)]) -> String {
+    if calls.is_empty() {
+        return "add one with its result (docs/cassettes.md), or record the round again\n".to_owned();
+    }
     let mut text = String::new();
     for (index, (at, arguments)) in calls.iter().enumerate() {
         text += if index == 0 { "the next ones of its kind in the cassette:\n" } else { "" };

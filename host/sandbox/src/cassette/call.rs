@@ -7,6 +7,7 @@ use akri_sysfs::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::form;
 use super::payload::Payload;
 use crate::bindings::types::AccessError;
 
@@ -94,6 +95,7 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         socket: u32,
+        #[serde(deserialize_with = "form::address")]
         to: SocketAddr,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
@@ -126,7 +128,7 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         socket: u32,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
         to: Option<SocketAddr>,
         bytes: Payload,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,6 +139,7 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         socket: u32,
+        #[serde(deserialize_with = "form::address")]
         from: SocketAddr,
         bytes: Payload,
     },
@@ -161,7 +164,7 @@ pub(crate) enum Recorded {
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) uri: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "form::optional_headers", skip_serializing_if = "Option::is_none")]
     pub(crate) headers: Option<Vec<(String, Payload)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) body: Option<Payload>,
@@ -172,7 +175,7 @@ pub(crate) struct Request {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Response {
     pub(crate) status: u16,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "form::headers", skip_serializing_if = "Vec::is_empty")]
     pub(crate) headers: Vec<(String, Payload)>,
     #[serde(default, skip_serializing_if = "Payload::is_empty")]
     pub(crate) body: Payload,
@@ -182,6 +185,7 @@ pub(crate) struct Response {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReceivedDatagram {
+    #[serde(deserialize_with = "form::address")]
     pub(crate) from: SocketAddr,
     #[serde(default)]
     pub(crate) interface: String,
@@ -190,11 +194,25 @@ pub(crate) struct ReceivedDatagram {
 
 /// The error of a call of `akri:discovery`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", try_from = "Value")]
 pub(crate) enum Refused {
     NotGranted(String),
     Limit(String),
     Unavailable(String),
+}
+
+impl TryFrom<Value> for Refused {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        let field = value.as_object().and_then(|fields| fields.iter().next().filter(|_| fields.len() == 1));
+        match field.and_then(|(name, what)| Some((name.as_str(), what.as_str()?.to_owned()))) {
+            Some(("not-granted", what)) => Ok(Self::NotGranted(what)),
+            Some(("limit", what)) => Ok(Self::Limit(what)),
+            Some(("unavailable", what)) => Ok(Self::Unavailable(what)),
+            _ => Err("an error is {not-granted: TEXT}, {limit: TEXT} or {unavailable: TEXT}"),
+        }
+    }
 }
 
 impl From<&AccessError> for Refused {

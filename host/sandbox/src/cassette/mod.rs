@@ -10,6 +10,7 @@ mod check;
 mod clock;
 mod display;
 mod document;
+mod form;
 mod http;
 mod payload;
 mod player;
