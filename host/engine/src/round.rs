@@ -318,6 +318,9 @@ fn bound_what_is_copied(mut store: StoreContextMut<'_, Round>, hook: CallHook) -
         CallHook::ReturningFromWasm => store.set_hostcall_fuel(RESULT),
         CallHook::CallingWasm | CallHook::ReturningFromHost => {}
     }
+    if let Some(player) = store.data().call.tape.player() {
+        player.set_computing(matches!(hook, CallHook::CallingWasm | CallHook::ReturningFromHost));
+    }
     Ok(())
 }
 

@@ -119,12 +119,12 @@ impl Component {
         }
     }
 
-    /// Returns whether a listener listens where this component runs. If not, it was made by a component that this one has
-    /// replaced, and will not hear more.
-    pub fn is_heard_by(&self, listener: &Listener) -> bool {
+    /// Returns whether a listener is in the process of this component. If not, it is of a component that this one has replaced,
+    /// and receives nothing more.
+    pub fn owns_listener(&self, listener: &Listener) -> bool {
         match &self.0 {
             Backend::Local(_) => true,
-            Backend::Remote(component) => listener.remote().is_some_and(|listener| component.is_heard_by(listener)),
+            Backend::Remote(component) => listener.remote().is_some_and(|listener| component.owns_listener(listener)),
         }
     }
 }

@@ -65,7 +65,7 @@ impl From<Stop> for AccessError {
 impl Host for Round {
     fn open(&mut self, group: String, port: u16) -> wasmtime::Result<Result<Resource<Talk>, AccessError>> {
         let talk = match self.call.tape.player() {
-            Some(player) => player.converse(&group, port)?.map(Talk::Played).map_err(AccessError::from),
+            Some(player) => player.open_multicast(&group, port)?.map(Talk::Played).map_err(AccessError::from),
             None => self.talk(&group, port),
         };
         match talk {
@@ -86,7 +86,7 @@ impl HostConversation for Round {
             Talk::Played(number) => (false, *number),
         };
         if let (false, Some(player)) = (live, self.call.tape.player()) {
-            return Ok(player.say(number, &payload)?.map_or(Ok(()), |error| Err(error.into())));
+            return Ok(player.send_multicast(number, &payload)?.map_or(Ok(()), |error| Err(error.into())));
         }
         let sent = self.send_live(&conversation, &payload).await?;
         if let Some(recorder) = self.call.tape.recorder() {
@@ -109,7 +109,12 @@ impl HostConversation for Round {
             Talk::Live(conversation, number) => (conversation.receive(max, wait).await, *number),
             Talk::Played(number) => {
                 let Some(player) = self.call.tape.player() else { return Ok(Ok(Vec::new())) };
-                return Ok(Ok(player.hear(*number, max, wait).await.into_iter().map(Datagram::from).collect()));
+                return Ok(Ok(player
+                    .receive_multicast(*number, max, wait)
+                    .await
+                    .into_iter()
+                    .map(Datagram::from)
+                    .collect()));
             }
         };
         if let Some(recorder) = self.call.tape.recorder().filter(|_| !heard.is_empty()) {

@@ -77,7 +77,7 @@ impl Round {
     fn resolve(&mut self, network: &Resource<Network>, name: &str) -> Answer<Resource<Addresses>> {
         self.table.get(network)?;
         if let Some(player) = self.call.tape.player().filter(|_| address(name).is_none()) {
-            let answer = player.addresses(name)?.map_err(|error| code(&error).unwrap_or(ErrorCode::Unknown));
+            let answer = player.resolve_name(name)?.map_err(|error| code(&error).unwrap_or(ErrorCode::Unknown));
             return Ok(Ok(self.table.push(Addresses::Known(answer.map(Vec::into_iter)))?));
         }
         let addresses = match self.addresses(name) {

@@ -123,7 +123,7 @@ impl HostQuery for Round {
     async fn run(&mut self, query: Resource<Query>) -> wasmtime::Result<Result<Resource<Pages>, AccessError>> {
         let query = self.table.get(&query)?.clone();
         let answer = match self.call.tape.player() {
-            Some(player) => player.udev(&serde_json::to_value(&query)?)?.map_err(AccessError::from),
+            Some(player) => player.run_query(&serde_json::to_value(&query)?)?.map_err(AccessError::from),
             None => self.read_sysfs(query.clone()).await,
         };
         if let Some(recorder) = self.call.tape.recorder() {

@@ -7,6 +7,7 @@ use akri_sysfs::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::form;
 use super::payload::Payload;
 use crate::bindings::types::AccessError;
 
@@ -94,9 +95,13 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         socket: u32,
+        #[serde(deserialize_with = "form::address")]
         to: SocketAddr,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// Set if nobody answered until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
     },
     #[serde(rename = "tcp.send")]
     TcpSend {
@@ -123,7 +128,7 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         socket: u32,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
         to: Option<SocketAddr>,
         bytes: Payload,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +139,7 @@ pub(crate) enum Recorded {
         #[serde(default)]
         at: Micros,
         socket: u32,
+        #[serde(deserialize_with = "form::address")]
         from: SocketAddr,
         bytes: Payload,
     },
@@ -146,6 +152,9 @@ pub(crate) enum Recorded {
         response: Option<Response>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// Set if there was no answer until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
     },
 }
 
@@ -155,7 +164,7 @@ pub(crate) enum Recorded {
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) uri: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "form::optional_headers", skip_serializing_if = "Option::is_none")]
     pub(crate) headers: Option<Vec<(String, Payload)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) body: Option<Payload>,
@@ -166,7 +175,7 @@ pub(crate) struct Request {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Response {
     pub(crate) status: u16,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "form::headers", skip_serializing_if = "Vec::is_empty")]
     pub(crate) headers: Vec<(String, Payload)>,
     #[serde(default, skip_serializing_if = "Payload::is_empty")]
     pub(crate) body: Payload,
@@ -176,6 +185,7 @@ pub(crate) struct Response {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReceivedDatagram {
+    #[serde(deserialize_with = "form::address")]
     pub(crate) from: SocketAddr,
     #[serde(default)]
     pub(crate) interface: String,
@@ -184,11 +194,25 @@ pub(crate) struct ReceivedDatagram {
 
 /// The error of a call of `akri:discovery`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", try_from = "Value")]
 pub(crate) enum Refused {
     NotGranted(String),
     Limit(String),
     Unavailable(String),
+}
+
+impl TryFrom<Value> for Refused {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        let field = value.as_object().and_then(|fields| fields.iter().next().filter(|_| fields.len() == 1));
+        match field.and_then(|(name, what)| Some((name.as_str(), what.as_str()?.to_owned()))) {
+            Some(("not-granted", what)) => Ok(Self::NotGranted(what)),
+            Some(("limit", what)) => Ok(Self::Limit(what)),
+            Some(("unavailable", what)) => Ok(Self::Unavailable(what)),
+            _ => Err("an error is {not-granted: TEXT}, {limit: TEXT} or {unavailable: TEXT}"),
+        }
+    }
 }
 
 impl From<&AccessError> for Refused {
@@ -279,6 +303,11 @@ impl Recorded {
             | Self::UdpReceive { at, .. }
             | Self::HttpRequest { at, .. } => *at,
         }
+    }
+
+    /// Returns whether nobody answered it.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
     }
 
     /// All bytes of others in it.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
+use akri_sysfs::{Entry, Snapshot};
 use serde_json::Value;
 
 use super::call::{Recorded, secret_in};
@@ -59,43 +61,66 @@ pub(super) fn values(line: &str) -> usize {
 
 /// Finds what the types allow and no call can have.
 pub(super) fn check(call: &Recorded) -> Result<(), String> {
-    let socket = |error: &Option<String>| error.as_ref().is_none_or(|error| sockets::code(error).is_some());
-    let known = match call {
+    let name = call.import().0;
+    match call {
+        Recorded::TcpConnect { error: Some(_), silent: true, .. } => {
+            Err("a connection has either an error or 'silent: true'".to_owned())
+        }
         Recorded::TcpConnect { error, .. } | Recorded::UdpSend { error, .. } | Recorded::TcpReceive { error, .. } => {
-            socket(error)
+            known_error(name, error.as_deref(), sockets::names())
         }
         Recorded::TcpSocketRefused { error, .. } | Recorded::UdpSocketRefused { error, .. } => {
-            sockets::code(error).is_some()
+            known_error(name, Some(error), sockets::names())
         }
         Recorded::NamesResolve { addresses, error, .. } => {
             if addresses.is_empty() == error.is_none() {
                 return Err("a name has either addresses or an error".to_owned());
             }
-            socket(error)
+            known_error(name, error.as_deref(), sockets::names())
         }
-        Recorded::HttpRequest { response, error, .. } => {
-            if response.is_some() == error.is_some() {
-                return Err("a request has either a response or an error".to_owned());
+        Recorded::HttpRequest { response, error, silent, .. } => {
+            if [response.is_some(), error.is_some(), *silent].into_iter().filter(|is_set| *is_set).count() != 1 {
+                return Err("a request has either a response or an error or 'silent: true'".to_owned());
             }
             http::check(response.as_ref())?;
-            error.as_ref().is_none_or(|error| http::error(error).is_some())
+            known_error(name, error.as_deref(), http::names())
         }
         Recorded::UdevRun { snapshot, error, .. } => {
             if snapshot.is_some() == error.is_some() {
                 return Err("a query has either a snapshot or an error".to_owned());
             }
-            let entries = snapshot.iter().flat_map(|snapshot| &snapshot.entries).enumerate();
-            let is_after = |(index, entry): (usize, &akri_sysfs::Entry)| {
-                entry.parent.is_none_or(|parent| usize::try_from(parent).is_ok_and(|parent| parent < index))
-            };
-            if !entries.into_iter().all(is_after) {
-                return Err("the parent of an entry has to be before it".to_owned());
-            }
-            true
+            check_parents(snapshot.as_ref())
         }
-        _ => true,
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an error that the host never gives.
+fn known_error(
+    call: &str,
+    error: Option<&str>,
+    mut known: impl Iterator<Item = &'static str> + Clone,
+) -> Result<(), String> {
+    let all = known.clone();
+    match error {
+        Some(error) if !known.any(|known| known == error) => {
+            let all = all.collect::<Vec<_>>().join(", ");
+            Err(format!("'{}' is no error of {call}; it has {all}", clean(error, 64)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_parents(snapshot: Option<&Snapshot>) -> Result<(), String> {
+    let entries = snapshot.iter().flat_map(|snapshot| &snapshot.entries).enumerate();
+    let is_after = |(index, entry): (usize, &Entry)| {
+        entry.parent.is_none_or(|parent| usize::try_from(parent).is_ok_and(|parent| parent < index))
     };
-    if known { Ok(()) } else { Err("the error is none that this call has; see docs/cassettes.md".to_owned()) }
+    if entries.into_iter().all(is_after) {
+        Ok(())
+    } else {
+        Err("the parent of an entry has to be before it".to_owned())
+    }
 }
 
 fn refuse(secret: Option<&str>, what: impl Fn() -> String) -> Result<(), KeepError> {

@@ -12,6 +12,8 @@ use super::call::Micros;
 const LOOK: Nanos = 1_000;
 /// An event that never comes.
 pub(super) const NEVER: Nanos = Nanos::MAX;
+/// Polls in a row without a change after which nothing comes any more.
+const QUIET: u32 = 100;
 
 /// Nanoseconds since the round began.
 pub(super) type Nanos = u64;
@@ -32,6 +34,10 @@ struct State {
     numbered: u64,
     /// Tasks that may yet wait, or make an event.
     busy: u32,
+    /// Set while the guest computes: it may yet wait for an earlier event.
+    is_computing: bool,
+    /// Counts the events, and the turns of the guest.
+    turns: u64,
 }
 
 impl Clock {
@@ -69,7 +75,7 @@ impl Clock {
 
     async fn wait(&self, due: Nanos, busy: u32) {
         let due = if due > self.end { NEVER } else { due };
-        let waiter = Waiter::new(self, due);
+        let mut waiter = Waiter::new(self, due);
         loop {
             if waiter.is_over(busy) {
                 return;
@@ -89,6 +95,13 @@ impl Clock {
     /// Nothing that the guest waits for comes before the end of the round.
     pub(super) async fn stuck(&self) {
         self.stuck.notified().await;
+    }
+
+    /// Notes that the guest computes, or calls the host. Time stands while it computes.
+    pub(super) fn set_computing(&self, is_computing: bool) {
+        let mut state = self.state();
+        state.is_computing = is_computing;
+        state.turns += 1;
     }
 
     /// Time stands until this is dropped.
@@ -124,6 +137,9 @@ pub(super) fn nanos(at: Micros) -> Nanos {
 struct Waiter<'c> {
     clock: &'c Clock,
     key: (Nanos, u64),
+    /// The turns at its last poll, and the polls since they changed.
+    turns: u64,
+    quiet: u32,
 }
 
 impl<'c> Waiter<'c> {
@@ -132,7 +148,7 @@ impl<'c> Waiter<'c> {
         state.numbered += 1;
         let key = (due, state.numbered);
         state.waiting.insert(key);
-        Self { clock, key }
+        Self { clock, key, turns: state.turns, quiet: 0 }
     }
 
     /// Returns whether it is past, and has time stand then.
@@ -143,20 +159,30 @@ impl<'c> Waiter<'c> {
         is_over
     }
 
-    /// Lets time pass, if this is the next event.
-    fn advance(&self, busy: u32) -> bool {
+    /// Lets time pass, if this is the next event and nothing has happened since the last poll: the guest gets one event at a
+    /// time.
+    fn advance(&mut self, busy: u32) -> bool {
         let mut state = self.clock.state();
-        if state.busy > 0 || self.key.0 == NEVER || state.waiting.first() != Some(&self.key) {
+        self.quiet = if state.turns == self.turns { self.quiet.saturating_add(1) } else { 0 };
+        self.turns = state.turns;
+        if self.quiet == 0 || self.key.0 == NEVER || !state.is_next(self.key) {
             return false;
         }
         state.now = state.now.max(self.key.0);
         state.busy += busy;
+        state.turns += 1;
         true
     }
 
     fn is_hopeless(&self) -> bool {
-        let state = self.clock.state();
-        state.busy == 0 && self.key.0 == NEVER && state.waiting.first() == Some(&self.key)
+        self.quiet >= QUIET && self.key.0 == NEVER && self.clock.state().is_next(self.key)
+    }
+}
+
+impl State {
+    /// Returns whether all wait, and for nothing before this.
+    fn is_next(&self, key: (Nanos, u64)) -> bool {
+        self.busy == 0 && !self.is_computing && self.waiting.first() == Some(&key)
     }
 }
 
@@ -174,5 +200,52 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.busy = state.busy.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Waits for the first of two moments, as a guest does that polls both.
+    async fn first(clock: &Clock, one: Nanos, other: Nanos) -> (bool, bool) {
+        let (mut one, mut other) = (pin!(clock.until(one)), pin!(clock.until(other)));
+        std::future::poll_fn(|context| {
+            match (one.as_mut().poll(context).is_ready(), other.as_mut().poll(context).is_ready()) {
+                (false, false) => Poll::Pending,
+                ready => Poll::Ready(ready),
+            }
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn events_come_one_at_a_time() {
+        for other in [12, 70, NEVER] {
+            let clock = Clock::new(60);
+            assert_eq!(first(&clock, 10, other).await, (true, false), "{other}");
+            assert_eq!(first(&clock, other, 20).await, (other == 12, other != 12), "{other}");
+            assert_eq!(clock.now(), if other == 12 { 12 } else { 20 });
+        }
+    }
+
+    #[tokio::test]
+    async fn time_stands_while_the_guest_computes() {
+        let clock = Clock::new(60);
+        for moment in [10, NEVER] {
+            clock.set_computing(true);
+            let waiting = tokio::time::timeout(Duration::from_millis(20), clock.until(moment));
+            assert!(waiting.await.is_err() && clock.now() == 0);
+        }
+        clock.set_computing(false);
+        tokio::select! {
+            () = clock.until(NEVER) => unreachable!(),
+            () = clock.stuck() => {}
+        }
+        clock.until(10).await;
+        assert_eq!(clock.now(), 10);
     }
 }

@@ -142,6 +142,7 @@ impl Cassette {
     }
 
     fn add(&mut self, line: usize, mut value: Value) -> Result<(), CassetteError> {
+        alone(line, &value)?;
         if let Some(arguments) = value.get_mut("round").map(Value::take) {
             let arguments: Arguments = read(line, arguments, "round")?;
             if Duration::from_millis(arguments.limit) > LONGEST {
@@ -225,6 +226,19 @@ impl Cassette {
     }
 }
 
+/// Refuses fields beside `round` or `result`: in YAML, those of either are often indented too little.
+fn alone(line: usize, value: &Value) -> Result<(), CassetteError> {
+    let parts = ["round", "result"];
+    let Some(part) = parts.into_iter().find(|part| value.get(part).is_some()) else { return Ok(()) };
+    let other = value.as_object().and_then(|fields| fields.keys().find(|name| *name != part));
+    other.map_or(Ok(()), |name| {
+        Err(wrong(
+            line,
+            format!("the field '{}' is beside '{part}' and not within it; indent it further", clean(name, 64)),
+        ))
+    })
+}
+
 fn line_of(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }
@@ -240,9 +254,10 @@ fn read<T: for<'de> Deserialize<'de>>(line: usize, value: Value, part: &str) -> 
         unknown.get_or_insert_with(|| field(&path));
     });
     match (read, unknown) {
-        (Ok(_), Some(field)) => Err(mistake(format!("unknown field `{}`; see docs/cassettes.md", clean(&field, 128)))),
+        // It may be the misspelling of one that is missing.
+        (_, Some(field)) => Err(mistake(format!("unknown field `{}`; see docs/cassettes.md", clean(&field, 128)))),
         (Ok(read), None) => Ok(read),
-        (Err(error), _) => Err(mistake(error.to_string())),
+        (Err(error), None) => Err(mistake(error.to_string())),
     }
 }
 

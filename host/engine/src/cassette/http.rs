@@ -55,6 +55,11 @@ pub(super) fn error(name: &str) -> Option<Error> {
     ERRORS.iter().find(|(known, _)| *known == name).map(|(_, error)| error())
 }
 
+/// The names of all errors of requests.
+pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
+    ERRORS.iter().map(|(name, _)| *name)
+}
+
 /// The name of an error. One that the table lacks is an error of the protocol.
 fn named(error: &Error) -> String {
     let is_it = |known: &Error| std::mem::discriminant(known) == std::mem::discriminant(error);
@@ -97,36 +102,48 @@ fn request(parts: &http::request::Parts, body: Vec<u8>) -> Request {
 }
 
 /// Sends a request by `send`, and writes it down with its response, which the guest gets as a whole.
-pub(crate) async fn record(
+pub(crate) fn record(
     recorder: Arc<Recorder>,
     asked: http::Request<WasiBody>,
     send: impl AsyncFnOnce(http::Request<WasiBody>) -> Answered,
-) -> Answered {
+) -> impl Future<Output = Answered> {
     let (parts, body) = asked.into_parts();
-    let sent = Arc::new(Mutex::new(Vec::new()));
-    let copy = sent.clone();
-    let body = body.map_frame(move |frame| {
+    // If the guest gives up, this is all that is known of it.
+    let begun = Request { body: None, ..request(&parts, Vec::new()) };
+    let (at, response, error) = (recorder.at(), None, None);
+    let index = recorder.begin(Recorded::HttpRequest { at, request: begun, response, error, silent: true });
+    async move {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let request = http::Request::from_parts(parts.clone(), copied(body, sent.clone()));
+        let answer = match send(request).await {
+            Ok((answer, finished)) => whole(answer, finished).await,
+            Err(error) => Err(error),
+        };
+        let request = self::request(&parts, sent.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let (response, error) = match &answer {
+            Ok((parts, body)) => {
+                let (status, headers) = (parts.status.as_u16(), pairs(&parts.headers));
+                (Some(Response { status, headers, body: Payload::from(&**body) }), None)
+            }
+            Err(error) => (None, Some(named(error))),
+        };
+        let at = recorder.at();
+        recorder.finish(index, Recorded::HttpRequest { at, request, response, error, silent: false });
+        let (parts, body) = answer?;
+        let finished: Finished = Box::new(std::future::ready(Ok(())));
+        Ok((http::Response::from_parts(parts, full(body)), finished))
+    }
+}
+
+/// Copies a body as it is sent.
+fn copied(body: WasiBody, copy: Arc<Mutex<Vec<u8>>>) -> WasiBody {
+    let copied = body.map_frame(move |frame| {
         if let Some(bytes) = frame.data_ref() {
             copy.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         }
         frame
     });
-    let answer = send(http::Request::from_parts(parts.clone(), body.boxed_unsync())).await;
-    let answer = match answer {
-        Ok((answer, finished)) => whole(answer, finished).await,
-        Err(error) => Err(error),
-    };
-    let request = request(&parts, sent.lock().unwrap_or_else(PoisonError::into_inner).clone());
-    let (response, error) = match &answer {
-        Ok((parts, body)) => {
-            let (status, headers) = (parts.status.as_u16(), pairs(&parts.headers));
-            (Some(Response { status, headers, body: Payload::from(&**body) }), None)
-        }
-        Err(error) => (None, Some(named(error))),
-    };
-    recorder.push(Recorded::HttpRequest { at: recorder.at(), request, response, error });
-    let (parts, body) = answer?;
-    Ok((http::Response::from_parts(parts, full(body)), Box::new(std::future::ready(Ok(())))))
+    copied.boxed_unsync()
 }
 
 async fn whole(answer: http::Response<WasiBody>, finished: Finished) -> Result<(http::response::Parts, Bytes), Error> {
@@ -171,7 +188,7 @@ impl Drop for Unseen {
 pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl Future<Output = Answered> + Send {
     let (parts, body) = asked.into_parts();
     // Which one it is has to be decided before anything else is asked.
-    let place = player.request(parts.method.as_str(), &parts.uri.to_string());
+    let place = player.begin_request(parts.method.as_str(), &parts.uri.to_string());
     let busy = player.busy();
     async move {
         let differs = |_| Error::InternalError(None);

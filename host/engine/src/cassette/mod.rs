@@ -8,13 +8,17 @@
 pub(crate) mod call;
 mod check;
 mod clock;
+mod display;
 mod document;
+mod form;
 mod http;
 mod payload;
 mod player;
 mod recorder;
 mod round;
+mod series;
 pub(crate) mod sockets;
+mod streams;
 mod time;
 
 use std::sync::Arc;
@@ -30,7 +34,7 @@ use crate::round::Round;
 pub use self::document::{CASSETTE, Cassette, CassetteError, Head, KeepError};
 pub(crate) use self::http::{play, record};
 pub use self::payload::Payload;
-pub use self::player::{Mismatch, Player};
+pub use self::player::{Mismatch, Place, Player};
 pub use self::recorder::{Recorder, TraceLine};
 pub use self::round::{Arguments, Outcome, RecordedRound};
 

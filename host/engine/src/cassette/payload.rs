@@ -55,8 +55,8 @@ impl Serialize for Payload {
 
 impl<'de> Deserialize<'de> for Payload {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let form =
-            Form::deserialize(from).map_err(|_| D::Error::custom("bytes are a string, or {\"hex\": \"00ff\"}"))?;
+        let form = Form::deserialize(from)
+            .map_err(|_| D::Error::custom("bytes are a string, or {\"hex\": \"00ff\"}; JSON is written in quotes"))?;
         match form {
             Form::Text(text) => Ok(Self(text.into_bytes())),
             // Spaces between bytes are for people.

@@ -90,17 +90,30 @@ impl Recorder {
 
     /// Adds a call.
     pub(crate) fn push(&self, call: Recorded) {
-        if self.trace.is_some() {
-            self.show(call.at(), serde_json::to_string(&call).unwrap_or_default(), Some(call.clone()));
-        }
+        self.trace_call(&call);
         let mut state = self.state();
-        state.bytes = state.bytes.saturating_add(call.bytes());
-        if state.bytes > CASSETTE / 4 {
-            // The round goes on: nobody notices that it is watched.
-            state.is_over = true;
-            state.calls.clear();
-        } else if let Some(call) = state.joined(call) {
+        if let Some(call) = state.count(&call).then_some(call).and_then(|call| state.joined(call)) {
             state.calls.push(call);
+        }
+    }
+
+    /// Adds a call that nobody has answered yet. Its place is that of its begin: calls of one kind are played in this order.
+    pub(crate) fn begin(&self, call: Recorded) -> usize {
+        let mut state = self.state();
+        if state.count(&call) {
+            state.calls.push(call);
+        }
+        state.calls.len().saturating_sub(1)
+    }
+
+    /// Puts a call in the place of one that was begun.
+    pub(crate) fn finish(&self, index: usize, call: Recorded) {
+        self.trace_call(&call);
+        let mut state = self.state();
+        if state.count(&call)
+            && let Some(begun) = state.calls.get_mut(index)
+        {
+            *begun = call;
         }
     }
 
@@ -108,6 +121,12 @@ impl Recorder {
     pub(crate) fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
         if self.trace.is_some() {
             self.show(self.at(), format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()), None);
+        }
+    }
+
+    fn trace_call(&self, call: &Recorded) {
+        if self.trace.is_some() {
+            self.show(call.at(), serde_json::to_string(call).unwrap_or_default(), Some(call.clone()));
         }
     }
 
@@ -122,7 +141,26 @@ impl Recorder {
     }
 }
 
+impl Drop for Recorder {
+    /// Shows the calls that nobody has answered.
+    fn drop(&mut self) {
+        let calls = std::mem::take(&mut self.state().calls);
+        calls.iter().filter(|call| call.is_silent()).for_each(|call| self.trace_call(call));
+    }
+}
+
 impl State {
+    /// Counts the bytes of a call. Returns false if there are too many.
+    fn count(&mut self, call: &Recorded) -> bool {
+        self.bytes = self.bytes.saturating_add(call.bytes());
+        if self.bytes > CASSETTE / 4 {
+            // The round goes on: nobody notices that it is watched.
+            self.is_over = true;
+            self.calls.clear();
+        }
+        !self.is_over
+    }
+
     /// Joins what is sent in pieces: where these end is a matter of the host. Returns the call if it is one of its own.
     fn joined(&mut self, call: Recorded) -> Option<Recorded> {
         let Recorded::TcpSend { socket, bytes, .. } = &call else { return Some(call) };

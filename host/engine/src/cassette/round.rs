@@ -125,6 +125,11 @@ impl Outcome {
     pub fn new(triggers: Option<Vec<String>>, result: &Result<DeviceSet, RoundError>) -> Self {
         let set = match result {
             Ok(set) => set,
+            // A cassette has no DiscoveryHandler whose limits could be raised.
+            Err(RoundError::DeadlineExceeded(limit)) => {
+                let error = Some(format!("the handler did not finish within {limit:?}"));
+                return Self { triggers, error, ..Self::default() };
+            }
             Err(error) => return Self { triggers, error: Some(error.to_string()), ..Self::default() },
         };
         let by_host = usize::from(set.absence != AbsenceMeaning::Missing);

@@ -5,9 +5,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use wasmtime::component::{Linker, Resource};
-use wasmtime_wasi::async_trait;
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpSocketAddress, Network};
 use wasmtime_wasi::p2::bindings::sockets::tcp::{HostTcpSocket, ShutdownType};
 use wasmtime_wasi::p2::bindings::sockets::udp::{
@@ -16,16 +14,15 @@ use wasmtime_wasi::p2::bindings::sockets::udp::{
 };
 use wasmtime_wasi::p2::pipe::{ClosedInputStream, ClosedOutputStream};
 use wasmtime_wasi::p2::{
-    DynInputStream, DynOutputStream, DynPollable, InputStream, OutputStream, Pollable, SocketError, SocketResult,
-    StreamError, StreamResult, TcpSocket, UdpSocket, subscribe,
+    DynInputStream, DynOutputStream, DynPollable, SocketError, SocketResult, TcpSocket, UdpSocket, subscribe,
 };
 use wasmtime_wasi::sockets::WasiSocketsView;
 
 use super::call::Recorded;
-use super::clock::NEVER;
 use super::payload::Payload;
-use super::player::{Differs, Player, Received};
+use super::player::{Differs, Player};
 use super::recorder::Recorder;
+use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, WatchedInput, WatchedOutput};
 use super::time::Moment;
 use crate::capabilities::guest_result;
 use crate::round::Round;
@@ -33,8 +30,7 @@ use crate::round::Round;
 /// As wasmtime links them.
 const TCP: &str = "wasi:sockets/tcp@0.2.12";
 const UDP: &str = "wasi:sockets/udp@0.2.12";
-/// Bytes a guest may write at once, and datagrams it may send or receive.
-const PERMIT: usize = 64 << 10;
+/// Datagrams a guest may receive at once.
 const DATAGRAMS: usize = 16;
 /// The port of every played socket.
 const PORT: u16 = 49152;
@@ -65,6 +61,11 @@ pub(crate) fn code(name: &str) -> Option<ErrorCode> {
     CODES.into_iter().find(|code| code.name() == name)
 }
 
+/// The names of all errors of sockets.
+pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
+    CODES.iter().map(|code| code.name())
+}
+
 /// The sockets of a round with a tape, by their handles.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
@@ -77,6 +78,8 @@ pub(crate) struct Sockets {
 struct Connection {
     number: u32,
     to: SocketAddr,
+    /// The place of its call in a recording.
+    index: Option<usize>,
 }
 
 /// Replaces what connects, sends and receives.
@@ -132,7 +135,8 @@ fn trap(differs: Differs) -> SocketError {
     SocketError::trap(differs)
 }
 
-fn failure(error: &str) -> ErrorCode {
+/// Returns the error of a call in a cassette.
+pub(super) fn failure(error: &str) -> ErrorCode {
     code(error).unwrap_or(ErrorCode::Unknown)
 }
 
@@ -145,16 +149,19 @@ impl Round {
     ) -> SocketResult<()> {
         let (handle, address) = (socket.rep(), SocketAddr::from(to));
         if let Some(player) = self.call.tape.player() {
-            let number = player.connect(address).map_err(trap)?;
-            self.taped.tcp.insert(handle, Connection { number, to: address });
+            let number = player.start_connect(address).map_err(trap)?;
+            self.taped.tcp.insert(handle, Connection { number, to: address, index: None });
             return Ok(());
         }
         let begun = HostTcpSocket::start_connect(&mut self.sockets(), socket, network, to);
         let Some(recorder) = self.call.tape.recorder() else { return begun };
-        let connection = Connection { number: recorder.number(), to: address };
+        let number = recorder.number();
+        let connection = Connection { number, to: address, index: None };
         match begun {
             Ok(()) => {
-                self.taped.tcp.insert(handle, connection);
+                let (at, socket, to) = (recorder.at(), number, address);
+                let index = recorder.begin(Recorded::TcpConnect { at, socket, to, error: None, silent: true });
+                self.taped.tcp.insert(handle, Connection { index: Some(index), ..connection });
                 Ok(())
             }
             Err(error) => {
@@ -199,7 +206,7 @@ impl Round {
         socket: &Resource<TcpSocket>,
         number: u32,
     ) -> SocketResult<(Resource<DynInputStream>, Resource<DynOutputStream>)> {
-        match player.connected(number) {
+        match player.finish_connect(number) {
             None => return Err(ErrorCode::WouldBlock.into()),
             Some(Err(error)) => return Err(failure(&error).into()),
             Some(Ok(())) => {}
@@ -229,9 +236,7 @@ impl Round {
         let Some(player) = self.call.tape.player().cloned() else {
             return HostTcpSocket::subscribe(&mut self.sockets(), socket);
         };
-        let due = self.taped.tcp.get(&socket.rep()).map_or(0, |connection| player.tcp_due(connection.number));
-        // Of one that is connected, there is nothing to wait for.
-        let due = if due == NEVER { 0 } else { due };
+        let due = self.taped.tcp.get(&socket.rep()).map_or(0, |connection| player.connect_due(connection.number));
         let moment = self.table.push(Moment { player, due })?;
         subscribe(&mut self.table, moment)
     }
@@ -264,7 +269,7 @@ impl Round {
         let streams = HostUdpSocket::stream(&mut self.sockets(), socket, to).await?;
         let new = || match (self.call.tape.player(), self.call.tape.recorder()) {
             // One that the recording does not have can't send or receive.
-            (Some(player), _) => Some(player.udp().unwrap_or_default()),
+            (Some(player), _) => Some(player.open_udp().unwrap_or_default()),
             (None, Some(recorder)) => Some(recorder.number()),
             (None, None) => None,
         };
@@ -285,7 +290,7 @@ impl Round {
         let number = self.taped.streams.get(&stream.rep()).copied();
         if let (Some(player), Some(number)) = (self.call.tape.player(), number) {
             let max = usize::try_from(max).unwrap_or(DATAGRAMS).min(DATAGRAMS);
-            let due = std::iter::from_fn(|| player.udp_receive(number)).take(max);
+            let due = std::iter::from_fn(|| player.receive_udp(number)).take(max);
             return Ok(due.map(|(from, data)| IncomingDatagram { data, remote_address: from.into() }).collect());
         }
         let received = HostIncomingDatagramStream::receive(&mut self.sockets(), stream, max)?;
@@ -341,7 +346,7 @@ impl Round {
 fn play_datagrams(player: &Player, socket: u32, datagrams: &[OutgoingDatagram]) -> SocketResult<u64> {
     let mut count = 0;
     for OutgoingDatagram { data, remote_address } in datagrams {
-        let sent = player.udp_send(socket, remote_address.map(SocketAddr::from), data);
+        let sent = player.send_udp(socket, remote_address.map(SocketAddr::from), data);
         match sent.map_err(trap)? {
             None => count += 1,
             Some(error) if count == 0 => return Err(failure(&error).into()),
@@ -358,165 +363,12 @@ fn local(to: SocketAddr) -> SocketAddr {
 
 impl Recorder {
     fn connected(&self, connection: Connection, error: Option<ErrorCode>) {
-        let Connection { number, to } = connection;
+        let Connection { number, to, index } = connection;
         let error = error.map(|error| error.name().to_owned());
-        self.push(Recorded::TcpConnect { at: self.at(), socket: number, to, error });
-    }
-
-    fn received(&self, socket: u32, bytes: &[u8], end: bool, error: Option<&str>) {
-        let (bytes, error) = (Payload::from(bytes), error.map(str::to_owned));
-        self.push(Recorded::TcpReceive { at: self.at(), socket, bytes, end, error });
-    }
-}
-
-/// Writes down what a connection receives.
-struct WatchedInput {
-    inner: DynInputStream,
-    recorder: Arc<Recorder>,
-    socket: u32,
-    is_closed: bool,
-}
-
-#[async_trait]
-impl Pollable for WatchedInput {
-    async fn ready(&mut self) {
-        self.inner.ready().await;
-    }
-}
-
-#[async_trait]
-impl InputStream for WatchedInput {
-    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
-        let read = self.inner.read(size);
-        match &read {
-            Ok(bytes) if !bytes.is_empty() => self.recorder.received(self.socket, bytes, false, None),
-            Err(StreamError::Closed) if !self.is_closed => self.recorder.received(self.socket, &[], true, None),
-            Err(StreamError::LastOperationFailed(error)) if !self.is_closed => {
-                let code = error.downcast_ref().map_or(ErrorCode::ConnectionReset, |code: &ErrorCode| *code);
-                self.recorder.received(self.socket, &[], false, Some(code.name()));
-            }
-            _ => {}
+        let call = Recorded::TcpConnect { at: self.at(), socket: number, to, error, silent: false };
+        match index {
+            Some(index) => self.finish(index, call),
+            None => self.push(call),
         }
-        self.is_closed |= read.is_err();
-        read
-    }
-
-    async fn cancel(&mut self) {
-        self.inner.cancel().await;
-    }
-}
-
-/// Writes down what a connection sends.
-struct WatchedOutput {
-    inner: DynOutputStream,
-    recorder: Arc<Recorder>,
-    socket: u32,
-}
-
-#[async_trait]
-impl Pollable for WatchedOutput {
-    async fn ready(&mut self) {
-        self.inner.ready().await;
-    }
-}
-
-#[async_trait]
-impl OutputStream for WatchedOutput {
-    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        let sent = Payload::from(&*bytes);
-        self.inner.write(bytes)?;
-        self.recorder.push(Recorded::TcpSend { at: self.recorder.at(), socket: self.socket, bytes: sent });
-        Ok(())
-    }
-
-    fn flush(&mut self) -> StreamResult<()> {
-        self.inner.flush()
-    }
-
-    fn check_write(&mut self) -> StreamResult<usize> {
-        self.inner.check_write()
-    }
-
-    async fn cancel(&mut self) {
-        self.inner.cancel().await;
-    }
-}
-
-/// Gives what the recorded connection received.
-struct PlayedInput {
-    player: Arc<Player>,
-    socket: u32,
-    is_closed: bool,
-}
-
-#[async_trait]
-impl Pollable for PlayedInput {
-    async fn ready(&mut self) {
-        if !self.is_closed {
-            self.player.clock.until(self.player.tcp_due(self.socket)).await;
-        }
-    }
-}
-
-#[async_trait]
-impl InputStream for PlayedInput {
-    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
-        if self.is_closed {
-            return Err(StreamError::Closed);
-        }
-        if size == 0 {
-            return Ok(Bytes::new());
-        }
-        match self.player.tcp_receive(self.socket, size) {
-            Received::Nothing => Ok(Bytes::new()),
-            Received::Bytes(bytes) => Ok(bytes.into()),
-            Received::End => {
-                self.is_closed = true;
-                Err(StreamError::Closed)
-            }
-            Received::Error(error) => {
-                self.is_closed = true;
-                Err(StreamError::LastOperationFailed(failure(&error).into()))
-            }
-        }
-    }
-}
-
-/// A connection that takes what the recorded one sent.
-struct PlayedOutput {
-    player: Arc<Player>,
-    socket: u32,
-}
-
-#[async_trait]
-impl Pollable for PlayedOutput {
-    async fn ready(&mut self) {}
-}
-
-#[async_trait]
-impl OutputStream for PlayedOutput {
-    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.player.tcp_send(self.socket, &bytes).map_err(|differs| StreamError::Trap(differs.into()))
-    }
-
-    fn flush(&mut self) -> StreamResult<()> {
-        Ok(())
-    }
-
-    fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(PERMIT)
-    }
-}
-
-/// The datagrams of a played socket.
-struct PlayedDatagrams {
-    player: Arc<Player>,
-    socket: u32,
-}
-
-#[async_trait]
-impl Pollable for PlayedDatagrams {
-    async fn ready(&mut self) {
-        self.player.clock.until(self.player.udp_due(self.socket)).await;
     }
 }

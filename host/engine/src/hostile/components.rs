@@ -1,5 +1,6 @@
 //! Components that were made for another host, or for none.
 
+use super::costly_components::many_globals;
 use super::*;
 use crate::LoadError;
 
@@ -116,19 +117,6 @@ async fn damaged_components_do_no_harm() {
 /// A million globals in each of 240 instances: 5 MB of a component, and 3.9 GB of a round that no memory limit counts.
 #[tokio::test]
 pub(super) async fn oversized_instances_are_refused_before_compiling() {
-    use wasm_encoder::{ComponentBuilder, ConstExpr, GlobalSection, GlobalType, Module, ModuleArg, ValType};
-
-    let (mut module, mut globals) = (Module::new(), GlobalSection::new());
-    let global = GlobalType { val_type: ValType::I64, mutable: true, shared: false };
-    for _ in 0..1_000_000 {
-        globals.global(global, &ConstExpr::i64_const(0));
-    }
-    module.section(&globals);
-    let mut component = ComponentBuilder::default();
-    let module = component.core_module(None, &module);
-    for _ in 0..240 {
-        component.core_instantiate(None, module, Vec::<(&str, ModuleArg)>::new());
-    }
-    let error = host(None).load(component.finish()).await.err().unwrap();
+    let error = host(None).load(many_globals()).await.err().unwrap();
     assert!(matches!(&error, LoadError::Instances(what) if what.contains("take 3840")), "{error}");
 }

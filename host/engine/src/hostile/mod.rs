@@ -6,6 +6,9 @@ mod bad;
 #[path = "../../../../tests/guests/src/behaviour.rs"]
 mod behaviour;
 mod components;
+#[allow(dead_code, unreachable_pub, reason = "it is the file of the stories")]
+#[path = "../../../../tests/support/costly_components.rs"]
+mod costly_components;
 mod good;
 mod group;
 mod keep;

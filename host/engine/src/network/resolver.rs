@@ -1,4 +1,4 @@
-//! Asking the node for the addresses of names, and remembering what it said for when it can't say.
+//! Asks the node for the addresses of names, and keeps its answers for when it gives none.
 //!
 //! A name service that fails says nothing about the machines behind the names: they are asked at the addresses they had
 //! (serve-stale, RFC 8767), so that an outage takes no device away.
@@ -78,7 +78,7 @@ impl Resolver {
         let Some(remembered) = remembered else { return self.ask(name).await };
         match timeout(PATIENCE, self.ask(name)).await {
             Ok(Err(LookupError::Failed(_))) | Err(_) => {
-                tracing::debug!(name, "the name service does not answer; what it said last is used");
+                tracing::debug!(name, "the name service does not answer; its last answer is used");
                 Ok(remembered)
             }
             Ok(answer) => answer,
@@ -95,32 +95,32 @@ impl Resolver {
                     return Err(LookupError::Failed(format!("{WAITING} other names wait to be resolved")));
                 }
                 None => {
-                    let (say, answer) = watch::channel(None);
+                    let (sender, answer) = watch::channel(None);
                     shared.asked.insert(name.to_owned(), answer.clone());
                     tokio::spawn(find(
                         self.turns.clone(),
                         self.lookup.clone(),
                         self.shared.clone(),
                         name.to_owned(),
-                        say,
+                        sender,
                     ));
                     answer
                 }
             }
         };
-        let said = answer.wait_for(Option::is_some).await.map(|said| said.clone());
-        said.ok().flatten().unwrap_or_else(|| Err(LookupError::Failed("the lookup was given up".to_owned())))
+        let resolved = answer.wait_for(Option::is_some).await.map(|resolved| resolved.clone());
+        resolved.ok().flatten().unwrap_or_else(|| Err(LookupError::Failed("the lookup was given up".to_owned())))
     }
 }
 
 /// Asks for a name when it has a turn. A lookup that hangs can't be ended: it keeps its turn, and nobody asks for that name
-/// meanwhile. What it says at last is remembered.
+/// meanwhile. Its late answer is remembered.
 async fn find(
     turns: Arc<Semaphore>,
     lookup: Lookup,
     shared: Arc<Mutex<Shared>>,
     name: String,
-    say: watch::Sender<Option<Answer>>,
+    sender: watch::Sender<Option<Answer>>,
 ) {
     let failed = |error: &dyn std::fmt::Display| Err(LookupError::Failed(error.to_string()));
     let asked = name.clone();
@@ -135,9 +135,9 @@ async fn find(
         Err(error) => failed(&error),
     };
     let mut shared = lock(&shared);
-    shared.memory.hear(&name, &answer, Instant::now());
+    shared.memory.record(&name, &answer, Instant::now());
     shared.asked.remove(&name);
-    say.send_replace(Some(answer));
+    sender.send_replace(Some(answer));
 }
 
 /// The state shared by all lookups.
@@ -172,8 +172,8 @@ impl Memory {
         self.0.get(name).filter(fresh).map(|(_, addresses)| addresses.clone())
     }
 
-    /// An answer takes the place of the one before; a failure is none.
-    fn hear(&mut self, name: &str, answer: &Answer, now: Instant) {
+    /// Records an answer in place of the one before; a failure is none.
+    fn record(&mut self, name: &str, answer: &Answer, now: Instant) {
         match answer {
             Ok(addresses) => {
                 self.0.insert(name.to_owned(), (now, addresses.clone()));
@@ -208,15 +208,15 @@ mod tests {
 
     /// One whose lookups answer one after the other what is sent, and hang when nothing is.
     fn resolver() -> (mpsc::Sender<Answer>, Resolver) {
-        let (say, heard) = mpsc::channel();
-        let heard = Mutex::new(heard);
-        let lookup = Arc::new(move |_: &str| heard.lock().unwrap().recv().unwrap_or_else(|_| failed()));
-        (say, Resolver::new(lookup, 1))
+        let (sender, answers) = mpsc::channel();
+        let answers = Mutex::new(answers);
+        let lookup = Arc::new(move |_: &str| answers.lock().unwrap().recv().unwrap_or_else(|_| failed()));
+        (sender, Resolver::new(lookup, 1))
     }
 
     #[tokio::test]
     async fn what_was_said_last_counts_as_long_as_nobody_can_be_asked() {
-        let (say, resolver) = resolver();
+        let (sender, resolver) = resolver();
         for (answer, expected) in [
             (failed(), failed()),
             (at("10.0.0.1"), at("10.0.0.1")),
@@ -226,44 +226,44 @@ mod tests {
             (unknown(), unknown()),
             (failed(), failed()),
         ] {
-            say.send(answer.clone()).unwrap();
+            sender.send(answer.clone()).unwrap();
             assert_eq!(resolver.addresses("plc").await, expected, "{answer:?}");
         }
     }
 
     #[tokio::test]
     async fn each_name_has_its_own() {
-        let (say, resolver) = resolver();
-        say.send(at("10.0.0.1")).unwrap();
+        let (sender, resolver) = resolver();
+        sender.send(at("10.0.0.1")).unwrap();
         resolver.addresses("plc").await.unwrap();
-        say.send(failed()).unwrap();
+        sender.send(failed()).unwrap();
         assert_eq!(resolver.addresses("pump").await, failed());
     }
 
     #[tokio::test]
     async fn hanging_lookup_does_not_delay_a_known_answer() {
-        let (say, resolver) = resolver();
-        say.send(at("10.0.0.1")).unwrap();
+        let (sender, resolver) = resolver();
+        sender.send(at("10.0.0.1")).unwrap();
         resolver.addresses("plc").await.unwrap();
         let start = Instant::now();
         assert_eq!(resolver.addresses("plc").await, at("10.0.0.1"), "the lookup hangs");
         assert_eq!(resolver.addresses("plc").await, at("10.0.0.1"), "it still does");
         assert!(start.elapsed() >= 2 * PATIENCE);
-        say.send(at("10.0.0.2")).unwrap();
-        while resolver.addresses("plc").await != at("10.0.0.2") {} // it is heard at last
+        sender.send(at("10.0.0.2")).unwrap();
+        while resolver.addresses("plc").await != at("10.0.0.2") {} // the late answer counts
     }
 
     #[tokio::test]
     async fn a_name_is_asked_for_once_at_a_time() {
-        let (say, resolver) = resolver();
+        let (sender, resolver) = resolver();
         let both = async { tokio::join!(resolver.addresses("plc"), resolver.addresses("plc")) };
-        say.send(at("10.0.0.1")).unwrap();
+        sender.send(at("10.0.0.1")).unwrap();
         assert_eq!(both.await, (at("10.0.0.1"), at("10.0.0.1")));
     }
 
     #[tokio::test]
     async fn so_many_names_wait_and_no_more() {
-        let (say, resolver) = resolver();
+        let (sender, resolver) = resolver();
         let resolver = Arc::new(resolver);
         for number in 0..WAITING {
             let resolver = resolver.clone();
@@ -274,13 +274,13 @@ mod tests {
         }
         let refused = resolver.addresses("plc").await;
         assert_eq!(refused, Err(LookupError::Failed("1024 other names wait to be resolved".to_owned())));
-        drop(say);
+        drop(sender);
     }
 
     #[test]
     fn after_a_day_it_counts_no_more() {
         let (mut memory, start) = (Memory::default(), Instant::now());
-        memory.hear("plc", &at("10.0.0.1"), start);
+        memory.record("plc", &at("10.0.0.1"), start);
         let known = |after: Duration| memory.addresses("plc", start + after).is_some();
         assert_eq!([OLDEST, OLDEST + Duration::from_secs(1)].map(known), [true, false]);
     }
@@ -290,7 +290,7 @@ mod tests {
         let (mut memory, start) = (Memory::default(), Instant::now());
         for number in 0..REMEMBERED + 2 {
             let now = start + Duration::from_millis(number as u64);
-            memory.hear(&number.to_string(), &at("10.0.0.1"), now);
+            memory.record(&number.to_string(), &at("10.0.0.1"), now);
         }
         let known = |number: usize| memory.addresses(&number.to_string(), start).is_some();
         assert_eq!([0, 1, 2, REMEMBERED + 1].map(known), [false, false, true, true]);

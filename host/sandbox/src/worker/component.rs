@@ -130,8 +130,8 @@ impl RemoteComponent {
         RemoteListener::new(&self.inner.worker, group, interfaces, filters)
     }
 
-    /// Returns whether that is the listener of this component's process.
-    pub(crate) fn is_heard_by(&self, listener: &RemoteListener) -> bool {
+    /// Returns whether a listener is in this component's process.
+    pub(crate) fn owns_listener(&self, listener: &RemoteListener) -> bool {
         listener.is_in(&self.inner.worker)
     }
 

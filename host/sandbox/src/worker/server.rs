@@ -317,7 +317,7 @@ impl Server {
         let task = tokio::spawn(async move {
             loop {
                 asked.notified().await;
-                listening.heard().await;
+                listening.received().await;
                 let Some(server) = server.upgrade() else { return };
                 // A task of its own, since this one may be aborted, and frames are written as a whole.
                 tokio::spawn(async move { server.reply(encode(&Reply::Received { listener }, &[])).await });
