@@ -9,7 +9,7 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 18] = [
+const HOST: [&str; 19] = [
     "akri-model",
     "akri-grpc",
     "akri-http",
@@ -17,6 +17,7 @@ const HOST: [&str; 18] = [
     "akri-node",
     "akri-sysfs",
     "akri-multicast",
+    "akri-cassette",
     "akri-confine",
     "akri-engine",
     "akri-sandbox",
@@ -31,7 +32,7 @@ const HOST: [&str; 18] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 22] = [
+const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
@@ -39,8 +40,9 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
     ("akri-node", &["akri-model"]),
     ("akri-sysfs", &["akri-model"]),
     ("akri-multicast", &["akri-model"]),
+    ("akri-cassette", &["akri-model", "akri-sysfs"]),
     ("akri-confine", &["akri-model"]),
-    ("akri-engine", &["akri-model", "akri-confine", "akri-sysfs", "akri-multicast"]),
+    ("akri-engine", &["akri-model", "akri-cassette", "akri-confine", "akri-sysfs", "akri-multicast"]),
     ("akri-sandbox", &["akri-model", "akri-confine", "akri-engine", "akri-sysfs", "akri-multicast"]),
     ("akri-kubelet", &["akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),

@@ -13,7 +13,7 @@ use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
-use akri_sandbox::cassette::Tape;
+use akri_sandbox::Tape;
 use akri_sandbox::{Cache, Call, Component, Rates, covers_subsystem};
 use tokio::sync::Semaphore;
 use tracing::debug;

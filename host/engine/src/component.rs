@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
-use akri_model::grant::{CompileLimits, Grants, Limits};
+use akri_model::grant::{CompileLimits, Grants, LONGEST_ROUND, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_multicast::Listener;
@@ -18,7 +18,6 @@ use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
-use crate::cassette::Tape;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, Source};
 use crate::contract;
@@ -28,11 +27,10 @@ use crate::log::LogLine;
 use crate::network::resolver::Resolver;
 use crate::rates::Rates;
 use crate::round::{ComponentContext, Round};
+use crate::tape::Tape;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 pub(crate) const COMPONENT: usize = 64 << 20;
-/// A round of more than a day is a mistake, and beyond some point no clock could say when it ends.
-pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Rounds of one component at once: half of all, so that the others have theirs.
 pub const ROUNDS_OF_ONE: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
@@ -259,7 +257,7 @@ impl LocalComponent {
         // Those of one component queue among themselves first: in the common queue there are never more than two of them.
         let own = self.component_context.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
         let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
-        let limit = call.limits.round.min(LONGEST);
+        let limit = call.limits.round.min(LONGEST_ROUND);
         let deadline = Instant::now() + limit;
         let contexts = self.compiled.contexts;
         let round = Round::new(call, &self.description.name, deadline, contexts, self.component_context.clone());

@@ -109,7 +109,7 @@ impl LocalHost {
         Self::linking(config, resolver::system(), capabilities::linker)
     }
 
-    /// The same for calls with a tape ([`cassette`](crate::cassette)).
+    /// The same for calls with a [`Tape`](crate::Tape).
     ///
     /// # Errors
     /// Likewise.

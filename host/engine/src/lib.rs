@@ -14,7 +14,6 @@
 mod bindings;
 mod cache;
 mod capabilities;
-pub mod cassette;
 mod compile;
 mod compiled;
 mod component;
@@ -29,6 +28,7 @@ mod network;
 mod rates;
 mod round;
 mod runtime;
+mod tape;
 
 #[cfg(test)]
 mod hostile;
@@ -36,10 +36,11 @@ mod hostile;
 pub use self::cache::Cache;
 pub use self::compile::{CompileError, Compiler, MODULES, PrecompileError, compile_here, precompile};
 pub use self::compiled::Source;
-pub use self::component::{Call, LONGEST, LoadError, LocalComponent, ROUNDS_OF_ONE};
+pub use self::component::{Call, LoadError, LocalComponent, ROUNDS_OF_ONE};
 pub use self::convert::check_description;
 pub use self::coverage::{Covered, Import, Kind, cautions, covers_subsystem};
 pub use self::host::{HostConfig, HostError, LocalHost, ROUNDS};
 pub use self::log::{LINE, LogLine, PartialLine, write_event};
 pub use self::rates::{Forward, ForwardedLine, Rates};
 pub use self::runtime::TICK;
+pub use self::tape::Tape;

@@ -19,7 +19,6 @@ use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 use crate::Call;
 use crate::cache::Draft;
 use crate::capabilities::multicast::SENDS;
-use crate::cassette;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
 use crate::network::http::{Client, Http};
@@ -28,6 +27,7 @@ use crate::network::resolver::Resolver;
 use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
+use crate::tape;
 
 /// Bytes a guest may hand to the host in one call of an import.
 const ARGUMENTS: usize = 1 << 20;
@@ -87,7 +87,7 @@ pub(crate) struct Round {
     pub(crate) http: Http,
     pub(crate) http_context: WasiHttpCtx,
     /// Sockets, if there is a tape.
-    pub(crate) taped: cassette::sockets::Sockets,
+    pub(crate) taped: tape::sockets::Sockets,
     wasi: WasiCtx,
     limiter: Limiter,
 }
@@ -136,7 +136,7 @@ impl Round {
             deadline,
             last_wait,
             sockets,
-            taped: cassette::sockets::Sockets::default(),
+            taped: tape::sockets::Sockets::default(),
         }
     }
 

@@ -119,6 +119,9 @@ pub enum Isolation {
     Own,
 }
 
+/// The longest time of a round: one of more than a day is a mistake, and beyond some point no clock could say when it ends.
+pub const LONGEST_ROUND: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Limits on one round of one handler; the default applies where its DiscoveryHandler has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

@@ -64,7 +64,7 @@ impl Host {
         Ok(Self { backend: Backend::Local(LocalHost::new(config)?), sysfs })
     }
 
-    /// The same for calls with a tape ([`cassette`](crate::cassette)).
+    /// The same for calls with a [`Tape`](crate::Tape).
     ///
     /// # Errors
     /// Likewise.

@@ -16,7 +16,7 @@ mod worker;
 
 pub use akri_engine::{
     Cache, Call, CompileError, Covered, HostConfig, HostError, Import, Kind, LoadError, LogLine, PrecompileError,
-    Rates, cassette, cautions, compile_here, covers_subsystem, precompile,
+    Rates, Tape, cautions, compile_here, covers_subsystem, precompile,
 };
 
 pub use self::component::Component;

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::{shorten, visible};
-use akri_sandbox::cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
 use akri_sandbox::{Cache, Call, Component};
 use anyhow::{Context as _, anyhow, ensure};
 

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use akri_api::document::Document;
+use akri_cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Place, Player, RecordedRound};
 use akri_discovery::details_json;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::text::{shorten, visible};
-use akri_sandbox::cassette::{
-    CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Place, Player, RecordedRound, Tape,
-};
-use akri_sandbox::{Cache, Call, Component, Rates};
+use akri_sandbox::{Cache, Call, Component, Rates, Tape};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};

@@ -5,12 +5,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use akri_api::{HandlerRules, data};
+use akri_cassette::Recorder;
 use akri_discovery::{call, details_json, validate_details};
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
-use akri_sandbox::cassette::{Recorder, Tape};
+use akri_sandbox::Tape;
 use akri_sandbox::{Cache, Call, Component, LogLine};
 use serde::Serialize;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use akri_cassette::{Cassette, Outcome};
 use akri_model::text::is_hidden;
-use akri_sandbox::cassette::{Cassette, Outcome};
 use akri_sandbox::{Cache, Component};
 use anyhow::{Context as _, bail, ensure};
 

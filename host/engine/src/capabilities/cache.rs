@@ -5,8 +5,8 @@ use serde_json::json;
 use crate::bindings::cache::Host;
 use crate::bindings::types::AccessError;
 use crate::cache::Draft;
-use crate::cassette::Payload;
 use crate::round::Round;
+use akri_cassette::Payload;
 
 impl Host for Round {
     fn get(&mut self, key: String) -> wasmtime::Result<Option<Vec<u8>>> {

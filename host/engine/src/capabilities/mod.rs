@@ -19,8 +19,8 @@ use wasmtime::component::{HasSelf, Linker};
 pub(crate) use self::sockets::guest_result;
 use crate::bindings::DiscoveryHandler;
 use crate::bindings::types;
-use crate::cassette;
 use crate::round::Round;
+use crate::tape;
 
 /// A linker with all of `akri:discovery` and WASI 0.2.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
@@ -33,7 +33,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
 /// The same, for rounds with a tape.
 pub(crate) fn taped_linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
     let mut linker = linker(engine)?;
-    cassette::link(&mut linker)?;
+    tape::link(&mut linker)?;
     Ok(linker)
 }
 

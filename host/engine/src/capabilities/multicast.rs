@@ -9,9 +9,9 @@ use wasmtime::component::Resource;
 
 use crate::bindings::multicast::{Datagram, Host, HostConversation};
 use crate::bindings::types::AccessError;
-use crate::cassette::Payload;
-use crate::cassette::call::{ReceivedDatagram, Recorded, Refused};
 use crate::round::Round;
+use akri_cassette::Payload;
+use akri_cassette::call::{ReceivedDatagram, Recorded, Refused};
 
 /// Conversations a guest may hold at once.
 const CONVERSATIONS: usize = 4;
@@ -46,11 +46,9 @@ impl From<multicast::Datagram> for Datagram {
     }
 }
 
-impl From<&multicast::Datagram> for ReceivedDatagram {
-    fn from(datagram: &multicast::Datagram) -> Self {
-        let interface = datagram.interface.to_string();
-        Self { from: datagram.from, interface, payload: Payload::from(&*datagram.payload) }
-    }
+fn recorded(datagram: &multicast::Datagram) -> ReceivedDatagram {
+    let interface = datagram.interface.to_string();
+    ReceivedDatagram { from: datagram.from, interface, payload: Payload::from(&*datagram.payload) }
 }
 
 impl From<Stop> for AccessError {
@@ -118,7 +116,7 @@ impl HostConversation for Round {
             }
         };
         if let Some(recorder) = self.call.tape.recorder().filter(|_| !heard.is_empty()) {
-            let datagrams = heard.iter().map(ReceivedDatagram::from).collect();
+            let datagrams = heard.iter().map(recorded).collect();
             recorder.push(Recorded::MulticastReceive { at: recorder.at(), conversation: number, datagrams });
         }
         Ok(Ok(heard.into_iter().map(Datagram::from).collect()))

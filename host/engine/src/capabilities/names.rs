@@ -9,10 +9,10 @@ use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, Networ
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 
-use crate::cassette::call::Recorded;
-use crate::cassette::sockets::code;
 use crate::network::names::NameError;
 use crate::round::Round;
+use crate::tape::sockets::code;
+use akri_cassette::call::Recorded;
 
 /// A component that was made for any WASI 0.2 finds this.
 const INTERFACE: &str = "wasi:sockets/ip-name-lookup@0.2.0";

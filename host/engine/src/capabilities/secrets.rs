@@ -8,8 +8,8 @@ use wasmtime::component::Resource;
 
 use crate::bindings::secrets::{Host, HostSecret};
 use crate::bindings::types::AccessError;
-use crate::cassette::call::Recorded;
 use crate::round::Round;
+use akri_cassette::call::Recorded;
 
 /// A secret that a guest holds.
 #[expect(unreachable_pub, reason = "the bindings re-export it")]

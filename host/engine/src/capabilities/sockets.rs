@@ -6,9 +6,9 @@ use wasmtime_wasi::p2::bindings::sockets::{tcp_create_socket, udp_create_socket}
 use wasmtime_wasi::p2::{SocketResult, TcpSocket, UdpSocket};
 use wasmtime_wasi::sockets::WasiSocketsView;
 
-use crate::cassette::call::Recorded;
-use crate::cassette::sockets::code;
 use crate::round::Round;
+use crate::tape::sockets::code;
+use akri_cassette::call::Recorded;
 
 /// Links the two interfaces that make sockets; components that were made for any WASI 0.2 find them.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {

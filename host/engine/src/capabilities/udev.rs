@@ -7,8 +7,8 @@ use wasmtime::component::Resource;
 
 use crate::bindings::types::AccessError;
 use crate::bindings::udev::{Entry, Host, HostQuery, HostSnapshot};
-use crate::cassette::call::{Recorded, Refused};
 use crate::round::Round;
+use akri_cassette::call::{Recorded, Refused};
 
 /// Entries of one page.
 const PAGE: u32 = 1000;

@@ -24,9 +24,9 @@ use super::names::{NameError, Names};
 use super::sockets::grant_for;
 use super::tls::Trust;
 use super::turns::{RequestPermit, Turns};
-use crate::cassette::{self, Tape};
 use crate::log::RoundLog;
 use crate::rates::Rates;
+use crate::tape::{self, Tape};
 
 /// For a connection, TLS included, unless the request says otherwise.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -77,10 +77,10 @@ impl WasiHttpHooks for Http {
         let client = self.client.clone();
         match &self.tape {
             Tape::None => {}
-            Tape::Play(player) => return Box::new(cassette::play(player.clone(), request)),
+            Tape::Play(player) => return Box::new(tape::play(player.clone(), request)),
             Tape::Record(recorder) => {
                 let send = async move |request| client.try_send(request, options).await;
-                return Box::new(cassette::record(recorder.clone(), request, send));
+                return Box::new(tape::record(recorder.clone(), request, send));
             }
         }
         Box::new(client.try_send(request, options))

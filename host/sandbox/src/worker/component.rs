@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Call, LONGEST, LoadError, ROUNDS_OF_ONE};
+use akri_engine::{Call, LoadError, ROUNDS_OF_ONE};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::glob;
-use akri_model::grant::Isolation;
+use akri_model::grant::{Isolation, LONGEST_ROUND};
 use akri_model::property::Secret;
 use akri_model::secret_scanner::SecretScanner;
 use tokio::sync::{Mutex, Semaphore};
@@ -199,7 +199,7 @@ impl Inner {
             log: Some(CallLog::new(&self.about.description.name, &call)),
             component: self.id,
         };
-        let limit = call.limits.round.min(LONGEST) + SLACK;
+        let limit = call.limits.round.min(LONGEST_ROUND) + SLACK;
         let component = self.id;
         let rates = call.rates.clone();
         let arguments = Box::new(arguments(call, export));

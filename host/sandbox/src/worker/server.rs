@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_confine::confine_worker;
-use akri_engine::cassette::Tape;
-use akri_engine::{Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES, Rates};
+use akri_engine::{Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES, Rates, Tape};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use tokio::io::AsyncWriteExt as _;

@@ -6,21 +6,21 @@ use std::task::Poll;
 
 use tokio::sync::Notify;
 
-use super::call::Micros;
+use crate::call::Micros;
 
 /// Time that passes with each look at the clock, so that a guest that waits by looking comes to an end.
 const LOOK: Nanos = 1_000;
 /// An event that never comes.
-pub(super) const NEVER: Nanos = Nanos::MAX;
+pub const NEVER: Nanos = Nanos::MAX;
 /// Polls in a row without a change after which nothing comes any more.
 const QUIET: u32 = 100;
 
 /// Nanoseconds since the round began.
-pub(super) type Nanos = u64;
+pub type Nanos = u64;
 
 /// Time of one round. All that waits in it waits here.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub struct Clock {
     state: Mutex<State>,
     /// The round ends here.
     end: Nanos,
@@ -41,34 +41,35 @@ struct State {
 }
 
 impl Clock {
-    pub(super) fn new(end: Nanos) -> Self {
+    /// Returns a clock that stands at the start of a round, which ends at `end`.
+    pub fn new(end: Nanos) -> Self {
         Self { state: Mutex::default(), end, stuck: Notify::new() }
     }
 
     /// The time, without any passing.
-    pub(super) fn now(&self) -> Nanos {
+    pub fn now(&self) -> Nanos {
         self.state().now
     }
 
     /// The time as the guest sees it.
-    pub(super) fn read(&self) -> Nanos {
+    pub fn read(&self) -> Nanos {
         let mut state = self.state();
         state.now = state.now.saturating_add(LOOK);
         state.now
     }
 
     /// Time left in the round.
-    pub(super) fn left(&self) -> Nanos {
+    pub fn left(&self) -> Nanos {
         self.end.saturating_sub(self.now())
     }
 
     /// Waits until then. Time goes on if nobody waits for an earlier event, and nothing else is under way.
-    pub(super) async fn until(&self, due: Nanos) {
+    pub async fn until(&self, due: Nanos) {
         self.wait(due, 0).await;
     }
 
     /// The same, and time stands from then on until the result is dropped.
-    pub(super) async fn until_busy(self: &Arc<Self>, due: Nanos) -> Busy {
+    pub async fn until_busy(self: &Arc<Self>, due: Nanos) -> Busy {
         self.wait(due, 1).await;
         Busy(self.clone())
     }
@@ -93,19 +94,19 @@ impl Clock {
     }
 
     /// Nothing that the guest waits for comes before the end of the round.
-    pub(super) async fn stuck(&self) {
+    pub async fn stuck(&self) {
         self.stuck.notified().await;
     }
 
     /// Notes that the guest computes, or calls the host. Time stands while it computes.
-    pub(super) fn set_computing(&self, is_computing: bool) {
+    pub fn set_computing(&self, is_computing: bool) {
         let mut state = self.state();
         state.is_computing = is_computing;
         state.turns += 1;
     }
 
     /// Time stands until this is dropped.
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+    pub fn busy(self: &Arc<Self>) -> Busy {
         self.state().busy += 1;
         Busy(self.clone())
     }
@@ -130,7 +131,7 @@ async fn pause() {
 }
 
 /// The time in a cassette.
-pub(super) fn nanos(at: Micros) -> Nanos {
+pub fn nanos(at: Micros) -> Nanos {
     at.saturating_mul(1000)
 }
 
@@ -194,7 +195,7 @@ impl Drop for Waiter<'_> {
 
 /// Something is under way.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Clock>);
+pub struct Busy(Arc<Clock>);
 
 impl Drop for Busy {
     fn drop(&mut self) {

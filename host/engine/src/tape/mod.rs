@@ -1,42 +1,28 @@
-//! Record and replay: what the calls of a round bring from outside, in a file, and rounds that are played from it.
+//! Record and replay: what the calls of a round bring from outside is taped where the world comes in.
 //!
-//! The boundary is where the world comes in: `udev`, `multicast`, refused `secrets`, `wasi:sockets`, `wasi:http`, clocks and
-//! random numbers. What the host itself knows (properties, cache, notes, kept origins, the log) is no call of a cassette: a
-//! replay has the real one. Sockets are wasmtime's, with a few functions of the linker replaced; only a host that is
-//! made for it has those.
+//! The boundary is `udev`, `multicast`, refused `secrets`, `wasi:sockets`, `wasi:http`, clocks and random numbers. What the host
+//! itself knows (properties, cache, notes, kept origins, the log) is no call of a cassette: a replay has the real one. Sockets
+//! are wasmtime's, with a few functions of the linker replaced; only a host that is made for it has those.
 
-pub(crate) mod call;
-mod check;
-mod clock;
-mod display;
-mod document;
-mod form;
 mod http;
-mod payload;
-mod player;
-mod recorder;
-mod round;
-mod series;
 pub(crate) mod sockets;
 mod streams;
 mod time;
 
 use std::sync::Arc;
 
+use akri_cassette::call::Refused;
+use akri_cassette::{Player, Recorder};
 use sha2::{Digest, Sha256};
 use wasmtime::component::Linker;
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::random::Deterministic;
 use wasmtime_wasi::sockets::SocketAddrUse;
 
+use crate::bindings::types::AccessError;
 use crate::round::Round;
 
-pub use self::document::{CASSETTE, Cassette, CassetteError, Head, KeepError};
 pub(crate) use self::http::{play, record};
-pub use self::payload::Payload;
-pub use self::player::{Mismatch, Place, Player};
-pub use self::recorder::{Recorder, TraceLine};
-pub use self::round::{Arguments, Outcome, RecordedRound};
 
 /// A linker whose sockets and clocks go along with a tape.
 pub(crate) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
@@ -104,4 +90,24 @@ fn random(seed: u64, kind: u8) -> Deterministic {
         block
     };
     Deterministic::new((0..RANDOM).flat_map(block).collect())
+}
+
+impl From<&AccessError> for Refused {
+    fn from(error: &AccessError) -> Self {
+        match error {
+            AccessError::NotGranted(what) => Self::NotGranted(what.clone()),
+            AccessError::Limit(what) => Self::Limit(what.clone()),
+            AccessError::Unavailable(what) => Self::Unavailable(what.clone()),
+        }
+    }
+}
+
+impl From<Refused> for AccessError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::NotGranted(what) => Self::NotGranted(what),
+            Refused::Limit(what) => Self::Limit(what),
+            Refused::Unavailable(what) => Self::Unavailable(what),
+        }
+    }
 }

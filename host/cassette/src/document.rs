@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_model::grant::LONGEST_ROUND;
 use akri_model::text::clean;
 use serde::{Deserialize, Serialize};
 use serde_ignored::Path;
 use serde_json::Value;
 
-use super::call::Recorded;
-use super::check::{check, values};
-use super::player::Player;
-use super::recorder::Recorder;
-use super::round::{Arguments, Line, Outcome, RecordedRound};
-use crate::component::LONGEST;
+use crate::call::Recorded;
+use crate::check::{check, values};
+use crate::player::Player;
+use crate::recorder::Recorder;
+use crate::round::{Arguments, Line, Outcome, RecordedRound};
 
 /// Bytes of a cassette.
 pub const CASSETTE: usize = 64 << 20;
@@ -145,10 +145,10 @@ impl Cassette {
         alone(line, &value)?;
         if let Some(arguments) = value.get_mut("round").map(Value::take) {
             let arguments: Arguments = read(line, arguments, "round")?;
-            if Duration::from_millis(arguments.limit) > LONGEST {
+            if Duration::from_millis(arguments.limit) > LONGEST_ROUND {
                 return Err(wrong(
                     line,
-                    format!("the limit of a round is at most {} milliseconds", LONGEST.as_millis()),
+                    format!("the limit of a round is at most {} milliseconds", LONGEST_ROUND.as_millis()),
                 ));
             }
             if self.rounds.len() >= ROUNDS {

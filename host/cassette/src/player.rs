@@ -11,12 +11,12 @@ use akri_sysfs::Snapshot;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
-use super::clock::{Busy, Clock, NEVER, Nanos, nanos};
-use super::display::{arguments, name, pretty, request_lines};
-use super::payload::Payload;
-use super::round::Line;
-use super::series::{Lane, Received, State};
+use crate::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
+use crate::clock::{Busy, Clock, NEVER, Nanos, nanos};
+use crate::display::{arguments, name, pretty, request_lines};
+use crate::payload::Payload;
+use crate::round::Line;
+use crate::series::{Lane, Received, State};
 
 /// A round that is played.
 #[derive(Debug)]
@@ -25,7 +25,8 @@ pub struct Player {
     /// Milliseconds since 1970.
     time: u64,
     learns: bool,
-    pub(super) clock: Arc<Clock>,
+    /// The clock of the round.
+    pub clock: Arc<Clock>,
     state: Mutex<State>,
     failed: Notify,
 }
@@ -78,43 +79,44 @@ pub struct Place {
 /// The end of a round that does not go on as it was recorded.
 #[derive(Debug, thiserror::Error)]
 #[error("a call differs from the cassette")]
-pub(crate) struct Differs;
+pub struct Differs;
 
 impl Player {
     /// Plays these calls in a round of that length. With `learns`, what is sent may differ, and takes the place of what was
     /// recorded.
-    pub(super) fn new(calls: &[Line<Recorded>], seed: u64, time: u64, round: Duration, learns: bool) -> Self {
+    pub fn new(calls: &[Line<Recorded>], seed: u64, time: u64, round: Duration, learns: bool) -> Self {
         let end = u64::try_from(round.as_nanos()).unwrap_or(NEVER - 1);
         let (clock, state) = (Arc::new(Clock::new(end)), State::new(calls).into());
         Self { seed, time, learns, clock, state, failed: Notify::new() }
     }
 
-    pub(crate) fn seed(&self) -> u64 {
+    /// Returns the seed of random numbers.
+    pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// Time left in the round.
-    pub(crate) fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         Duration::from_nanos(self.clock.left())
     }
 
     /// Nanoseconds on the guest's monotonic clock.
-    pub(crate) fn monotonic(&self) -> u64 {
+    pub fn monotonic(&self) -> u64 {
         self.clock.read()
     }
 
     /// The time of day.
-    pub(crate) fn wall(&self) -> Duration {
+    pub fn wall(&self) -> Duration {
         Duration::from_millis(self.time) + Duration::from_nanos(self.clock.read())
     }
 
     /// Notes that the guest computes, or calls the host.
-    pub(crate) fn set_computing(&self, is_computing: bool) {
+    pub fn set_computing(&self, is_computing: bool) {
         self.clock.set_computing(is_computing);
     }
 
     /// Returns when a call has differed, or when the guest waits for what never comes.
-    pub(crate) async fn ended(&self) {
+    pub async fn ended(&self) {
         tokio::select! {
             () = self.failed.notified() => {}
             () = self.clock.stuck() => {}
@@ -132,17 +134,17 @@ impl Player {
     }
 
     /// The calls as they were made, in place of those recorded.
-    pub(super) fn learned(&self) -> Vec<Recorded> {
+    pub fn learned(&self) -> Vec<Recorded> {
         self.state().calls().cloned().collect()
     }
 
     /// Time stands until this is dropped.
-    pub(super) fn busy(&self) -> Busy {
+    pub fn busy(&self) -> Busy {
         self.clock.busy()
     }
 
     /// Answers a query of devices.
-    pub(crate) fn run_query(&self, query: &Value) -> Result<Result<Snapshot, Refused>, Differs> {
+    pub fn run_query(&self, query: &Value) -> Result<Result<Snapshot, Refused>, Differs> {
         let mut state = self.state();
         let Some(index) = state.take(&Lane::Udev) else {
             return Err(self.fail_unrecorded(&mut state, "udev.run", None, &pretty(query)));
@@ -163,7 +165,7 @@ impl Player {
     }
 
     /// The recorded refusal of a secret.
-    pub(crate) fn refused_secret(&self, name: &str) -> Option<Refused> {
+    pub fn refused_secret(&self, name: &str) -> Option<Refused> {
         let mut state = self.state();
         let index = state.take(&Lane::Secret(name.to_owned()))?;
         match state.call(index) {
@@ -173,7 +175,7 @@ impl Player {
     }
 
     /// The recorded refusal of a socket beside so many open ones.
-    pub(crate) fn refused_socket(&self, is_tcp: bool, open: usize) -> Option<String> {
+    pub fn refused_socket(&self, is_tcp: bool, open: usize) -> Option<String> {
         let lane = if is_tcp { Lane::TcpRefusals } else { Lane::UdpRefusals };
         let mut state = self.state();
         let index = state.front(&lane)?;
@@ -189,7 +191,7 @@ impl Player {
     }
 
     /// Returns the recorded addresses of a name.
-    pub(crate) fn resolve_name(&self, wanted: &str) -> Result<Result<Vec<IpAddr>, String>, Differs> {
+    pub fn resolve_name(&self, wanted: &str) -> Result<Result<Vec<IpAddr>, String>, Differs> {
         let mut state = self.state();
         let Some(index) = state.take(&Lane::Name(wanted.to_owned())) else {
             return Err(self.fail_unrecorded(&mut state, "names.resolve", None, wanted));
@@ -202,7 +204,7 @@ impl Player {
     }
 
     /// Opens the next conversation with a group, in the order in which they were recorded.
-    pub(crate) fn open_multicast(&self, wanted: &str, at: u16) -> Result<Result<u32, Refused>, Differs> {
+    pub fn open_multicast(&self, wanted: &str, at: u16) -> Result<Result<u32, Refused>, Differs> {
         let mut state = self.state();
         let is_it = |call: &Recorded| matches!(call, Recorded::MulticastOpen { group, port, .. } if group == wanted && *port == at);
         let Some(lane) = state.claim(is_it) else {
@@ -217,7 +219,7 @@ impl Player {
     }
 
     /// Sends to a group.
-    pub(crate) fn send_multicast(&self, conversation: u32, sent: &[u8]) -> Result<Option<Refused>, Differs> {
+    pub fn send_multicast(&self, conversation: u32, sent: &[u8]) -> Result<Option<Refused>, Differs> {
         let lane = Lane::Multicast(conversation);
         let mut state = self.state();
         let is_send = |call: &Recorded| matches!(call, Recorded::MulticastSend { .. });
@@ -236,12 +238,7 @@ impl Player {
     }
 
     /// Receives datagrams of a conversation, once they are due; none after `wait`.
-    pub(crate) async fn receive_multicast(
-        &self,
-        conversation: u32,
-        max: usize,
-        wait: Duration,
-    ) -> Vec<ReceivedDatagram> {
+    pub async fn receive_multicast(&self, conversation: u32, max: usize, wait: Duration) -> Vec<ReceivedDatagram> {
         let lane = Lane::Multicast(conversation);
         let wait = u64::try_from(wait.as_nanos()).unwrap_or(NEVER);
         let until = self.clock.now().saturating_add(wait);
@@ -255,7 +252,7 @@ impl Player {
     }
 
     /// Begins the next connection to an address.
-    pub(super) fn start_connect(&self, address: SocketAddr) -> Result<u32, Differs> {
+    pub fn start_connect(&self, address: SocketAddr) -> Result<u32, Differs> {
         let mut state = self.state();
         let is_it = |call: &Recorded| matches!(call, Recorded::TcpConnect { to, .. } if *to == address);
         let Some(lane) = state.claim(is_it) else {
@@ -266,7 +263,7 @@ impl Player {
     }
 
     /// Returns when a connection is made or refused: at once, if it is by now.
-    pub(super) fn connect_due(&self, socket: u32) -> Nanos {
+    pub fn connect_due(&self, socket: u32) -> Nanos {
         let (state, lane) = (self.state(), Lane::Tcp(socket));
         match state.front(&lane).and_then(|index| state.call(index)) {
             Some(Recorded::TcpConnect { .. }) => state.due(&lane),
@@ -275,7 +272,7 @@ impl Player {
     }
 
     /// Returns the result of a connection, once that is due.
-    pub(super) fn finish_connect(&self, socket: u32) -> Option<Result<(), String>> {
+    pub fn finish_connect(&self, socket: u32) -> Option<Result<(), String>> {
         let lane = Lane::Tcp(socket);
         if self.due(&lane) > self.clock.now() {
             return None;
@@ -288,16 +285,18 @@ impl Player {
         }
     }
 
-    pub(super) fn tcp_due(&self, socket: u32) -> Nanos {
+    /// Returns when the next receive of a connection is due.
+    pub fn tcp_due(&self, socket: u32) -> Nanos {
         self.due(&Lane::Tcp(socket))
     }
 
-    pub(super) fn udp_due(&self, socket: u32) -> Nanos {
+    /// Returns when the next datagram to a socket is due.
+    pub fn udp_due(&self, socket: u32) -> Nanos {
         self.due(&Lane::Udp(socket))
     }
 
     /// Sends by TCP: where pieces end means nothing.
-    pub(super) fn send_tcp(&self, socket: u32, mut bytes: &[u8]) -> Result<(), Differs> {
+    pub fn send_tcp(&self, socket: u32, mut bytes: &[u8]) -> Result<(), Differs> {
         let lane = Lane::Tcp(socket);
         let mut state = self.state();
         while !bytes.is_empty() {
@@ -325,18 +324,18 @@ impl Player {
     }
 
     /// Receives at most so many bytes.
-    pub(super) fn receive_tcp(&self, socket: u32, max: usize) -> Received {
+    pub fn receive_tcp(&self, socket: u32, max: usize) -> Received {
         let lane = Lane::Tcp(socket);
         if self.tcp_due(socket) > self.clock.now() { Received::Nothing } else { self.state().take_bytes(&lane, max) }
     }
 
     /// Takes the next socket for datagrams.
-    pub(super) fn open_udp(&self) -> Option<u32> {
+    pub fn open_udp(&self) -> Option<u32> {
         self.state().claim_udp()
     }
 
     /// Sends a datagram. Returns the recorded error.
-    pub(super) fn send_udp(&self, socket: u32, to: Option<SocketAddr>, sent: &[u8]) -> Result<Option<String>, Differs> {
+    pub fn send_udp(&self, socket: u32, to: Option<SocketAddr>, sent: &[u8]) -> Result<Option<String>, Differs> {
         let mut state = self.state();
         let shown =
             || format!("to {}\n{}", to.map_or_else(String::new, |to| to.to_string()), Payload::from(sent).lines());
@@ -357,7 +356,7 @@ impl Player {
     }
 
     /// Receives the next datagram, if one is due.
-    pub(super) fn receive_udp(&self, socket: u32) -> Option<(SocketAddr, Vec<u8>)> {
+    pub fn receive_udp(&self, socket: u32) -> Option<(SocketAddr, Vec<u8>)> {
         let lane = Lane::Udp(socket);
         if self.udp_due(socket) > self.clock.now() {
             return None;
@@ -371,7 +370,7 @@ impl Player {
     }
 
     /// Begins a request. Its headers and body are compared when they are there ([`respond`](Self::respond)).
-    pub(super) fn begin_request(&self, method: &str, uri: &str) -> Result<usize, Differs> {
+    pub fn begin_request(&self, method: &str, uri: &str) -> Result<usize, Differs> {
         let mut state = self.state();
         if let Some(index) = state.front(&Lane::Http(method.to_owned(), uri.to_owned())) {
             return state.begin_request(index).ok_or(Differs);
@@ -389,7 +388,7 @@ impl Player {
     }
 
     /// Compares a request with the one recorded, and returns that one's answer. The request counts as made then.
-    pub(super) fn respond(&self, index: usize, made: Request) -> Result<(Nanos, Result<Response, String>), Differs> {
+    pub fn respond(&self, index: usize, made: Request) -> Result<(Nanos, Result<Response, String>), Differs> {
         let mut state = self.state();
         let Some(Recorded::HttpRequest { at, request, response, error, silent }) = state.call_mut(index) else {
             return Err(Differs);

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::call::{ReceivedDatagram, Recorded, Request};
-use super::clock::{NEVER, Nanos, nanos};
-use super::display::{arguments, name};
-use super::player::{Mismatch, Place};
-use super::round::Line;
+use crate::call::{ReceivedDatagram, Recorded, Request};
+use crate::clock::{NEVER, Nanos, nanos};
+use crate::display::{arguments, name};
+use crate::player::{Mismatch, Place};
+use crate::round::Line;
 
 /// Unused calls that are named.
 const UNUSED: usize = 8;
@@ -15,7 +15,7 @@ const NEXT: usize = 4;
 
 /// The resource that a series of calls belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Lane {
+pub(crate) enum Lane {
     Udev,
     Secret(String),
     Name(String),
@@ -29,13 +29,13 @@ pub(super) enum Lane {
 
 /// The calls of a round, and which of them are to come.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(crate) struct State {
     entries: Vec<Entry>,
     lanes: HashMap<Lane, Series>,
     /// Sockets and conversations that nobody has taken yet, in their order.
     free: VecDeque<Lane>,
     /// The first call that is not as it was recorded.
-    pub(super) mismatch: Option<Mismatch>,
+    pub mismatch: Option<Mismatch>,
 }
 
 #[derive(Debug)]
@@ -65,10 +65,14 @@ struct Series {
 }
 
 /// The result of a receive.
-pub(super) enum Received {
+pub enum Received {
+    /// Nothing yet.
     Nothing,
+    /// Bytes.
     Bytes(Vec<u8>),
+    /// The end of the stream.
     End,
+    /// An error, by its name.
     Error(String),
 }
 
@@ -92,7 +96,7 @@ fn lane(call: &Recorded) -> Lane {
 }
 
 impl State {
-    pub(super) fn new(calls: &[Line<Recorded>]) -> Self {
+    pub(crate) fn new(calls: &[Line<Recorded>]) -> Self {
         let entry =
             |call: &Line<Recorded>| Entry { line: call.line, call: call.value.clone(), progress: Progress::Open };
         let mut state = Self { entries: calls.iter().map(entry).collect(), ..Self::default() };
@@ -106,26 +110,26 @@ impl State {
         state
     }
 
-    pub(super) fn call(&self, index: usize) -> Option<&Recorded> {
+    pub(crate) fn call(&self, index: usize) -> Option<&Recorded> {
         self.entries.get(index).map(|entry| &entry.call)
     }
 
-    pub(super) fn call_mut(&mut self, index: usize) -> Option<&mut Recorded> {
+    pub(crate) fn call_mut(&mut self, index: usize) -> Option<&mut Recorded> {
         self.entries.get_mut(index).map(|entry| &mut entry.call)
     }
 
     /// Returns all calls.
-    pub(super) fn calls(&self) -> impl Iterator<Item = &Recorded> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &Recorded> {
         self.entries.iter().map(|entry| &entry.call)
     }
 
     /// Returns the place of a call.
-    pub(super) fn place(&self, index: usize) -> Option<Place> {
+    pub(crate) fn place(&self, index: usize) -> Option<Place> {
         self.entries.get(index).map(|entry| Place { number: index + 1, line: entry.line })
     }
 
     /// Returns the first calls that were not made as a whole.
-    pub(super) fn unused(&self) -> Vec<Mismatch> {
+    pub(crate) fn unused(&self) -> Vec<Mismatch> {
         let unused = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress != Progress::Done);
         let mismatch = |(index, Entry { line, call, progress }): (usize, &Entry)| Mismatch::NotMade {
             call: name(call),
@@ -137,7 +141,7 @@ impl State {
     }
 
     /// Returns the next calls of that name: those of the socket or conversation, if it is about one.
-    pub(super) fn next_of(&self, name: &str, of: Option<&Lane>) -> Vec<(Place, String)> {
+    pub(crate) fn next_of(&self, name: &str, of: Option<&Lane>) -> Vec<(Place, String)> {
         let is_it = |entry: &Entry| {
             entry.progress == Progress::Open
                 && entry.call.import().0 == name
@@ -148,44 +152,44 @@ impl State {
     }
 
     /// Returns the next call of a series.
-    pub(super) fn front(&self, lane: &Lane) -> Option<usize> {
+    pub(crate) fn front(&self, lane: &Lane) -> Option<usize> {
         self.lanes.get(lane)?.left.front().copied()
     }
 
     /// Returns the next one of a kind.
-    pub(super) fn first(&self, lane: &Lane, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
+    pub(crate) fn first(&self, lane: &Lane, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
         let mut left = self.lanes.get(lane)?.left.iter().copied();
         left.find(|index| self.call(*index).is_some_and(&is_it))
     }
 
     /// Takes the next call of a series.
-    pub(super) fn take(&mut self, lane: &Lane) -> Option<usize> {
+    pub(crate) fn take(&mut self, lane: &Lane) -> Option<usize> {
         self.take_first(lane, |_| true)
     }
 
     /// Takes the next one of a kind.
-    pub(super) fn take_first(&mut self, lane: &Lane, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
+    pub(crate) fn take_first(&mut self, lane: &Lane, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
         let index = self.first(lane, is_it)?;
         self.remove(lane, index, Progress::Done);
         Some(index)
     }
 
     /// Takes a request whose result is taken later ([`finish`](Self::finish)).
-    pub(super) fn begin_request(&mut self, index: usize) -> Option<usize> {
+    pub(crate) fn begin_request(&mut self, index: usize) -> Option<usize> {
         let lane = self.call(index).map(lane)?;
         self.remove(&lane, index, Progress::Begun);
         Some(index)
     }
 
     /// Begins a connection; its call remains in its series until its result is taken. A silent peer has none.
-    pub(super) fn begin_connect(&mut self, lane: &Lane) {
+    pub(crate) fn begin_connect(&mut self, lane: &Lane) {
         let Some(index) = self.front(lane) else { return };
         let is_silent = matches!(self.call(index), Some(Recorded::TcpConnect { silent: true, .. }));
         self.set(index, if is_silent { Progress::Done } else { Progress::Begun });
     }
 
     /// Marks a call as made.
-    pub(super) fn finish(&mut self, index: usize) {
+    pub(crate) fn finish(&mut self, index: usize) {
         self.set(index, Progress::Done);
     }
 
@@ -203,14 +207,14 @@ impl State {
     }
 
     /// Takes the first free series that begins with such a call; the call remains in it.
-    pub(super) fn claim(&mut self, is_it: impl Fn(&Recorded) -> bool) -> Option<Lane> {
+    pub(crate) fn claim(&mut self, is_it: impl Fn(&Recorded) -> bool) -> Option<Lane> {
         let begins = |lane: &Lane| self.front(lane).and_then(|index| self.call(index)).is_some_and(&is_it);
         let place = self.free.iter().position(begins)?;
         self.free.remove(place)
     }
 
     /// Takes the first free socket for datagrams.
-    pub(super) fn claim_udp(&mut self) -> Option<u32> {
+    pub(crate) fn claim_udp(&mut self) -> Option<u32> {
         let place = self.free.iter().position(|lane| matches!(lane, Lane::Udp(_)))?;
         match self.free.remove(place) {
             Some(Lane::Udp(socket)) => Some(socket),
@@ -219,7 +223,7 @@ impl State {
     }
 
     /// Returns the first request that was not begun.
-    pub(super) fn open_request(&self, is_it: impl Fn(&Request) -> bool) -> Option<usize> {
+    pub(crate) fn open_request(&self, is_it: impl Fn(&Request) -> bool) -> Option<usize> {
         let open = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress == Progress::Open);
         let mut requests = open.filter_map(|(index, entry)| match &entry.call {
             Recorded::HttpRequest { request, .. } => Some((index, request)),
@@ -229,7 +233,7 @@ impl State {
     }
 
     /// Returns when the next receive of a series is due: never, if something has to be sent first, or if the peer is silent.
-    pub(super) fn due(&self, lane: &Lane) -> Nanos {
+    pub(crate) fn due(&self, lane: &Lane) -> Nanos {
         match self.front(lane).and_then(|index| self.call(index)) {
             Some(Recorded::TcpConnect { silent: true, .. }) => NEVER,
             Some(
@@ -243,12 +247,12 @@ impl State {
     }
 
     /// Returns the bytes of the next send of a connection that are done.
-    pub(super) fn sent(&self, lane: &Lane) -> usize {
+    pub(crate) fn sent(&self, lane: &Lane) -> usize {
         self.lanes.get(lane).map_or(0, |series| series.sent)
     }
 
     /// Notes how much of a send is done.
-    pub(super) fn set_sent(&mut self, lane: &Lane, index: usize, done: usize, whole: usize) {
+    pub(crate) fn set_sent(&mut self, lane: &Lane, index: usize, done: usize, whole: usize) {
         if let Some(series) = self.lanes.get_mut(lane) {
             series.sent = if done < whole { done } else { 0 };
         }
@@ -272,7 +276,7 @@ impl State {
     }
 
     /// Takes at most so many bytes of the next receive of a connection.
-    pub(super) fn take_bytes(&mut self, lane: &Lane, max: usize) -> Received {
+    pub(crate) fn take_bytes(&mut self, lane: &Lane, max: usize) -> Received {
         let Some(index) = self.front(lane) else { return Received::Nothing };
         let before = self.lanes.get(lane).map_or(0, |series| series.received);
         let (received, done, is_whole) = match self.call(index) {
@@ -290,7 +294,7 @@ impl State {
     }
 
     /// Takes at most so many datagrams of the next receive of a conversation.
-    pub(super) fn take_datagrams(&mut self, lane: &Lane, max: usize) -> Vec<ReceivedDatagram> {
+    pub(crate) fn take_datagrams(&mut self, lane: &Lane, max: usize) -> Vec<ReceivedDatagram> {
         let Some(index) = self.front(lane) else { return Vec::new() };
         let before = self.lanes.get(lane).map_or(0, |series| series.received);
         let Some(Recorded::MulticastReceive { datagrams, .. }) = self.call(index) else { return Vec::new() };

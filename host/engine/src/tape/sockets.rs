@@ -18,14 +18,14 @@ use wasmtime_wasi::p2::{
 };
 use wasmtime_wasi::sockets::WasiSocketsView;
 
-use super::call::Recorded;
-use super::payload::Payload;
-use super::player::{Differs, Player};
-use super::recorder::Recorder;
 use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, WatchedInput, WatchedOutput};
 use super::time::Moment;
 use crate::capabilities::guest_result;
 use crate::round::Round;
+use akri_cassette::call::Recorded;
+use akri_cassette::payload::Payload;
+use akri_cassette::player::{Differs, Player};
+use akri_cassette::recorder::Recorder;
 
 /// As wasmtime links them.
 const TCP: &str = "wasi:sockets/tcp@0.2.12";
@@ -59,11 +59,6 @@ const CODES: [ErrorCode; 17] = [
 /// The error of that name.
 pub(crate) fn code(name: &str) -> Option<ErrorCode> {
     CODES.into_iter().find(|code| code.name() == name)
-}
-
-/// The names of all errors of sockets.
-pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
-    CODES.iter().map(|code| code.name())
 }
 
 /// The sockets of a round with a tape, by their handles.
@@ -166,7 +161,7 @@ impl Round {
             }
             Err(error) => {
                 let error = error.downcast().map_err(SocketError::trap)?;
-                recorder.connected(connection, Some(error));
+                connected(recorder, connection, Some(error));
                 Err(error.into())
             }
         }
@@ -186,14 +181,14 @@ impl Round {
         let (Some(recorder), Some(connection)) = (self.call.tape.recorder().cloned(), known) else { return finished };
         match finished {
             Ok(streams) => {
-                recorder.connected(connection, None);
+                connected(&recorder, connection, None);
                 self.watch(&streams, &recorder, connection.number)?;
                 Ok(streams)
             }
             Err(error) => {
                 let error = error.downcast().map_err(SocketError::trap)?;
                 if error != ErrorCode::WouldBlock {
-                    recorder.connected(connection, Some(error));
+                    connected(&recorder, connection, Some(error));
                 }
                 Err(error.into())
             }
@@ -361,14 +356,25 @@ fn local(to: SocketAddr) -> SocketAddr {
     if to.is_ipv4() { ([127, 0, 0, 1], PORT).into() } else { ([0, 0, 0, 0, 0, 0, 0, 1], PORT).into() }
 }
 
-impl Recorder {
-    fn connected(&self, connection: Connection, error: Option<ErrorCode>) {
-        let Connection { number, to, index } = connection;
-        let error = error.map(|error| error.name().to_owned());
-        let call = Recorded::TcpConnect { at: self.at(), socket: number, to, error, silent: false };
-        match index {
-            Some(index) => self.finish(index, call),
-            None => self.push(call),
-        }
+/// Writes down the end of a connection attempt.
+fn connected(recorder: &Recorder, connection: Connection, error: Option<ErrorCode>) {
+    let Connection { number, to, index } = connection;
+    let error = error.map(|error| error.name().to_owned());
+    let call = Recorded::TcpConnect { at: recorder.at(), socket: number, to, error, silent: false };
+    match index {
+        Some(index) => recorder.finish(index, call),
+        None => recorder.push(call),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_cassette::SOCKET_ERRORS;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_sockets_are_those_of_cassettes() {
+        assert!(CODES.iter().map(|code| code.name()).eq(SOCKET_ERRORS));
     }
 }

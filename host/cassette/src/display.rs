@@ -2,21 +2,21 @@
 
 use serde_json::Value;
 
-use super::call::{Recorded, Request};
+use crate::call::{Recorded, Request};
 
 /// The name of a call with the import it belongs to.
-pub(super) fn name(call: &Recorded) -> String {
+pub(crate) fn name(call: &Recorded) -> String {
     let (name, import) = call.import();
     format!("{name} ({import})")
 }
 
 /// A JSON value on lines.
-pub(super) fn pretty(value: &Value) -> String {
+pub(crate) fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
 /// An HTTP request on lines.
-pub(super) fn request_lines(request: &Request) -> String {
+pub(crate) fn request_lines(request: &Request) -> String {
     let Request { method, uri, headers, body } = request;
     let mut lines = format!("{method} {uri}\n");
     for (name, value) in headers.iter().flatten() {
@@ -27,7 +27,7 @@ pub(super) fn request_lines(request: &Request) -> String {
 }
 
 /// The arguments of a recorded call on lines.
-pub(super) fn arguments(call: &Recorded) -> String {
+pub(crate) fn arguments(call: &Recorded) -> String {
     match call {
         Recorded::UdevRun { query, .. } => query.as_ref().map(pretty).unwrap_or_default(),
         Recorded::SecretRefused { name, .. } | Recorded::NamesResolve { name, .. } => name.clone(),

@@ -3,21 +3,22 @@
 use std::net::{IpAddr, SocketAddr};
 
 use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
 use akri_sysfs::Snapshot;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::form;
-use super::payload::Payload;
-use crate::bindings::types::AccessError;
+use crate::form;
+use crate::payload::Payload;
 
 /// Microseconds since the round began.
-pub(crate) type Micros = u64;
+pub type Micros = u64;
 
 /// One call with its result. `at` is when its result was there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "call", deny_unknown_fields)]
-pub(crate) enum Recorded {
+pub enum Recorded {
     #[serde(rename = "udev.run")]
     UdevRun {
         #[serde(default)]
@@ -161,41 +162,58 @@ pub(crate) enum Recorded {
 /// An HTTP request. Headers or a body that are left out may be any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Request {
-    pub(crate) method: String,
-    pub(crate) uri: String,
+pub struct Request {
+    pub method: String,
+    pub uri: String,
     #[serde(default, deserialize_with = "form::optional_headers", skip_serializing_if = "Option::is_none")]
-    pub(crate) headers: Option<Vec<(String, Payload)>>,
+    pub headers: Option<Vec<(String, Payload)>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) body: Option<Payload>,
+    pub body: Option<Payload>,
 }
 
 /// Its response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
+pub struct Response {
+    pub status: u16,
     #[serde(default, deserialize_with = "form::headers", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) headers: Vec<(String, Payload)>,
+    pub headers: Vec<(String, Payload)>,
     #[serde(default, skip_serializing_if = "Payload::is_empty")]
-    pub(crate) body: Payload,
+    pub body: Payload,
+}
+
+impl Response {
+    /// Returns its status and headers.
+    ///
+    /// # Errors
+    /// If no response can have them.
+    pub fn head(&self) -> Result<(StatusCode, HeaderMap), String> {
+        let status = StatusCode::from_u16(self.status).map_err(|_| format!("{} is no HTTP status", self.status))?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let wrong = || format!("'{}' is no HTTP header", clean(name, 64));
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+            headers.append(name, HeaderValue::from_bytes(&value.0).map_err(|_| wrong())?);
+        }
+        Ok((status, headers))
+    }
 }
 
 /// A datagram to a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ReceivedDatagram {
+pub struct ReceivedDatagram {
     #[serde(deserialize_with = "form::address")]
-    pub(crate) from: SocketAddr,
+    pub from: SocketAddr,
     #[serde(default)]
-    pub(crate) interface: String,
-    pub(crate) payload: Payload,
+    pub interface: String,
+    pub payload: Payload,
 }
 
 /// The error of a call of `akri:discovery`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", try_from = "Value")]
-pub(crate) enum Refused {
+pub enum Refused {
     NotGranted(String),
     Limit(String),
     Unavailable(String),
@@ -215,36 +233,16 @@ impl TryFrom<Value> for Refused {
     }
 }
 
-impl From<&AccessError> for Refused {
-    fn from(error: &AccessError) -> Self {
-        match error {
-            AccessError::NotGranted(what) => Self::NotGranted(what.clone()),
-            AccessError::Limit(what) => Self::Limit(what.clone()),
-            AccessError::Unavailable(what) => Self::Unavailable(what.clone()),
-        }
-    }
-}
-
-impl From<Refused> for AccessError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::NotGranted(what) => Self::NotGranted(what),
-            Refused::Limit(what) => Self::Limit(what),
-            Refused::Unavailable(what) => Self::Unavailable(what),
-        }
-    }
-}
-
 /// A socket or conversation, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Flow {
+pub enum Flow {
     Tcp(u32),
     Udp(u32),
     Multicast(u32),
 }
 
 /// Returns the property whose secret is in a text or a name of a value, or across them as JSON writes it.
-pub(super) fn secret_in<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
+pub fn secret_in<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
     fn in_texts<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
         match value {
             Value::String(text) => secrets.within(text),
@@ -266,7 +264,7 @@ impl Payload {
 
 impl Recorded {
     /// The name of the call in a cassette, and the import that it is one of.
-    pub(crate) fn import(&self) -> (&'static str, &'static str) {
+    pub fn import(&self) -> (&'static str, &'static str) {
         match self {
             Self::UdevRun { .. } => ("udev.run", "akri:discovery/udev"),
             Self::SecretRefused { .. } => ("secrets.get", "akri:discovery/secrets"),
@@ -286,7 +284,7 @@ impl Recorded {
     }
 
     /// Returns the time its result was there.
-    pub(crate) fn at(&self) -> Micros {
+    pub fn at(&self) -> Micros {
         match self {
             Self::UdevRun { at, .. }
             | Self::SecretRefused { at, .. }
@@ -306,12 +304,12 @@ impl Recorded {
     }
 
     /// Returns whether nobody answered it.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
     }
 
     /// All bytes of others in it.
-    pub(crate) fn payloads(&self) -> Vec<&Payload> {
+    pub fn payloads(&self) -> Vec<&Payload> {
         match self {
             Self::MulticastReceive { datagrams, .. } => datagrams.iter().map(|heard| &heard.payload).collect(),
             Self::MulticastSend { payload: bytes, .. }
@@ -329,13 +327,13 @@ impl Recorded {
     }
 
     /// Returns the property whose secret is in it, if any: in its bytes as they are, or in any of its texts.
-    pub(crate) fn secret<'s>(&self, secrets: &'s SecretScanner) -> Option<&'s str> {
+    pub fn secret<'s>(&self, secrets: &'s SecretScanner) -> Option<&'s str> {
         let in_bytes = || self.payloads().into_iter().find_map(|payload| secrets.within_bytes(&payload.0));
         in_bytes().or_else(|| secret_in(&serde_json::to_value(self).unwrap_or_default(), secrets))
     }
 
     /// Returns the stream or series of datagrams that its bytes are a piece of, and whether they are sent.
-    pub(crate) fn piece(&self) -> Option<(Flow, bool)> {
+    pub fn piece(&self) -> Option<(Flow, bool)> {
         match self {
             Self::TcpSend { socket, .. } => Some((Flow::Tcp(*socket), true)),
             Self::TcpReceive { socket, .. } => Some((Flow::Tcp(*socket), false)),
@@ -348,7 +346,7 @@ impl Recorded {
     }
 
     /// Bytes that it takes, about.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let entries = match self {
             Self::UdevRun { snapshot, .. } => {
                 snapshot.iter().flat_map(|snapshot| &snapshot.entries).map(akri_sysfs::Entry::bytes).sum()

@@ -9,8 +9,8 @@ use akri_model::property::{Resolved, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::call::Recorded;
-use super::payload::Payload;
+use crate::call::Recorded;
+use crate::payload::Payload;
 
 /// The length of a round that says nothing else.
 const ROUND: u64 = 10_000;
@@ -22,16 +22,17 @@ pub struct RecordedRound {
     pub line: usize,
     /// Its arguments.
     pub arguments: Arguments,
-    pub(super) calls: Vec<Line<Recorded>>,
+    /// Its calls, in order.
+    pub calls: Vec<Line<Recorded>>,
     /// Its result. A round that somebody writes may have none yet.
     pub result: Option<Outcome>,
 }
 
 /// A value and its line.
 #[derive(Debug, Clone)]
-pub(super) struct Line<T> {
-    pub(super) line: usize,
-    pub(super) value: T,
+pub struct Line<T> {
+    pub line: usize,
+    pub value: T,
 }
 
 /// The arguments of a round.

@@ -29,7 +29,7 @@ impl Payload {
     }
 
     /// Returns lines for a person: markup with an element on each, other bytes in hex.
-    pub(crate) fn lines(&self) -> String {
+    pub fn lines(&self) -> String {
         match self.text() {
             Some(text) => text.replace("><", ">\n<"),
             None => self.0.chunks(16).map(hex).collect::<Vec<_>>().join("\n"),

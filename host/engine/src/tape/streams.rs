@@ -9,21 +9,20 @@ use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
 };
 
-use super::call::Recorded;
-use super::payload::Payload;
-use super::player::Player;
-use super::recorder::Recorder;
-use super::series::Received;
 use super::sockets::failure;
+use akri_cassette::Received;
+use akri_cassette::call::Recorded;
+use akri_cassette::payload::Payload;
+use akri_cassette::player::Player;
+use akri_cassette::recorder::Recorder;
 
 /// Bytes a guest may write at once.
 const PERMIT: usize = 64 << 10;
 
-impl Recorder {
-    fn received(&self, socket: u32, bytes: &[u8], end: bool, error: Option<&str>) {
-        let (bytes, error) = (Payload::from(bytes), error.map(str::to_owned));
-        self.push(Recorded::TcpReceive { at: self.at(), socket, bytes, end, error });
-    }
+/// Writes down what was received.
+fn received(recorder: &Recorder, socket: u32, bytes: &[u8], end: bool, error: Option<&str>) {
+    let (bytes, error) = (Payload::from(bytes), error.map(str::to_owned));
+    recorder.push(Recorded::TcpReceive { at: recorder.at(), socket, bytes, end, error });
 }
 
 /// Writes down what a connection receives.
@@ -46,11 +45,11 @@ impl InputStream for WatchedInput {
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
         let read = self.inner.read(size);
         match &read {
-            Ok(bytes) if !bytes.is_empty() => self.recorder.received(self.socket, bytes, false, None),
-            Err(StreamError::Closed) if !self.is_closed => self.recorder.received(self.socket, &[], true, None),
+            Ok(bytes) if !bytes.is_empty() => received(&self.recorder, self.socket, bytes, false, None),
+            Err(StreamError::Closed) if !self.is_closed => received(&self.recorder, self.socket, &[], true, None),
             Err(StreamError::LastOperationFailed(error)) if !self.is_closed => {
                 let code = error.downcast_ref().map_or(ErrorCode::ConnectionReset, |code: &ErrorCode| *code);
-                self.recorder.received(self.socket, &[], false, Some(code.name()));
+                received(&self.recorder, self.socket, &[], false, Some(code.name()));
             }
             _ => {}
         }

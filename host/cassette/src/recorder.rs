@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime};
 
 use akri_model::secret_scanner::SecretScanner;
 
-use super::call::{Micros, Recorded};
-use super::document::CASSETTE;
+use crate::call::{Micros, Recorded};
+use crate::document::CASSETTE;
 
 /// The calls of one round, in order.
 #[derive(Debug)]
@@ -69,27 +69,28 @@ impl Recorder {
     }
 
     /// The calls so far. None if they are more than a cassette can hold.
-    pub(super) fn calls(&self) -> Option<Vec<Recorded>> {
+    pub fn calls(&self) -> Option<Vec<Recorded>> {
         let state = self.state();
         (!state.is_over).then(|| state.calls.clone())
     }
 
-    pub(crate) fn seed(&self) -> u64 {
+    /// Returns the seed of random numbers.
+    pub fn seed(&self) -> u64 {
         self.seed
     }
 
     /// The time of a call that ends now.
-    pub(crate) fn at(&self) -> Micros {
+    pub fn at(&self) -> Micros {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     /// A number for a new socket or conversation.
-    pub(crate) fn number(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         self.numbered.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Adds a call.
-    pub(crate) fn push(&self, call: Recorded) {
+    pub fn push(&self, call: Recorded) {
         self.trace_call(&call);
         let mut state = self.state();
         if let Some(call) = state.count(&call).then_some(call).and_then(|call| state.joined(call)) {
@@ -98,7 +99,7 @@ impl Recorder {
     }
 
     /// Adds a call that nobody has answered yet. Its place is that of its begin: calls of one kind are played in this order.
-    pub(crate) fn begin(&self, call: Recorded) -> usize {
+    pub fn begin(&self, call: Recorded) -> usize {
         let mut state = self.state();
         if state.count(&call) {
             state.calls.push(call);
@@ -107,7 +108,7 @@ impl Recorder {
     }
 
     /// Puts a call in the place of one that was begun.
-    pub(crate) fn finish(&self, index: usize, call: Recorded) {
+    pub fn finish(&self, index: usize, call: Recorded) {
         self.trace_call(&call);
         let mut state = self.state();
         if state.count(&call)
@@ -118,7 +119,7 @@ impl Recorder {
     }
 
     /// Shows a call that needs no place in a cassette, since the host itself answers it.
-    pub(crate) fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
+    pub fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
         if self.trace.is_some() {
             self.show(self.at(), format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()), None);
         }

@@ -4,16 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::HeaderMap;
 use http_body_util::{BodyExt as _, Full};
 use wasmtime_wasi_http::{Error, WasiBody};
 
-use super::call::{Recorded, Request, Response};
-use super::clock::Busy;
-use super::payload::Payload;
-use super::player::Player;
-use super::recorder::Recorder;
 use crate::network::http::{Answered, Finished};
+use akri_cassette::call::{Recorded, Request, Response};
+use akri_cassette::clock::Busy;
+use akri_cassette::payload::Payload;
+use akri_cassette::player::Player;
+use akri_cassette::recorder::Recorder;
 
 /// Headers that the host sets, which may change with the version of a library.
 const OWN_HEADERS: [&str; 1] = ["host"];
@@ -55,33 +55,11 @@ pub(super) fn error(name: &str) -> Option<Error> {
     ERRORS.iter().find(|(known, _)| *known == name).map(|(_, error)| error())
 }
 
-/// The names of all errors of requests.
-pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
-    ERRORS.iter().map(|(name, _)| *name)
-}
-
 /// The name of an error. One that the table lacks is an error of the protocol.
 fn named(error: &Error) -> String {
     let is_it = |known: &Error| std::mem::discriminant(known) == std::mem::discriminant(error);
     let name = ERRORS.iter().find(|(_, known)| is_it(&known())).map_or("HTTP-protocol-error", |(name, _)| name);
     name.to_owned()
-}
-
-/// Finds a status or a header that no response can have.
-pub(super) fn check(response: Option<&Response>) -> Result<(), String> {
-    let Some(Response { status, headers, .. }) = response else { return Ok(()) };
-    StatusCode::from_u16(*status).map_err(|_| format!("{status} is no HTTP status"))?;
-    map(headers).map(drop)
-}
-
-fn map(headers: &[(String, Payload)]) -> Result<HeaderMap, String> {
-    let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        let wrong = || format!("'{}' is no HTTP header", akri_model::text::clean(name, 64));
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
-        map.append(name, HeaderValue::from_bytes(&value.0).map_err(|_| wrong())?);
-    }
-    Ok(map)
 }
 
 /// Headers in the order of their names.
@@ -206,9 +184,10 @@ pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl 
         });
         let held = hold(busy.await);
         let answer = answer.map_err(|name| error(&name).unwrap_or(Error::HttpProtocolError))?;
+        let (status, headers) = answer.head().map_err(|_| Error::HttpProtocolError)?;
         let mut response = http::Response::new(full(answer.body.0.into()));
-        *response.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Error::HttpProtocolError)?;
-        *response.headers_mut() = map(&answer.headers).map_err(|_| Error::HttpProtocolError)?;
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
         response.extensions_mut().insert(Unseen(held));
         let finished: Finished = Box::new(std::future::ready(Ok(())));
         Ok((response, finished))
@@ -217,4 +196,16 @@ pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl 
 
 fn full(body: Bytes) -> WasiBody {
     Full::new(body).map_err(|never| match never {}).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_cassette::HTTP_ERRORS;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_requests_are_those_of_cassettes() {
+        assert!(ERRORS.iter().map(|(name, _)| *name).eq(HTTP_ERRORS));
+    }
 }
