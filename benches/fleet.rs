@@ -173,11 +173,12 @@ impl Measured {
 
         let invalid = Phase::begin(self).await;
         let handler = json!({"name": "debugEcho", "discoveryDetails": "nonsense: ["});
-        self.site.configure(&self.name(0, "shared"), json!({"discoveryHandler": handler, "capacity": 2})).await;
+        let refused = json!({"discoveryHandler": handler, "capacity": 2, "brokerProperties": {"EDITED": "yes"}});
+        self.site.configure(&self.name(0, "shared"), refused).await;
         sleep(AFTERWARDS).await;
         invalid
             .end(self, table, &format!("an edit that the handler refuses on {GROUP} nodes"), 1, "in all", |_| {
-                "at most 3 nodes report, however many there are; then the controller".to_owned()
+                "the edit; one node reports, however many there are; the controller before and after it".to_owned()
             })
             .await;
 

@@ -121,7 +121,7 @@ async fn requests_of_a_fleet_are_few() {
     let started = ["list", "get", "create", "patch"].map(about);
     assert_eq!(started, [1, 0, 0, 0], "its own Instances are listed once: {restart:#?}");
 
-    invalid_edit(&site, &shared).await;
+    invalid_edits(&site, &shared).await;
     for node in &mut nodes {
         node.stop().await;
     }
@@ -131,24 +131,26 @@ async fn requests_of_a_fleet_are_few() {
     remove_nodes(&site, &names).await;
 }
 
-/// An edit that no agent can take over, and that the API server can't refuse.
-async fn invalid_edit(site: &Site, configuration: &str) {
-    let before = ApiMetrics::read(&site.story.client()).await;
+/// Edits that the API server can't refuse: one that the handler refuses on every node, and one that no agent can take over.
+async fn invalid_edits(site: &Site, configuration: &str) {
     let twice = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
-    let handler = json!({"name": "debugEcho", "discoveryDetails": "{}", "discoveryProperties": twice});
-    site.configure(configuration, json!({"discoveryHandler": handler, "capacity": 2})).await;
-    let is_told = async || {
-        let found = site.configurations().get(configuration).await.unwrap();
-        let conditions = found.status.map(|status| status.conditions).unwrap_or_default();
-        conditions
-            .iter()
-            .any(|condition| condition.status == "False" && condition.message.contains("discoveryProperties"))
-    };
-    wait_for("the mistake in the status", is_told, |told| *told).await;
-    sleep(Duration::from_secs(4)).await; // nodes report within 3 s
-    let after = ApiMetrics::read(&site.story.client()).await;
-    let written = after.writes(&["configurations", "status"]) - before.writes(&["configurations", "status"]);
-    assert!((1.0..=3.0).contains(&written), "{written} status writes");
+    for (handler, mistake) in [
+        (json!({"name": "debugEcho", "discoveryDetails": "nonsense: ["}), "discoveryDetails"),
+        (json!({"name": "debugEcho", "discoveryDetails": "{}", "discoveryProperties": twice}), "discoveryProperties"),
+    ] {
+        let before = ApiMetrics::read(&site.story.client()).await;
+        site.configure(configuration, json!({"discoveryHandler": handler, "capacity": 2})).await;
+        let is_told = async || {
+            let found = site.configurations().get(configuration).await.unwrap();
+            let conditions = found.status.map(|status| status.conditions).unwrap_or_default();
+            conditions.iter().any(|condition| condition.status == "False" && condition.message.contains(mistake))
+        };
+        wait_for("the mistake in the status", is_told, |told| *told).await;
+        sleep(Duration::from_secs(4)).await; // nodes report within 3 s
+        let after = ApiMetrics::read(&site.story.client()).await;
+        let written = after.writes(&["configurations", "status"]) - before.writes(&["configurations", "status"]);
+        assert!((1.0..=3.0).contains(&written), "{written} status writes for {mistake}");
+    }
 }
 
 #[tokio::test]

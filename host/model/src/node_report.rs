@@ -8,10 +8,13 @@ use crate::names::{Key, node_hash};
 use crate::summary::NodeProblem;
 
 /// Nodes that may report problems with one object.
-pub const MAX_NODES: usize = 20;
+const MAX_NODES: usize = 20;
 
 /// Nodes that may report the same reason for one object: more of them add nothing.
-pub const MAX_SAME: usize = 3;
+const MAX_SAME: usize = 3;
+
+/// Reasons that lie in the object or in what it refers to, so that all nodes have them and one report says it all.
+const OF_THE_OBJECT: [&str; 3] = ["InvalidDetails", "InvalidConfiguration", "PropertiesUnresolved"];
 
 /// Nodes report a problem over this time, so that most of them see the reports of others before it is their turn.
 const SPREAD: Duration = Duration::from_secs(3);
@@ -38,10 +41,19 @@ pub fn step(shown: &BTreeMap<String, NodeProblem>, node: &str, wanted: Option<&N
     match own {
         Some(own) if own == wanted => Step::Rest,
         Some(_) => Step::Change,
-        None if shown.len() >= MAX_NODES => Step::Rest,
-        None if shown.values().filter(|other| other.reason == wanted.reason).count() >= MAX_SAME => Step::Rest,
+        None if are_enough(shown.values().map(|other| &*other.reason), &wanted.reason) => Step::Rest,
         None => Step::Add,
     }
+}
+
+/// Returns whether enough other nodes report problems, given their reasons, for a node with a problem to keep silent.
+pub fn are_enough<'a>(others: impl Iterator<Item = &'a str>, reason: &str) -> bool {
+    let (mut all, mut same) = (0, 0);
+    for other in others {
+        all += 1;
+        same += usize::from(other == reason);
+    }
+    all >= MAX_NODES || same >= if OF_THE_OBJECT.contains(&reason) { 1 } else { MAX_SAME }
 }
 
 /// Returns how long a node waits before it adds an entry.
@@ -78,6 +90,13 @@ mod tests {
         ] {
             assert_eq!(step(&shown(others), "a", Some(&wanted)), expected, "{others:?}");
         }
+    }
+
+    #[test]
+    fn one_node_reports_details_that_are_invalid_on_all() {
+        let wanted = report("InvalidDetails", "m");
+        assert_eq!(step(&shown(&[("R", 3)]), "a", Some(&wanted)), Step::Add);
+        assert_eq!(step(&shown(&[("InvalidDetails", 1)]), "a", Some(&wanted)), Step::Rest);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::node_report::{MAX_NODES, MAX_SAME};
+use akri_model::node_report::are_enough;
 use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -62,9 +62,9 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
     if before.is_some_and(|before| is_same(before) && field(before, "message") == problem.message) {
         return None;
     }
-    let others = || nodes.into_iter().flatten().filter(|(name, _)| *name != node).map(|(_, entry)| entry);
-    let are_enough = || others().count() >= MAX_NODES || others().filter(|other| is_same(other)).count() >= MAX_SAME;
-    if writers == Writers::Some && before.is_none() && are_enough() {
+    let others = nodes.into_iter().flatten().filter(|(name, _)| *name != node);
+    let reasons = others.map(|(_, entry)| entry.get("reason").and_then(Value::as_str).unwrap_or_default());
+    if writers == Writers::Some && before.is_none() && are_enough(reasons, &problem.reason) {
         return None;
     }
     let since =

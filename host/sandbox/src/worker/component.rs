@@ -1,6 +1,5 @@
 //! A component in a sandbox process.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -8,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Call, LONGEST, LoadError, ROUNDS_OF_ONE};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -19,12 +19,11 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::answer;
 use super::blame::{Blame, Deadly};
-use super::connection::{Answer, CallLog, CallState, Connection};
+use super::call_log::CallLog;
+use super::connection::{Answer, CallState, Connection};
 use super::listener::RemoteListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
 use super::workers::{Probation, Worker};
-use crate::Call;
-use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);
@@ -131,8 +130,8 @@ impl RemoteComponent {
         RemoteListener::new(&self.inner.worker, group, interfaces, filters)
     }
 
-    /// Returns whether that is the listener of this component's process.
-    pub(crate) fn is_heard_by(&self, listener: &RemoteListener) -> bool {
+    /// Returns whether a listener is in this component's process.
+    pub(crate) fn owns_listener(&self, listener: &RemoteListener) -> bool {
         listener.is_in(&self.inner.worker)
     }
 
@@ -311,7 +310,7 @@ fn arguments(call: Call, export: Export) -> Arguments {
         details_json: call.details_json,
         properties: call.properties.properties.clone(),
         secrets: call.properties.secrets.iter().map(reveal).collect(),
-        cache: BTreeMap::clone(&cache),
+        cache,
         cached_secrets: cached.collect(),
         limits: call.limits,
         rates: call.rates.id(),
@@ -331,5 +330,5 @@ fn store(call: &Call, cache: ChangedCache) {
             scanner.add(&secret.name, value);
         }
     }
-    call.cache.replace(cache.entries.0.into_iter().collect(), scanner.of_earlier_rounds());
+    call.cache.replace(cache.entries, scanner.of_earlier_rounds());
 }

@@ -4,6 +4,7 @@
 //! announces: the bytes of a component, or devices one after the other. Neither side trusts the other with its memory: frames,
 //! lists and the number of all elements are bounded, and what does not decode ends the connection.
 
+mod byte_values;
 mod device_set;
 mod reply;
 mod request;

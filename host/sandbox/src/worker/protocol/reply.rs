@@ -1,11 +1,13 @@
 //! Messages to the agent.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use serde::{Deserialize, Serialize};
 
-use super::{Bounded, Found};
+use super::{Bounded, Found, byte_values};
 
 /// A message to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -126,7 +128,8 @@ impl From<Failure> for RoundError {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ChangedCache {
     /// Keys and values.
-    pub(crate) entries: Bounded<(String, Vec<u8>), 4096>,
+    #[serde(with = "byte_values")]
+    pub(crate) entries: Arc<BTreeMap<String, Vec<u8>>>,
     /// Properties from Secrets whose values may be in it: those of this call, or those that were in it before.
     pub(crate) secrets: Bounded<CachedSecret, 512>,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::grant::{Grants, Limits};
@@ -10,7 +11,7 @@ use akri_model::property::Secret;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-use super::{Bounded, LENGTH, ProtocolError, malformed, with_length};
+use super::{Bounded, LENGTH, ProtocolError, byte_values, malformed, with_length};
 
 /// A message to the sandbox process. Answers name the `call` they belong to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,16 +84,20 @@ pub(crate) struct Arguments {
     /// The details as JSON.
     pub(crate) details_json: Option<String>,
     /// Plain properties.
+    #[serde(with = "byte_values")]
     pub(crate) properties: BTreeMap<String, Vec<u8>>,
     /// Properties from Secrets; those that are not granted have no value.
+    #[serde(with = "byte_values")]
     pub(crate) secrets: BTreeMap<String, Vec<u8>>,
     /// Access.
     pub(crate) grants: Grants,
     /// Limits.
     pub(crate) limits: Limits,
     /// The cache of the handler.
-    pub(crate) cache: BTreeMap<String, Vec<u8>>,
+    #[serde(with = "byte_values")]
+    pub(crate) cache: Arc<BTreeMap<String, Vec<u8>>>,
     /// Secrets that may be in the cache.
+    #[serde(with = "byte_values")]
     pub(crate) cached_secrets: BTreeMap<String, Vec<u8>>,
     /// The name of the budgets over time that the call shares with others.
     pub(crate) rates: u64,

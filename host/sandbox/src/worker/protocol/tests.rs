@@ -1,5 +1,7 @@
 //! Messages survive encoding, and what is no message is refused.
 
+use std::collections::BTreeMap;
+
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, DeviceSpec, Mount, Note};
 use akri_model::grant::{Grants, Limits};
 use proptest::collection::{btree_map, btree_set, vec};
@@ -53,7 +55,7 @@ fn arguments() -> impl Strategy<Value = Arguments> {
                 details_json,
                 properties: maps.0,
                 secrets: maps.1,
-                cache: maps.2,
+                cache: maps.2.into(),
                 cached_secrets: maps.3,
                 grants,
                 limits: Limits { devices: port.into(), ..Limits::default() },
@@ -109,6 +111,11 @@ fn lists_are_bounded_before_there_is_memory_for_them() {
     let frame = encode(&vec![String::new(); 3], &[]).unwrap();
     assert!(decode::<Bounded<String, 3>>(&frame[LENGTH..]).is_ok());
     assert!(decode::<Bounded<String, 2>>(&frame[LENGTH..]).is_err());
+    for (entries, is_good) in [(4096, true), (4097, false)] {
+        let entries = (0..entries).map(|number: i32| (number.to_string(), Vec::new())).collect::<BTreeMap<_, _>>();
+        let frame = encode(&ChangedCache { entries: entries.into(), ..ChangedCache::default() }, &[]).unwrap();
+        assert_eq!(decode::<ChangedCache>(&frame[LENGTH..]).is_ok(), is_good);
+    }
     let many = Device {
         properties: (0..1025).map(|number| (number.to_string(), String::new())).collect(),
         ..Device::default()
