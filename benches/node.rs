@@ -22,11 +22,15 @@ pub(crate) struct Idle {
 
 impl Idle {
     pub(crate) async fn start(scope: Scope) -> Self {
+        Self::start_every(scope, "10s").await
+    }
+
+    /// The same with that interval of rounds.
+    pub(crate) async fn start_every(scope: Scope, interval: &str) -> Self {
         let node = Node::new();
         let object = fs::read_to_string(built_components().join("debug-echo.yaml")).unwrap();
         let shared = scope == Scope::Shared;
-        // Use the default interval of rounds, so that rounds do not distort the measurement.
-        node.write("components/debug-echo.yaml", &format!("{object}  shared: {shared}\n  interval: 10s\n"));
+        node.write("components/debug-echo.yaml", &format!("{object}  shared: {shared}\n  interval: {interval}\n"));
         fs::copy(built_components().join("udev.yaml"), node.path("components/udev.yaml")).unwrap();
         let kubelet = Kubelet::start(&node.path("kubelet"));
         let agent = node.start();

@@ -10,10 +10,17 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|frame: &[u8]| {
     let Ok((reply, payload)) = protocol::decode::<protocol::Reply>(frame) else { return };
     if let protocol::Reply::Discovered { result: Ok(found), .. } = reply
-        && let Ok(set) = protocol::join(*found, payload)
+        && let Ok(devices) = received(payload)
+        && let Ok(set) = protocol::join(*found, devices)
     {
         let (found, devices) = protocol::split(set.clone());
-        let again = protocol::encode_devices(&(), devices).unwrap();
-        assert_eq!(protocol::join(found, &again[protocol::LENGTH..]).unwrap(), set);
+        let again = protocol::encode_devices(&(), &devices).unwrap();
+        assert_eq!(protocol::join(found, received(&again[protocol::LENGTH..]).unwrap()).unwrap(), set);
     }
 });
+
+fn received(payload: &[u8]) -> Result<protocol::ReceivedDevices, protocol::ProtocolError> {
+    let mut devices = protocol::ReceivedDevices::default();
+    devices.add(payload)?;
+    Ok(devices)
+}

@@ -9,6 +9,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={PROTO}");
     println!("cargo::rerun-if-changed=build.rs");
     let descriptors = protox::compile(FILES, [PROTO])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure().codec_path("crate::codec::SmallCodec").compile_fds(descriptors)?;
     Ok(())
 }

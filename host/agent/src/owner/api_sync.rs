@@ -91,7 +91,12 @@ impl State {
         for identity in self.published.keys().cloned().collect::<Vec<_>>() {
             let Some(published) = self.published.get(&identity) else { continue };
             let shown = shown.get(published.entry().key.name.as_str()).copied();
-            if self.take_view(&identity, shown.filter(|shown| is_of(shown, published))) {
+            let shown = shown.filter(|shown| is_of(shown, published));
+            // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
+            if shown.is_some_and(|shown| published.has_observed(shown)) {
+                continue;
+            }
+            if self.take_view(&identity, shown) {
                 changed.push(identity);
             }
         }

@@ -115,6 +115,11 @@ impl Published {
         if self.by_cdi { edits.by_cdi(self.cdi_name()) } else { edits }
     }
 
+    /// Returns whether what the API server shows was taken over already: no other version of it has come since.
+    pub(super) fn has_observed(&self, shown: &Instance) -> bool {
+        self.slots.has_observed(&shown.uid, &shown.version)
+    }
+
     /// Returns until when slots are kept for others: a minute from when the Instance was first seen.
     pub(super) fn reserved_until(&mut self) -> Option<Instant> {
         let ApiView::Present(PublishedSlots { uid, .. }) = self.slots.api() else { return None };

@@ -106,6 +106,12 @@ impl SlotTable {
         events
     }
 
+    /// Returns whether the last view is of that version of the Instance of that UID.
+    pub fn has_observed(&self, uid: &str, version: &Version) -> bool {
+        let ApiView::Present(known) = &self.api else { return false };
+        !version.0.is_empty() && (known.uid.as_str(), &known.version) == (uid, version)
+    }
+
     fn is_outdated(&self, view: &ApiView) -> bool {
         match (&self.api, view) {
             (ApiView::Present(known), ApiView::Present(new)) => {

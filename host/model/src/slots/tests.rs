@@ -68,6 +68,22 @@ fn in_state(state: &str) -> SlotTable {
 }
 
 #[test]
+fn view_is_observed_until_there_is_another_version() {
+    let mut table = SlotTable::new(HERE, Authority::Api, 1);
+    let version = |number: &str| Version(number.to_owned());
+    assert!(!table.has_observed("u", &version("1")), "nothing was read");
+    table.observe(view(1, &[]), claim);
+    assert!(table.has_observed("u", &version("1")));
+    for (uid, number) in [("u", "2"), ("another", "1"), ("u", "")] {
+        assert!(!table.has_observed(uid, &version(number)), "{uid} {number}");
+    }
+    table.observe(view(2, &[]), claim);
+    assert!(!table.has_observed("u", &version("1")) && table.has_observed("u", &version("2")));
+    table.observe(ApiView::Absent, claim);
+    assert!(!table.has_observed("u", &version("2")));
+}
+
+#[test]
 fn every_state_follows_what_the_api_server_shows() {
     let unreadable = Usage::read("C:0");
     for (state, shown, expected) in [

@@ -151,9 +151,10 @@ impl RemoteComponent {
         let (Reply::Discovered { result, cache, .. }, payload) = self.call(Export::Discover, call).await? else {
             return Err(wrong_answer());
         };
+        let received = payload.devices().await;
         let set = result.map_err(|failure| answer::failure(failure, &own.limits)).and_then(|found| {
-            let set = join(*found, payload.bytes()).map_err(|error| RoundError::Trapped(error.to_string()))?;
-            answer::devices(set, &own.limits)
+            let set = received.and_then(|devices| join(*found, devices));
+            answer::devices(set.map_err(|error| RoundError::Trapped(error.to_string()))?, &own.limits)
         });
         if let Some(cache) = cache.filter(|cache| answer::fits(cache, &own.limits)) {
             store(&own, cache);

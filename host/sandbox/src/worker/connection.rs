@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc as std_mpsc};
 use std::time::{Duration, Instant};
 
 use akri_engine::{Rates, event_at};
@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 use zeroize::Zeroizing;
@@ -20,7 +21,7 @@ use super::blame::{Blame, Deadly};
 use super::call_log::CallLog;
 use super::frame;
 use super::process::{Fingerprint, Process, ReadablePaths, StartedProcess, WorkerProgram};
-use super::protocol::{LARGEST_REPLY, ProtocolError, Reply, Request, encode};
+use super::protocol::{LARGEST_REPLY, ProtocolError, ReceivedDevices, Reply, Request, encode};
 use super::standard_error::read_lines;
 
 /// Frames that wait to be written.
@@ -57,21 +58,70 @@ struct Waiting {
     blame: Arc<Blame>,
     deadly: Option<Deadly>,
     log: Option<CallLog>,
+    devices: Option<EarlierDevices>,
 }
 
 /// The answer to a call.
 pub(super) type Answer = Result<(Reply, Payload), RoundError>;
 
-/// The payload of a reply: the rest of its frame.
+/// The payload of a reply: the rest of its frame, and devices that came before it.
 #[derive(Debug)]
 pub(super) struct Payload {
     frame: Vec<u8>,
     start: usize,
+    earlier: Option<EarlierDevices>,
 }
 
 impl Payload {
-    pub(super) fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         self.frame.get(self.start..).unwrap_or_default()
+    }
+
+    /// Returns the devices in it.
+    ///
+    /// # Errors
+    /// If there is something else in it.
+    pub(super) async fn devices(mut self) -> Result<ReceivedDevices, ProtocolError> {
+        let mut devices = match self.earlier.take() {
+            Some(earlier) => earlier.decoded().await?,
+            None => ReceivedDevices::default(),
+        };
+        devices.add(self.bytes())?;
+        Ok(devices)
+    }
+}
+
+/// Devices that came before the answer: a thread decodes them while others are on the way.
+#[derive(Debug)]
+struct EarlierDevices {
+    payloads: std_mpsc::Sender<Payload>,
+    bytes: usize,
+    decoded: JoinHandle<Result<ReceivedDevices, ProtocolError>>,
+}
+
+impl EarlierDevices {
+    fn start() -> Self {
+        let (payloads, received) = std_mpsc::channel::<Payload>();
+        let decode = move || {
+            let mut devices = ReceivedDevices::default();
+            received.iter().try_for_each(|payload| devices.add(payload.bytes()))?;
+            Ok(devices)
+        };
+        Self { payloads, bytes: 0, decoded: spawn_blocking(decode) }
+    }
+
+    fn add(&mut self, payload: Payload) -> Result<(), ProtocolError> {
+        self.bytes = self.bytes.saturating_add(payload.frame.len());
+        if self.bytes > LARGEST_REPLY {
+            return Err(ProtocolError::new("too many bytes of devices"));
+        }
+        let _ = self.payloads.send(payload); // after an error, which the answer meets
+        Ok(())
+    }
+
+    async fn decoded(self) -> Result<ReceivedDevices, ProtocolError> {
+        drop(self.payloads);
+        self.decoded.await.map_err(ProtocolError::new)?
     }
 }
 
@@ -126,7 +176,7 @@ impl Connection {
         let (answer, mut answered) = oneshot::channel();
         self.shared.loaded(state.component);
         let _pending = Pending { shared: &self.shared, call };
-        let waiting = Waiting { answer, blame: state.blame, deadly: state.deadly, log: state.log };
+        let waiting = Waiting { answer, blame: state.blame, deadly: state.deadly, log: state.log, devices: None };
         self.shared.calls().insert(call, waiting);
         let sent = async {
             if self.is_closed() || self.frames.send(Zeroizing::new(frame)).await.is_err() {
@@ -237,6 +287,12 @@ impl Shared {
                     log.write(line);
                 }
             }
+            Reply::Devices { call } => {
+                if let Some(waiting) = self.calls().get_mut(&call) {
+                    let devices = waiting.devices.get_or_insert_with(EarlierDevices::start);
+                    devices.add(Payload { frame, start, earlier: None })?;
+                }
+            }
             Reply::Received { listener } => {
                 if let Some(wake) = self.listeners().get(&listener).and_then(Weak::upgrade) {
                     wake.notify_one();
@@ -249,7 +305,7 @@ impl Shared {
                     if matches!(reply, Reply::Discovered { .. }) {
                         waiting.blame.answered();
                     }
-                    let _ = waiting.answer.send(Ok((reply, Payload { frame, start })));
+                    let _ = waiting.answer.send(Ok((reply, Payload { frame, start, earlier: waiting.devices })));
                 }
             }
         }
@@ -358,6 +414,9 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
 
+    use akri_model::device::Device;
+
+    use super::super::protocol::{Found, LENGTH, encode_devices, join};
     use super::*;
 
     /// A connection to a program instead of a sandbox process.
@@ -422,6 +481,37 @@ mod tests {
         for call in calls {
             assert!(timeout(4 * END, call).await.unwrap().unwrap().is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn devices_that_came_before_the_answer_are_in_it() {
+        let device = |id: usize| Device { id: id.to_string(), ..Device::default() };
+        let all: Vec<Device> = (0..9).map(device).collect();
+        let body = |reply: &Reply, devices: &[Device]| encode_devices(reply, devices).unwrap().split_off(LENGTH);
+        let (shared, call) = (Shared::default(), 1);
+        let (answer, answered) = oneshot::channel();
+        let CallState { blame, .. } = state_of(1);
+        shared.calls().insert(call, Waiting { answer, blame, deadly: None, log: None, devices: None });
+        let earlier = Reply::Devices { call };
+        shared.dispatch(body(&Reply::Devices { call: 2 }, &all)).unwrap(); // nobody waits for these
+        shared.dispatch(body(&earlier, &all[..3])).unwrap();
+        shared.dispatch(body(&earlier, &all[3..7])).unwrap();
+        let found = Found { devices: 9, ..Found::default() };
+        let last = Reply::Discovered { call, result: Ok(Box::new(found.clone())), cache: None, ticks: 0 };
+        shared.dispatch(body(&last, &all[7..])).unwrap();
+        let (_, payload) = answered.await.unwrap().unwrap();
+        assert_eq!(join(found, payload.devices().await.unwrap()).unwrap().devices, all);
+    }
+
+    #[tokio::test]
+    async fn devices_before_the_answer_are_bounded_and_checked() {
+        let payload = |bytes: usize| Payload { frame: vec![0xff; bytes], start: 0, earlier: None };
+        let mut devices = EarlierDevices::start();
+        for _ in 0..7 {
+            devices.add(payload(LARGEST_REPLY / 7)).unwrap();
+        }
+        assert!(devices.add(payload(LARGEST_REPLY / 7)).is_err());
+        assert!(devices.decoded().await.unwrap_err().to_string().contains("malformed"));
     }
 
     #[tokio::test]

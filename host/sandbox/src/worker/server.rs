@@ -28,6 +28,9 @@ use super::protocol::{
 /// Budgets that are remembered; there is one for each Configuration.
 const RATES: usize = 16_384;
 
+/// Devices that are sent at once: the agent decodes them while the next are encoded.
+const PART: usize = 512;
+
 /// Log lines of a call that wait to be sent. A guest writes them faster than the agent reads.
 const LINES: usize = 512;
 
@@ -216,8 +219,12 @@ impl Server {
             }
             Err(failure) => (Err(failure), Vec::new()),
         };
+        let (earlier, last) = devices.split_at(devices.len().saturating_sub(1) / PART * PART);
+        for part in earlier.chunks(PART) {
+            self.reply(encode_devices(&Reply::Devices { call }, part)).await;
+        }
         let reply = Reply::Discovered { call, result, cache, ticks: rates.take_ticks() };
-        self.reply(encode_devices(&reply, devices)).await;
+        self.reply(encode_devices(&reply, last)).await;
     }
 
     fn component(&self, component: u64) -> Result<LocalComponent, Failure> {

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::frame;
-use super::protocol::{Arguments, LARGEST_REPLY, Line, Reply, Request, decode, encode, join};
+use super::protocol::{Arguments, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode, join};
 use super::server::serve;
 
 /// The guest of the tests, which `make guests` builds.
@@ -88,7 +88,9 @@ async fn server_runs_rounds_beside_each_other() {
     agent.discover(3, arguments("devices:3")).await;
     let (reply, payload) = agent.receive().await;
     let Reply::Discovered { call: 3, result: Ok(found), cache: None, .. } = reply else { panic!("{reply:?}") };
-    assert_eq!(join(*found, &payload).unwrap().devices.len(), 3);
+    let mut devices = ReceivedDevices::default();
+    devices.add(&payload).unwrap();
+    assert_eq!(join(*found, devices).unwrap().devices.len(), 3);
     agent.send(&Request::Cancel { call: 2 }, &[]).await;
     let (reply, _) = agent.receive().await;
     assert!(matches!(reply, Reply::Discovered { call: 2, result: Err(_), .. }), "{reply:?}");
@@ -98,6 +100,26 @@ async fn server_runs_rounds_beside_each_other() {
         reply = agent.receive().await.0;
     }
     assert!(matches!(reply, Reply::Discovered { call: 4, result: Err(_), .. }), "{reply:?}");
+}
+
+#[tokio::test]
+async fn server_sends_many_devices_in_parts() {
+    let mut agent = Agent::with_guest().await;
+    let limits = Limits { devices: 2000, ..Limits::default() };
+    agent.discover(2, Arguments { limits, ..arguments("devices:1500") }).await;
+    let (mut devices, mut parts) = (ReceivedDevices::default(), 0);
+    let found = loop {
+        let (reply, payload) = agent.receive().await;
+        devices.add(&payload).unwrap();
+        match reply {
+            Reply::Devices { call: 2 } => parts += 1,
+            Reply::Discovered { call: 2, result: Ok(found), .. } => break found,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ids: Vec<String> = join(*found, devices).unwrap().devices.into_iter().map(|device| device.id).collect();
+    let expected: Vec<String> = (0..1500).map(|number| format!("device-{number}")).collect();
+    assert_eq!((parts, ids), (2, expected));
 }
 
 #[tokio::test]

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, DeviceSpec, Mount, Note};
+use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
-use super::{Bounded, LENGTH, ProtocolError, malformed, with_length};
+use super::{Bounded, LENGTH, ProtocolError, bounded_map, malformed, with_length};
 
 /// Properties, mounts and device specs of all devices of a round: each takes 16 bytes of the 16 MiB that a guest may return.
 const ELEMENTS: usize = 1 << 20;
@@ -55,9 +56,14 @@ impl<'a> From<&'a Device> for SentDevice<'a> {
 struct ReceivedDevice {
     id: String,
     origin: String,
-    properties: Bounded<(String, String), 1024>,
+    #[serde(deserialize_with = "properties")]
+    properties: BTreeMap<String, String>,
     mounts: Bounded<Mount, 1024>,
     device_specs: Bounded<DeviceSpec, 1024>,
+}
+
+fn properties<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    bounded_map(deserializer, 1024, |value| value)
 }
 
 impl From<ReceivedDevice> for Device {
@@ -65,7 +71,7 @@ impl From<ReceivedDevice> for Device {
         Self {
             id: device.id,
             origin: device.origin,
-            properties: device.properties.0.into_iter().collect(),
+            properties: device.properties,
             mounts: device.mounts.0,
             device_specs: device.device_specs.0,
         }
@@ -87,13 +93,43 @@ pub(crate) fn split(set: DeviceSet) -> (Found, Vec<Device>) {
     (found, set.devices)
 }
 
-/// Joins what [`split`] has separated. Devices beyond a limit are an error.
+/// Devices that were received so far.
+#[derive(Debug, Default)]
+pub(crate) struct ReceivedDevices {
+    devices: Vec<Device>,
+    elements: usize,
+}
+
+impl ReceivedDevices {
+    /// Decodes the devices of a payload. Those beyond a limit are an error.
+    ///
+    /// # Errors
+    /// If they are no devices.
+    pub(crate) fn add(&mut self, mut payload: &[u8]) -> Result<(), ProtocolError> {
+        while !payload.is_empty() {
+            let (device, rest) = postcard::take_from_bytes::<ReceivedDevice>(payload).map_err(malformed)?;
+            let device = Device::from(device);
+            self.elements += device.properties.len() + device.mounts.len() + device.device_specs.len();
+            if self.devices.len() >= DEVICES || self.elements > ELEMENTS {
+                return Err(ProtocolError::new("too many devices or properties"));
+            }
+            self.devices.push(device);
+            payload = rest;
+        }
+        Ok(())
+    }
+}
+
+/// Joins what [`split`] has separated.
 ///
 /// # Errors
-/// If the payload does not have the devices that were announced.
-pub(crate) fn join(found: Found, payload: &[u8]) -> Result<DeviceSet, ProtocolError> {
+/// If these are not the devices that were announced.
+pub(crate) fn join(found: Found, received: ReceivedDevices) -> Result<DeviceSet, ProtocolError> {
+    if received.devices.len() != found.devices as usize {
+        return Err(ProtocolError::new("other devices than announced"));
+    }
     Ok(DeviceSet {
-        devices: devices(found.devices, payload)?,
+        devices: received.devices,
         kept: found.kept.0.into_iter().collect(),
         withheld: found.withheld.0.into_iter().collect(),
         absence: if found.are_all_kept { AbsenceMeaning::Kept(Default::default()) } else { AbsenceMeaning::Missing },
@@ -104,28 +140,14 @@ pub(crate) fn join(found: Found, payload: &[u8]) -> Result<DeviceSet, ProtocolEr
     })
 }
 
-fn devices(count: u32, mut payload: &[u8]) -> Result<Vec<Device>, ProtocolError> {
-    let (mut devices, mut elements) = (Vec::new(), 0);
-    for _ in 0..count {
-        let (device, rest) = postcard::take_from_bytes::<ReceivedDevice>(payload).map_err(malformed)?;
-        elements += device.properties.0.len() + device.mounts.0.len() + device.device_specs.0.len();
-        if devices.len() >= DEVICES || elements > ELEMENTS {
-            return Err(ProtocolError("too many devices or properties".to_owned()));
-        }
-        devices.push(Device::from(device));
-        payload = rest;
-    }
-    if payload.is_empty() { Ok(devices) } else { Err(ProtocolError("more devices than announced".to_owned())) }
-}
-
 /// Returns a frame of a message and devices.
 ///
 /// # Errors
 /// If it is too large.
-pub(crate) fn encode_devices(message: &impl Serialize, devices: Vec<Device>) -> Result<Vec<u8>, ProtocolError> {
+pub(crate) fn encode_devices(message: &impl Serialize, devices: &[Device]) -> Result<Vec<u8>, ProtocolError> {
     let mut frame = postcard::to_extend(message, vec![0; LENGTH]).map_err(malformed)?;
     for device in devices {
-        frame = postcard::to_extend(&SentDevice::from(&device), frame).map_err(malformed)?;
+        frame = postcard::to_extend(&SentDevice::from(device), frame).map_err(malformed)?;
     }
     with_length(frame)
 }

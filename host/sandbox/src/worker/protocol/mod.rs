@@ -1,7 +1,8 @@
 //! Messages between the agent and a sandbox process.
 //!
 //! A frame is its length (four bytes, little-endian), a message in the postcard format, and a payload that the message
-//! announces: the bytes of a component, or devices one after the other. Neither side trusts the other with its memory: frames,
+//! announces: the bytes of a component, or devices one after the other. Of many devices some come in frames before the answer, so
+//! that the agent decodes them while others are encoded. Neither side trusts the other with its memory: frames,
 //! lists and the number of all elements are bounded, and what does not decode ends the connection.
 
 mod byte_values;
@@ -11,13 +12,14 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{DeserializeOwned, Deserializer, Error as _, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::device_set::{Found, encode_devices, join, split};
+pub(crate) use self::device_set::{Found, ReceivedDevices, encode_devices, join, split};
 pub(crate) use self::reply::{CachedSecret, ChangedCache, Failure, Line, LoadFailure, LoadedComponent, Reply};
 pub(crate) use self::request::{Arguments, Request, encode_secret};
 
@@ -64,6 +66,33 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for Bounded<T, N
     }
 }
 
+/// Decodes a map of at most so many entries, whose values are converted: more are refused before there is memory for them.
+fn bounded_map<'de, V: Deserialize<'de>, T, D: Deserializer<'de>>(
+    deserializer: D,
+    most: usize,
+    convert: fn(V) -> T,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    struct Entries<V, T>(usize, fn(V) -> T);
+    impl<'de, V: Deserialize<'de>, T> Visitor<'de> for Entries<V, T> {
+        type Value = BTreeMap<String, T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {} entries", self.0)
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let Self(most, convert) = self;
+            let mut map = BTreeMap::new();
+            while let Some((key, value)) = entries.next_entry()? {
+                if map.len() >= most {
+                    return Err(A::Error::custom("too many entries"));
+                }
+                map.insert(key, convert(value));
+            }
+            Ok(map)
+        }
+    }
+    deserializer.deserialize_map(Entries(most, convert))
+}
+
 impl<T, const N: usize> Default for Bounded<T, N> {
     fn default() -> Self {
         Self(Vec::new())
@@ -76,8 +105,14 @@ impl<T, const N: usize> FromIterator<T> for Bounded<T, N> {
     }
 }
 
+impl ProtocolError {
+    pub(crate) fn new(text: impl fmt::Display) -> Self {
+        Self(text.to_string())
+    }
+}
+
 fn malformed(error: postcard::Error) -> ProtocolError {
-    ProtocolError(error.to_string())
+    ProtocolError::new(error)
 }
 
 /// Returns a frame of a message and a payload.

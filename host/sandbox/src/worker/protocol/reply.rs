@@ -28,7 +28,12 @@ pub(crate) enum Reply {
         /// Ticks of processor time.
         ticks: u32,
     },
-    /// A round has ended; its devices are the payload.
+    /// The payload has devices of a round that has ended; the others follow.
+    Devices {
+        /// The call.
+        call: u64,
+    },
+    /// A round has ended; its devices, or the last of them, are the payload.
     Discovered {
         /// The call.
         call: u64,

@@ -65,6 +65,13 @@ fn arguments() -> impl Strategy<Value = Arguments> {
     )
 }
 
+/// Decodes devices from payloads.
+fn received(payloads: &[&[u8]]) -> Result<ReceivedDevices, ProtocolError> {
+    let mut devices = ReceivedDevices::default();
+    payloads.iter().try_for_each(|payload| devices.add(payload))?;
+    Ok(devices)
+}
+
 proptest! {
     #[test]
     fn requests_survive_encoding(arguments in arguments(), call: u64, payload in vec(any::<u8>(), 0..99)) {
@@ -76,20 +83,25 @@ proptest! {
     }
 
     #[test]
-    fn device_sets_survive_encoding(set in set(), call: u64) {
+    fn device_sets_survive_encoding(set in set(), call: u64, part: prop::sample::Index) {
         let (found, devices) = split(set.clone());
+        let (earlier, last) = devices.split_at(part.index(devices.len() + 1));
+        let part = encode_devices(&Reply::Devices { call }, earlier).unwrap();
         let reply = Reply::Discovered { call, result: Ok(Box::new(found)), cache: None, ticks: 3 };
-        let frame = encode_devices(&reply, devices).unwrap();
+        let frame = encode_devices(&reply, last).unwrap();
+        let (decoded, earlier) = decode::<Reply>(&part[LENGTH..]).unwrap();
+        prop_assert_eq!(decoded, Reply::Devices { call });
         let (decoded, payload) = decode::<Reply>(&frame[LENGTH..]).unwrap();
         let Reply::Discovered { result: Ok(found), .. } = decoded else { panic!("{decoded:?}") };
-        prop_assert_eq!(join(*found, payload).unwrap(), set);
+        prop_assert!(received(&[payload]).and_then(|devices| join((*found).clone(), devices)).is_ok() == earlier.is_empty());
+        prop_assert_eq!(join(*found, received(&[earlier, payload]).unwrap()).unwrap(), set);
     }
 
     #[test]
     fn arbitrary_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..512)) {
         let _ = decode::<Request>(&bytes);
         if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&bytes) {
-            let _ = join(*found, payload);
+            let _ = received(&[payload]).and_then(|devices| join(*found, devices));
         }
     }
 
@@ -97,11 +109,11 @@ proptest! {
     fn damaged_frames_are_decoded_or_refused(set in set(), at: prop::sample::Index, byte: u8) {
         let (found, devices) = split(set);
         let reply = Reply::Discovered { call: 1, result: Ok(Box::new(found)), cache: None, ticks: 0 };
-        let mut frame = encode_devices(&reply, devices).unwrap().split_off(LENGTH);
+        let mut frame = encode_devices(&reply, &devices).unwrap().split_off(LENGTH);
         let at = at.index(frame.len());
         frame[at] = byte;
         if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&frame) {
-            let _ = join(*found, payload);
+            let _ = received(&[payload]).and_then(|devices| join(*found, devices));
         }
     }
 }
@@ -120,10 +132,12 @@ fn lists_are_bounded_before_there_is_memory_for_them() {
         properties: (0..1025).map(|number| (number.to_string(), String::new())).collect(),
         ..Device::default()
     };
-    let (found, devices) = split(DeviceSet { devices: vec![many], ..DeviceSet::default() });
-    let frame = encode_devices(&(), devices).unwrap();
-    assert!(join(found, &frame[LENGTH..]).is_err());
-    let payload = encode_devices(&(), vec![Device::default(); DEVICES + 1]).unwrap();
-    assert!(join(Found { devices: 65_537, ..Found::default() }, &payload[LENGTH..]).is_err());
-    assert!(join(Found { devices: 65_536, ..Found::default() }, &payload[LENGTH..payload.len() - 5]).is_ok());
+    let (_, devices) = split(DeviceSet { devices: vec![many], ..DeviceSet::default() });
+    let frame = encode_devices(&(), &devices).unwrap();
+    assert!(received(&[&frame[LENGTH..]]).is_err());
+    let payload = encode_devices(&(), &vec![Device::default(); DEVICES + 1]).unwrap();
+    assert!(received(&[&payload[LENGTH..]]).is_err());
+    let most = || received(&[&payload[LENGTH..payload.len() - 5]]).unwrap();
+    assert!(join(Found { devices: 65_535, ..Found::default() }, most()).is_err());
+    assert!(join(Found { devices: 65_536, ..Found::default() }, most()).is_ok());
 }
