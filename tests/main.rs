@@ -61,6 +61,7 @@ mod properties;
 mod publishing;
 mod quarantine;
 mod reclaim;
+mod registries;
 mod reload;
 mod remote_faults;
 mod remote_registration;

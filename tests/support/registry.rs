@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -227,4 +228,48 @@ fn acceptor(certificate: CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor 
         .with_single_cert(vec![certificate], key.into())
         .unwrap();
     TlsAcceptor::from(Arc::new(config))
+}
+
+/// An image of a component, and what a registry makes of it.
+#[derive(Clone)]
+pub struct Image {
+    /// Its manifest.
+    pub manifest: String,
+    /// The bytes of the component.
+    pub component: Vec<u8>,
+}
+
+impl Image {
+    /// Returns the image of a component.
+    pub fn of(component: &[u8]) -> Self {
+        let none = serde_json::json!({});
+        Self::with(component, &serde_json::json!([descriptor("application/wasm", component, &none)]))
+    }
+
+    /// Returns an image of these layers.
+    pub fn with(component: &[u8], layers: &serde_json::Value) -> Self {
+        let manifest = serde_json::json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.wasm.config.v0+json", b"{}", &serde_json::json!({})),
+            "layers": layers,
+        });
+        Self { manifest: manifest.to_string(), component: component.to_owned() }
+    }
+
+    /// Answers a request as a good registry.
+    pub fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let is_manifest = request.uri().path().contains("/manifests/");
+        text(200, if is_manifest { self.manifest.clone().into() } else { self.component.clone() })
+    }
+}
+
+/// Starts a registry of one image.
+pub async fn fake(image: Image) -> FakeRegistry {
+    FakeRegistry::start(None, move |request| image.answer(request)).await
+}
+
+/// Returns a response of that body.
+pub fn text(status: u16, body: impl Into<Bytes>) -> Response<Body> {
+    Response::builder().status(status).body(BodyExt::boxed_unsync(Full::new(body.into()))).unwrap()
 }

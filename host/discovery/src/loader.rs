@@ -55,7 +55,7 @@ pub(crate) struct Loader {
     /// The handlers whose readiness was logged.
     ready: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
-    told: BTreeMap<String, Refused>,
+    logged: BTreeMap<String, Refused>,
     /// Compilations already logged.
     announced: BTreeSet<String>,
 }
@@ -94,7 +94,7 @@ impl Loader {
             refused: BTreeMap::new(),
             serving: Serving::default(),
             ready: BTreeMap::new(),
-            told: BTreeMap::new(),
+            logged: BTreeMap::new(),
             announced: BTreeSet::new(),
         }
     }
@@ -317,10 +317,10 @@ impl Loader {
     }
 
     fn publish_refusals(&mut self, refused: &BTreeMap<String, Refused>) {
-        for (object, reason) in refused.iter().filter(|(object, reason)| self.told.get(*object) != Some(*reason)) {
+        for (object, reason) in refused.iter().filter(|(object, reason)| self.logged.get(*object) != Some(*reason)) {
             error!(object, "DiscoveryHandler refused: {reason}");
         }
-        self.told = refused.clone();
+        self.logged = refused.clone();
     }
 }
 

@@ -299,9 +299,9 @@ impl Session<'_> {
         }
     }
 
-    fn denied(&self, host: String, said: String) -> RegistryError {
+    fn denied(&self, host: String, detail: String) -> RegistryError {
         let repository = self.repository.path().to_owned();
-        RegistryError::Denied { host, repository, given: self.basic.is_some(), said }
+        RegistryError::Denied { host, repository, given: self.basic.is_some(), detail }
     }
 
     /// Gets the authorization that a registry asks for.

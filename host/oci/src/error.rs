@@ -19,7 +19,7 @@ pub enum RegistryError {
     #[error("{0} does not exist")]
     NotFound(String),
     /// Credentials are missing or wrong.
-    #[error("{host} refuses access to {repository} {}{}", if *.given { "with the credentials for it" } else { "without credentials" }, if .said.is_empty() { String::new() } else { format!(": {}", .said) })]
+    #[error("{host} refuses access to {repository} {}{}", if *.given { "with the credentials for it" } else { "without credentials" }, if .detail.is_empty() { String::new() } else { format!(": {}", .detail) })]
     Denied {
         /// The host that refuses.
         host: String,
@@ -28,7 +28,7 @@ pub enum RegistryError {
         /// True if there are credentials for it.
         given: bool,
         /// Its message.
-        said: String,
+        detail: String,
     },
     /// The registry asks for credentials in a way that is not supported.
     #[error("{host} asks for credentials by '{challenge}', which is not supported")]
@@ -79,7 +79,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Returns whether the registry said that there is no such thing.
+    /// Returns whether the registry has no such thing.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Http(HttpError::Status { status: StatusCode::NOT_FOUND, .. }))
     }

@@ -304,8 +304,8 @@ impl Http {
             return Ok(answer);
         }
         let host = answer.host.clone();
-        let said = self.read(answer, 16 << 10, None).await.unwrap_or_default();
-        Err(HttpError::Status { host, status, message: message(&said) })
+        let body = self.read(answer, 16 << 10, None).await.unwrap_or_default();
+        Err(HttpError::Status { host, status, message: message(&body) })
     }
 }
 
@@ -352,9 +352,9 @@ fn body(upload: &Upload) -> Body {
 }
 
 /// Returns the message of an error, as registries send them, or the beginning of the text.
-fn message(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
-    let json: Option<serde_json::Value> = serde_json::from_slice(said).ok();
+fn message(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let first = json.as_ref().and_then(|json| json.pointer("/errors/0"));
     let field = |name: &str| first.and_then(|first| first.get(name)?.as_str());
     match (field("code"), field("message")) {

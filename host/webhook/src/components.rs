@@ -157,8 +157,7 @@ async fn ask(component: &Component, handler: &DiscoveryHandler, configuration: &
         Ok(Ok(_)) => Verdict::default(),
         Ok(Err(RoundError::InvalidDetails(problems))) => {
             let details = &configuration.spec.discovery_handler.discovery_details;
-            let syntax = Document::parse_details(details).err().map(Problem::from);
-            Verdict::invalid(problems.iter().chain(&syntax).map(|problem| finding(details, problem)))
+            Verdict::invalid(findings(details, &problems))
         }
         Ok(Err(error)) => unchecked(handler, &error.to_string()),
         Err(_) => unchecked(handler, "too many other Configurations wait for it"),
@@ -181,6 +180,12 @@ fn call(handler: &DiscoveryHandler, configuration: &Configuration) -> Call {
         limits,
         ..Call::default()
     }
+}
+
+/// Returns the findings about invalid details: those of the handler, and what makes them invalid YAML.
+fn findings(details: &str, problems: &[Problem]) -> Vec<Finding> {
+    let syntax = Document::parse_details(details).err().map(Problem::from);
+    problems.iter().chain(&syntax).map(|problem| finding(details, problem)).collect()
 }
 
 /// With the line within the details, which is all that is left of the user's file here.
@@ -215,8 +220,10 @@ mod tests {
         );
         let found = finding("{}", &problem("/udevRules"));
         assert_eq!((found.field.as_str(), found.message.as_str()), (&*format!("{FIELD}.udevRules"), "wrong"));
-        let found = finding("a: [", &problem(""));
-        assert_eq!((found.field.as_str(), found.message.as_str()), (FIELD, "wrong"));
+        let found = findings("a: 1\nb: [", &[problem("")]);
+        assert_eq!((found.len(), found[0].field.as_str(), found[0].message.as_str()), (2, FIELD, "wrong"));
+        assert!(found[1].message.starts_with("invalid YAML in line 2 of the details: "), "{found:?}");
+        assert_eq!(findings("a: 1", &[problem("")]).len(), 1);
     }
 
     /// The guest of the sandbox's tests, as the component of a DiscoveryHandler of the cluster.
@@ -261,9 +268,6 @@ mod tests {
             refused.invalid,
             [Finding::new(format!("{FIELD}.word"), "the details have to name a behaviour of the guest")]
         );
-        let refused = check("invalid-details:\n- [").await;
-        assert_eq!(refused.invalid.len(), 2, "{refused:?}");
-        assert!(refused.invalid[1].message.starts_with("invalid YAML in line 2 of the details: "), "{refused:?}");
         for (details, why) in [("loop", "did not finish within 1s"), ("panic", "the handler trapped")] {
             let verdict = check(details).await;
             assert!(verdict.is_allowed() && verdict.warnings[0].contains(why), "{details}: {verdict:?}");

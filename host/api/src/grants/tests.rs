@@ -109,9 +109,9 @@ fn granted_paths_are_plain_or_patterns() {
     let mut errors = Vec::new();
     let grants = Grants { device_paths: vec!["/dev/video?".to_owned()], ..Grants::default() };
     read(&grants, &mut errors);
-    let told = "'/dev/video?' is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, \
+    let message = "'/dev/video?' is not a path that can be granted; write a path, such as /dev/video0, a pattern of names, \
                 such as /dev/video*, or a directory and /**, such as /dev/snd/**, for everything below it";
-    assert_eq!(errors, [FieldError::new("/spec/grants/devicePaths/0", told)]);
+    assert_eq!(errors, [FieldError::new("/spec/grants/devicePaths/0", message)]);
 }
 
 #[test]

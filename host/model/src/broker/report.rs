@@ -119,8 +119,9 @@ fn count(pods: &[BrokerReport<'_>]) -> Counts {
 /// Returns the reason why a broker does not run, if it does not.
 fn why_not(broker: &BrokerReport<'_>) -> Option<Reason> {
     let node = broker.node;
-    let said = broker.pod.map(|pod| &pod.reason).filter(|said| !said.word.is_empty());
-    let because = said.map(|said| format!(": {}: {}", said.word, said.message)).unwrap_or_default();
+    let pod_reason = broker.pod.map(|pod| &pod.reason).filter(|pod_reason| !pod_reason.word.is_empty());
+    let because =
+        pod_reason.map(|pod_reason| format!(": {}: {}", pod_reason.word, pod_reason.message)).unwrap_or_default();
     match broker.state {
         PodState::Running
         | PodState::Starting { settled_at: Some(_), .. }
