@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc as std_mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use akri_engine::{Rates, event_at};
@@ -12,7 +12,6 @@ use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 use zeroize::Zeroizing;
@@ -20,8 +19,9 @@ use zeroize::Zeroizing;
 use super::blame::{Blame, Deadly};
 use super::call_log::CallLog;
 use super::frame;
+use super::payload::{EarlierDevices, Payload};
 use super::process::{Fingerprint, Process, ReadablePaths, StartedProcess, WorkerProgram};
-use super::protocol::{LARGEST_REPLY, ProtocolError, ReceivedDevices, Reply, Request, encode};
+use super::protocol::{LARGEST_REPLY, ProtocolError, Reply, Request, encode};
 use super::standard_error::read_lines;
 
 /// Frames that wait to be written.
@@ -63,67 +63,6 @@ struct Waiting {
 
 /// The answer to a call.
 pub(super) type Answer = Result<(Reply, Payload), RoundError>;
-
-/// The payload of a reply: the rest of its frame, and devices that came before it.
-#[derive(Debug)]
-pub(super) struct Payload {
-    frame: Vec<u8>,
-    start: usize,
-    earlier: Option<EarlierDevices>,
-}
-
-impl Payload {
-    fn bytes(&self) -> &[u8] {
-        self.frame.get(self.start..).unwrap_or_default()
-    }
-
-    /// Returns the devices in it.
-    ///
-    /// # Errors
-    /// If there is something else in it.
-    pub(super) async fn devices(mut self) -> Result<ReceivedDevices, ProtocolError> {
-        let mut devices = match self.earlier.take() {
-            Some(earlier) => earlier.decoded().await?,
-            None => ReceivedDevices::default(),
-        };
-        devices.add(self.bytes())?;
-        Ok(devices)
-    }
-}
-
-/// Devices that came before the answer: a thread decodes them while others are on the way.
-#[derive(Debug)]
-struct EarlierDevices {
-    payloads: std_mpsc::Sender<Payload>,
-    bytes: usize,
-    decoded: JoinHandle<Result<ReceivedDevices, ProtocolError>>,
-}
-
-impl EarlierDevices {
-    fn start() -> Self {
-        let (payloads, received) = std_mpsc::channel::<Payload>();
-        let decode = move || {
-            let mut devices = ReceivedDevices::default();
-            received.iter().try_for_each(|payload| devices.add(payload.bytes()))?;
-            Ok(devices)
-        };
-        Self { payloads, bytes: 0, decoded: spawn_blocking(decode) }
-    }
-
-    fn add(&mut self, payload: Payload) -> Result<(), ProtocolError> {
-        self.bytes = self.bytes.saturating_add(payload.frame.len());
-        if self.bytes > LARGEST_REPLY {
-            return Err(ProtocolError::new("too many bytes of devices"));
-        }
-        let _ = self.payloads.send(payload); // after an error, which the answer meets
-        Ok(())
-    }
-
-    async fn decoded(self) -> Result<ReceivedDevices, ProtocolError> {
-        drop(self.payloads);
-        self.decoded.await.map_err(ProtocolError::new)?
-    }
-}
 
 impl Connection {
     /// Starts a process, and tasks for its connection. Its log lines count against the budget of `rates`.

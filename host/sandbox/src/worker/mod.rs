@@ -17,6 +17,7 @@ mod component;
 mod connection;
 mod frame;
 mod listener;
+mod payload;
 mod process;
 pub(crate) mod protocol;
 mod server;

@@ -1,0 +1,68 @@
+//! Payloads of replies, and devices that come in parts.
+
+use std::sync::mpsc;
+
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::protocol::{LARGEST_REPLY, ProtocolError, ReceivedDevices};
+
+/// The payload of a reply: the rest of its frame, and devices that came before it.
+#[derive(Debug)]
+pub(super) struct Payload {
+    pub(super) frame: Vec<u8>,
+    pub(super) start: usize,
+    pub(super) earlier: Option<EarlierDevices>,
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        self.frame.get(self.start..).unwrap_or_default()
+    }
+
+    /// Returns the devices in it.
+    ///
+    /// # Errors
+    /// If there is something else in it.
+    pub(super) async fn devices(mut self) -> Result<ReceivedDevices, ProtocolError> {
+        let mut devices = match self.earlier.take() {
+            Some(earlier) => earlier.decoded().await?,
+            None => ReceivedDevices::default(),
+        };
+        devices.add(self.bytes())?;
+        Ok(devices)
+    }
+}
+
+/// Devices that came before the answer: a thread decodes them while others are on the way.
+#[derive(Debug)]
+pub(super) struct EarlierDevices {
+    payloads: mpsc::Sender<Payload>,
+    bytes: usize,
+    decoded: JoinHandle<Result<ReceivedDevices, ProtocolError>>,
+}
+
+impl EarlierDevices {
+    pub(super) fn start() -> Self {
+        let (payloads, received) = mpsc::channel::<Payload>();
+        let decode = move || {
+            let mut devices = ReceivedDevices::default();
+            received.iter().try_for_each(|payload| devices.add(payload.bytes()))?;
+            Ok(devices)
+        };
+        Self { payloads, bytes: 0, decoded: spawn_blocking(decode) }
+    }
+
+    pub(super) fn add(&mut self, payload: Payload) -> Result<(), ProtocolError> {
+        self.bytes = self.bytes.saturating_add(payload.frame.len());
+        if self.bytes > LARGEST_REPLY {
+            return Err(ProtocolError::new("too many bytes of devices"));
+        }
+        let _ = self.payloads.send(payload); // after an error, which the answer meets
+        Ok(())
+    }
+
+    pub(super) async fn decoded(self) -> Result<ReceivedDevices, ProtocolError> {
+        drop(self.payloads);
+        self.decoded.await.map_err(ProtocolError::new)?
+    }
+}
