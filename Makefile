@@ -14,8 +14,10 @@ IMAGE     := localhost/akri:$(VERSION)
 RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace akri-system --set createNamespace=true --set podDisruptionBudget.enabled=false --set crds.upgrade=false
 # What the values call the handlers.
 HANDLER_VALUES := udev onvif opcua mdns debugEcho
-# What `make check` leaves out because it takes long: storms, thousands of things, images, and the guests that attack the sandbox.
-LONG      := storm:: thousand image:: hostile::
+# What `make check` leaves out because it takes long: storms, thousands of things, images, compilers, guests that attack the
+# sandbox, and what waits for a timeout.
+LONG      := storm:: thousand image:: hostile:: compiling:: publishing:: quarantine:: watch_ hangs_is_killed \
+  ended_and_failed_streams lost_registration_socket init_container_keeps_its_slot beyond_the_limit_are_refused
 # Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
 PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
 
@@ -54,8 +56,8 @@ story: build guests ## Run the stories whose names contain NAME, such as NAME=re
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 
-languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language. Downloads much for JavaScript.
-	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_handlers
+languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
+	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_
 
 lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check

@@ -9,7 +9,7 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 16] = [
+const HOST: [&str; 18] = [
     "akri-model",
     "akri-grpc",
     "akri-http",
@@ -17,6 +17,8 @@ const HOST: [&str; 16] = [
     "akri-node",
     "akri-sysfs",
     "akri-multicast",
+    "akri-confine",
+    "akri-engine",
     "akri-sandbox",
     "akri-kubelet",
     "akri-remote",
@@ -29,7 +31,7 @@ const HOST: [&str; 16] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 20] = [
+const MAY_KNOW: [(&str, &[&str]); 22] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
@@ -37,7 +39,9 @@ const MAY_KNOW: [(&str, &[&str]); 20] = [
     ("akri-node", &["akri-model"]),
     ("akri-sysfs", &["akri-model"]),
     ("akri-multicast", &["akri-model"]),
-    ("akri-sandbox", &["akri-model", "akri-sysfs", "akri-multicast"]),
+    ("akri-confine", &["akri-model"]),
+    ("akri-engine", &["akri-model", "akri-confine", "akri-sysfs", "akri-multicast"]),
+    ("akri-sandbox", &["akri-model", "akri-confine", "akri-engine", "akri-sysfs", "akri-multicast"]),
     ("akri-kubelet", &["akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
     ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),
@@ -78,8 +82,8 @@ const KUBERNETES: [&str; 7] =
 
 /// Libraries, by how their names begin, and the only ones of our crates that may know them: the edges.
 const EDGES: [(&str, &[&str]); 7] = [
-    ("wasmtime", &["akri-sandbox"]),
-    ("cranelift", &["akri-sandbox"]),
+    ("wasmtime", &["akri-engine"]),
+    ("cranelift", &["akri-engine"]),
     ("wit-bindgen", &[]),
     ("tonic", &GRPC),
     ("prost", &GRPC),

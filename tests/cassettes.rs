@@ -4,7 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 use std::{env, fs, thread};
+
+use socket2::{Domain, Socket, Type};
 
 use crate::support::node::{Node, akri, built_components, compiled_components, guest};
 use crate::support::onvif::camera::{Camera, Lock};
@@ -38,6 +41,7 @@ kind: DiscoveryHandler
 metadata: {name: guest}
 spec:
   component: {file: akri_guest.wasm}
+  limits: {round: 2s}
   grants:
     tcp: [{networks: [127.0.0.0/8], ports: ['1-65535']}]
     udp: [{networks: [127.0.0.0/8], ports: ['1-65535']}]
@@ -70,10 +74,10 @@ fn record(node: &Node, details: &str, secret: &str, flags: &[&str]) -> (Output, 
     (output, cassette)
 }
 
-/// Keeps a recording for the built-in handlers, if that was asked for.
-fn keep(handler: &str, name: &str, cassette: &Path) {
+/// Keeps a recording for a handler that is in the repository, if that was asked for.
+pub(crate) fn keep(handler: &str, name: &str, cassette: &Path) {
     if env::var_os("AKRI_KEEP_CASSETTES").is_some() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers").join(handler).join("cassettes");
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(handler).join("cassettes");
         fs::create_dir_all(&directory).unwrap();
         fs::copy(cassette, directory.join(name)).unwrap();
     }
@@ -121,7 +125,8 @@ fn differences_are_told() {
         (
             r#"to: "10.0.0.1:502"}"#,
             r#"to: "10.0.0.2:502"}"#,
-            "tcp.connect is called, and the cassette has no such call left:\n  + 10.0.0.1:502",
+            "tcp.connect is called, and the cassette has no such call left:\n  + 10.0.0.1:502\n\
+             the next ones of its kind in the cassette:\n  call 1 (line 5): 10.0.0.2:502\n",
         ),
         (
             "payload: Probe",
@@ -133,7 +138,17 @@ fn differences_are_told() {
             "request: {method: GET, uri: \"https://10.0.0.1/x?y=2\"}",
             "  - GET https://10.0.0.1/x?y=2\n  + GET https://10.0.0.1/x?y=1",
         ),
-        ("name: camera.example, addresses", "name: other.example, addresses", "names.resolve is called"),
+        (
+            "name: camera.example, addresses",
+            "name: other.example, addresses",
+            "names.resolve is called, and the cassette has no such call left:\n  + camera.example\n\
+             the next ones of its kind in the cassette:\n  call 1 (line 35): other.example\n",
+        ),
+        (
+            "- {call: names.resolve, name: camera.example, addresses: [10.0.0.7]}\n",
+            "",
+            "+ camera.example\nadd one with its result (docs/cassettes.md), or record the round again\n",
+        ),
         (
             "- {call: tcp.receive, socket: 1, end: true}",
             "- {call: tcp.receive, socket: 1, end: true}\n- {call: tcp.connect, socket: 2, to: \"10.0.0.1:502\"}",
@@ -148,7 +163,11 @@ fn differences_are_told() {
             "+   \"error\": \"unavailable: the camera does not answer\"",
         ),
         ("triggers: [uevent tty, ", "triggers: [", "+     \"uevent tty\",\n"),
-        ("- {call: tcp.receive, socket: 1, end: true}\n", "", "the handler did not finish within 10s"),
+        (
+            "- {call: tcp.receive, socket: 1, end: true}\n",
+            "",
+            "the handler waits for something that the cassette does not have",
+        ),
         (
             "- result: {devices: [{id: net, properties: {TCP: Hello}}]}\n",
             "",
@@ -192,15 +211,19 @@ fn damaged_cassettes_are_refused() {
         ),
         (
             call(r#"{"result":{"devices":[{"id":"a","props":{"A":"b"}}]}}"#),
-            ":3: the result is wrong: unknown field `props` of a device, which has id, origin, properties",
+            ":3: the result is wrong: unknown field `devices[0].props`; see docs/cassettes.md",
         ),
         (
             call(r#"{"result":{"devices":[{"id":"a","deviceSpecs":[{"hostpath":"/dev/a"}]}]}}"#),
-            ":3: the result is wrong: unknown field `hostpath` of a device spec",
+            ":3: the result is wrong: unknown field `devices[0].deviceSpecs[0].hostpath`",
         ),
         (
             format!("{head}\n{{\"round\":{{\"details\":[{}0]}}}}", "{\"\":0},".repeat(700_000)),
             ":2: a cassette has at most 2000000 values",
+        ),
+        (
+            call(r#"{"result":null,"devices":[{"id":"a"}]}"#),
+            ":3: the field 'devices' is beside 'result' and not within it; indent it further",
         ),
         (call("{\"what\":1}"), ":3: each line has one of 'round', 'call' and 'result'"),
         (call(r#"{"call":"tcp.fly"}"#), ":3: the call 'tcp.fly' is wrong: unknown variant"),
@@ -211,11 +234,11 @@ fn damaged_cassettes_are_refused() {
         (call(r#"{"call":"tcp.send","socket":-1,"bytes":""}"#), ":3: the call 'tcp.send' is wrong: invalid value"),
         (
             call(r#"{"call":"tcp.connect","socket":1,"to":"10.0.0.1:1","error":"tired"}"#),
-            ":3: the error is none that this call has",
+            ":3: 'tired' is no error of tcp.connect; it has unknown, access-denied,",
         ),
         (
             call(r#"{"call":"http.request","request":{"method":"GET","uri":"http://a/"}}"#),
-            ":3: a request has either a response or an error",
+            ":3: a request has either a response or an error or 'silent: true'",
         ),
         (
             call(r#"{"call":"http.request","request":{"method":"GET","uri":"x"},"response":{"status":7}}"#),
@@ -230,6 +253,18 @@ fn damaged_cassettes_are_refused() {
         (
             call(r#"{"call":"udev.run","snapshot":{"entries":[{"devpath":"/a","parent":0}]}}"#),
             ":3: the parent of an entry has to be before it",
+        ),
+        (
+            call(r#"{"call":"tcp.connect","socket":1,"to":"10.0.0.1"}"#),
+            ":3: the call 'tcp.connect' is wrong: '10.0.0.1' is no address and port, such as 10.0.0.1:80",
+        ),
+        (
+            call(r#"{"call":"http.request","request":{"method":"GET","uri":"x","headers":{"a":1}},"silent":true}"#),
+            ":3: the call 'http.request' is wrong: headers are {NAME: VALUE}, or a list",
+        ),
+        (
+            call(r#"{"call":"multicast.open","conversation":1,"group":"239.0.0.1","port":1,"error":"not-granted"}"#),
+            ":3: the call 'multicast.open' is wrong: an error is {not-granted: TEXT}, {limit: TEXT}",
         ),
         (call(r#"{"call":"names.resolve","name":"a"}"#), ":3: a name has either addresses or an error"),
         (format!("{head}\n{}", format!("{round}\n").repeat(101)), ":102: a cassette has at most 100 rounds"),
@@ -287,10 +322,26 @@ fn serve(words: &'static str) -> (SocketAddr, SocketAddr) {
     addresses
 }
 
+/// Returns a listener that answers no connection, and one that no connection reaches, with what keeps it full.
+fn silent_peers() -> (TcpListener, Socket, Vec<Socket>) {
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let full = socket();
+    full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    full.listen(0).unwrap();
+    let connect = || {
+        let client = socket();
+        client.connect_timeout(&full.local_addr().unwrap(), Duration::from_millis(200)).map(|()| client)
+    };
+    let queue = std::iter::from_fn(|| connect().ok()).take(16).collect();
+    (TcpListener::bind("127.0.0.1:0").unwrap(), full, queue)
+}
+
 #[test]
 fn recorded_sockets_replay() {
     let node = Node::new();
     let (tcp, udp) = serve("goodbye");
+    let (silent, full, _queue) = silent_peers();
+    let (silent_address, full) = (silent.local_addr().unwrap(), full.local_addr().unwrap().as_socket().unwrap());
     for (details, expected) in [
         (format!("tcp:{tcp}"), "goodbye"),
         (format!("udp:{udp}"), "goodbye from 127.0.0.1"),
@@ -298,6 +349,8 @@ fn recorded_sockets_replay() {
         ("tcp:127.0.0.1:1".to_owned(), "ConnectionRefused"),
         ("tcp:10.0.0.1:1".to_owned(), "PermissionDenied"),
         ("get:http://10.0.0.1/".to_owned(), "HttpRequestDenied"),
+        (format!("abandon:http://{silent_address}/x"), "\"silent\":true"),
+        (format!("tcp:{full}"), "\"silent\":true"),
         ("resolve:nowhere.example".to_owned(), "error"),
         ("udev:".to_owned(), "not-granted"),
         ("ask:239.255.255.250 3702".to_owned(), "NotGranted"),
@@ -363,7 +416,7 @@ fn recorded_cameras_replay_without_their_passwords() {
     assert!(!recorded.contains(PASSWORD), "{recorded}");
     assert_eq!(recorded.matches("rtsp://").count() % 3, 0, "three cameras let us in: {recorded}");
     assert!(recorded.contains("http.request") && recorded.contains("multicast.receive"));
-    keep("onvif", "cameras.jsonl", &cassette);
+    keep("handlers/onvif", "cameras.jsonl", &cassette);
     assert_same(&test(node, &component, &cassette));
     let changed = recorded.replacen("Cam 1", "Cam 7", 1);
     node.write("changed.jsonl", &changed);
@@ -388,6 +441,6 @@ async fn recorded_servers_replay() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recorded = fs::read_to_string(&cassette).unwrap();
     assert!(recorded.contains("\"id\":\"urn:pump\"") && recorded.contains("connection-refused"), "{recorded}");
-    keep("opcua", "plant.jsonl", &cassette);
+    keep("handlers/opcua", "plant.jsonl", &cassette);
     assert_same(&test(&node, &component, &cassette));
 }

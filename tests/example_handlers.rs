@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -15,11 +15,11 @@ use crate::support::skip::{is_left_to_make_test, leave_out, skip};
 use crate::support::udev::sysfs::{Device, Sysfs};
 
 /// A peer in Python; it is killed on drop.
-struct Peer(Child);
+pub(crate) struct Peer(pub(crate) Child);
 
 impl Peer {
     /// Starts a script and waits until it is ready. `None`, with the reason printed, where it can't be run.
-    fn start(namespace: &Namespace, script: &str, arguments: &[&str]) -> Option<Self> {
+    pub(crate) fn start(namespace: &Namespace, script: &str, arguments: &[&str]) -> Option<Self> {
         let python = root().join("target/peers/python/bin/python");
         if !python.exists() {
             skip("the peers are not installed: run 'make peers'");
@@ -46,12 +46,36 @@ impl Drop for Peer {
     }
 }
 
-fn root() -> std::path::PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn property<'a>(instance: &'a Instance, name: &str) -> Option<&'a str> {
     instance.spec.broker_properties.get(name).map(String::as_str)
+}
+
+/// The component of the example in Rust, which is built with the built-in handlers.
+pub(crate) fn modbus() -> PathBuf {
+    root().join("handlers/target/wasm32-wasip2/release/modbus.wasm")
+}
+
+/// Plays cassettes, which needs neither network nor grants.
+pub(crate) fn replays(node: &Node, component: &Path, cassettes: &Path) {
+    let paths = [component, cassettes].map(|path| path.display().to_string());
+    let output = node.akri(&["handler", "test", &paths[0], "--cassette", &paths[1]]);
+    let played = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{played}{}", String::from_utf8_lossy(&output.stderr));
+    let files = std::fs::read_dir(cassettes).map_or(1, Iterator::count);
+    assert!(played.lines().count() == files && files > 0, "{played}");
+}
+
+pub(crate) fn cassettes(example: &str) -> PathBuf {
+    root().join("examples/handlers").join(example).join("cassettes")
+}
+
+#[test]
+fn modbus_replays_its_cassettes() {
+    replays(&Node::new(), &modbus(), &cassettes("modbus"));
 }
 
 /// Serves connections that send these bytes and then nothing.
@@ -72,7 +96,7 @@ fn serve_bytes(namespace: &Namespace, address: &'static str, bytes: &'static [u8
 }
 
 /// Serves unit 7 behind a gateway that is silent about all others.
-fn serve_unit_7(namespace: &Namespace, address: &'static str) {
+pub(crate) fn serve_unit_7(namespace: &Namespace, address: &'static str) {
     let (ready, is_ready) = std::sync::mpsc::channel();
     namespace.run(move || {
         let listener = TcpListener::bind(address).unwrap();
@@ -105,8 +129,7 @@ async fn modbus_units_are_identified_and_followed() {
     serve_unit_7(&namespace, "127.0.0.5:1502");
     let node = Node::new();
     ["udev", "debug-echo"].iter().for_each(|other| node.remove(&format!("components/{other}.yaml")));
-    let component = root().join("handlers/target/wasm32-wasip2/release/modbus.wasm");
-    std::fs::copy(component, node.path("components/modbus.wasm")).unwrap();
+    std::fs::copy(modbus(), node.path("components/modbus.wasm")).unwrap();
     let grant = "  grants:\n    tcp:\n    - {networks: [127.0.0.0/8], ports: [1502]}\n";
     node.write_handler("modbus", "modbus.wasm", &format!("  interval: 200ms\n{grant}"));
     // Nothing listens at 127.0.0.4.
@@ -188,6 +211,7 @@ fn usb_serial_adapters_are_found_by_their_ids() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     assert!(made.stdout.windows(4).any(|line| line == b"\nok\n"), "its own test");
 
+    replays(&node, &component, &cassettes("usb-serial"));
     let (sysfs, data) = (Sysfs::new(node.path("sys")), node.path("data"));
     std::fs::create_dir(&data).unwrap();
     let ftdi = [("ID_VENDOR_ID", "0403"), ("ID_MODEL_ID", "6001"), ("ID_VENDOR", "FTDI"), ("ID_MODEL", "FT232R")];
@@ -243,12 +267,15 @@ fn usb_serial_adapters_are_found_by_their_ids() {
 #[tokio::test]
 async fn http_inventory_is_fetched_when_it_changes() {
     if std::env::var_os("AKRI_LANGUAGES").is_none() {
-        return leave_out("left to make languages: it compiles the Python interpreter");
+        return leave_out("left to make languages: it compiles the JavaScript engine");
     }
     let Some(namespace) = Namespace::new() else { return };
     let python = root().join("target/peers/python/bin/python");
     if !python.exists() {
         return skip("the peers are not installed: run 'make peers'");
+    }
+    if !root().join("target/peers/javascript/installed").exists() {
+        return skip("componentize-js is not installed: run 'make languages'");
     }
     let (node, component) = (Node::new(), "components/http_inventory.wasm");
     let mut make = Command::new("make");
@@ -256,9 +283,8 @@ async fn http_inventory_is_fetched_when_it_changes() {
     make.arg(format!("OUT={}", node.path("components").display())).arg("test").arg(node.path(component));
     let made = make.output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    // Compiling takes longer than the story waits for anything.
-    let inspected = node.akri(&["handler", "inspect", &node.path(component).display().to_string()]);
-    assert!(inspected.status.success(), "{}", String::from_utf8_lossy(&inspected.stderr));
+    // Besides, it compiles it, which takes longer than the story waits for anything.
+    replays(&node, &node.path(component), &cassettes("http-inventory"));
 
     let mut server = namespace.command(&python);
     server.arg(root().join("tests/peers/http_inventory.py")).args(["8000", "right-token"]);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::PORT;
 use crate::details::{Details, ServiceType};
-use crate::memory::Known;
+use crate::memory::{Facts, Known};
 use crate::message::{self, Data, Kind, MessageError, Question, Record};
 use crate::name::Name;
 use crate::text::{self, Entry};
@@ -133,6 +133,21 @@ impl<'a> Browser<'a> {
             *self.asked.entry(question.clone()).or_default() += 1;
         }
         questions
+    }
+
+    /// Returns whether something is open that is worth waiting for: not the addresses of another kind, if the host had none
+    /// in the last round either, or has answered no question for them.
+    pub fn is_waiting(&self) -> bool {
+        let is_incomplete = |(name, instance): (&Name, &Instance)| {
+            let further = self.further_addresses(instance);
+            let awaits_kind = further.is_some_and(|question| !self.was_asked_enough(&question));
+            !self.missing(name, instance).is_empty() || awaits_kind && !self.had_one_kind(name)
+        };
+        !self.withdrawn.is_empty() || self.silent().next().is_some() || self.found().any(is_incomplete)
+    }
+
+    fn had_one_kind(&self, name: &Name) -> bool {
+        self.known.get(name).is_some_and(|before| before.has_one_kind)
     }
 
     fn was_asked_enough(&self, question: &Question) -> bool {
@@ -330,7 +345,9 @@ impl<'a> Browser<'a> {
         let Some(addresses) = self.addresses(host) else {
             return self.incomplete(name, &format!("address of its host {host}"), report);
         };
-        report.known.insert(name.clone(), self.has_text(name));
+        let further = self.further_addresses(instance);
+        let has_one_kind = further.is_some_and(|question| self.was_asked_enough(&question) || self.had_one_kind(name));
+        report.known.insert(name.clone(), Facts { has_text: self.has_text(name), has_one_kind });
         // Link-local addresses are of use only where there are no others: they say nothing of the interface.
         let is_far = |address: &&IpAddr| !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
         let far: Vec<String> = addresses.iter().filter(is_far).map(IpAddr::to_string).collect();
@@ -357,12 +374,14 @@ impl<'a> Browser<'a> {
     /// Returns whether an instance has shown a `TXT` record, in this round or before.
     fn has_text(&self, name: &Name) -> bool {
         let now = self.instances.get(name).is_some_and(|instance| instance.text.is_some());
-        now || self.known.get(name).is_some_and(|before| *before)
+        now || self.known.get(name).is_some_and(|before| before.has_text)
     }
 
     fn keep(&self, name: &Name, report: &mut Report) {
         report.kept.push(id(name));
-        report.known.insert(name.clone(), self.has_text(name));
+        report
+            .known
+            .insert(name.clone(), Facts { has_text: self.has_text(name), has_one_kind: self.had_one_kind(name) });
     }
 
     /// Keeps an instance of which something was not answered.

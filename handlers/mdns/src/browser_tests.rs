@@ -20,7 +20,7 @@ fn hall() -> Response {
 }
 
 fn known(names: &[&str]) -> Known {
-    names.iter().map(|text| (name(text), true)).collect()
+    names.iter().map(|text| (name(text), Facts { has_text: true, has_one_kind: false })).collect()
 }
 
 /// The report of a round in which these datagrams came in.
@@ -92,6 +92,34 @@ fn what_is_open_is_asked_for() {
     assert_eq!(asked(browser.open()), [silent]);
     browser.add(&Response::new().service("Silent._http._tcp.local", 80, "hall.local", 9).bytes(), PORT);
     assert_eq!(asked(browser.open()), [("Silent._http._tcp.local".into(), Kind::Text)]);
+}
+
+#[test]
+fn second_kind_of_address_is_waited_for_once() {
+    let ipv4 = || {
+        let bare = Response::new().pointer(IPP, HALL, 9).service(HALL, 1, "hall.local", 9).text(HALL, &[], 9);
+        bare.address("hall.local", "192.0.2.7", 9)
+    };
+    let waiting = |known: &Known| {
+        let details = details("");
+        let mut browser = Browser::new(&details, known);
+        browser.add(&ipv4().bytes(), PORT);
+        let waiting = [(); 3].map(|()| {
+            let is_waiting = browser.is_waiting();
+            assert_eq!(asked(browser.open()), [("hall.local".into(), Kind::Ipv6)]);
+            is_waiting
+        });
+        (waiting, browser.report(0).known)
+    };
+    let (new, after) = waiting(&Known::new());
+    assert_eq!(new, [true, true, false], "it may have both, until two questions have no answer");
+    assert_eq!(waiting(&known(&[HALL])).0, new, "it had both");
+    let (again, after) = waiting(&after);
+    assert_eq!((again, waiting(&after).0), ([false; 3], [false; 3]), "it had one before");
+    let details = details("");
+    let mut browser = Browser::new(&details, &after);
+    browser.add(&hall().bytes(), PORT);
+    assert!(!browser.is_waiting() && !browser.report(0).known[&name(HALL)].has_one_kind, "now it has both");
 }
 
 #[test]

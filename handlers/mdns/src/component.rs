@@ -61,11 +61,10 @@ fn browse(groups: &Groups, browser: &mut Browser<'_>, window: Duration) -> Resul
         groups.listen(start + times.get(index + 1).copied().unwrap_or(window), browser)?;
     }
     for index in 0..CONFIRMATIONS {
-        let open = browser.open();
-        if open.is_empty() && (times.len() > 1 || index > 0) {
+        if !browser.is_waiting() && (times.len() > 1 || index > 0) {
             break; // every service was asked for twice at least
         }
-        groups.ask(&[browser.browsing(), open].concat())?;
+        groups.ask(&[browser.browsing(), browser.open()].concat())?;
         groups.listen(Instant::now() + PAUSE, browser)?;
     }
     Ok(())

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use akri_handler::{Problem, read};
+use akri_handler::{Filter, Problem, read};
 use serde::Deserialize;
 
-use crate::filter::{EntryPattern, Filter, InstancePattern};
+use crate::filter::{EntryPattern, InstancePattern};
 use crate::name::Name;
 use crate::{GROUPS, PORT};
 
@@ -136,8 +136,8 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::Action;
     use crate::fixture::name;
+    use akri_handler::FilterAction;
 
     fn parsed(json: &str) -> Details {
         Details::parse(Some(json)).unwrap()
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(details.services[0].name, name("_ipp._tcp.local"));
         assert_eq!(details.services[1].name, name("_ipp._tcp.local"));
         assert_eq!(details.services[1].browsed, name("_color._sub._ipp._tcp.local"));
-        assert_eq!(details.instances.unwrap().action, Action::Include);
+        assert_eq!(details.instances.unwrap().action, FilterAction::Include);
         assert_eq!(details.txt.unwrap().items.len(), 2);
         assert_eq!(details.window, Duration::from_secs(30));
     }

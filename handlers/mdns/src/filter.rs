@@ -1,74 +1,8 @@
-//! Filters of instances.
+//! Patterns that select instances.
 
-use std::fmt;
-use std::marker::PhantomData;
-
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use crate::text::Entry;
-
-/// A list of patterns that includes or excludes instances.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter<T> {
-    /// The effect of a match.
-    pub action: Action,
-    /// The patterns; one match suffices. Empty only where nothing is excluded.
-    pub items: Vec<T>,
-}
-
-/// The effect of a match.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub enum Action {
-    /// Only matching instances are selected.
-    #[default]
-    Include,
-    /// Matching instances are not selected.
-    Exclude,
-}
-
-/// The fields of a filter as written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
-struct Fields<T> {
-    #[serde(default)]
-    action: Action,
-    #[serde(default = "Vec::new")]
-    items: Vec<T>,
-}
-
-/// Accepts a mapping only: a derived implementation also takes a list of its fields.
-struct FilterVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for FilterVisitor<T> {
-    type Value = Filter<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a mapping such as {items: [...]}")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Filter<T>, A::Error> {
-        let Fields { action, items } = Fields::deserialize(MapAccessDeserializer::new(map))?;
-        if action == Action::Include && items.is_empty() {
-            return Err(A::Error::custom("without items it selects nothing; write {items: [...]}"));
-        }
-        Ok(Filter { action, items })
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Filter<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FilterVisitor(PhantomData))
-    }
-}
-
-impl<T> Filter<T> {
-    /// Returns whether an instance is selected that `matches` one of the patterns.
-    pub fn selects(&self, matches: impl Fn(&T) -> bool) -> bool {
-        self.items.iter().any(matches) == (self.action == Action::Include)
-    }
-}
 
 /// A pattern for the name of an instance, without the case of ASCII letters; `*` stands for any text.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -158,19 +92,6 @@ mod tests {
             ("*b*", "ac", false),
         ] {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
-        }
-    }
-
-    #[test]
-    fn filter_includes_or_excludes() {
-        for (action, items, expected) in [
-            (Action::Include, vec![1, 2], true),
-            (Action::Include, vec![3], false),
-            (Action::Include, vec![], false),
-            (Action::Exclude, vec![1, 2], false),
-            (Action::Exclude, vec![], true),
-        ] {
-            assert_eq!(Filter { action, items }.selects(|item| *item == 2), expected, "{action:?}");
         }
     }
 

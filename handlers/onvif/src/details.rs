@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use akri_handler::{Problem, read};
+use akri_handler::{Filter, Problem, read};
 use serde::{Deserialize, Serialize};
 
-use crate::filter::{Filter, Ip, Mac, Scope, Uuid};
+use crate::filter::{Ip, Mac, Scope, Uuid};
 
 /// Limit on the window in seconds; a round has 60 s in total.
 const MAX_WINDOW: u64 = 30;
@@ -99,7 +99,7 @@ impl Details {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::Action;
+    use akri_handler::FilterAction;
 
     fn parsed(json: &str) -> Details {
         Details::parse(Some(json)).unwrap()
@@ -134,10 +134,10 @@ mod tests {
                 "uuids": {"items": ["3fa1fe68-b915-4053-a3e1-a8294833fe3c"]},
                 "discoveryTimeoutSeconds": 2}"#,
         );
-        assert_eq!(details.ip_addresses.map(|filter| filter.action), Some(Action::Exclude));
-        assert_eq!(details.mac_addresses, Some(Filter { action: Action::Exclude, items: vec![] }));
+        assert_eq!(details.ip_addresses.map(|filter| filter.action), Some(FilterAction::Exclude));
+        assert_eq!(details.mac_addresses, Some(Filter { action: FilterAction::Exclude, items: vec![] }));
         assert_eq!(details.scopes.map(|filter| filter.items.len()), Some(2));
-        assert_eq!(details.uuids.map(|filter| filter.action), Some(Action::Include));
+        assert_eq!(details.uuids.map(|filter| filter.action), Some(FilterAction::Include));
         assert_eq!(details.window, Duration::from_secs(2));
     }
 

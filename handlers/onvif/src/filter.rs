@@ -1,33 +1,12 @@
-//! Filters of cameras.
+//! Values that filters select cameras by, and their decision.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::net::IpAddr;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use akri_handler::Filter;
+use serde::Deserialize;
 
 use crate::announcement;
-
-/// A list of values that includes or excludes cameras.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter<T> {
-    /// The effect of a match.
-    pub action: Action,
-    /// The values to compare with; one match suffices. Empty only where nothing is excluded.
-    pub items: Vec<T>,
-}
-
-/// The effect of a match.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub enum Action {
-    /// Only matching cameras are selected.
-    #[default]
-    Include,
-    /// Matching cameras are not selected.
-    Exclude,
-}
 
 /// The decision of a filter, or of all filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,52 +19,12 @@ pub enum Verdict {
     Drop,
 }
 
-/// The fields of a filter as written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, bound = "T: Deserialize<'de>")]
-struct Fields<T> {
-    #[serde(default)]
-    action: Action,
-    #[serde(default = "Vec::new")]
-    items: Vec<T>,
-}
-
-/// Accepts a mapping only: a derived implementation also takes a list of its fields.
-struct FilterVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for FilterVisitor<T> {
-    type Value = Filter<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a mapping such as {items: [...]}")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Filter<T>, A::Error> {
-        let Fields { action, items } = Fields::deserialize(MapAccessDeserializer::new(map))?;
-        if action == Action::Include && items.is_empty() {
-            return Err(A::Error::custom("without items it selects nothing; write {items: [...]}"));
-        }
-        Ok(Filter { action, items })
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Filter<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FilterVisitor(PhantomData))
-    }
-}
-
-impl<T: PartialEq> Filter<T> {
-    /// Compares with the known values of a camera; `None` if there are none.
-    pub fn verdict(&self, values: Option<&[T]>) -> Verdict {
-        let wanted = match (values, self.items.is_empty()) {
-            (_, true) => self.action == Action::Exclude,
-            (None, false) => return Verdict::Unknown,
-            (Some(values), false) => {
-                values.iter().any(|value| self.items.contains(value)) == (self.action == Action::Include)
-            }
-        };
-        if wanted { Verdict::Keep } else { Verdict::Drop }
+/// Compares with the known values of a camera; `None` if there are none.
+pub fn verdict<T: PartialEq>(filter: &Filter<T>, values: Option<&[T]>) -> Verdict {
+    match values {
+        None if !filter.items.is_empty() => Verdict::Unknown,
+        values if filter.selects(|item| values.unwrap_or_default().contains(item)) => Verdict::Keep,
+        _ => Verdict::Drop,
     }
 }
 
@@ -174,12 +113,14 @@ impl TryFrom<String> for Scope {
 #[cfg(test)]
 mod tests {
     use super::Verdict::{Drop, Keep, Unknown};
+    use akri_handler::FilterAction;
+
     use super::*;
 
     #[test]
     fn filter_decides_as_upstream_or_is_undecided() {
-        let verdict =
-            |action, items: &[u8], values: Option<&[u8]>| Filter { action, items: items.to_vec() }.verdict(values);
+        let decision =
+            |action, items: &[u8], values: Option<&[u8]>| verdict(&Filter { action, items: items.to_vec() }, values);
         for (items, values, include, exclude) in [
             (&[1, 2][..], Some(&[2, 3][..]), Keep, Drop),
             (&[1, 2], Some(&[3]), Drop, Keep),
@@ -188,8 +129,8 @@ mod tests {
             (&[], Some(&[1]), Drop, Keep),
             (&[], None, Drop, Keep),
         ] {
-            assert_eq!(verdict(Action::Include, items, values), include, "{items:?} {values:?}");
-            assert_eq!(verdict(Action::Exclude, items, values), exclude, "{items:?} {values:?}");
+            assert_eq!(decision(FilterAction::Include, items, values), include, "{items:?} {values:?}");
+            assert_eq!(decision(FilterAction::Exclude, items, values), exclude, "{items:?} {values:?}");
         }
     }
 

@@ -25,7 +25,7 @@
 //! for scopes and the stream. At most 64 are asked at once, and 4 behind one address. A request has 3 s, a camera 5 s:
 //! one that is slow or broken stays as it is, with a note, and holds up no other.
 //!
-//! What a camera said is remembered for an hour, or until it announces something else, so that a round in which nothing
+//! The answers of a camera are kept for an hour, or until it announces something else, so that a round in which nothing
 //! is new costs one probe. What went wrong is tried again in the next round. A camera that does not answer a probe is
 //! asked for the time where it was last: only if it does not answer there either is it gone. Hello and Bye start a
 //! round.

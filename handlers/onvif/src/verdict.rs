@@ -1,8 +1,10 @@
 //! The combined decision of all filters.
 
+use akri_handler::Filter;
+
 use crate::announcement::Camera;
 use crate::details::Details;
-use crate::filter::{Filter, Ip, Mac, Scope, Uuid, Verdict};
+use crate::filter::{self, Ip, Mac, Scope, Uuid, Verdict};
 use crate::inquiry::Facts;
 use crate::service_url::ServiceUrl;
 
@@ -31,7 +33,7 @@ fn verdicts(details: &Details, camera: &Camera, facts: Option<&Facts>) -> [(&'st
 }
 
 fn one<T: PartialEq>(filter: Option<&Filter<T>>, values: Option<&[T]>) -> Verdict {
-    filter.map_or(Verdict::Keep, |filter| filter.verdict(values))
+    filter.map_or(Verdict::Keep, |filter| filter::verdict(filter, values))
 }
 
 /// Returns the announced addresses, or the reported one if only names are announced.

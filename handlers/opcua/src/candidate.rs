@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::details::{IdentifyBy, NameFilter};
+use akri_handler::Filter;
+
+use crate::details::IdentifyBy;
 use crate::message::{Application, ApplicationType, Endpoint};
 use crate::url::{Host, Url};
 
@@ -50,7 +52,7 @@ pub struct List {
 
 /// Returns the selected servers of all lists, each once. An application is identified by its URI, or by URL if it has
 /// none or that is wanted. The lists are in ascending order of origin.
-pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>, by: IdentifyBy) -> Vec<Candidate> {
+pub fn candidates(lists: Vec<List>, names: Option<&Filter<String>>, by: IdentifyBy) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for List { origin, url, applications } in lists {
@@ -76,9 +78,9 @@ pub fn candidates(lists: Vec<List>, names: Option<&NameFilter>, by: IdentifyBy) 
 }
 
 /// Returns whether an application is a server that passes the filter; discovery servers and clients are not devices.
-fn counts(application: &Application, names: Option<&NameFilter>) -> bool {
+fn counts(application: &Application, names: Option<&Filter<String>>) -> bool {
     matches!(application.kind, ApplicationType::Server | ApplicationType::ClientAndServer)
-        && names.is_none_or(|names| names.lets(&application.name))
+        && names.is_none_or(|names| names.selects(|name| *name == application.name))
         && application.uri.len() <= MAX_URI
 }
 

@@ -1,12 +1,9 @@
 //! The `discoveryDetails` of opcua.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
-use akri_handler::{Problem, read};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use akri_handler::{Filter, Problem, read};
+use serde::Deserialize;
 
 use crate::url::Url;
 
@@ -24,8 +21,8 @@ const DEFAULT_URL: &str = "opc.tcp://localhost:4840/";
 pub struct Details {
     /// The discovery URLs in the order given, without duplicates.
     pub discovery_urls: Vec<DiscoveryUrl>,
-    /// The filter of application names; `None` selects all.
-    pub application_names: Option<NameFilter>,
+    /// The filter of application names, compared verbatim; `None` selects all.
+    pub application_names: Option<Filter<String>>,
     /// The meaning of "the same server".
     pub identify_by: IdentifyBy,
 }
@@ -49,72 +46,12 @@ pub struct DiscoveryUrl {
     pub url: Url,
 }
 
-/// A filter of application names, like ONVIF's filters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameFilter {
-    /// The effect on listed applications.
-    action: Action,
-    /// Names, compared verbatim.
-    items: Vec<String>,
-}
-
-/// The fields of a filter as written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FilterFields {
-    #[serde(default)]
-    action: Action,
-    #[serde(default)]
-    items: Vec<String>,
-}
-
-/// Accepts a mapping only: a derived implementation also takes a list of its fields.
-struct FilterVisitor;
-
-impl<'de> Visitor<'de> for FilterVisitor {
-    type Value = NameFilter;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a mapping such as {items: [...]}")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NameFilter, A::Error> {
-        let FilterFields { action, items } = FilterFields::deserialize(MapAccessDeserializer::new(map))?;
-        if action == Action::Include && items.is_empty() {
-            return Err(A::Error::custom("without items it selects nothing; write {items: [...]}"));
-        }
-        Ok(NameFilter { action, items })
-    }
-}
-
-impl<'de> Deserialize<'de> for NameFilter {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FilterVisitor)
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-enum Action {
-    /// Only listed ones are selected.
-    #[default]
-    Include,
-    /// All others are selected.
-    Exclude,
-}
-
-impl NameFilter {
-    /// Returns whether the application of this name is selected.
-    pub fn lets(&self, name: &str) -> bool {
-        self.items.iter().any(|item| item == name) == (self.action == Action::Include)
-    }
-}
-
 /// The fields of the details as written.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
     opcua_discovery_method: Method,
-    application_names: Option<NameFilter>,
+    application_names: Option<Filter<String>>,
     #[serde(default)]
     identify_by: IdentifyBy,
 }
@@ -214,7 +151,8 @@ mod tests {
         ] {
             let details = json!({"opcuaDiscoveryMethod": {"standard": {}}, "applicationNames": filter});
             let names = parse(&details).unwrap().application_names.unwrap();
-            assert_eq!((names.lets("Pump"), names.lets("pump"), names.lets("")), (pump, other, other), "{filter}");
+            let selects = |name: &str| names.selects(|item| item == name);
+            assert_eq!((selects("Pump"), selects("pump"), selects("")), (pump, other, other), "{filter}");
         }
     }
 

@@ -52,7 +52,7 @@
 //! | `OPCUA_SECURITY_POLICIES` | such as `Basic256Sha256,None` |
 //! | `OPCUA_USER_TOKEN_TYPES` | some of `Anonymous,UserName,Certificate,IssuedToken` |
 //!
-//! What nobody knows is absent.
+//! Unknown properties are absent.
 //!
 //! # What goes wrong
 //!

@@ -28,10 +28,12 @@
 
 mod details;
 mod device;
+mod filter;
 mod handler;
 #[cfg(target_family = "wasm")]
 pub mod host;
 
 pub use self::details::{Problem, read};
 pub use self::device::{Device, DeviceSpec, Mount};
+pub use self::filter::{Filter, FilterAction};
 pub use self::handler::{Description, Failure, Handler};

@@ -7,24 +7,24 @@ use crate::{glob::Pattern, record::Record, record::Snapshot};
 /// One udev rule: filters that all have to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// At least one.
+    /// The filters, at least one.
     pub filters: Vec<Filter>,
 }
 
 /// A comparison, such as `ATTRS{idVendor}=="046d"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Whose key is compared.
+    /// The devices whose key is compared.
     pub scope: Scope,
     /// The compared key.
     pub key: Key,
     /// The operator.
     pub operator: Operator,
-    /// With what.
+    /// The pattern that the value has to match.
     pub pattern: Pattern,
 }
 
-/// Whose key a filter compares.
+/// The devices whose key a filter compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The device's own (`KERNEL`, `ATTR{..}`, ...).

@@ -123,7 +123,7 @@ impl Metrics {
         self.unregistered.set(number(unregistered));
     }
 
-    /// Of a Configuration's slots on this node so many are unconfirmed, and so many claims have no Instance.
+    /// Sets the numbers of a Configuration's unconfirmed slots on this node, and of its claims without an Instance.
     pub fn slots(&self, namespace: &str, configuration: &str, unconfirmed: usize, orphaned: usize) {
         let labels = Configuration { namespace: namespace.to_owned(), configuration: configuration.to_owned() };
         self.unconfirmed.get_or_create(&labels).set(number(unconfirmed));

@@ -37,7 +37,7 @@ pub struct UsageSnapshot {
     pub in_use: Arc<InUse>,
     /// The content of the kubelet's checkpoint, if it can be read.
     pub checkpoint: Option<Arc<InUse>>,
-    /// Of what is in use, what should not be possible.
+    /// Devices in use by more containers than there should be.
     pub duplicates: Arc<DuplicateAllocations>,
 }
 

@@ -89,17 +89,17 @@ impl Publisher {
         self.enqueue(Kind::Configuration, report.key.clone(), PendingWrite::Report(Box::new(report)));
     }
 
-    /// There shall be no report about this Configuration.
+    /// Removes the report about this Configuration.
     pub fn forget(&self, key: Key) {
         self.enqueue(Kind::Configuration, key, PendingWrite::Forget);
     }
 
-    /// The discovery handler's status shall say this.
+    /// Reports the status of a discovery handler.
     pub fn report_handler(&self, report: HandlerReport) {
         self.enqueue(Kind::Handler, Key::new("", report.name.clone()), PendingWrite::ReportHandler(Box::new(report)));
     }
 
-    /// There shall be no report about this discovery handler.
+    /// Removes the report about this discovery handler.
     pub fn forget_handler(&self, name: &str) {
         self.enqueue(Kind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
     }

@@ -16,11 +16,11 @@ pub struct ResourceNames {
     changes: watch::Sender<u64>,
 }
 
-/// Of those who want a name the lowest has it.
+/// The order of claims on a name: the lowest one gets it.
 type Rank = (i64, String, Key);
 
 impl ResourceNames {
-    /// Says that a Configuration wants a name.
+    /// Claims a name for a Configuration.
     ///
     /// # Errors
     /// With the Configuration that has it, if that is another one.
@@ -48,7 +48,7 @@ impl ResourceNames {
         }
     }
 
-    /// Says that a Configuration no longer wants a name.
+    /// Withdraws a Configuration's claim on a name.
     pub fn release(&self, name: &str, configuration: &Configuration) {
         let rank = rank(configuration);
         let mut claims = self.lock();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::validate::{FieldError, is_dns_subdomain};
 
-/// Most pull secrets, and most keys.
+/// Maximum number of pull secrets, and of keys.
 const MAX_NAMES: usize = 16;
 
 /// Longest name of a key, in bytes.

@@ -19,7 +19,7 @@ pub struct NodeProblem {
     /// A sentence for people, at most 256 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Since when the node reports this reason.
+    /// The time since which the node reports this reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }

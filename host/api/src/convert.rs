@@ -19,7 +19,7 @@ use crate::handler::{DiscoveryHandler, Isolation};
 use crate::instance::{Instance, InstanceSpec, InstanceStatus};
 use crate::{grants, limits};
 
-/// Says which device an Instance stands for, beyond the short hash in its name.
+/// The annotation with the identity of an Instance's device; the hash in its name is shorter.
 pub const IDENTITY_ANNOTATION: &str = "akri.sh/identity";
 
 /// Converts a Configuration to the agent's type. Invalid objects should not get here

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use akri_model::discovery::Problem;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{Location, Options, Spanned, budget, options};
@@ -21,6 +22,14 @@ pub struct SyntaxError {
     pub line: Option<u64>,
     /// The problem.
     pub message: String,
+}
+
+impl From<SyntaxError> for Problem {
+    /// Describes details that are no YAML: a handler gets them without their JSON form, and can't explain the error.
+    fn from(SyntaxError { line, message }: SyntaxError) -> Self {
+        let line = line.map(|line| format!(" in line {line} of the details")).unwrap_or_default();
+        Self { path: String::new(), reason: "Syntax".to_owned(), message: format!("invalid YAML{line}: {message}") }
+    }
 }
 
 /// One YAML document as JSON, and where its fields stand.

@@ -14,7 +14,7 @@ const GOOD_FOR: Duration = Duration::from_secs(180);
 /// The agents' Leases.
 #[derive(Default)]
 pub(crate) struct Agents {
-    /// By Lease: its renewal, and until when it is good by this process's clock.
+    /// The last renewal of each Lease, and the time of this process's clock until which it is valid.
     leases: BTreeMap<String, (Option<Timestamp>, Instant)>,
 }
 

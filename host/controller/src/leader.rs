@@ -38,7 +38,7 @@ impl Election {
         Self { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
-    /// Takes part for ever, and says whether this process leads.
+    /// Takes part for ever, and publishes whether this process leads.
     pub(crate) async fn run(mut self, leads: watch::Sender<bool>) {
         let mut renewed = Instant::now();
         loop {
@@ -46,19 +46,19 @@ impl Election {
             match answer {
                 Ok(Ok(is_leader)) => {
                     renewed = Instant::now();
-                    self.say(&leads, is_leader);
+                    self.announce(&leads, is_leader);
                 }
                 Ok(Err(error)) => warn!(%error, lease = NAME, "leader election failed; retrying"),
                 Err(_) => warn!(lease = NAME, "leader election: the API server does not answer; retrying"),
             }
             if renewed.elapsed() > DEADLINE {
-                self.say(&leads, false);
+                self.announce(&leads, false);
             }
             sleep(PERIOD).await;
         }
     }
 
-    fn say(&self, leads: &watch::Sender<bool>, is_leader: bool) {
+    fn announce(&self, leads: &watch::Sender<bool>, is_leader: bool) {
         let changed = leads.send_if_modified(|leads| std::mem::replace(leads, is_leader) != is_leader);
         match is_leader {
             true if changed => info!(identity = self.identity, "this controller leads"),

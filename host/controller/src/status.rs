@@ -55,7 +55,7 @@ pub(crate) async fn write_handler(
 
 /// The broker status of an Instance.
 pub(crate) enum BrokerStatus {
-    /// This: nothing if there are none.
+    /// These counts and this verdict: nothing if there are none.
     Known(Counts, Option<Verdict>),
     /// The last status: the Configuration is invalid or not known.
     Unchanged,

@@ -55,7 +55,7 @@ pub(crate) struct Fleet {
 pub(crate) struct Memory {
     /// UIDs of Pods that it deleted.
     pub(crate) deleted: BTreeSet<String>,
-    /// By name of a Pod that has ended: how many have in a row.
+    /// The number of Pods in a row that have ended, by their name.
     pub(crate) failures: BTreeMap<String, u32>,
 }
 

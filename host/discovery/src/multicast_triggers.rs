@@ -30,7 +30,7 @@ impl MulticastTriggers {
     /// Listens to these groups and to no others, where the component runs.
     pub(crate) fn subscribe(&mut self, component: &Component, groups: &BTreeMap<SocketAddr, GroupSubscription>) {
         self.listeners
-            .retain(|group, (wanted, listener)| groups.get(group) == Some(wanted) && component.is_heard_by(listener));
+            .retain(|group, (wanted, listener)| groups.get(group) == Some(wanted) && component.owns_listener(listener));
         for (group, wanted) in groups {
             self.listeners.entry(*group).or_insert_with(|| {
                 let listener = component.listen(*group, &wanted.interfaces, wanted.filters.clone());
@@ -49,7 +49,7 @@ impl MulticastTriggers {
         if self.listeners.is_empty() {
             return std::future::pending().await;
         }
-        let listeners = self.listeners.values_mut().map(|(_, listener)| Box::pin(listener.heard()));
+        let listeners = self.listeners.values_mut().map(|(_, listener)| Box::pin(listener.received()));
         futures::future::select_all(listeners).await;
         sleep_until(self.backoff.earliest).await;
         self.backoff.start(Instant::now());

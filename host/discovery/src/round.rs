@@ -58,7 +58,7 @@ pub(crate) async fn validate(handler: &Handler, call: Call) -> Result<RoundTrigg
 /// Has a component validate details, and explains those that are no YAML. Returns its triggers.
 ///
 /// # Errors
-/// What is wrong with the details, or why the component gave no answer.
+/// The problems of invalid details, or the reason why the component gave no answer.
 pub async fn validate_details(component: &Component, call: Call) -> Result<Vec<Trigger>, RoundError> {
     let details = call.details.clone();
     match component.validate(call).await {
@@ -85,9 +85,7 @@ pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, Ro
 /// explain the error.
 async fn explained(mut problems: Vec<Problem>, details: String) -> RoundError {
     if let Some(Err(syntax)) = parse(details).await {
-        let line = syntax.line.map(|line| format!(" in line {line} of the details")).unwrap_or_default();
-        let message = format!("invalid YAML{line}: {}", syntax.message);
-        problems.push(Problem { path: String::new(), reason: "Syntax".to_owned(), message });
+        problems.push(syntax.into());
     }
     RoundError::InvalidDetails(problems)
 }

@@ -68,7 +68,7 @@ struct Entry {
     alloc_resp: Option<String>,
 }
 
-/// By NUMA node since Kubernetes 1.20, a list before.
+/// The device IDs of an entry: by NUMA node since Kubernetes 1.20, a list before.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Ids {

@@ -161,7 +161,7 @@ impl Reading {
         }
     }
 
-    /// Says which files are refused and why; `None` if all are fine.
+    /// Describes the refused files and the reasons; `None` if all are fine.
     pub fn refusals(&self) -> Option<String> {
         let one = |(name, refusal): (&String, &FileRefusal)| format!("'{name}' {refusal}");
         let mut lines: Vec<String> = self.refused.iter().take(NAMED).map(one).collect();

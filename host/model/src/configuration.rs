@@ -69,5 +69,5 @@ pub enum Resources {
     Both,
 }
 
-/// Most slots an Instance may have: each is a device plugin id in every list the kubelet gets.
+/// Maximum number of slots of an Instance: each is a device plugin id in every list the kubelet gets.
 pub const MAX_CAPACITY: u32 = 1000;

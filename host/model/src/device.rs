@@ -36,7 +36,7 @@ impl Device {
     /// Checks the number and the length of what it holds.
     ///
     /// # Errors
-    /// What is beyond which limit.
+    /// The exceeded limit, and by which part of the set.
     pub fn check(&self, limits: &Limits) -> Result<(), String> {
         for (what, count) in [
             ("properties", self.properties.len()),

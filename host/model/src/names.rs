@@ -19,8 +19,8 @@ pub const MAX_NAME: usize = 63;
 /// Longest Configuration name: with `-` and the usual six hex digits it fits into [`MAX_NAME`].
 pub const MAX_CONFIGURATION_NAME: usize = 56;
 
-/// Above this many characters a Configuration's name leaves no room for the longer hashes that devices with the same six hex
-/// digits get. It works, with a warning.
+/// Length of a Configuration's name that leaves room for the longer hashes of devices with the same six hex digits. A longer
+/// one works, with a warning.
 pub const LONG_CONFIGURATION_NAME: usize = 52;
 
 /// A namespaced Kubernetes name. Everything of a Configuration is kept under one, never under the bare name.

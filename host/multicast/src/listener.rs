@@ -58,7 +58,7 @@ impl Listener {
 
     /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
     /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
-    pub async fn heard(&mut self) {
+    pub async fn received(&mut self) {
         loop {
             tokio::select! {
                 () = readable(&self.members) => {
@@ -94,17 +94,17 @@ impl Listener {
 
     /// Reads what is there, within bounds; returns whether one of them counts.
     fn read(&self) -> bool {
-        let (mut heard, mut buffer) = (false, vec![0; DATAGRAM]);
+        let (mut counts, mut buffer) = (false, vec![0; DATAGRAM]);
         for (_, socket) in &self.members {
             let mut bytes = 0;
             for _ in 0..BATCH {
                 match socket.try_recv_from(&mut buffer) {
                     Ok((length, from)) => {
                         bytes += length;
-                        heard = heard || self.counts(buffer.get(..length).unwrap_or_default(), from);
+                        counts = counts || self.counts(buffer.get(..length).unwrap_or_default(), from);
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // That its interface went down, say; it is said once.
+                    // Its interface went down, for example; this is reported once.
                     Err(_) => {}
                 }
                 if bytes > BATCH_BYTES {
@@ -112,7 +112,7 @@ impl Listener {
                 }
             }
         }
-        heard
+        counts
     }
 
     fn counts(&self, payload: &[u8], from: SocketAddr) -> bool {

@@ -87,8 +87,8 @@ fn camera(group: SocketAddr, interface: &str) -> UdpSocket {
     socket.into()
 }
 
-fn payloads(heard: &[Datagram]) -> Vec<&str> {
-    heard.iter().map(|datagram| std::str::from_utf8(&datagram.payload).unwrap()).collect()
+fn payloads(datagrams: &[Datagram]) -> Vec<&str> {
+    datagrams.iter().map(|datagram| std::str::from_utf8(&datagram.payload).unwrap()).collect()
 }
 
 /// Asks a camera that is on one interface from another, or the same; it answers, and then says something by itself.
@@ -149,7 +149,7 @@ async fn what_is_sent_is_bounded_in_size() {
 #[test]
 fn each_interface_carries_its_own_group() {
     in_namespace(async || {
-        // Two wires with two ends each; what is said on one is not heard on the other.
+        // Two wires with two ends each; datagrams on one do not reach the other.
         for number in [1, 2] {
             let ends = ["near", "far"].map(|end| format!("{end}{number}"));
             wire(&ends[0], &ends[1]);
@@ -166,9 +166,9 @@ fn each_interface_carries_its_own_group() {
         let near = Conversation::open(group, &globs(&["near*"]), &OwnSenders::default()).unwrap();
         let far = Conversation::open(group, &globs(&["far2"]), &OwnSenders::default()).unwrap();
         near.send(b"Probe").await.unwrap();
-        let heard = far.receive(9, LONG).await;
-        assert_eq!((payloads(&heard), &*heard[0].interface), (vec!["Probe"], "far2"));
-        assert_eq!(heard[0].from.ip().to_string(), "192.0.2.20", "from the address of near2");
+        let received = far.receive(9, LONG).await;
+        assert_eq!((payloads(&received), &*received[0].interface), (vec!["Probe"], "far2"));
+        assert_eq!(received[0].from.ip().to_string(), "192.0.2.20", "from the address of near2");
         assert!(far.receive(9, SHORT).await.is_empty(), "what went out on near1 is not for far2");
     });
 }
@@ -179,11 +179,11 @@ async fn a_listener_hears_what_contains_a_text_and_nothing_else() {
     let mut listener = listening(group, &["discovery/Hello", "discovery/Bye"], &OwnSenders::default());
     let camera = camera(group, "lo");
     camera.send_to(b"<Action>discovery/Probe</Action>", group).unwrap();
-    assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err());
+    assert!(tokio::time::timeout(SHORT, listener.received()).await.is_err());
     camera.send_to(b"<Action>discovery/Hello</Action>", group).unwrap();
     camera.send_to(b"<Action>discovery/Bye</Action>", group).unwrap();
-    tokio::time::timeout(LONG, listener.heard()).await.unwrap();
-    assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err(), "what came together counts as one");
+    tokio::time::timeout(LONG, listener.received()).await.unwrap();
+    assert!(tokio::time::timeout(SHORT, listener.received()).await.is_err(), "what came together counts as one");
 }
 
 fn listening(group: SocketAddr, filters: &[&str], own: &OwnSenders) -> Listener {
@@ -198,10 +198,10 @@ async fn listener_ignores_own_datagrams() {
     let mut listener = listening(group, &[""], &own);
     let conversation = Conversation::open(group, &lo(), &own).unwrap();
     conversation.send(b"Probe").await.unwrap();
-    assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err());
+    assert!(tokio::time::timeout(SHORT, listener.received()).await.is_err());
     drop(conversation);
     camera(group, "lo").send_to(b"Hello", group).unwrap();
-    tokio::time::timeout(LONG, listener.heard()).await.unwrap();
+    tokio::time::timeout(LONG, listener.received()).await.unwrap();
 }
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn a_listener_hears_through_a_flood() {
         camera.send_to(&[b'x'; 500], group).unwrap();
     }
     camera.send_to(b"Hello", group).unwrap();
-    tokio::time::timeout(LONG, listener.heard()).await.unwrap();
+    tokio::time::timeout(LONG, listener.received()).await.unwrap();
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_listener_follows_interfaces() {
             OwnSenders::default(),
             Duration::from_millis(20),
         );
-        assert!(tokio::time::timeout(SHORT, listener.heard()).await.is_err());
+        assert!(tokio::time::timeout(SHORT, listener.received()).await.is_err());
         ip("link set lo up");
         let camera = camera(group, "lo");
         let speak = async {
@@ -238,7 +238,7 @@ fn a_listener_follows_interfaces() {
             }
         };
         tokio::select! {
-            () = listener.heard() => {}
+            () = listener.received() => {}
             () = speak => {}
         }
     });

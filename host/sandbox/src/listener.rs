@@ -35,10 +35,10 @@ impl Listener {
 
     /// Waits for a datagram that one of the filters lets through. All that came in by then count as one. May be
     /// dropped and called again: what comes in meanwhile is kept, as far as the kernel's buffers go.
-    pub async fn heard(&mut self) {
+    pub async fn received(&mut self) {
         match &mut self.0 {
-            Backend::Local(listener) => listener.heard().await,
-            Backend::Remote(listener) => listener.heard().await,
+            Backend::Local(listener) => listener.received().await,
+            Backend::Remote(listener) => listener.received().await,
         }
     }
 }

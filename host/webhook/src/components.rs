@@ -44,7 +44,7 @@ struct Loaded {
     component: Option<Component>,
 }
 
-/// Tells a file that changed from one that did not.
+/// The version of a file: it differs after a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FileVersion {
     changed: Option<SystemTime>,
@@ -157,7 +157,8 @@ async fn ask(component: &Component, handler: &DiscoveryHandler, configuration: &
         Ok(Ok(_)) => Verdict::default(),
         Ok(Err(RoundError::InvalidDetails(problems))) => {
             let details = &configuration.spec.discovery_handler.discovery_details;
-            Verdict::invalid(problems.iter().map(|problem| finding(details, problem)))
+            let syntax = Document::parse_details(details).err().map(Problem::from);
+            Verdict::invalid(problems.iter().chain(&syntax).map(|problem| finding(details, problem)))
         }
         Ok(Err(error)) => unchecked(handler, &error.to_string()),
         Err(_) => unchecked(handler, "too many other Configurations wait for it"),
@@ -184,7 +185,7 @@ fn call(handler: &DiscoveryHandler, configuration: &Configuration) -> Call {
 
 /// With the line within the details, which is all that is left of the user's file here.
 fn finding(details: &str, problem: &Problem) -> Finding {
-    let document = Document::parse_all(details).ok().and_then(|documents| documents.into_iter().next());
+    let document = Document::parse_details(details).ok().and_then(|documents| documents.into_iter().next());
     let line = document.filter(|_| details.contains('\n')).and_then(|document| document.line(&problem.path));
     let message = match line {
         Some(line) => format!("line {line}: {}", problem.message),
@@ -260,6 +261,9 @@ mod tests {
             refused.invalid,
             [Finding::new(format!("{FIELD}.word"), "the details have to name a behaviour of the guest")]
         );
+        let refused = check("invalid-details:\n- [").await;
+        assert_eq!(refused.invalid.len(), 2, "{refused:?}");
+        assert!(refused.invalid[1].message.starts_with("invalid YAML in line 2 of the details: "), "{refused:?}");
         for (details, why) in [("loop", "did not finish within 1s"), ("panic", "the handler trapped")] {
             let verdict = check(details).await;
             assert!(verdict.is_allowed() && verdict.warnings[0].contains(why), "{details}: {verdict:?}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use akri_sandbox::{Host, HostConfig, SandboxError};
+use akri_sandbox::{Host, HostConfig, HostError};
 use kube::Client;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -63,7 +63,7 @@ pub enum WebhookError {
     },
     /// Components cannot be run here.
     #[error("components cannot be run: {0}")]
-    Sandbox(#[from] SandboxError),
+    Sandbox(#[from] HostError),
     /// TLS refused its settings.
     #[error("TLS cannot be set up: {0}")]
     Tls(#[from] rustls::Error),
@@ -92,7 +92,7 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     Ok(())
 }
 
-fn components(settings: &Settings) -> Result<Components, SandboxError> {
+fn components(settings: &Settings) -> Result<Components, HostError> {
     let Some(directory) = settings.components.clone() else { return Ok(Components::none()) };
     // Details are all that components are asked about: nothing of the node is needed, and nothing granted.
     let nowhere = PathBuf::from("/nonexistent");

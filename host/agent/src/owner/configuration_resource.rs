@@ -35,7 +35,7 @@ impl ConfigurationResource {
         }
     }
 
-    /// Tells the kubelet about the virtual devices as they are now; `again` even if nothing changed (rule 4).
+    /// Advertises the virtual devices to the kubelet as they are now; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, all: &AllPublished, again: bool) {
         if self.plugin.is_none() {
             return;

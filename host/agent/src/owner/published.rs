@@ -34,7 +34,7 @@ pub(super) struct Published {
     pub(super) slots: SlotTable,
     /// The edits that containers of this node got, by slot.
     pub(super) edits: BTreeMap<u32, ContainerEdits>,
-    /// Since when its device has been missing.
+    /// The time since which its device has been missing.
     pub(super) missing_since: Option<Instant>,
     /// Slots in the order they were last claimed here, the latest last.
     pub(super) recent: Vec<u32>,
@@ -48,7 +48,7 @@ pub(super) struct Published {
     pub(super) sync: SyncState,
     /// The time at which the kubelet was last made to write its checkpoint.
     refreshed: Option<Instant>,
-    /// Until when slots are kept for others, and the UID of the Instance.
+    /// The UID of the Instance whose slots are kept for others, and the end of that.
     reserved: Option<(String, Instant)>,
 }
 
@@ -205,7 +205,7 @@ impl Published {
         info!(instance = %self.entry.key, "{change}");
     }
 
-    /// Tells the kubelet about the slots as they are now; `again` even if nothing changed (rule 4).
+    /// Advertises the slots to the kubelet as they are now; `again` even if nothing changed (rule 4).
     pub(super) fn advertise(&self, again: bool) {
         let id = |slot| slot_name(&self.entry.key.name, slot);
         let list = self.slots.instance_level(self.refusal().is_none());

@@ -19,7 +19,7 @@ const ANSWER: Duration = Duration::from_millis(300);
 /// Answer to an Allocate.
 pub(super) type AllocateResult = Result<Vec<ContainerEdits>, AllocateError>;
 
-/// Whose resource it is.
+/// The owner of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// An Instance's.

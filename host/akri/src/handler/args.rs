@@ -65,6 +65,13 @@ With --precompiled, machine code is made for shipping it with the program; `akri
 compiler:
   akri handler compile --precompiled /usr/share/akri/compiled /usr/lib/akri/components/*.wasm")]
     Compile(CompileArgs),
+    /// Write a component, its DiscoveryHandler with the digest, what it imports, and checksums into a directory.
+    #[command(after_help = "\
+What a node runs, as files that can be reviewed and carried: the component and the DiscoveryHandler go into the directory that
+the agent knows as --components:
+  akri handler pack my_handler.wasm --handler-object handler.yaml --out my-handler-0.1.0
+  cd my-handler-0.1.0 && sha256sum --check SHA256SUMS")]
+    Pack(PackArgs),
     /// Push a component to a registry, and print the DiscoveryHandler that names it.
     #[command(after_help = "\
 The image has the layout of the CNCF's WebAssembly working group, and the same component makes the same image. Credentials are
@@ -73,6 +80,23 @@ those of `podman login` and `docker login`:
     Push(PushArgs),
     /// Pull a component from a registry into a file, and print the DiscoveryHandler that names it.
     Pull(PullArgs),
+}
+
+/// Flags of `akri handler pack`.
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with the DiscoveryHandler that names the component's file.
+    #[arg(long, value_name = "YAML", visible_alias = "grants")]
+    pub(crate) handler_object: PathBuf,
+    /// The directory to write, which has to be new or empty.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Add machine code for this architecture, for `akri agent --precompiled`.
+    #[arg(long)]
+    pub(crate) precompiled: bool,
 }
 
 /// Flags of `akri handler push`.

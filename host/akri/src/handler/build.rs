@@ -27,7 +27,7 @@ pub(super) struct Built {
 }
 
 impl Built {
-    /// Says how a failed one ended.
+    /// Describes how a failed one ended.
     pub(super) fn failure(&self) -> String {
         match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("the build failed with exit code {code}"),

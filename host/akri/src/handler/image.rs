@@ -11,7 +11,7 @@ use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
 use anyhow::{Context as _, anyhow, ensure};
 
 use super::args::{PullArgs, PushArgs};
-use super::{Loading, load};
+use super::{Loading, bytes_of, load};
 use crate::output::{whole, write};
 use crate::registry::{shown, user_credentials};
 
@@ -20,8 +20,7 @@ pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
     let component = load(&args.component, Loading::Plain(None)).await?;
-    let bytes = tokio::fs::read(&args.component).await.context("cannot read the component")?;
-    ensure!(digest_of(&bytes).hex() == component.digest(), "'{}' is being changed", args.component.display());
+    let bytes = bytes_of(&args.component, &component).await?;
     let client = Client::new(&args.registry.settings()?).map_err(whole)?;
     let credentials = user_credentials()?;
     let (progress, exports) = (Arc::new(Progress::default()), [component.exported().to_owned()]);

@@ -65,6 +65,13 @@ pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the report as a text.
+pub(super) fn described(component: &Component, rules: &HandlerRules) -> String {
+    let report = report(component, rules);
+    let warnings: String = report.warnings.iter().map(|warning| format!("warning: {}\n", plain(warning))).collect();
+    text(&report) + &warnings
+}
+
 fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
     let description = component.description();
     InspectReport {

@@ -7,6 +7,7 @@ mod dev;
 mod image;
 mod inspect;
 mod new;
+mod pack;
 mod project;
 mod record;
 mod replay;
@@ -23,8 +24,9 @@ use akri_api::manifest::{Manifest, Object};
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cluster::HandlerObject;
 use akri_model::grant::CompileLimits;
+use akri_oci::digest_of;
 use akri_sandbox::{Component, Host, HostConfig};
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use kube::ResourceExt as _;
 
 pub(crate) use self::args::HandlerCommand;
@@ -48,6 +50,7 @@ pub(crate) async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
         HandlerCommand::New(args) => new::run(&args),
         HandlerCommand::Wit(args) => new::wit(&args),
         HandlerCommand::Compile(args) => compile::run(&args),
+        HandlerCommand::Pack(args) => pack::run(&args).await,
         HandlerCommand::Push(args) => image::push(&args).await,
         HandlerCommand::Pull(args) => image::pull(&args).await,
     }
@@ -93,6 +96,17 @@ fn host(loading: Loading<'_>) -> anyhow::Result<Host> {
     host.map_err(|error| anyhow!("cannot start the component host: {error}"))
 }
 
+/// Returns the bytes of a component that was loaded.
+async fn bytes_of(file: &Path, component: &Component) -> anyhow::Result<Vec<u8>> {
+    let bytes = tokio::fs::read(file).await.context("cannot read the component")?;
+    ensure!(digest_of(&bytes).hex() == component.digest(), "'{}' is being changed", file.display());
+    Ok(bytes)
+}
+
+fn file_name(component: &Path) -> anyhow::Result<&str> {
+    component.file_name().and_then(|name| name.to_str()).context("the component has no file name")
+}
+
 /// Returns the Configurations of a file for the component's handler, and all objects of the file.
 fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>, Vec<Manifest>)> {
     let manifests = subject::read(file)?;
@@ -115,7 +129,7 @@ fn rules(
     path: &Path,
     component: &Component,
 ) -> anyhow::Result<HandlerRules> {
-    let file = path.file_name().and_then(|name| name.to_str()).context("the component has no file name")?;
+    let file = file_name(path)?;
     let Some(own) = own else {
         let is_named =
             |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, component);
@@ -132,15 +146,25 @@ fn rules(
         return Ok(HandlerRules::from(&DiscoveryHandler::default()));
     };
     let manifests = subject::read(own)?;
-    let all: Vec<&DiscoveryHandler> = handlers(&manifests).collect();
+    granted(own_object(&manifests, own, file, component)?, component)
+}
+
+/// Returns the DiscoveryHandler of its own file that is for a component.
+fn own_object<'a>(
+    manifests: &'a [Manifest],
+    own: &Path,
+    file: &str,
+    component: &Component,
+) -> anyhow::Result<&'a DiscoveryHandler> {
+    let all: Vec<&DiscoveryHandler> = handlers(manifests).collect();
     let is_named = |object: &&&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, component);
     if let Some(object) = all.iter().find(is_named) {
-        return granted(object, component);
+        return Ok(object);
     }
     match all.as_slice() {
         [] => bail!("'{}' holds no DiscoveryHandler", own.display()),
         // The component of an image has no name; its digest tells, if it is given.
-        [only] if only.spec.component.image.is_some() => granted(only, component),
+        [only] if only.spec.component.image.is_some() => Ok(only),
         [only] => bail!(
             "the DiscoveryHandler '{}' of '{}' names '{}', so that the agent would not run '{file}' for it; name that in \
              spec.component.file",

@@ -8,9 +8,12 @@ use std::sync::Arc;
 
 use akri_api::document::Document;
 use akri_discovery::details_json;
+use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
-use akri_model::text::visible;
-use akri_sandbox::cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Player, RecordedRound, Tape};
+use akri_model::text::{shorten, visible};
+use akri_sandbox::cassette::{
+    CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Place, Player, RecordedRound, Tape,
+};
 use akri_sandbox::{Cache, Call, Component, Rates};
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
@@ -28,6 +31,12 @@ const MEMORY: usize = 1 << 30;
 const MANY: usize = 1 << 20;
 /// Lines of one difference that are shown.
 const SHOWN: usize = 60;
+/// Characters of a line that are shown.
+const LINE: usize = 400;
+
+/// The likely reason for a round that did not end.
+pub(super) const LATE: &str =
+    "the handler waits for something that the cassette does not have, or the 'limit' of the round is too short\n";
 
 /// Reads a cassette.
 pub(super) fn read(path: &Path) -> anyhow::Result<Cassette> {
@@ -86,6 +95,8 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 /// A round that was played.
 pub(super) struct Played {
     pub(super) outcome: Outcome,
+    /// Set if the round was ended at its limit.
+    pub(super) is_late: bool,
     /// The first call that differed, or else those that were not made.
     pub(super) differences: Vec<Mismatch>,
 }
@@ -117,10 +128,11 @@ pub(super) async fn play(component: &Component, round: &RecordedRound, player: &
     };
     let mismatch = player.mismatch();
     let differences = mismatch.map_or_else(|| player.unused(), |mismatch| vec![mismatch]);
-    Played { outcome: Outcome::new(triggers, &result), differences }
+    let is_late = matches!(result, Err(RoundError::DeadlineExceeded(_)));
+    Played { outcome: Outcome::new(triggers, &result), is_late, differences }
 }
 
-/// Says what differs, in lines.
+/// Describes the differences, in lines.
 pub(super) fn differences(expected: &Outcome, played: &Played) -> String {
     let mut text = String::new();
     for mismatch in &played.differences {
@@ -128,23 +140,20 @@ pub(super) fn differences(expected: &Outcome, played: &Played) -> String {
     }
     let outcome = played.outcome.clone().as_in(expected);
     // After a call that differs, everything does.
-    let calls_differ = played.differences.iter().any(|mismatch| !mismatch.actual.is_empty());
+    let calls_differ = played.differences.iter().any(|mismatch| !matches!(mismatch, Mismatch::NotMade { .. }));
     if outcome != *expected && !calls_differ {
         text += "the result differs (- recorded, + now):\n";
         text += &diff(&pretty(expected), &pretty(&outcome));
+        text += if played.is_late { LATE } else { "" };
     }
     text
 }
 
-/// Says what differs without any content.
+/// Describes the differences without any content.
 pub(super) fn names(expected: &Outcome, played: &Played) -> String {
     let mut text = String::new();
-    for Mismatch { recorded, call, actual, .. } in &played.differences {
-        let what = if actual.is_empty() { "is not made" } else { "differs" };
-        match recorded {
-            Some((number, _)) => text += &format!("call {number}, {call}, {what}\n"),
-            None => text += &format!("{call} is called, and the recording has no such call left\n"),
-        }
+    for mismatch in &played.differences {
+        text += &format!("{}\n", statement(mismatch));
     }
     if text.is_empty() && played.outcome.clone().as_in(expected) != *expected {
         text += "the result differs\n";
@@ -156,14 +165,49 @@ fn pretty(outcome: &Outcome) -> String {
     serde_json::to_string_pretty(outcome).unwrap_or_default()
 }
 
-fn difference(mismatch: &Mismatch) -> String {
-    let Mismatch { recorded, call, expected, actual } = mismatch;
-    let place = recorded.map(|(number, line)| format!("call {number} (line {line})"));
+fn place(place: &Place) -> String {
     match place {
-        Some(place) if actual.is_empty() => format!("{place}, {call}, is not made:\n{}", diff(expected, "")),
-        Some(place) => format!("{place}, {call}, differs (- recorded, + now):\n{}", diff(expected, actual)),
-        None => format!("{call} is called, and the cassette has no such call left:\n{}", diff("", actual)),
+        Place { number, line: 0 } => format!("call {number}"), // it is in no file yet
+        Place { number, line } => format!("call {number} (line {line})"),
     }
+}
+
+/// Describes a mismatch without its content.
+fn statement(mismatch: &Mismatch) -> String {
+    match mismatch {
+        Mismatch::Differs { call, recorded, .. } => format!("{}, {call}, differs", place(recorded)),
+        Mismatch::NotRecorded { call, .. } => format!("{call} is called, and the cassette has no such call left"),
+        Mismatch::NotMade { call, recorded, is_begun: true, .. } => {
+            format!("{}, {call}, is begun and not made to its end", place(recorded))
+        }
+        Mismatch::NotMade { call, recorded, .. } => format!("{}, {call}, is not made", place(recorded)),
+    }
+}
+
+fn difference(mismatch: &Mismatch) -> String {
+    let statement = statement(mismatch);
+    match mismatch {
+        Mismatch::Differs { expected, actual, .. } => {
+            format!("{statement} (- recorded, + now):\n{}", diff(expected, actual))
+        }
+        Mismatch::NotMade { expected, .. } => format!("{statement}:\n{}", diff(expected, "")),
+        Mismatch::NotRecorded { actual, next, .. } => format!("{statement}:\n{}{}", diff("", actual), list(next)),
+    }
+}
+
+/// Lists recorded calls, one on a line, or tells the remedy if there are none.
+fn list(calls: &[(Place, String)]) -> String {
+    if calls.is_empty() {
+        return "add one with its result (docs/cassettes.md), or record the round again\n".to_owned();
+    }
+    let mut text = String::new();
+    for (index, (at, arguments)) in calls.iter().enumerate() {
+        text += if index == 0 { "the next ones of its kind in the cassette:\n" } else { "" };
+        let first = arguments.lines().next().unwrap_or_default();
+        let more = if arguments.lines().nth(1).is_some() { " ..." } else { "" };
+        let _ = writeln!(text, "  {}: {}{more}", place(at), visible(&shorten(first, LINE))); // can't fail
+    }
+    text
 }
 
 /// The lines that differ, with two around them.
@@ -181,7 +225,7 @@ fn diff(old: &str, new: &str) -> String {
             ChangeTag::Insert => '+',
             ChangeTag::Equal => ' ',
         };
-        let line: String = change.value().trim_end_matches('\n').chars().take(400).collect();
+        let line: String = change.value().trim_end_matches('\n').chars().take(LINE).collect();
         let _ = writeln!(text, "  {sign} {}", visible(&line)); // writing to a String can't fail
     }
     text

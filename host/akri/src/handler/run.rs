@@ -123,7 +123,7 @@ impl Load {
         Self { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() }
     }
 
-    /// Says how long it took, and where the code is from.
+    /// Describes the time it took and the origin of the code.
     pub(super) fn text(&self) -> String {
         let how = if self.compiled { "compiled" } else { "from the cache" };
         format!("loaded in {:.0} ms, {how}", self.milliseconds)

@@ -10,7 +10,7 @@ use akri_sandbox::{Cache, Component};
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::TestArgs;
-use super::replay::{Played, differences, find, play, read};
+use super::replay::{LATE, Played, differences, find, play, read};
 use super::{Loading, load};
 use crate::output::{plain, print_text};
 
@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let paths = cassettes(args)?;
     let component = load(&args.component, Loading::Taping(None)).await?;
-    let (mut failed, count) = (0, paths.len());
+    let (mut failed, mut differ, count) = (0, 0, paths.len());
     for path in paths {
         let begun = Instant::now();
         let shown = plain(&path.display().to_string());
@@ -45,12 +45,12 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         let verdict = if differences.is_empty() { "ok" } else { "FAILED" };
         print_text(&format!("{verdict} {shown} ({rounds} rounds, {calls} calls, {took:.0} ms)\n"))?;
         print_text(&differences)?;
-        failed += usize::from(!differences.is_empty());
+        differ += usize::from(!differences.is_empty());
     }
+    failed += differ;
     if failed > 0 {
-        eprintln!(
-            "error: {failed} of {count} cassettes failed; record those again whose difference is as it should be"
-        );
+        let remedy = if differ > 0 { "; record those again whose difference is as it should be" } else { "" };
+        eprintln!("error: {failed} of {count} cassettes failed{remedy}");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -131,7 +131,8 @@ fn without_result(played: &Played) -> String {
         return calls;
     }
     let result = escaped(&serde_json::json!({ "result": played.outcome }).to_string());
-    format!("the cassette has no result for it; if this one is right, add it:\n{result}\n")
+    let hint = if played.is_late { LATE } else { "" };
+    format!("the cassette has no result for it; if this one is right, add it:\n{result}\n{hint}")
 }
 
 #[cfg(test)]

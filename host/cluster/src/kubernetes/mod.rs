@@ -57,7 +57,7 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// Tries to join or leave an Instance while others write, too.
 const TRIES: usize = 10;
 
-/// Most milliseconds between two of them: many nodes may see a new device at once.
+/// Maximum number of milliseconds between two of them: many nodes may see a new device at once.
 const LONGEST_MOMENT: u64 = 200;
 
 /// The time that the content of a Lease is cached.

@@ -48,7 +48,7 @@ struct Wanted {
     /// None means the object that has the name now.
     uid: Option<String>,
     report: Option<NodeProblem>,
-    /// Since when it could add its entry.
+    /// The time since which it could add its entry.
     since: Option<Instant>,
     backoff: Backoff,
     not_before: Instant,

@@ -79,7 +79,7 @@ fn phase(status: &PodStatus) -> Phase {
     }
 }
 
-/// Since when the Pod is ready, if it is, as far as it says.
+/// Returns the time since which the Pod is ready, if it is and has one.
 fn ready_since(status: &PodStatus) -> Option<Option<i64>> {
     let ready = condition(status, "Ready").filter(|ready| ready.status == "True")?;
     Some(ready.last_transition_time.as_ref().map(seconds)).filter(|_| phase(status) == Phase::Running)

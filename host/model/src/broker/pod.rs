@@ -47,7 +47,7 @@ pub struct Observed {
     pub failures: u32,
     /// Its phase.
     pub phase: Phase,
-    /// Since when it is ready, if it is.
+    /// The time since which it is ready, if it is.
     pub ready_since: Option<i64>,
     /// Restarts of its containers.
     pub restarts: u32,

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 pub struct Counts {
     /// Brokers that are wanted.
     pub desired: usize,
-    /// Of these, the ones that are ready.
+    /// Wanted brokers that are ready.
     pub running: usize,
-    /// Of the wanted ones, those that work well enough to be counted on, whatever their spec.
+    /// Wanted brokers that work well enough to be counted on, whatever their spec.
     pub available: usize,
     /// The working brokers that wait to be replaced.
     pub outdated: usize,

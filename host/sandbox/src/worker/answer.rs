@@ -4,15 +4,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use akri_engine::{LoadError, TICK, check_description};
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
 use super::protocol::{ChangedCache, Failure, LoadFailure, LoadedComponent, Reply};
-use crate::component::LoadError;
-use crate::convert::check_description;
-use crate::runtime::TICK;
 
 /// Bytes of a text about a device, beside the device's own texts.
 const TEXT: usize = 8 << 10;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{Grants, Limits};
 
-use crate::Call;
+use akri_engine::Call;
 
 /// Ends of a process that lead to quarantine, the last of which was surely by this component.
 const DEATHS: u32 = 2;

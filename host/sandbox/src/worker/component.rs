@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Call, LONGEST, LoadError, ROUNDS_OF_ONE};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -18,12 +19,11 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::answer;
 use super::blame::{Blame, Deadly};
-use super::connection::{Answer, CallLog, CallState, Connection};
+use super::call_log::CallLog;
+use super::connection::{Answer, CallState, Connection};
 use super::listener::RemoteListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
 use super::workers::{Probation, Worker};
-use crate::Call;
-use crate::component::{LONGEST, LoadError, ROUNDS_OF_ONE};
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);
@@ -130,8 +130,8 @@ impl RemoteComponent {
         RemoteListener::new(&self.inner.worker, group, interfaces, filters)
     }
 
-    /// Returns whether that is the listener of this component's process.
-    pub(crate) fn is_heard_by(&self, listener: &RemoteListener) -> bool {
+    /// Returns whether a listener is in this component's process.
+    pub(crate) fn owns_listener(&self, listener: &RemoteListener) -> bool {
         listener.is_in(&self.inner.worker)
     }
 

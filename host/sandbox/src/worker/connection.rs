@@ -6,32 +6,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc as std_mpsc};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Rates, event_at};
 use akri_model::discovery::RoundError;
-use akri_model::text::clean;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
-use tracing::{Level, debug, warn};
+use tracing::{debug, warn};
 use zeroize::Zeroizing;
 
 use super::blame::{Blame, Deadly};
+use super::call_log::CallLog;
 use super::frame;
 use super::process::{Fingerprint, Process, ReadablePaths, StartedProcess, WorkerProgram};
-use super::protocol::{LARGEST_REPLY, Line, ProtocolError, ReceivedDevices, Reply, Request, encode};
+use super::protocol::{LARGEST_REPLY, ProtocolError, ReceivedDevices, Reply, Request, encode};
 use super::standard_error::read_lines;
-use crate::log::{LogLine, event_at, write_event};
-use crate::rates::Rates;
 
 /// Frames that wait to be written.
 const QUEUE: usize = 256;
 /// Time in which a process that closed its connection has ended by itself.
 const END: Duration = Duration::from_secs(1);
-/// Log events of a call, beside those that its limits allow.
-const MORE_LINES: usize = 512;
-
 type Frame = Zeroizing<Vec<u8>>;
 
 /// A connection to a sandbox process. The process ends when this is dropped.
@@ -127,16 +123,6 @@ impl EarlierDevices {
         drop(self.payloads);
         self.decoded.await.map_err(ProtocolError::new)?
     }
-}
-
-/// The destination of a call's log lines.
-pub(super) struct CallLog {
-    pub(super) handler: String,
-    pub(super) configuration: String,
-    pub(super) text_bytes: usize,
-    pub(super) lines_left: usize,
-    pub(super) rates: Rates,
-    pub(super) copy: Option<std_mpsc::Sender<LogLine>>,
 }
 
 impl Connection {
@@ -415,56 +401,6 @@ async fn read_frames(
     let how = error.map_or_else(|| ended.clone(), |error| format!("{ended} ({error})"));
     warn!(pid = process.pid, "the sandbox process ended {how}");
     shared.close(Some(&how));
-}
-
-impl CallLog {
-    /// Logs a line of a guest within its budget.
-    fn write(&mut self, line: Line) {
-        let Some(left) = self.lines_left.checked_sub(1) else { return };
-        self.lines_left = left;
-        match line {
-            Line::Written { level, context, message, is_logged } => {
-                let level = level_of(level);
-                let text = |text: &str| clean(text, self.text_bytes);
-                let (context, message) = (text(&context), text(&message));
-                if self.rates.log(context.len() + message.len() + crate::log::LINE) {
-                    write_event(&self.handler, &self.configuration, level, &context, &message);
-                }
-                if let Some(copy) = self.copy.as_ref().filter(|_| is_logged) {
-                    let _ = copy.send(LogLine { level, context, message, is_refusal: false }); // nobody may be interested any more
-                }
-            }
-            Line::Dropped(count) => {
-                let dropped = self.rates.log_dropped(count);
-                if dropped > 0 {
-                    let message = format!("{dropped} more lines were dropped");
-                    write_event(&self.handler, &self.configuration, Level::WARN, "log", &message);
-                }
-            }
-        }
-    }
-
-    /// Returns the log of a call whose limits allow so many lines.
-    pub(super) fn new(handler: &str, call: &crate::Call) -> Self {
-        Self {
-            handler: handler.to_owned(),
-            configuration: call.subject.clone(),
-            text_bytes: call.limits.string_bytes.saturating_add(1024),
-            lines_left: call.limits.log_lines.saturating_add(MORE_LINES),
-            rates: call.rates.clone(),
-            copy: call.log.clone(),
-        }
-    }
-}
-
-fn level_of(level: u8) -> Level {
-    match level {
-        0 => Level::TRACE,
-        1 => Level::DEBUG,
-        2 => Level::INFO,
-        3 => Level::WARN,
-        _ => Level::ERROR,
-    }
 }
 
 impl Drop for Connection {

@@ -51,7 +51,7 @@ impl RemoteListener {
     }
 
     /// Waits for a datagram; forever, once the process is not needed any more.
-    pub(crate) async fn heard(&mut self) {
+    pub(crate) async fn received(&mut self) {
         loop {
             let Some(worker) = self.worker.upgrade() else { return pending().await };
             let connection = worker.connect().await;
@@ -114,8 +114,8 @@ mod tests {
         let connection = worker.connect().await.unwrap();
         let closed = connection.closed();
         drop(connection);
-        assert!(timeout(Duration::from_millis(50), listener.heard()).await.is_err(), "nothing was sent");
-        let listening = tokio::spawn(async move { listener.heard().await });
+        assert!(timeout(Duration::from_millis(50), listener.received()).await.is_err(), "nothing was sent");
+        let listening = tokio::spawn(async move { listener.received().await });
         tokio::task::yield_now().await;
         drop(worker);
         timeout(Duration::from_secs(20), closed).await.unwrap();

@@ -12,6 +12,7 @@
 
 mod answer;
 mod blame;
+mod call_log;
 mod component;
 mod connection;
 mod frame;

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use akri_confine::confine_worker;
+use akri_engine::cassette::Tape;
+use akri_engine::{Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES, Rates};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use tokio::io::AsyncWriteExt as _;
@@ -22,12 +25,6 @@ use super::protocol::{
     Arguments, Bounded, CachedSecret, ChangedCache, Failure, LARGEST_REQUEST, Line, LoadFailure, LoadedComponent,
     Reply, Request, decode, encode, encode_devices, split,
 };
-use crate::cache::Cache;
-use crate::cassette::Tape;
-use crate::component::LoadError;
-use crate::confine::confine_worker;
-use crate::rates::{ForwardedLine, Rates};
-use crate::{Call, Component, Host, HostConfig};
 
 /// Budgets that are remembered; there is one for each Configuration.
 const RATES: usize = 16_384;
@@ -61,7 +58,7 @@ pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
     let stream: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let stream = StdStream::from(stream);
     let WorkerSettings { compiled, sysfs, udev_data, memory_bytes } = settings;
-    let modules = compiled.join(crate::compile::MODULES);
+    let modules = compiled.join(MODULES);
     let authorities: Vec<PathBuf> =
         ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
     let mut readable = vec![modules.as_path(), &sysfs, &udev_data];
@@ -70,7 +67,7 @@ pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
     let config = HostConfig { cache_dir: Some(compiled), compiler: None, precompiled: None, sysfs, udev_data };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
     runtime.block_on(async {
-        let host = Host::new(config).map_err(|error| error.to_string())?;
+        let host = LocalHost::new(config).map_err(|error| error.to_string())?;
         stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         let stream = UnixStream::from_std(stream).map_err(|error| error.to_string())?;
         serve(stream, host).await.map_err(|error| format!("the agent's request can't be read: {error}"))
@@ -90,7 +87,7 @@ fn close_inherited() -> io::Result<()> {
 }
 
 /// Serves requests until the stream ends.
-pub(super) async fn serve(stream: UnixStream, host: Host) -> io::Result<()> {
+pub(super) async fn serve(stream: UnixStream, host: LocalHost) -> io::Result<()> {
     let (mut requests, replies) = stream.into_split();
     let server = Arc::new(Server {
         host,
@@ -109,10 +106,10 @@ pub(super) async fn serve(stream: UnixStream, host: Host) -> io::Result<()> {
 }
 
 struct Server {
-    host: Host,
+    host: LocalHost,
     /// Each frame is written as a whole: tasks that write are never aborted.
     replies: tokio::sync::Mutex<OwnedWriteHalf>,
-    components: Mutex<HashMap<u64, Component>>,
+    components: Mutex<HashMap<u64, LocalComponent>>,
     /// Calls under way; the end of the sender cancels one.
     calls: Mutex<HashMap<u64, oneshot::Sender<()>>>,
     listeners: Mutex<HashMap<u64, ServedListener>>,
@@ -231,7 +228,7 @@ impl Server {
         self.reply(encode_devices(&reply, last)).await;
     }
 
-    fn component(&self, component: u64) -> Result<Component, Failure> {
+    fn component(&self, component: u64) -> Result<LocalComponent, Failure> {
         let known = lock(&self.components).get(&component).cloned();
         known.ok_or_else(|| Failure::Unavailable("the sandbox process does not have the component".to_owned()))
     }
@@ -321,13 +318,13 @@ impl Server {
         interfaces: &[String],
         filters: Vec<akri_model::datagram::DatagramFilter>,
     ) {
-        let Some(mut listening) = self.host.listen(group, interfaces, filters) else { return };
+        let mut listening = self.host.listen(group, interfaces, filters);
         let (server, next) = (Arc::downgrade(self), Arc::new(Notify::new()));
         let asked = Arc::clone(&next);
         let task = tokio::spawn(async move {
             loop {
                 asked.notified().await;
-                listening.heard().await;
+                listening.received().await;
                 let Some(server) = server.upgrade() else { return };
                 // A task of its own, since this one may be aborted, and frames are written as a whole.
                 tokio::spawn(async move { server.reply(encode(&Reply::Received { listener }, &[])).await });

@@ -14,8 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep};
 use tracing::Level;
 
-use crate::log::{LINE, PartialLine};
-use crate::rates::Rates;
+use akri_engine::{LINE, PartialLine, Rates};
 
 /// Bytes of a line.
 const LONGEST: usize = 2048;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use akri_engine::{HostConfig, LocalHost};
 use akri_model::grant::{Grants, Limits};
 use proptest::prelude::*;
 use tokio::io::AsyncWriteExt as _;
@@ -14,8 +15,18 @@ use tokio::time::timeout;
 use super::frame;
 use super::protocol::{Arguments, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode, join};
 use super::server::serve;
-use crate::Host;
-use crate::hostile::{bytes, host};
+
+/// The guest of the tests, which `make guests` builds.
+fn bytes() -> Vec<u8> {
+    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/target/wasm32-wasip2/release/akri_guest.wasm");
+    let path = std::env::var_os("AKRI_GUESTS").map_or_else(|| built.into(), std::path::PathBuf::from);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; `make guests` builds it", path.display()))
+}
+
+fn host() -> LocalHost {
+    let (sysfs, udev_data) = ("/sys".into(), "/run/udev/data".into());
+    LocalHost::new(HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data }).unwrap()
+}
 
 /// An agent's end of a connection to a server in this process.
 struct Agent {
@@ -24,13 +35,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(host: Host) -> Self {
+    fn new(host: LocalHost) -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
         Self { stream, server: tokio::spawn(serve(theirs, host)) }
     }
 
     async fn with_guest() -> Self {
-        let mut agent = Self::new(host(None));
+        let mut agent = Self::new(host());
         agent.send(&Request::Load { call: 1, component: 7 }, &bytes()).await;
         let (reply, _) = agent.receive().await;
         let Reply::Loaded { call: 1, result: Ok(loaded) } = reply else { panic!("{reply:?}") };
@@ -148,14 +159,14 @@ async fn server_keeps_few_log_lines_that_nobody_reads() {
 
 #[tokio::test]
 async fn server_ends_with_its_connection() {
-    let agent = Agent::new(host(None));
+    let agent = Agent::new(host());
     drop(agent.stream);
     timeout(Duration::from_secs(10), agent.server).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn unknown_components_and_malformed_requests_are_refused() {
-    let mut agent = Agent::new(host(None));
+    let mut agent = Agent::new(host());
     agent.discover(1, arguments("devices:1")).await;
     let (reply, _) = agent.receive().await;
     assert!(matches!(reply, Reply::Discovered { call: 1, result: Err(_), .. }), "{reply:?}");
@@ -184,7 +195,7 @@ proptest! {
 }
 
 /// A host, the same for all cases.
-fn nobody() -> Host {
-    static HOST: std::sync::LazyLock<Host> = std::sync::LazyLock::new(|| host(None));
+fn nobody() -> LocalHost {
+    static HOST: std::sync::LazyLock<LocalHost> = std::sync::LazyLock::new(host);
     HOST.clone()
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Compiler, LoadError, MODULES, ROUNDS, Rates, Source};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::retry::{Backoff, jitter};
@@ -17,11 +18,6 @@ use super::component::RemoteComponent;
 use super::connection::Connection;
 use super::process::{ReadablePaths, WorkerProgram};
 use super::protocol::Request;
-use crate::compile::{CompileJob, Compiler};
-use crate::compiled::judge;
-use crate::component::{COMPONENT, LoadError};
-use crate::host::ROUNDS;
-use crate::rates::Rates;
 
 /// First and longest pause before a process is started again.
 const FIRST: Duration = Duration::from_millis(100);
@@ -45,7 +41,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn new(compiler: Compiler, program: WorkerProgram, paths: ReadablePaths) -> io::Result<Self> {
         // A rule that lets a process read it needs it to be there.
-        let modules = paths.compiled.join(crate::compile::MODULES);
+        let modules = paths.compiled.join(MODULES);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(modules)?;
         let context = Arc::new(WorkerContext::new(program, paths));
         let shared = Arc::new(Worker::new("shared".to_owned(), Arc::clone(&context)));
@@ -59,18 +55,9 @@ impl Workers {
         limits: &CompileLimits,
         isolation: Isolation,
     ) -> Result<RemoteComponent, LoadError> {
-        if bytes.len() > COMPONENT {
-            return Err(LoadError::TooLarge(bytes.len()));
-        }
-        let stopped = |why: &dyn std::fmt::Display| LoadError::Unavailable(why.to_string());
-        let bytes = Arc::new(bytes);
-        let judged = {
-            let bytes = Arc::clone(&bytes);
-            tokio::task::spawn_blocking(move || judge(&bytes)).await.map_err(|error| stopped(&error))?
-        };
-        let digest = judged?.digest;
-        let job = CompileJob { digest: digest.clone(), bytes: Arc::clone(&bytes), limits: limits.clone() };
-        let was_compiled = self.compiler.prepare(job).await?;
+        let source = Source::new(bytes).await?;
+        let was_compiled = self.compiler.prepare(&source, limits).await?;
+        let digest = source.digest().to_owned();
         let worker = match isolation {
             Isolation::Shared => Arc::clone(&self.shared),
             Isolation::Own => {
@@ -79,7 +66,7 @@ impl Workers {
             }
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        RemoteComponent::load(id, worker, digest, &bytes, isolation, was_compiled).await
+        RemoteComponent::load(id, worker, digest, source.bytes(), isolation, was_compiled).await
     }
 }
 

@@ -37,7 +37,7 @@ const OBJECT: File = ("handler.yaml", include_str!("common/handler.yaml.txt"));
 const CONFIGURATION: File = ("configuration.yaml", include_str!("common/configuration.yaml.txt"));
 const CASSETTE: File = ("cassettes/example.yaml", include_str!("common/example.yaml.txt"));
 
-const RUST: [File; 15] = [
+const RUST: [File; 16] = [
     CONFIGURATION,
     CASSETTE,
     ("Cargo.toml", include_str!("rust/Cargo.toml.txt")),
@@ -50,6 +50,7 @@ const RUST: [File; 15] = [
     ("sdk/akri-handler/Cargo.toml", include_str!("../../../../../handlers/sdk/Cargo.toml")),
     ("sdk/akri-handler/src/details.rs", include_str!("../../../../../handlers/sdk/src/details.rs")),
     ("sdk/akri-handler/src/device.rs", include_str!("../../../../../handlers/sdk/src/device.rs")),
+    ("sdk/akri-handler/src/filter.rs", include_str!("../../../../../handlers/sdk/src/filter.rs")),
     ("sdk/akri-handler/src/handler.rs", include_str!("../../../../../handlers/sdk/src/handler.rs")),
     ("sdk/akri-handler/src/host.rs", include_str!("../../../../../handlers/sdk/src/host.rs")),
     ("sdk/akri-handler/src/lib.rs", include_str!("../../../../../handlers/sdk/src/lib.rs")),

@@ -1,0 +1,224 @@
+//! `akri:discovery/udev`: queries about the node's devices, answered in pages.
+
+use std::vec;
+
+use akri_sysfs::{self as sysfs, Bounds, Query, Stop};
+use wasmtime::component::Resource;
+
+use crate::bindings::types::AccessError;
+use crate::bindings::udev::{Entry, Host, HostQuery, HostSnapshot};
+use crate::cassette::call::{Recorded, Refused};
+use crate::round::Round;
+
+/// Entries of one page.
+const PAGE: u32 = 1000;
+/// Bytes of one page, about: it becomes memory of the guest at once.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// A snapshot that is being read.
+#[derive(Debug)]
+#[expect(unreachable_pub, reason = "the bindings re-export it")]
+pub struct Pages {
+    entries: vec::IntoIter<sysfs::Entry>,
+    unreadable: Vec<String>,
+    skipped: u32,
+    bytes: usize,
+}
+
+impl Pages {
+    fn new(snapshot: sysfs::Snapshot) -> Self {
+        let bytes = snapshot.entries.iter().map(sysfs::Entry::bytes).sum();
+        let sysfs::Snapshot { entries, unreadable, skipped } = snapshot;
+        Self { entries: entries.into_iter(), unreadable, skipped, bytes }
+    }
+
+    /// At least one entry, if there is one and it is asked for.
+    fn next(&mut self, max: u32) -> Vec<Entry> {
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        for _ in 0..max.min(PAGE) {
+            let Some(entry) = self.entries.next() else { break };
+            bytes += entry.bytes();
+            page.push(entry.into());
+            if bytes >= PAGE_BYTES {
+                break;
+            }
+        }
+        page
+    }
+}
+
+impl From<sysfs::Entry> for Entry {
+    fn from(entry: sysfs::Entry) -> Self {
+        Self {
+            devpath: entry.devpath,
+            parent: entry.parent,
+            matched: entry.matched,
+            sysname: entry.sysname,
+            subsystem: entry.subsystem,
+            driver: entry.driver,
+            devnode: entry.devnode,
+            properties: entry.properties,
+            tags: entry.tags,
+            attributes: entry.attributes,
+        }
+    }
+}
+
+impl From<Stop> for AccessError {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Limit(what) => Self::Limit(format!("akri:discovery/udev: {what}")),
+            Stop::Unavailable(what) => Self::Unavailable(format!("akri:discovery/udev: {what}")),
+        }
+    }
+}
+
+impl Host for Round {}
+
+impl HostQuery for Round {
+    fn new(&mut self) -> wasmtime::Result<Resource<Query>> {
+        Ok(self.table.push(Query::default())?)
+    }
+
+    fn match_subsystem(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.match_subsystem(glob);
+        Ok(())
+    }
+
+    fn match_sysname(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.match_sysname(glob);
+        Ok(())
+    }
+
+    fn match_devpath(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.match_devpath(glob);
+        Ok(())
+    }
+
+    fn match_property(&mut self, query: Resource<Query>, name: String, glob: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.match_property(name, glob);
+        Ok(())
+    }
+
+    fn match_tag(&mut self, query: Resource<Query>, glob: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.match_tag(glob);
+        Ok(())
+    }
+
+    fn read_attribute(&mut self, query: Resource<Query>, name: String) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.read_attribute(name);
+        Ok(())
+    }
+
+    fn include_ancestors(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.include_ancestors();
+        Ok(())
+    }
+
+    fn include_descendants(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {
+        self.table.get_mut(&query)?.include_descendants();
+        Ok(())
+    }
+
+    async fn run(&mut self, query: Resource<Query>) -> wasmtime::Result<Result<Resource<Pages>, AccessError>> {
+        let query = self.table.get(&query)?.clone();
+        let answer = match self.call.tape.player() {
+            Some(player) => player.run_query(&serde_json::to_value(&query)?)?.map_err(AccessError::from),
+            None => self.read_sysfs(query.clone()).await,
+        };
+        if let Some(recorder) = self.call.tape.recorder() {
+            let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
+            let query = Some(serde_json::to_value(&query)?);
+            recorder.push(Recorded::UdevRun { at: recorder.at(), query, snapshot, error });
+        }
+        let snapshot = match answer {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Ok(Err(error)),
+        };
+        let pages = Pages::new(snapshot);
+        self.snapshot_bytes = self.snapshot_bytes.saturating_sub(pages.bytes);
+        Ok(Ok(self.table.push(pages)?))
+    }
+
+    fn drop(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {
+        self.table.delete(query)?;
+        Ok(())
+    }
+}
+
+impl HostSnapshot for Round {
+    fn next(&mut self, snapshot: Resource<Pages>, max: u32) -> wasmtime::Result<Vec<Entry>> {
+        Ok(self.table.get_mut(&snapshot)?.next(max))
+    }
+
+    fn unreadable(&mut self, snapshot: Resource<Pages>) -> wasmtime::Result<Vec<String>> {
+        Ok(self.table.get(&snapshot)?.unreadable.clone())
+    }
+
+    fn skipped(&mut self, snapshot: Resource<Pages>) -> wasmtime::Result<u32> {
+        Ok(self.table.get(&snapshot)?.skipped)
+    }
+
+    fn drop(&mut self, snapshot: Resource<Pages>) -> wasmtime::Result<()> {
+        self.snapshot_bytes += self.table.delete(snapshot)?.bytes;
+        Ok(())
+    }
+}
+
+impl Round {
+    /// Reads sysfs on a thread that may block. One that hangs in the kernel can't be ended, so a component may have two
+    /// such threads at most and waits, within its round, for one of them.
+    async fn read_sysfs(&mut self, query: Query) -> Result<sysfs::Snapshot, AccessError> {
+        let granted = self.call.grants.udev_subsystems.clone();
+        if granted.is_empty() {
+            self.log.not_granted("udev", &"a query about devices");
+            return Err(AccessError::NotGranted(
+                "akri:discovery/udev: no subsystem is granted; name some in the udev grant of the handler's \
+                 DiscoveryHandler object"
+                    .to_owned(),
+            ));
+        }
+        let closed = |_| AccessError::Unavailable("akri:discovery/udev: the host is shutting down".to_owned());
+        let permit = self.component_context.udev_runs.clone().acquire_owned().await.map_err(closed)?;
+        let (sysfs, bounds) =
+            (self.component_context.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.last_wait });
+        let run = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            sysfs.run(&query, &granted, &bounds)
+        });
+        let ended = |error| AccessError::Unavailable(format!("akri:discovery/udev: {error}"));
+        Ok(run.await.map_err(ended)??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(count: usize, bytes: usize) -> Pages {
+        let entry = sysfs::Entry { devpath: "x".repeat(bytes), ..Default::default() };
+        Pages::new(sysfs::Snapshot { entries: vec![entry; count], ..Default::default() })
+    }
+
+    #[test]
+    fn pages_are_bounded_by_count() {
+        let mut pages = pages(1100, 1);
+        assert_eq!(pages.next(7).len(), 7);
+        assert_eq!(pages.next(u32::MAX).len(), 1000);
+        assert_eq!(pages.next(u32::MAX).len(), 93);
+        assert!(pages.next(1).is_empty());
+    }
+
+    #[test]
+    fn pages_are_bounded_by_bytes() {
+        let mut pages = pages(5, PAGE_BYTES / 2);
+        assert_eq!(pages.next(10).len(), 2);
+        assert_eq!(pages.next(10).len(), 2);
+        assert_eq!(pages.next(10).len(), 1);
+    }
+
+    #[test]
+    fn an_entry_larger_than_a_page_is_still_handed_out() {
+        assert_eq!(pages(2, 2 * PAGE_BYTES).next(10).len(), 1);
+    }
+}

@@ -1,0 +1,251 @@
+//! The clock of a replay: it stands while the guest computes, and goes on to the next event when all wait for one.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use tokio::sync::Notify;
+
+use super::call::Micros;
+
+/// Time that passes with each look at the clock, so that a guest that waits by looking comes to an end.
+const LOOK: Nanos = 1_000;
+/// An event that never comes.
+pub(super) const NEVER: Nanos = Nanos::MAX;
+/// Polls in a row without a change after which nothing comes any more.
+const QUIET: u32 = 100;
+
+/// Nanoseconds since the round began.
+pub(super) type Nanos = u64;
+
+/// Time of one round. All that waits in it waits here.
+#[derive(Debug)]
+pub(super) struct Clock {
+    state: Mutex<State>,
+    /// The round ends here.
+    end: Nanos,
+    stuck: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    now: Nanos,
+    waiting: BTreeSet<(Nanos, u64)>,
+    numbered: u64,
+    /// Tasks that may yet wait, or make an event.
+    busy: u32,
+    /// Set while the guest computes: it may yet wait for an earlier event.
+    is_computing: bool,
+    /// Counts the events, and the turns of the guest.
+    turns: u64,
+}
+
+impl Clock {
+    pub(super) fn new(end: Nanos) -> Self {
+        Self { state: Mutex::default(), end, stuck: Notify::new() }
+    }
+
+    /// The time, without any passing.
+    pub(super) fn now(&self) -> Nanos {
+        self.state().now
+    }
+
+    /// The time as the guest sees it.
+    pub(super) fn read(&self) -> Nanos {
+        let mut state = self.state();
+        state.now = state.now.saturating_add(LOOK);
+        state.now
+    }
+
+    /// Time left in the round.
+    pub(super) fn left(&self) -> Nanos {
+        self.end.saturating_sub(self.now())
+    }
+
+    /// Waits until then. Time goes on if nobody waits for an earlier event, and nothing else is under way.
+    pub(super) async fn until(&self, due: Nanos) {
+        self.wait(due, 0).await;
+    }
+
+    /// The same, and time stands from then on until the result is dropped.
+    pub(super) async fn until_busy(self: &Arc<Self>, due: Nanos) -> Busy {
+        self.wait(due, 1).await;
+        Busy(self.clone())
+    }
+
+    async fn wait(&self, due: Nanos, busy: u32) {
+        let due = if due > self.end { NEVER } else { due };
+        let mut waiter = Waiter::new(self, due);
+        loop {
+            if waiter.is_over(busy) {
+                return;
+            }
+            // Whatever else the guest waits for is asked in the same turn, and says so here.
+            pause().await;
+            if waiter.advance(busy) {
+                return;
+            }
+            if waiter.is_hopeless() {
+                self.stuck.notify_one();
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Nothing that the guest waits for comes before the end of the round.
+    pub(super) async fn stuck(&self) {
+        self.stuck.notified().await;
+    }
+
+    /// Notes that the guest computes, or calls the host. Time stands while it computes.
+    pub(super) fn set_computing(&self, is_computing: bool) {
+        let mut state = self.state();
+        state.is_computing = is_computing;
+        state.turns += 1;
+    }
+
+    /// Time stands until this is dropped.
+    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+        self.state().busy += 1;
+        Busy(self.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets others run. tokio's own would put this task before those that wait for a thread, in a runtime that looks for events
+/// after each task, as that of guests does.
+async fn pause() {
+    let mut paused = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The time in a cassette.
+pub(super) fn nanos(at: Micros) -> Nanos {
+    at.saturating_mul(1000)
+}
+
+struct Waiter<'c> {
+    clock: &'c Clock,
+    key: (Nanos, u64),
+    /// The turns at its last poll, and the polls since they changed.
+    turns: u64,
+    quiet: u32,
+}
+
+impl<'c> Waiter<'c> {
+    fn new(clock: &'c Clock, due: Nanos) -> Self {
+        let mut state = clock.state();
+        state.numbered += 1;
+        let key = (due, state.numbered);
+        state.waiting.insert(key);
+        Self { clock, key, turns: state.turns, quiet: 0 }
+    }
+
+    /// Returns whether it is past, and has time stand then.
+    fn is_over(&self, busy: u32) -> bool {
+        let mut state = self.clock.state();
+        let is_over = state.now >= self.key.0;
+        state.busy += if is_over { busy } else { 0 };
+        is_over
+    }
+
+    /// Lets time pass, if this is the next event and nothing has happened since the last poll: the guest gets one event at a
+    /// time.
+    fn advance(&mut self, busy: u32) -> bool {
+        let mut state = self.clock.state();
+        self.quiet = if state.turns == self.turns { self.quiet.saturating_add(1) } else { 0 };
+        self.turns = state.turns;
+        if self.quiet == 0 || self.key.0 == NEVER || !state.is_next(self.key) {
+            return false;
+        }
+        state.now = state.now.max(self.key.0);
+        state.busy += busy;
+        state.turns += 1;
+        true
+    }
+
+    fn is_hopeless(&self) -> bool {
+        self.quiet >= QUIET && self.key.0 == NEVER && self.clock.state().is_next(self.key)
+    }
+}
+
+impl State {
+    /// Returns whether all wait, and for nothing before this.
+    fn is_next(&self, key: (Nanos, u64)) -> bool {
+        self.busy == 0 && !self.is_computing && self.waiting.first() == Some(&key)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.clock.state().waiting.remove(&self.key);
+    }
+}
+
+/// Something is under way.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Clock>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.busy = state.busy.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Waits for the first of two moments, as a guest does that polls both.
+    async fn first(clock: &Clock, one: Nanos, other: Nanos) -> (bool, bool) {
+        let (mut one, mut other) = (pin!(clock.until(one)), pin!(clock.until(other)));
+        std::future::poll_fn(|context| {
+            match (one.as_mut().poll(context).is_ready(), other.as_mut().poll(context).is_ready()) {
+                (false, false) => Poll::Pending,
+                ready => Poll::Ready(ready),
+            }
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn events_come_one_at_a_time() {
+        for other in [12, 70, NEVER] {
+            let clock = Clock::new(60);
+            assert_eq!(first(&clock, 10, other).await, (true, false), "{other}");
+            assert_eq!(first(&clock, other, 20).await, (other == 12, other != 12), "{other}");
+            assert_eq!(clock.now(), if other == 12 { 12 } else { 20 });
+        }
+    }
+
+    #[tokio::test]
+    async fn time_stands_while_the_guest_computes() {
+        let clock = Clock::new(60);
+        for moment in [10, NEVER] {
+            clock.set_computing(true);
+            let waiting = tokio::time::timeout(Duration::from_millis(20), clock.until(moment));
+            assert!(waiting.await.is_err() && clock.now() == 0);
+        }
+        clock.set_computing(false);
+        tokio::select! {
+            () = clock.until(NEVER) => unreachable!(),
+            () = clock.stuck() => {}
+        }
+        clock.until(10).await;
+        assert_eq!(clock.now(), 10);
+    }
+}

@@ -1,0 +1,41 @@
+//! Forms that people write in a cassette, with errors that show the right one.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use akri_model::text::clean;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::payload::Payload;
+
+/// The headers of a message.
+type Headers = Vec<(String, Payload)>;
+
+/// Reads an address with a port.
+pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(from)?;
+    let wrong = |_| D::Error::custom(format!("'{}' is no address and port, such as 10.0.0.1:80", clean(&text, 64)));
+    text.parse().map_err(wrong)
+}
+
+pub(super) fn optional_address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    address(from).map(Some)
+}
+
+/// Reads headers: a list of pairs, or a mapping.
+pub(super) fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Headers, D::Error> {
+    let value = Value::deserialize(from)?;
+    let read = match value {
+        Value::Object(_) => {
+            serde_json::from_value(value).map(|fields: BTreeMap<String, Payload>| Vec::from_iter(fields))
+        }
+        pairs => serde_json::from_value(pairs),
+    };
+    read.map_err(|_| D::Error::custom("headers are {NAME: VALUE}, or a list of [NAME, VALUE]; values are texts"))
+}
+
+pub(super) fn optional_headers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Headers>, D::Error> {
+    headers(from).map(Some)
+}

@@ -1,0 +1,68 @@
+//! Bytes in a cassette: as text where they are one, so that people can read and write them.
+
+use akri_model::text::{hex, unhex};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Bytes that are written as a string, or as `{hex: "00ff"}` if they are no readable text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Payload(pub Vec<u8>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Form {
+    Text(String),
+    Bytes(Hex),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hex {
+    hex: String,
+}
+
+impl Payload {
+    /// Returns the bytes as text, if that can be read.
+    pub fn text(&self) -> Option<&str> {
+        let is_readable = |text: &&str| !text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t'));
+        std::str::from_utf8(&self.0).ok().filter(is_readable)
+    }
+
+    /// Returns lines for a person: markup with an element on each, other bytes in hex.
+    pub(crate) fn lines(&self) -> String {
+        match self.text() {
+            Some(text) => text.replace("><", ">\n<"),
+            None => self.0.chunks(16).map(hex).collect::<Vec<_>>().join("\n"),
+        }
+    }
+}
+
+impl From<&[u8]> for Payload {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.text() {
+            Some(text) => Form::Text(text.to_owned()),
+            None => Form::Bytes(Hex { hex: hex(&self.0) }),
+        }
+        .serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let form = Form::deserialize(from)
+            .map_err(|_| D::Error::custom("bytes are a string, or {\"hex\": \"00ff\"}; JSON is written in quotes"))?;
+        match form {
+            Form::Text(text) => Ok(Self(text.into_bytes())),
+            // Spaces between bytes are for people.
+            Form::Bytes(Hex { hex }) => unhex(&hex.replace([' ', '\n'], ""))
+                .map(Self)
+                .ok_or_else(|| D::Error::custom("hex has two digits for each byte")),
+        }
+    }
+}

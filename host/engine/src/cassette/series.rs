@@ -1,0 +1,303 @@
+//! The calls of a played round that are still to come, in a series for each socket, conversation, name and URL.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::call::{ReceivedDatagram, Recorded, Request};
+use super::clock::{NEVER, Nanos, nanos};
+use super::display::{arguments, name};
+use super::player::{Mismatch, Place};
+use super::round::Line;
+
+/// Unused calls that are named.
+const UNUSED: usize = 8;
+/// Recorded calls that are named beside one that is not recorded.
+const NEXT: usize = 4;
+
+/// The resource that a series of calls belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Lane {
+    Udev,
+    Secret(String),
+    Name(String),
+    TcpRefusals,
+    UdpRefusals,
+    Http(String, String),
+    Tcp(u32),
+    Udp(u32),
+    Multicast(u32),
+}
+
+/// The calls of a round, and which of them are to come.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    entries: Vec<Entry>,
+    lanes: HashMap<Lane, Series>,
+    /// Sockets and conversations that nobody has taken yet, in their order.
+    free: VecDeque<Lane>,
+    /// The first call that is not as it was recorded.
+    pub(super) mismatch: Option<Mismatch>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    line: usize,
+    call: Recorded,
+    progress: Progress,
+}
+
+/// The progress of a recorded call in the replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Not called yet.
+    Open,
+    /// Sent in part, or called without its result taken.
+    Begun,
+    Done,
+}
+
+/// Calls that are still to come.
+#[derive(Debug, Default)]
+struct Series {
+    left: VecDeque<usize>,
+    /// Bytes of the first send, or bytes or datagrams of the first receive, that are done.
+    sent: usize,
+    received: usize,
+}
+
+/// The result of a receive.
+pub(super) enum Received {
+    Nothing,
+    Bytes(Vec<u8>),
+    End,
+    Error(String),
+}
+
+/// Returns the series that a call belongs to.
+fn lane(call: &Recorded) -> Lane {
+    match call {
+        Recorded::UdevRun { .. } => Lane::Udev,
+        Recorded::SecretRefused { name, .. } => Lane::Secret(name.clone()),
+        Recorded::NamesResolve { name, .. } => Lane::Name(name.clone()),
+        Recorded::TcpSocketRefused { .. } => Lane::TcpRefusals,
+        Recorded::UdpSocketRefused { .. } => Lane::UdpRefusals,
+        Recorded::HttpRequest { request, .. } => Lane::Http(request.method.clone(), request.uri.clone()),
+        Recorded::TcpConnect { socket, .. }
+        | Recorded::TcpSend { socket, .. }
+        | Recorded::TcpReceive { socket, .. } => Lane::Tcp(*socket),
+        Recorded::UdpSend { socket, .. } | Recorded::UdpReceive { socket, .. } => Lane::Udp(*socket),
+        Recorded::MulticastOpen { conversation, .. }
+        | Recorded::MulticastSend { conversation, .. }
+        | Recorded::MulticastReceive { conversation, .. } => Lane::Multicast(*conversation),
+    }
+}
+
+impl State {
+    pub(super) fn new(calls: &[Line<Recorded>]) -> Self {
+        let entry =
+            |call: &Line<Recorded>| Entry { line: call.line, call: call.value.clone(), progress: Progress::Open };
+        let mut state = Self { entries: calls.iter().map(entry).collect(), ..Self::default() };
+        for (index, entry) in state.entries.iter().enumerate() {
+            let lane = lane(&entry.call);
+            if matches!(lane, Lane::Tcp(_) | Lane::Udp(_) | Lane::Multicast(_)) && !state.lanes.contains_key(&lane) {
+                state.free.push_back(lane.clone());
+            }
+            state.lanes.entry(lane).or_default().left.push_back(index);
+        }
+        state
+    }
+
+    pub(super) fn call(&self, index: usize) -> Option<&Recorded> {
+        self.entries.get(index).map(|entry| &entry.call)
+    }
+
+    pub(super) fn call_mut(&mut self, index: usize) -> Option<&mut Recorded> {
+        self.entries.get_mut(index).map(|entry| &mut entry.call)
+    }
+
+    /// Returns all calls.
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Recorded> {
+        self.entries.iter().map(|entry| &entry.call)
+    }
+
+    /// Returns the place of a call.
+    pub(super) fn place(&self, index: usize) -> Option<Place> {
+        self.entries.get(index).map(|entry| Place { number: index + 1, line: entry.line })
+    }
+
+    /// Returns the first calls that were not made as a whole.
+    pub(super) fn unused(&self) -> Vec<Mismatch> {
+        let unused = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress != Progress::Done);
+        let mismatch = |(index, Entry { line, call, progress }): (usize, &Entry)| Mismatch::NotMade {
+            call: name(call),
+            recorded: Place { number: index + 1, line: *line },
+            expected: arguments(call),
+            is_begun: *progress == Progress::Begun,
+        };
+        unused.take(UNUSED).map(mismatch).collect()
+    }
+
+    /// Returns the next calls of that name: those of the socket or conversation, if it is about one.
+    pub(super) fn next_of(&self, name: &str, of: Option<&Lane>) -> Vec<(Place, String)> {
+        let is_it = |entry: &Entry| {
+            entry.progress == Progress::Open
+                && entry.call.import().0 == name
+                && of.is_none_or(|of| lane(&entry.call) == *of)
+        };
+        let next = self.entries.iter().enumerate().filter(|(_, entry)| is_it(entry)).take(NEXT);
+        next.map(|(index, entry)| (Place { number: index + 1, line: entry.line }, arguments(&entry.call))).collect()
+    }
+
+    /// Returns the next call of a series.
+    pub(super) fn front(&self, lane: &Lane) -> Option<usize> {
+        self.lanes.get(lane)?.left.front().copied()
+    }
+
+    /// Returns the next one of a kind.
+    pub(super) fn first(&self, lane: &Lane, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
+        let mut left = self.lanes.get(lane)?.left.iter().copied();
+        left.find(|index| self.call(*index).is_some_and(&is_it))
+    }
+
+    /// Takes the next call of a series.
+    pub(super) fn take(&mut self, lane: &Lane) -> Option<usize> {
+        self.take_first(lane, |_| true)
+    }
+
+    /// Takes the next one of a kind.
+    pub(super) fn take_first(&mut self, lane: &Lane, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
+        let index = self.first(lane, is_it)?;
+        self.remove(lane, index, Progress::Done);
+        Some(index)
+    }
+
+    /// Takes a request whose result is taken later ([`finish`](Self::finish)).
+    pub(super) fn begin_request(&mut self, index: usize) -> Option<usize> {
+        let lane = self.call(index).map(lane)?;
+        self.remove(&lane, index, Progress::Begun);
+        Some(index)
+    }
+
+    /// Begins a connection; its call remains in its series until its result is taken. A silent peer has none.
+    pub(super) fn begin_connect(&mut self, lane: &Lane) {
+        let Some(index) = self.front(lane) else { return };
+        let is_silent = matches!(self.call(index), Some(Recorded::TcpConnect { silent: true, .. }));
+        self.set(index, if is_silent { Progress::Done } else { Progress::Begun });
+    }
+
+    /// Marks a call as made.
+    pub(super) fn finish(&mut self, index: usize) {
+        self.set(index, Progress::Done);
+    }
+
+    fn set(&mut self, index: usize, progress: Progress) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.progress = progress;
+        }
+    }
+
+    fn remove(&mut self, lane: &Lane, index: usize, progress: Progress) {
+        if let Some(series) = self.lanes.get_mut(lane) {
+            series.left.retain(|left| *left != index);
+        }
+        self.set(index, progress);
+    }
+
+    /// Takes the first free series that begins with such a call; the call remains in it.
+    pub(super) fn claim(&mut self, is_it: impl Fn(&Recorded) -> bool) -> Option<Lane> {
+        let begins = |lane: &Lane| self.front(lane).and_then(|index| self.call(index)).is_some_and(&is_it);
+        let place = self.free.iter().position(begins)?;
+        self.free.remove(place)
+    }
+
+    /// Takes the first free socket for datagrams.
+    pub(super) fn claim_udp(&mut self) -> Option<u32> {
+        let place = self.free.iter().position(|lane| matches!(lane, Lane::Udp(_)))?;
+        match self.free.remove(place) {
+            Some(Lane::Udp(socket)) => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// Returns the first request that was not begun.
+    pub(super) fn open_request(&self, is_it: impl Fn(&Request) -> bool) -> Option<usize> {
+        let open = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress == Progress::Open);
+        let mut requests = open.filter_map(|(index, entry)| match &entry.call {
+            Recorded::HttpRequest { request, .. } => Some((index, request)),
+            _ => None,
+        });
+        requests.find(|(_, request)| is_it(request)).map(|(index, _)| index)
+    }
+
+    /// Returns when the next receive of a series is due: never, if something has to be sent first, or if the peer is silent.
+    pub(super) fn due(&self, lane: &Lane) -> Nanos {
+        match self.front(lane).and_then(|index| self.call(index)) {
+            Some(Recorded::TcpConnect { silent: true, .. }) => NEVER,
+            Some(
+                call @ (Recorded::MulticastReceive { .. }
+                | Recorded::TcpReceive { .. }
+                | Recorded::UdpReceive { .. }
+                | Recorded::TcpConnect { .. }),
+            ) => nanos(call.at()),
+            _ => NEVER,
+        }
+    }
+
+    /// Returns the bytes of the next send of a connection that are done.
+    pub(super) fn sent(&self, lane: &Lane) -> usize {
+        self.lanes.get(lane).map_or(0, |series| series.sent)
+    }
+
+    /// Notes how much of a send is done.
+    pub(super) fn set_sent(&mut self, lane: &Lane, index: usize, done: usize, whole: usize) {
+        if let Some(series) = self.lanes.get_mut(lane) {
+            series.sent = if done < whole { done } else { 0 };
+        }
+        if done < whole {
+            self.set(index, Progress::Begun);
+        } else {
+            self.remove(lane, index, Progress::Done);
+        }
+    }
+
+    /// Notes how much of the next receive is done.
+    fn set_received(&mut self, lane: &Lane, index: usize, done: usize, is_whole: bool) {
+        if let Some(series) = self.lanes.get_mut(lane) {
+            series.received = if is_whole { 0 } else { done };
+        }
+        if is_whole {
+            self.remove(lane, index, Progress::Done);
+        } else {
+            self.set(index, Progress::Begun);
+        }
+    }
+
+    /// Takes at most so many bytes of the next receive of a connection.
+    pub(super) fn take_bytes(&mut self, lane: &Lane, max: usize) -> Received {
+        let Some(index) = self.front(lane) else { return Received::Nothing };
+        let before = self.lanes.get(lane).map_or(0, |series| series.received);
+        let (received, done, is_whole) = match self.call(index) {
+            Some(Recorded::TcpReceive { error: Some(error), .. }) => (Received::Error(error.clone()), 0, true),
+            Some(Recorded::TcpReceive { end: true, .. }) => (Received::End, 0, true),
+            Some(Recorded::TcpReceive { bytes, .. }) => {
+                let left = bytes.0.get(before..).unwrap_or_default();
+                let now = left.get(..max.min(left.len())).unwrap_or_default();
+                (Received::Bytes(now.to_vec()), before + now.len(), now.len() == left.len())
+            }
+            _ => return Received::Nothing,
+        };
+        self.set_received(lane, index, done, is_whole);
+        received
+    }
+
+    /// Takes at most so many datagrams of the next receive of a conversation.
+    pub(super) fn take_datagrams(&mut self, lane: &Lane, max: usize) -> Vec<ReceivedDatagram> {
+        let Some(index) = self.front(lane) else { return Vec::new() };
+        let before = self.lanes.get(lane).map_or(0, |series| series.received);
+        let Some(Recorded::MulticastReceive { datagrams, .. }) = self.call(index) else { return Vec::new() };
+        let left = datagrams.get(before..).unwrap_or_default();
+        let now: Vec<ReceivedDatagram> = left.iter().take(max).cloned().collect();
+        let is_whole = now.len() == left.len();
+        self.set_received(lane, index, before + now.len(), is_whole);
+        now
+    }
+}

@@ -1,0 +1,152 @@
+//! The code of components: compiled once, whoever uses it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use akri_model::text::{clean, hex};
+use sha2::{Digest, Sha256};
+use wasmtime::Engine;
+use wasmtime::component::Linker;
+
+use crate::bindings::DiscoveryHandlerPre;
+use crate::component::{COMPONENT, LoadError};
+use crate::contract;
+use crate::instance_cost::InstanceCost;
+use crate::limiter::INSTANCES;
+use crate::round::Round;
+
+/// Bytes of the contexts of a component's instances. Python's, with a hundred of them, take two megabytes.
+const CONTEXTS: usize = 32 << 20;
+
+/// Code that fits to this host, and what can be told without running it.
+pub(crate) struct Compiled {
+    pub(crate) pre: DiscoveryHandlerPre<Round>,
+    /// SHA-256 of the component's bytes, in lower hex.
+    pub(crate) digest: String,
+    pub(crate) size: usize,
+    /// Bytes of the contexts of all instances.
+    pub(crate) contexts: usize,
+    pub(crate) exported: String,
+    pub(crate) imports: Vec<String>,
+}
+
+/// The compiled components in use, by digest: handlers made of the same bytes, with grants of their own, share their
+/// code, which is most of a handler's memory between rounds.
+#[derive(Default)]
+pub(crate) struct Library(Mutex<HashMap<String, Weak<Compiled>>>);
+
+impl Library {
+    /// The code of a component, loaded unless it is in use already. It blocks, and has to be called by one at a time.
+    pub(crate) fn load(
+        &self,
+        engine: &Engine,
+        linker: &Linker<Round>,
+        source: &Source,
+    ) -> Result<Arc<Compiled>, LoadError> {
+        if let Some(known) = self.known(source.digest()) {
+            return Ok(known);
+        }
+        let compiled = Arc::new(Compiled::new(engine, linker, source)?);
+        let mut library = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        library.retain(|_, compiled| compiled.strong_count() > 0);
+        library.insert(compiled.digest.clone(), Arc::downgrade(&compiled));
+        Ok(compiled)
+    }
+
+    /// Returns the code in use for a digest.
+    pub(crate) fn known(&self, digest: &str) -> Option<Arc<Compiled>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(digest)?.upgrade()
+    }
+}
+
+impl Compiled {
+    fn new(engine: &Engine, linker: &Linker<Round>, source: &Source) -> Result<Self, LoadError> {
+        let Source { bytes, judged: Judged { digest, contexts } } = source;
+        // The text names what the component chose to name.
+        let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
+        let component = wasmtime::component::Component::from_binary(engine, bytes.as_slice())
+            .map_err(|error| LoadError::Invalid(why(error)))?;
+        let types = component.component_type();
+        let imports = types.imports(engine).map(|(name, _)| name.to_owned()).collect();
+        let exported = types.exports(engine).map(|(name, _)| name).find(|name| name.starts_with(contract::HANDLER));
+        let exported = exported.unwrap_or_default().to_owned();
+        let not_a_handler = |error| LoadError::NotAHandler(contract::explain_link(&why(error)));
+        let pre = linker.instantiate_pre(&component).map_err(not_a_handler)?;
+        let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
+        Ok(Self { pre, digest: digest.clone(), size: bytes.len(), contexts: *contexts, exported, imports })
+    }
+}
+
+/// A component's bytes, and what was found out about them.
+#[derive(Debug)]
+pub struct Source {
+    bytes: Arc<Vec<u8>>,
+    judged: Judged,
+}
+
+impl Source {
+    /// Looks at a component before it is compiled.
+    ///
+    /// # Errors
+    /// If it is too large, or if it can't be a handler.
+    pub async fn new(bytes: Vec<u8>) -> Result<Self, LoadError> {
+        if bytes.len() > COMPONENT {
+            return Err(LoadError::TooLarge(bytes.len()));
+        }
+        let judge = move || judge(&bytes).map(|judged| Self { bytes: Arc::new(bytes), judged });
+        let stopped = |why| LoadError::Unavailable(format!("looking at it was ended: {why}"));
+        tokio::task::spawn_blocking(judge).await.map_err(stopped)?
+    }
+
+    /// Returns the component's bytes.
+    pub fn bytes(&self) -> &Arc<Vec<u8>> {
+        &self.bytes
+    }
+
+    /// Returns the SHA-256 of its bytes, in lower hex.
+    pub fn digest(&self) -> &str {
+        &self.judged.digest
+    }
+}
+
+/// Facts about a component that are known before it is compiled.
+#[derive(Debug)]
+struct Judged {
+    /// SHA-256 of its bytes, in lower hex.
+    digest: String,
+    /// Bytes of the contexts of all instances.
+    contexts: usize,
+}
+
+/// Looks at a component before it is compiled. Blocks for as long as reading it takes.
+fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
+    contract::check_header(bytes)?;
+    let contexts = contexts(bytes)?;
+    contract::check_names(bytes)?;
+    Ok(Judged { digest: hex(&Sha256::digest(bytes)), contexts })
+}
+
+/// Returns the size of the instance contexts of a component, or an error if no round could have that much.
+fn contexts(bytes: &[u8]) -> Result<usize, LoadError> {
+    let cost = InstanceCost::of(bytes).map_err(|why| LoadError::Invalid(clean(&why, 1024)))?;
+    if cost.instances > INSTANCES as u64 {
+        return Err(LoadError::Instances(format!("{} core instances (at most {INSTANCES})", cost.instances)));
+    }
+    usize::try_from(cost.bytes).ok().filter(|bytes| *bytes <= CONTEXTS).ok_or_else(|| {
+        LoadError::Instances(format!(
+            "instances whose globals and functions take {} bytes (at most {CONTEXTS})",
+            cost.bytes
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_lower_hex() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(hex(&Sha256::digest([])), empty);
+    }
+}

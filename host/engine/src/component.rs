@@ -1,0 +1,368 @@
+//! A component that runs in this process, and calls of it.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use akri_model::datagram::DatagramFilter;
+use akri_model::device::DeviceSet;
+use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::grant::{CompileLimits, Grants, Limits};
+use akri_model::property::Resolved;
+use akri_model::secret_scanner::SecretScanner;
+use akri_multicast::Listener;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinHandle};
+use wasmtime::Store;
+
+use crate::bindings::{DiscoveryHandlerPre, handler};
+use crate::cache::Cache;
+use crate::cassette::Tape;
+use crate::compile::CompileError;
+use crate::compiled::{Compiled, Source};
+use crate::contract;
+use crate::convert;
+use crate::host::Shared;
+use crate::log::LogLine;
+use crate::network::resolver::Resolver;
+use crate::rates::Rates;
+use crate::round::{ComponentContext, Round};
+
+/// Bytes of a component; the largest known, Python's, have 20 MiB.
+pub(crate) const COMPONENT: usize = 64 << 20;
+/// A round of more than a day is a mistake, and beyond some point no clock could say when it ends.
+pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Rounds of one component at once: half of all, so that the others have theirs.
+pub const ROUNDS_OF_ONE: usize = 2;
+/// Runs of the `udev` capability that one component may have under way.
+const UDEV_RUNS: usize = 2;
+/// Names that one component may have resolved at once. A name that nobody answers for takes a thread for as long as the
+/// node is set up to wait, and there may be some of them in every plant.
+const LOOKUPS: usize = 32;
+
+/// The arguments of one call.
+#[derive(Debug, Clone, Default)]
+pub struct Call {
+    /// `namespace/name` of the Configuration, for the log.
+    pub subject: String,
+    /// The Configuration's `discoveryDetails`.
+    pub details: String,
+    /// The details as JSON, if they are YAML or JSON.
+    pub details_json: Option<String>,
+    /// The properties with their values.
+    pub properties: Resolved,
+    /// The grants of the guest.
+    pub grants: Grants,
+    /// The limits of the guest.
+    pub limits: Limits,
+    /// The cache of the handler for this Configuration.
+    pub cache: Cache,
+    /// Budgets shared by all calls for this Configuration.
+    pub rates: Rates,
+    /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
+    pub log: Option<mpsc::Sender<LogLine>>,
+    /// A tape that records or answers the guest's calls, in a host that is made for it (`Host::taping`).
+    pub tape: Tape,
+}
+
+/// The reason why bytes are not a usable component.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// More than 64 MiB.
+    #[error("the component has {0} bytes, more than {COMPONENT}")]
+    TooLarge(usize),
+    /// Neither a component nor a core module.
+    #[error("no WebAssembly file: {0}")]
+    NotWebAssembly(String),
+    /// Not a component, or one that does not compile.
+    #[error("not a WebAssembly component: {0}")]
+    Invalid(String),
+    /// It does not compile within its bounds.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// It would take too much to run it at all.
+    #[error("the component has {0}")]
+    Instances(String),
+    /// It asks for an import that does not exist, or exports no handler.
+    #[error("not a discovery handler for this host: {0}")]
+    NotAHandler(String),
+    /// It could not say who it is.
+    #[error("the handler does not describe itself: {0}")]
+    Describe(#[from] RoundError),
+    /// Its description is invalid.
+    #[error("the handler's description is wrong: {0}")]
+    Description(String),
+    /// The sandbox process refused it.
+    #[error("{0}")]
+    Sandbox(String),
+    /// The sandbox process failed, which says nothing of the component.
+    #[error("it can't be loaded now: {0}")]
+    Unavailable(String),
+}
+
+/// A handler that runs in this process. Clones share everything.
+#[derive(Clone)]
+pub struct LocalComponent {
+    compiled: Arc<Compiled>,
+    was_compiled: bool,
+    description: Arc<Description>,
+    component_context: Arc<ComponentContext>,
+    shared: Arc<Shared>,
+}
+
+impl LocalComponent {
+    pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Self, LoadError> {
+        let (compiled, was_compiled) = compile(&shared, bytes, limits).await?;
+        // Until it has described itself, its log lines go by its digest.
+        let name = compiled.digest.chars().take(12).collect();
+        let description = Description { name, version: String::new(), shared: false, interval: None };
+        let component_context = ComponentContext {
+            sysfs: shared.sysfs.clone(),
+            rounds: Arc::new(Semaphore::new(ROUNDS_OF_ONE)),
+            udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
+            resolver: Arc::new(Resolver::new(shared.lookup.clone(), LOOKUPS)),
+            trust: shared.trust.clone(),
+            own_senders: shared.own_senders.clone(),
+        };
+        let unnamed = Self {
+            compiled,
+            was_compiled,
+            description: description.into(),
+            component_context: component_context.into(),
+            shared,
+        };
+        let description = unnamed.describe().await?;
+        Ok(Self { description: description.into(), ..unnamed })
+    }
+
+    /// SHA-256 of its bytes, in lower hex.
+    pub fn digest(&self) -> &str {
+        &self.compiled.digest
+    }
+
+    /// Returns the handler's description.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Returns whether loading it compiled it, in place of using code from the cache.
+    pub fn was_compiled(&self) -> bool {
+        self.was_compiled
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> usize {
+        self.compiled.size
+    }
+
+    /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
+    pub fn exported(&self) -> &str {
+        &self.compiled.exported
+    }
+
+    /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
+    pub fn imports(&self) -> &[String] {
+        &self.compiled.imports
+    }
+
+    /// Checks details; what should start a round of them besides the interval. It is a question about the details alone:
+    /// the handler is granted nothing meanwhile.
+    ///
+    /// # Errors
+    /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
+    pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+        let call = Call { grants: Grants::default(), ..call };
+        let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_validate(store, details));
+        self.run(call, ask, |answer, round| {
+            let limits = &round.call.limits;
+            let refused = |problems| RoundError::InvalidDetails(convert::problems(problems, limits));
+            Ok(convert::triggers(&answer.map_err(refused)?, limits))
+        })
+        .await
+    }
+
+    /// One round: every device the handler sees now.
+    ///
+    /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
+    /// `limits.round` at most. Dropping the future ends the round.
+    ///
+    /// # Errors
+    /// Why there is no answer. None of them means that a device has gone.
+    pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
+        let (notes, limit) = (call.limits.notes, call.limits.round);
+        let player = call.tape.player().cloned();
+        let finding = self.find(call);
+        let (set, revealed) = match player {
+            None => finding.await?,
+            Some(player) => tokio::select! {
+                found = finding => found?,
+                () = player.ended() => return Err(RoundError::DeadlineExceeded(limit)),
+            },
+        };
+        if revealed.secrets().next().is_none() {
+            return Ok(set);
+        }
+        // Seconds, for a large set with large secrets: no guest's thread waits for it.
+        let withheld = tokio::task::spawn_blocking(move || {
+            let withheld = revealed.withhold(set, notes);
+            withheld.map_err(|error| revealed.hide_in_error(error))
+        });
+        withheld.await.map_err(|error| RoundError::Unavailable(error.to_string()))?
+    }
+
+    /// Receives what is sent to a multicast group.
+    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
+        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
+    }
+
+    async fn find(&self, call: Call) -> Result<(DeviceSet, SecretScanner), RoundError> {
+        let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
+        self.run(call, ask, |answer, mut round| {
+            let limits = &round.call.limits;
+            let devices = match answer {
+                Ok(found) => convert::devices(found, limits)?,
+                Err(error) => {
+                    let error = convert::discovery_error(error, limits);
+                    round.commit();
+                    return Err(error);
+                }
+            };
+            let found = round.found(devices);
+            round.commit();
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn describe(&self) -> Result<Description, LoadError> {
+        let ask: Ask<_> = |handler, store, _| Box::pin(handler.call_describe(store));
+        let described =
+            self.run(Call::default(), ask, |described, _| Ok(described)).await.map_err(|error| match error {
+                // Types of exports are compared when a component is instantiated first.
+                RoundError::Trapped(why) if why.starts_with("expected ") => {
+                    LoadError::NotAHandler(contract::explain_link(&why))
+                }
+                error => LoadError::Describe(error),
+            })?;
+        convert::description(described).map_err(LoadError::Description)
+    }
+
+    /// Runs one export in a store of its own, on the guests' threads, and ends it when its time is up.
+    async fn run<T: 'static, R: Send + 'static>(
+        &self,
+        call: Call,
+        ask: Ask<T>,
+        take: Take<T, R>,
+    ) -> Result<R, RoundError> {
+        let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
+        // Those of one component queue among themselves first: in the common queue there are never more than two of them.
+        let own = self.component_context.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
+        let limit = call.limits.round.min(LONGEST);
+        let deadline = Instant::now() + limit;
+        let contexts = self.compiled.contexts;
+        let round = Round::new(call, &self.description.name, deadline, contexts, self.component_context.clone());
+        let served = serve(self.compiled.pre.clone(), round, ask, take);
+        let task = self.shared.runtime.spawn(async move {
+            // The turns end with the task, not with its caller: a guest that has not stopped yet still counts.
+            let _turns = (own, turn);
+            served.await
+        });
+        match Task(task.ok_or_else(stopped)?).until(deadline).await {
+            Ok(ended) => ended,
+            Err(error) if error.is_cancelled() => Err(RoundError::DeadlineExceeded(limit)),
+            Err(_) => Err(RoundError::Trapped("the host failed while it served the handler".to_owned())),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shares_code_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.compiled, &other.compiled)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn turns(&self) -> &Arc<Semaphore> {
+        &self.shared.rounds
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<ComponentContext>, Arc<Shared>) {
+        (self.compiled.pre.clone(), self.component_context.clone(), self.shared.clone())
+    }
+}
+
+/// The code of a component: that of another handler of the same bytes, or what the compiler makes or has made.
+async fn compile(
+    shared: &Arc<Shared>,
+    bytes: Vec<u8>,
+    limits: &CompileLimits,
+) -> Result<(Arc<Compiled>, bool), LoadError> {
+    let source = Source::new(bytes).await?;
+    if let Some(known) = shared.library.known(source.digest()) {
+        return Ok((known, false));
+    }
+    let was_compiled = shared.compiler.prepare(&source, limits).await?;
+    let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
+    // One at a time: of two objects with one component, the second finds what the first has loaded.
+    let turn = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
+    let shared = shared.clone();
+    let load = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        shared.load(&source)
+    });
+    Ok((load.await.map_err(|error| stopped(&error))??, was_compiled))
+}
+
+/// A function that calls an export with the details.
+type Ask<T> = for<'a> fn(&'a handler::Guest, &'a mut Store<Round>, &'a str) -> Answer<'a, T>;
+type Answer<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
+/// A function that converts the result of an export, with the state of the round.
+type Take<T, R> = fn(T, Round) -> Result<R, RoundError>;
+
+async fn serve<T, R>(
+    pre: DiscoveryHandlerPre<Round>,
+    round: Round,
+    ask: Ask<T>,
+    take: Take<T, R>,
+) -> Result<R, RoundError> {
+    let details = round.call.details.clone();
+    if let Some(over) = round.over_memory() {
+        return Err(RoundError::LimitExceeded(over));
+    }
+    let mut store = round.into_store(pre.engine());
+    let answer = match pre.instantiate_async(&mut store).await {
+        Ok(handler) => ask(handler.akri_discovery_handler(), &mut store, &details).await,
+        Err(error) => Err(error),
+    };
+    let round = store.into_data();
+    let (revealed, configuration) = (round.log.revealed(), round.call.subject.clone());
+    if revealed.times > 0 {
+        tracing::debug!(configuration, "secrets were revealed {} times", revealed.times);
+    }
+    let ended = match answer {
+        Ok(answer) => take(answer, round),
+        Err(error) => Err(round.failure(&error)),
+    };
+    ended.map_err(|error| revealed.hide_in_error(error))
+}
+
+/// A task that ends with its owner; a bare handle would let it run on.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Task<T> {
+    /// Waits for it, and ends it at `deadline`: it is awaited even then, since only an awaited guest has really stopped.
+    async fn until(mut self, deadline: Instant) -> Result<T, JoinError> {
+        if let Ok(ended) = tokio::time::timeout_at(deadline.into(), &mut self.0).await {
+            return ended;
+        }
+        self.0.abort();
+        (&mut self.0).await
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,45 @@
+//! Runs WebAssembly components as discovery handlers (`wit/`), in this process.
+//!
+//! ```text
+//! LocalHost ── load(bytes) ──► LocalComponent ── validate(Call) ──► triggers
+//!                                   └── discover(Call) ──► DeviceSet
+//! ```
+//! Each call gets a store of its own, on threads that run guests and nothing else, and ends when its deadline does,
+//! whatever the guest does meanwhile. A trap, a deadline or a limit is an error value; the store is gone afterwards, and with
+//! it every socket, request and secret it held. What a guest may reach is decided by the grants of the call alone
+//! (`capabilities`, `network`); what it may use, by the limits.
+//!
+//! No type of wasmtime, and none made from the WIT package, leaves this crate.
+
+mod bindings;
+mod cache;
+mod capabilities;
+pub mod cassette;
+mod compile;
+mod compiled;
+mod component;
+mod contract;
+mod convert;
+mod coverage;
+mod host;
+mod instance_cost;
+mod limiter;
+mod log;
+mod network;
+mod rates;
+mod round;
+mod runtime;
+
+#[cfg(test)]
+mod hostile;
+
+pub use self::cache::Cache;
+pub use self::compile::{CompileError, Compiler, MODULES, PrecompileError, compile_here, precompile};
+pub use self::compiled::Source;
+pub use self::component::{Call, LONGEST, LoadError, LocalComponent, ROUNDS_OF_ONE};
+pub use self::convert::check_description;
+pub use self::coverage::{Covered, Import, Kind, cautions, covers_subsystem};
+pub use self::host::{HostConfig, HostError, LocalHost, ROUNDS};
+pub use self::log::{LINE, LogLine, PartialLine, write_event};
+pub use self::rates::{Forward, ForwardedLine, Rates};
+pub use self::runtime::TICK;

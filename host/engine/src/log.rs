@@ -1,0 +1,387 @@
+//! The output of a guest: its log lines, standard output and standard error, bounded and in the agent's log.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use akri_model::property::Secret;
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+use tracing::Level;
+use wasmtime_wasi::async_trait;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+
+use crate::Call;
+use crate::rates::{ForwardedLine, Rates};
+
+/// Bytes of standard error kept for the message of a trap: a panic's text is its end.
+const TAIL: usize = 1024;
+/// Different things a round was refused that are said in the log.
+const REFUSALS: usize = 8;
+/// Bytes a guest may write at once; it comes back for more.
+const CHUNK: usize = 4096;
+
+/// Advice at the end of a panic's message that nobody can follow: a guest has no environment.
+const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
+/// Bytes of a line beside what the guest wrote.
+pub const LINE: usize = 128;
+
+/// A line that a guest wrote by the `logging` interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// The level.
+    pub level: Level,
+    /// The context, in the guest's words.
+    pub context: String,
+    /// One line without control characters, at most as long as the limits allow.
+    pub message: String,
+    /// Set if the host wrote it: something was refused.
+    pub is_refusal: bool,
+}
+
+/// The log of one round.
+#[derive(Debug)]
+pub(crate) struct RoundLog {
+    handler: String,
+    configuration: String,
+    text_bytes: usize,
+    copy: Option<mpsc::Sender<LogLine>>,
+    rates: Rates,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines_left: usize,
+    dropped: u64,
+    /// The incomplete last line of standard output and of standard error.
+    partial: [PartialLine; 2],
+    tail: Vec<u8>,
+    refusals: BTreeSet<String>,
+    absent: BTreeSet<&'static str>,
+    revealed: SecretScanner,
+}
+
+/// An output stream of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Output,
+    Error,
+}
+
+impl RoundLog {
+    /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
+    pub(crate) fn new(handler: String, call: &Call) -> Arc<Self> {
+        let lines_left = call.limits.log_lines;
+        let state = State { lines_left, revealed: call.cache.revealed(), ..State::default() };
+        Arc::new(Self {
+            handler,
+            configuration: call.subject.clone(),
+            text_bytes: call.limits.string_bytes,
+            copy: call.log.clone(),
+            rates: call.rates.clone(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// One line, or one more that is only counted.
+    pub(crate) fn line(&self, level: Level, context: &str, message: &str) {
+        if !self.state().take_line() {
+            return;
+        }
+        let text = |text: &str| self.hide(clean(text, self.text_bytes));
+        let (context, message) = (text(context), text(message));
+        if let Some(forward) = self.rates.forward() {
+            return forward(ForwardedLine::Written { level, context, message, is_logged: true });
+        }
+        self.emit(level, &context, &message);
+        if let Some(copy) = &self.copy {
+            let _ = copy.send(LogLine { level, context, message, is_refusal: false }); // nobody may be interested any more
+        }
+    }
+
+    /// Says once what the guest was refused, for whoever writes its grants; not many such things.
+    pub(crate) fn refused(&self, what: &dyn Display) {
+        let what = self.hide(clean(&what.to_string(), self.text_bytes));
+        let mut state = self.state();
+        let is_new = state.refusals.len() < REFUSALS && state.refusals.insert(what.clone());
+        drop(state);
+        if !is_new {
+            return;
+        }
+        self.emit(Level::WARN, "grants", &format!("refused: {what}"));
+        if let Some(copy) = &self.copy {
+            let context = "grants".to_owned();
+            let _ = copy.send(LogLine { level: Level::WARN, context, message: what, is_refusal: true });
+        }
+    }
+
+    /// Logs that a required grant is empty. Devices that the handler does not see without it are not missing.
+    pub(crate) fn not_granted(&self, grant: &'static str, what: &dyn Display) {
+        self.state().absent.insert(grant);
+        self.refused(&format_args!("{what}: grants.{grant} of the DiscoveryHandler is empty"));
+    }
+
+    /// The grants that were asked for and are empty.
+    pub(crate) fn absent_grants(&self) -> BTreeSet<&'static str> {
+        self.state().absent.clone()
+    }
+
+    /// From here on, nothing is logged that contains the secret.
+    pub(crate) fn reveal(&self, name: &str, secret: &Secret) {
+        self.state().revealed.add(name, secret);
+    }
+
+    /// The text, unless it contains a secret that was revealed.
+    pub(crate) fn hide(&self, text: String) -> String {
+        self.state().revealed.hide(text)
+    }
+
+    /// Returns the secrets revealed so far.
+    pub(crate) fn revealed(&self) -> SecretScanner {
+        self.state().revealed.clone()
+    }
+
+    /// Returns the end of what the guest wrote to standard error, on one line.
+    pub(crate) fn tail(&self) -> String {
+        let tail = String::from_utf8_lossy(&self.state().tail).into_owned();
+        let lines: Vec<&str> = tail.lines().filter(|line| !line.starts_with(ADVICE)).collect();
+        clean(lines.join("\n").trim(), TAIL)
+    }
+
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        let lines = self.state().write(stream, bytes, self.text_bytes);
+        for line in lines {
+            self.written(stream, &line);
+        }
+    }
+
+    fn written(&self, stream: Stream, line: &[u8]) {
+        if line.starts_with(ADVICE.as_bytes()) {
+            return;
+        }
+        let (level, context) = match stream {
+            Stream::Output => (Level::INFO, "stdout"),
+            Stream::Error => (Level::WARN, "stderr"),
+        };
+        self.emit(level, context, &self.hide(clean(&String::from_utf8_lossy(line), self.text_bytes)));
+    }
+
+    fn emit(&self, level: Level, context: &str, message: &str) {
+        if let Some(forward) = self.rates.forward() {
+            let (context, message) = (context.to_owned(), message.to_owned());
+            return forward(ForwardedLine::Written { level, context, message, is_logged: false });
+        }
+        if !self.rates.log(context.len() + message.len() + LINE) {
+            return;
+        }
+        write_event(&self.handler, &self.configuration, level, context, message);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Logs an event of a level that is not known when the program is compiled.
+#[macro_export]
+macro_rules! event_at {
+    ($level:expr, target: $target:literal, $($event:tt)*) => {
+        match $level {
+            tracing::Level::TRACE => tracing::event!(target: $target, tracing::Level::TRACE, $($event)*),
+            tracing::Level::DEBUG => tracing::event!(target: $target, tracing::Level::DEBUG, $($event)*),
+            tracing::Level::INFO => tracing::event!(target: $target, tracing::Level::INFO, $($event)*),
+            tracing::Level::WARN => tracing::event!(target: $target, tracing::Level::WARN, $($event)*),
+            tracing::Level::ERROR => tracing::event!(target: $target, tracing::Level::ERROR, $($event)*),
+        }
+    };
+}
+/// Writes a line of a handler to the log.
+pub fn write_event(handler: &str, configuration: &str, level: Level, context: &str, message: &str) {
+    event_at!(level, target: "akri::handler", handler, configuration, context, "{message}");
+}
+
+/// The round is over, however it ended: what is left of its last lines, and how many there were too many.
+impl Drop for RoundLog {
+    fn drop(&mut self) {
+        for stream in [Stream::Output, Stream::Error] {
+            let line = std::mem::take(self.state().partial_mut(stream)).0;
+            if !line.is_empty() && self.state().take_line() {
+                self.written(stream, &line);
+            }
+        }
+        let dropped = self.state().dropped;
+        if let Some(forward) = self.rates.forward() {
+            return forward(ForwardedLine::Dropped(dropped));
+        }
+        let dropped = self.rates.log_dropped(dropped);
+        if dropped > 0 {
+            write_event(
+                &self.handler,
+                &self.configuration,
+                Level::WARN,
+                "log",
+                &format!("{dropped} more lines were dropped"),
+            );
+        }
+    }
+}
+
+impl State {
+    fn take_line(&mut self) -> bool {
+        let left = self.lines_left.checked_sub(1);
+        self.lines_left = left.unwrap_or(0);
+        self.dropped += u64::from(left.is_none());
+        left.is_some()
+    }
+
+    fn partial_mut(&mut self, stream: Stream) -> &mut PartialLine {
+        let [output, error] = &mut self.partial;
+        match stream {
+            Stream::Output => output,
+            Stream::Error => error,
+        }
+    }
+
+    /// Takes what was written; the lines it ended that may be logged.
+    fn write(&mut self, stream: Stream, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
+        if stream == Stream::Error {
+            self.tail.extend_from_slice(bytes);
+            let old = self.tail.len().saturating_sub(TAIL);
+            self.tail.drain(..old);
+        }
+        let lines = self.partial_mut(stream).push(bytes, max);
+        lines.into_iter().filter(|_| self.take_line()).collect()
+    }
+}
+
+/// The incomplete last line of a stream.
+#[derive(Debug, Default)]
+pub struct PartialLine(Vec<u8>);
+
+impl PartialLine {
+    /// Adds bytes; returns the lines that they end. What goes beyond `max` bytes of a line is cut.
+    pub fn push(&mut self, bytes: &[u8], max: usize) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let text = piece.strip_suffix(b"\n");
+            let room = max.saturating_sub(self.0.len());
+            self.0.extend(text.unwrap_or(piece).iter().take(room));
+            lines.extend(text.map(|_| std::mem::take(&mut self.0)));
+        }
+        lines
+    }
+}
+
+/// A guest's standard output or standard error.
+#[derive(Debug, Clone)]
+pub(crate) struct Console {
+    pub(crate) log: Arc<RoundLog>,
+    pub(crate) stream: Stream,
+}
+
+impl IsTerminal for Console {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Console {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        // Of WASI 0.3 only, which is not linked.
+        Box::new(tokio::io::empty())
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[async_trait]
+impl Pollable for Console {
+    async fn ready(&mut self) {}
+}
+
+#[async_trait]
+impl OutputStream for Console {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.log.write(self.stream, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::grant::Limits;
+
+    use super::*;
+
+    fn state(lines: usize) -> State {
+        State { lines_left: lines, ..State::default() }
+    }
+
+    fn text(lines: Vec<Vec<u8>>) -> Vec<String> {
+        lines.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn writes_become_lines_whatever_their_size() {
+        let mut state = state(9);
+        assert_eq!(text(state.write(Stream::Output, b"one\ntw", 99)), ["one"]);
+        assert_eq!(text(state.write(Stream::Error, b"err\n", 99)), ["err"]);
+        assert_eq!(text(state.write(Stream::Output, b"o\n\nthree", 99)), ["two", ""]);
+        assert_eq!(state.partial[0].0, b"three");
+    }
+
+    #[test]
+    fn a_line_without_an_end_does_not_grow() {
+        let mut state = state(9);
+        for _ in 0..1000 {
+            assert!(state.write(Stream::Error, &[b'x'; 100], 64).is_empty());
+        }
+        assert_eq!((state.partial[1].0.len(), state.tail.len()), (64, TAIL));
+        assert_eq!(text(state.write(Stream::Error, b"\n", 64)), ["x".repeat(64)]);
+    }
+
+    #[test]
+    fn lines_beyond_the_bound_are_counted() {
+        let mut state = state(2);
+        assert_eq!(state.write(Stream::Output, b"1\n2\n3\n4\n", 99).len(), 2);
+        assert_eq!(state.dropped, 2);
+    }
+
+    #[test]
+    fn whoever_asks_gets_a_copy_of_the_lines_within_the_bound() {
+        let (copy, lines) = mpsc::channel();
+        let limits = Limits { log_lines: 2, string_bytes: 8, ..Limits::default() };
+        let log = RoundLog::new(String::new(), &Call { limits, log: Some(copy), ..Call::default() });
+        for message in ["one\ntwo", "longer than that", "three"] {
+            log.line(Level::INFO, "context", message);
+        }
+        let lines: Vec<LogLine> = lines.try_iter().collect();
+        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), ["one two", "longer t"]);
+        assert_eq!((lines[0].level, lines[0].context.as_str()), (Level::INFO, "context"));
+    }
+
+    #[test]
+    fn the_tail_is_the_end_of_standard_error() {
+        let log = RoundLog::new(String::new(), &Call::default());
+        log.write(Stream::Error, &[b'.'; 5000]);
+        log.write(Stream::Error, b"\nthe end\n");
+        log.write(Stream::Output, b"not this\n");
+        assert!(log.tail().ends_with("... the end"), "{}", log.tail());
+        log.write(Stream::Error, b"note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n");
+        assert!(log.tail().ends_with("... the end"), "{}", log.tail());
+    }
+}

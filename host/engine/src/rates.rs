@@ -1,0 +1,197 @@
+//! Budgets over time of a handler for one Configuration. Limits of a round alone would allow ten times as much a second,
+//! since a round may follow a round.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use akri_model::budget::Budget;
+use tracing::Level;
+
+use crate::runtime::TICK;
+
+/// Bytes of log at once, and a second from then on.
+const LOG: Budget = Budget::new(256 << 10, 4 << 10);
+/// Connections: two for each of two thousand cameras at once.
+const CONNECTIONS: Budget = Budget::new(4096, 200);
+/// Datagrams, and names to be resolved.
+const DATAGRAMS: Budget = Budget::new(4096, 500);
+
+/// The budgets of one Configuration with one handler. Clones share them.
+#[derive(Clone)]
+pub struct Rates {
+    state: Arc<Mutex<State>>,
+    /// A number of their own.
+    id: u64,
+    /// The destination of log lines, which is where their budget is; by default, the log.
+    forward: Option<Forward>,
+}
+
+/// Takes log lines.
+pub type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
+
+/// A log line that is judged elsewhere.
+#[derive(Debug, Clone)]
+pub enum ForwardedLine {
+    /// A line.
+    Written {
+        /// Its level.
+        level: Level,
+        /// The context, in the guest's words.
+        context: String,
+        /// The message.
+        message: String,
+        /// True if it was written by the `logging` interface.
+        is_logged: bool,
+    },
+    /// Lines beyond a limit.
+    Dropped(u64),
+}
+
+impl std::fmt::Debug for Rates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rates").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { state: Arc::default(), id: NEXT.fetch_add(1, Ordering::Relaxed), forward: None }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    log: Budget,
+    /// Lines that were not logged and not told of yet.
+    dropped: u64,
+    connections: Budget,
+    datagrams: Budget,
+    ticks: u32,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { log: LOG, dropped: 0, connections: CONNECTIONS, datagrams: DATAGRAMS, ticks: 0 }
+    }
+}
+
+impl Rates {
+    /// Returns a number that no others of this process have.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the same budgets with another destination for log lines.
+    pub fn forwarding(&self, forward: Forward) -> Self {
+        Self { forward: Some(forward), ..self.clone() }
+    }
+
+    /// Returns the destination of log lines, if it is not the log.
+    pub(crate) fn forward(&self) -> Option<&Forward> {
+        self.forward.as_ref()
+    }
+
+    /// Adds processor time that was measured elsewhere.
+    pub fn add_ticks(&self, ticks: u32) {
+        let mut state = self.state();
+        state.ticks = state.ticks.saturating_add(ticks);
+    }
+
+    /// Returns the ticks since they were taken last.
+    pub fn take_ticks(&self) -> u32 {
+        std::mem::take(&mut self.state().ticks)
+    }
+
+    /// Takes a line of so many bytes; returns whether it may be logged. One that may not is counted.
+    pub fn log(&self, bytes: usize) -> bool {
+        let mut state = self.state();
+        let may = state.log.take(bytes as u64, Instant::now());
+        state.dropped += u64::from(!may);
+        may
+    }
+
+    /// Returns how many lines were not logged, once that may be said itself.
+    pub fn log_dropped(&self, more: u64) -> u64 {
+        let mut state = self.state();
+        state.dropped = state.dropped.saturating_add(more);
+        if state.dropped == 0 || !state.log.take(64, Instant::now()) {
+            return 0;
+        }
+        std::mem::take(&mut state.dropped)
+    }
+
+    /// Waits until a connection may be opened.
+    pub(crate) async fn connection(&self) {
+        self.turn(|state| &mut state.connections).await;
+    }
+
+    /// Waits until a datagram may be sent.
+    pub(crate) async fn datagram(&self) {
+        self.turn(|state| &mut state.datagrams).await;
+    }
+
+    async fn turn(&self, budget: fn(&mut State) -> &mut Budget) {
+        loop {
+            let wait = {
+                let mut state = self.state();
+                let (budget, now) = (budget(&mut state), Instant::now());
+                if budget.take(1, now) {
+                    return;
+                }
+                budget.wait(now)
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The guest was interrupted: it has computed since the last time.
+    pub(crate) fn tick(&self) {
+        let mut state = self.state();
+        state.ticks = state.ticks.saturating_add(1);
+    }
+
+    /// Returns the processor time that guests took since this was called last, give or take what is below ten milliseconds.
+    pub fn take_processor_time(&self) -> Duration {
+        TICK.saturating_mul(self.take_ticks())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_beyond_the_budget_are_counted() {
+        let rates = Rates::default();
+        let logged = (0..1000).filter(|_| rates.clone().log(4096)).count();
+        assert!((64..80).contains(&logged), "{logged}");
+        assert_eq!(rates.log_dropped(0), 0, "nor may that be said");
+        rates.state().log = LOG;
+        assert_eq!(rates.log_dropped(5), 1005 - logged as u64);
+        assert_eq!(rates.log_dropped(0), 0);
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_budget_wait() {
+        let rates = Rates::default();
+        rates.state().connections = Budget::new(2, 1);
+        rates.connection().await;
+        rates.connection().await;
+        let next = tokio::time::timeout(Duration::ZERO, rates.connection()).await;
+        assert!(next.is_err());
+    }
+
+    #[test]
+    fn processor_time_is_reported_once() {
+        let rates = Rates::default();
+        (0..5).for_each(|_| rates.tick());
+        assert_eq!(rates.take_processor_time(), Duration::from_millis(50));
+        assert_eq!(rates.take_processor_time(), Duration::ZERO);
+    }
+}

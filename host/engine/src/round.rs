@@ -1,0 +1,362 @@
+//! The state of a store: the call it serves, its bounds, and the guest's reports.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
+use akri_model::discovery::RoundError;
+use akri_model::grant::Limits;
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
+use akri_multicast::OwnSenders;
+use akri_sysfs::Sysfs;
+use tokio::sync::Semaphore;
+use wasmtime::{CallHook, Engine, Store, StoreContextMut, Trap, UpdateDeadline, WasmBacktrace};
+use wasmtime_wasi::{I32Exit, ResourceTable, ResourceTableError, WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
+
+use crate::Call;
+use crate::cache::Draft;
+use crate::capabilities::multicast::SENDS;
+use crate::cassette;
+use crate::limiter::Limiter;
+use crate::log::{Console, RoundLog, Stream};
+use crate::network::http::{Client, Http};
+use crate::network::names::Names;
+use crate::network::resolver::Resolver;
+use crate::network::sockets::Addresses;
+use crate::network::tls::Trust;
+use crate::network::turns::Turns;
+
+/// Bytes a guest may hand to the host in one call of an import.
+const ARGUMENTS: usize = 1 << 20;
+/// Bytes of one result of an export: 10,000 devices with a few properties.
+pub(crate) const RESULT: usize = 16 << 20;
+/// Bytes of random numbers a guest gets at once.
+const RANDOM: u64 = 64 << 10;
+/// Resources a guest may hold in the host: streams, pollables, queries, snapshots. With many connections, so many for each.
+const RESOURCES: usize = 1024;
+const RESOURCES_OF_A_CONNECTION: usize = 8;
+/// Handles in the guest's own tables.
+const HANDLES: usize = 16 << 10;
+/// Bytes of all the `udev` snapshots a guest holds.
+const SNAPSHOTS: usize = 32 << 20;
+
+/// Bytes of the headers of one HTTP message, with what they take beside their text.
+const HEADERS: usize = 16 << 10;
+
+/// The state shared by all rounds of a component.
+pub(crate) struct ComponentContext {
+    pub(crate) sysfs: Sysfs,
+    /// Turns to run: whatever a component does with its rounds, others find a turn, too.
+    pub(crate) rounds: Arc<Semaphore>,
+    /// Turns to read sysfs: a thread that hangs can't be ended.
+    pub(crate) udev_runs: Arc<Semaphore>,
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) trust: Arc<Trust>,
+    pub(crate) own_senders: OwnSenders,
+}
+
+/// The kinds of sockets that a round may make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sockets {
+    pub(crate) tcp: bool,
+    pub(crate) udp: bool,
+}
+
+/// The data of a store.
+pub(crate) struct Round {
+    pub(crate) call: Call,
+    pub(crate) log: Arc<RoundLog>,
+    pub(crate) table: ResourceTable,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) notes_dropped: u64,
+    pub(crate) kept: BTreeSet<String>,
+    pub(crate) kept_bytes: usize,
+    pub(crate) draft: Option<Draft>,
+    pub(crate) component_context: Arc<ComponentContext>,
+    pub(crate) snapshot_bytes: usize,
+    pub(crate) sends_left: u32,
+    pub(crate) deadline: Instant,
+    /// Waits in the host end here, so that the guest has time to return its result.
+    pub(crate) last_wait: Instant,
+    /// Kinds of sockets that are granted at all.
+    pub(crate) sockets: Sockets,
+    pub(crate) names: Arc<Names>,
+    pub(crate) http: Http,
+    pub(crate) http_context: WasiHttpCtx,
+    /// Sockets, if there is a tape.
+    pub(crate) taped: cassette::sockets::Sockets,
+    wasi: WasiCtx,
+    limiter: Limiter,
+}
+
+/// The guest went over a limit inside an import: ends the round.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct OverLimit(pub(crate) String);
+
+impl Round {
+    /// A round for `call` that has to end at `deadline`; the contexts of its instances take so many bytes.
+    pub(crate) fn new(
+        mut call: Call,
+        handler: &str,
+        deadline: Instant,
+        contexts: usize,
+        component_context: Arc<ComponentContext>,
+    ) -> Self {
+        let log = RoundLog::new(handler.to_owned(), &call);
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(resources(&call.limits));
+        // Grants of the network are moved to who keeps them.
+        let granted = std::mem::take(&mut call.grants.names);
+        let names = Arc::new(Names::new(granted, component_context.resolver.clone(), call.rates.clone()));
+        let last_wait = last_wait(&call, deadline);
+        let sockets = Sockets { tcp: !call.grants.tcp.is_empty(), udp: !call.grants.udp.is_empty() };
+        let mut http_context = WasiHttpCtx::new();
+        http_context.set_field_size_limit(HEADERS);
+        Self {
+            wasi: wasi(&mut call, &log),
+            http: http(&mut call, &names, &component_context, &log, last_wait),
+            http_context,
+            names,
+            limiter: Limiter::new(call.limits.memory_bytes, contexts),
+            call,
+            log,
+            table,
+            notes: Vec::new(),
+            notes_dropped: 0,
+            kept: BTreeSet::new(),
+            kept_bytes: RESULT,
+            draft: None,
+            component_context,
+            snapshot_bytes: SNAPSHOTS,
+            sends_left: SENDS,
+            deadline,
+            last_wait,
+            sockets,
+            taped: cassette::sockets::Sockets::default(),
+        }
+    }
+
+    /// A store with every bound set.
+    pub(crate) fn into_store(self, engine: &Engine) -> Store<Self> {
+        let (deadline, rates) = (self.deadline, self.call.rates.clone());
+        let mut store = Store::new(engine, self);
+        store.limiter(|round| &mut round.limiter);
+        store.set_max_component_handles(HANDLES);
+        store.set_hostcall_fuel(ARGUMENTS);
+        store.call_hook(bound_what_is_copied);
+        store.set_epoch_deadline(1);
+        // The caller ends the round by aborting its task, which takes effect when the guest yields. The interrupt is for
+        // a caller that could not.
+        store.epoch_deadline_callback(move |_| {
+            rates.tick();
+            let over = Instant::now() >= deadline;
+            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+        });
+        store
+    }
+
+    /// Shows a call that the host itself answers to whoever watches the round.
+    pub(crate) fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
+        if let Some(recorder) = self.call.tape.recorder() {
+            recorder.trace(call, arguments);
+        }
+    }
+
+    /// Returns the longest time the guest may wait in the host.
+    pub(crate) fn patience(&self) -> Duration {
+        match self.call.tape.player() {
+            Some(player) => player.left().saturating_sub(margin(self.call.limits.round)),
+            None => self.last_wait.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    /// Time left.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.call.tape.player() {
+            Some(player) => player.left(),
+            None => self.deadline.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    /// Returns the devices of the round, and the scanner of its secrets.
+    pub(crate) fn found(&mut self, devices: Vec<Device>) -> (DeviceSet, SecretScanner) {
+        let revealed = self.log.revealed();
+        self.note_absent_grants();
+        let set = DeviceSet {
+            devices,
+            kept: std::mem::take(&mut self.kept),
+            notes: std::mem::take(&mut self.notes),
+            notes_dropped: self.notes_dropped,
+            secrets_revealed: revealed.times,
+            memory_bytes: self.limiter.used(),
+            absence: self.absence(),
+            ..DeviceSet::default()
+        };
+        (set, revealed)
+    }
+
+    /// Returns the meaning of a device's absence. Without a grant that it asked for, the handler could not look: removing a
+    /// grant must not remove devices.
+    fn absence(&self) -> AbsenceMeaning {
+        if self.log.absent_grants().is_empty() {
+            AbsenceMeaning::Missing
+        } else {
+            AbsenceMeaning::Kept(BTreeSet::new())
+        }
+    }
+
+    /// A note about grants that are missing altogether, if the handler asked for what they would give.
+    fn note_absent_grants(&mut self) {
+        let absent = self.log.absent_grants();
+        if absent.is_empty() {
+            return;
+        }
+        let fields: Vec<String> = absent.iter().map(|grant| format!("grants.{grant}")).collect();
+        let message = format!(
+            "the handler asked for what {} of its DiscoveryHandler would allow; devices it does not see are kept",
+            fields.join(" and ")
+        );
+        let note = Note { origin: String::new(), reason: "NotGranted".to_owned(), message };
+        self.notes.truncate(self.call.limits.notes.saturating_sub(1));
+        self.notes.insert(0, note);
+    }
+
+    /// Keeps what the guest wrote to its cache: it returned.
+    pub(crate) fn commit(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            draft.commit(self.log.revealed());
+        }
+    }
+
+    /// Returns the number of resources of a kind that the guest holds.
+    pub(crate) fn count<T: 'static>(&mut self) -> usize {
+        self.table.iter_mut().filter(|resource| resource.is::<T>()).count()
+    }
+
+    /// Converts the error of a failed call.
+    pub(crate) fn failure(&self, error: &wasmtime::Error) -> RoundError {
+        let whole = || self.log.hide(clean(&format!("{error:?}"), 4096));
+        tracing::debug!(configuration = self.call.subject, "the component failed: {}", whole());
+        if let Some(Trap::Interrupt) = error.downcast_ref() {
+            return RoundError::DeadlineExceeded(self.call.limits.round);
+        }
+        if let Some(over) = self.over_limit(error) {
+            return RoundError::LimitExceeded(over);
+        }
+        let cause = format!("{}{}", cause(error), place(error));
+        let tail = self.log.tail();
+        let said = if tail.is_empty() { String::new() } else { format!(": {tail}") };
+        RoundError::Trapped(clean(&format!("{cause}{said}"), 2048))
+    }
+
+    /// Returns the exceeded limit if the instances alone need more memory than the round may use.
+    pub(crate) fn over_memory(&self) -> Option<String> {
+        self.limiter.exceeded()
+    }
+
+    fn over_limit(&self, error: &wasmtime::Error) -> Option<String> {
+        if let Some(over) = error.downcast_ref::<OverLimit>() {
+            return Some(over.to_string());
+        }
+        if let Some(ResourceTableError::Full) = error.downcast_ref() {
+            return Some(format!("resources: more than {}", resources(&self.call.limits)));
+        }
+        if let Some(FieldMapError::TooManyFields | FieldMapError::TotalSizeTooBig) = error.downcast_ref() {
+            return Some(format!("HTTP headers: more than {HEADERS} bytes"));
+        }
+        // wasmtime has no public type for this one; a test holds the text.
+        if error.root_cause().to_string().contains("fuel allocated for hostcalls") {
+            return Some(format!("bytes handed to the host: more than {ARGUMENTS} in a call or {RESULT} in a result"));
+        }
+        self.limiter.exceeded()
+    }
+}
+
+/// Returns why a call failed, in the words of an author.
+fn cause(error: &wasmtime::Error) -> String {
+    if let Some(I32Exit(status)) = error.downcast_ref() {
+        return format!("it exited with status {status}");
+    }
+    match error.downcast_ref() {
+        Some(ResourceTableError::HasChildren) => "it dropped a resource before those made from it: drop pollables before \
+                                                  what they wait for, and streams before their socket, request or response"
+            .to_owned(),
+        _ => error.root_cause().to_string(),
+    }
+}
+
+/// Names the innermost function of the component's own, if it has names.
+fn place(error: &wasmtime::Error) -> String {
+    const MACHINERY: [&str; 8] = ["std::", "core::", "alloc::", "rust_", "__", "wit_bindgen", "abort", "panic"];
+    let names = error.downcast_ref::<WasmBacktrace>().into_iter().flat_map(WasmBacktrace::frames);
+    let own = |name: &&str| !MACHINERY.iter().any(|part| name.trim_start_matches(['<', '&']).starts_with(part));
+    let name = names.filter_map(|frame| frame.func_name()).find(own);
+    name.map_or_else(String::new, |name| format!(" in {}", clean(name, 128)))
+}
+
+/// A second before the end, or a tenth of a short round.
+fn last_wait(call: &Call, deadline: Instant) -> Instant {
+    deadline.checked_sub(margin(call.limits.round)).unwrap_or(deadline)
+}
+
+fn margin(round: Duration) -> Duration {
+    (round / 10).min(Duration::from_secs(1))
+}
+
+fn resources(limits: &Limits) -> usize {
+    limits.connections.saturating_mul(RESOURCES_OF_A_CONNECTION).max(RESOURCES)
+}
+
+/// Sets how much may be copied out of the guest's memory, for what comes next.
+fn bound_what_is_copied(mut store: StoreContextMut<'_, Round>, hook: CallHook) -> wasmtime::Result<()> {
+    match hook {
+        CallHook::CallingHost => store.set_hostcall_fuel(ARGUMENTS),
+        CallHook::ReturningFromWasm => store.set_hostcall_fuel(RESULT),
+        CallHook::CallingWasm | CallHook::ReturningFromHost => {}
+    }
+    if let Some(player) = store.data().call.tape.player() {
+        player.set_computing(matches!(hook, CallHook::CallingWasm | CallHook::ReturningFromHost));
+    }
+    Ok(())
+}
+
+/// WASI with clocks, random numbers, granted addresses, and nothing else: no arguments, no environment, no files.
+fn wasi(call: &mut Call, log: &Arc<RoundLog>) -> WasiCtx {
+    let console = |stream| Console { log: log.clone(), stream };
+    let addresses = Addresses { tcp: std::mem::take(&mut call.grants.tcp), udp: std::mem::take(&mut call.grants.udp) };
+    let mut wasi = WasiCtx::builder();
+    wasi.stdout(console(Stream::Output)).stderr(console(Stream::Error)).max_random_size(RANDOM);
+    addresses.set(&mut wasi, log, call.rates.clone());
+    call.tape.set(&mut wasi);
+    wasi.build()
+}
+
+fn http(
+    call: &mut Call,
+    names: &Arc<Names>,
+    component_context: &ComponentContext,
+    log: &Arc<RoundLog>,
+    last_wait: Instant,
+) -> Http {
+    let grants = std::mem::take(&mut call.grants.http);
+    let client = Client {
+        grants,
+        names: names.clone(),
+        turns: Turns::new(call.limits.connections),
+        trust: component_context.trust.clone(),
+        log: log.clone(),
+        rates: call.rates.clone(),
+        last_wait,
+    };
+    Http::new(client, call.tape.clone())
+}
+
+impl WasiView for Round {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}

@@ -1,0 +1,151 @@
+//! The threads guests run on.
+//!
+//! Guests that only compute would starve everything else on their runtime, so they have one of their own; and tokio
+//! looks at its timers only every 61 polls by default, which would be 61 epochs.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task;
+use wasmtime::Engine;
+
+/// Guests yield to each other this often.
+pub const TICK: Duration = Duration::from_millis(10);
+/// Longest wait at the end for a thread that hangs in the kernel, reading sysfs.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A runtime for guests, and a thread that makes them yield. Dropping it stops and joins both.
+#[derive(Debug)]
+pub(crate) struct GuestRuntime {
+    runtime: Option<Runtime>,
+    ticker: Option<JoinHandle<()>>,
+    activity: Arc<GuestActivity>,
+}
+
+/// The number of computing guests: ticks are needed only while there are some.
+#[derive(Debug, Default)]
+struct GuestActivity {
+    state: Mutex<ActivityState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ActivityState {
+    /// Guests on a thread now; those that wait for something are not.
+    computing: usize,
+    ticks: u64,
+    stopped: bool,
+}
+
+impl GuestRuntime {
+    /// Starts the threads.
+    pub(crate) fn start(engine: Engine) -> io::Result<Self> {
+        let threads = thread::available_parallelism().map_or(1, |count| count.get().min(2));
+        let mut builder = Builder::new_multi_thread();
+        let runtime =
+            builder.worker_threads(threads).event_interval(1).thread_name("akri-guest").enable_all().build()?;
+        let activity = Arc::<GuestActivity>::default();
+        let of_ticker = Arc::clone(&activity);
+        // It waits anew after each tick, so that late ticks are not made up for.
+        let tick = move || {
+            while of_ticker.wait_for_guests() {
+                thread::sleep(TICK);
+                engine.increment_epoch();
+            }
+        };
+        let ticker = thread::Builder::new().name("akri-ticker".to_owned()).spawn(tick)?;
+        Ok(Self { runtime: Some(runtime), ticker: Some(ticker), activity })
+    }
+
+    /// Runs a guest; `None` at the end of the host.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        guest: impl Future<Output = T> + Send + 'static,
+    ) -> Option<task::JoinHandle<T>> {
+        let (mut guest, activity) = (Box::pin(guest), Arc::clone(&self.activity));
+        let counted = poll_fn(move |context| {
+            let _computing = activity.enter();
+            guest.as_mut().poll(context)
+        });
+        self.runtime.as_ref().map(|runtime| runtime.spawn(counted))
+    }
+}
+
+impl GuestActivity {
+    fn state(&self) -> MutexGuard<'_, ActivityState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A guest computes until the result is dropped.
+    fn enter(&self) -> Computing<'_> {
+        let mut state = self.state();
+        state.computing += 1;
+        if state.computing == 1 {
+            self.changed.notify_one();
+        }
+        Computing(self)
+    }
+
+    /// Waits until a guest computes, and counts the tick that follows. Returns false at the end.
+    fn wait_for_guests(&self) -> bool {
+        let waiting = |state: &mut ActivityState| state.computing == 0 && !state.stopped;
+        let mut state = self.changed.wait_while(self.state(), waiting).unwrap_or_else(PoisonError::into_inner);
+        state.ticks += 1;
+        !state.stopped
+    }
+
+    fn stop(&self) {
+        self.state().stopped = true;
+        self.changed.notify_one();
+    }
+}
+
+/// A guest that computes.
+struct Computing<'a>(&'a GuestActivity);
+
+impl Drop for Computing<'_> {
+    fn drop(&mut self) {
+        self.0.state().computing -= 1;
+    }
+}
+
+impl Drop for GuestRuntime {
+    fn drop(&mut self) {
+        // A runtime may not be waited for inside another one, and that is where the host usually ends. The ticker goes
+        // last: without it a guest that computes would not let its thread end.
+        if let Some(runtime) = self.runtime.take() {
+            let _ = thread::spawn(move || runtime.shutdown_timeout(PATIENCE)).join();
+        }
+        self.activity.stop();
+        if let Some(ticker) = self.ticker.take() {
+            let _ = ticker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn ticker_rests_unless_a_guest_computes() {
+        let runtime = GuestRuntime::start(Engine::default()).unwrap();
+        let ticks = |activity: &GuestActivity| activity.state().ticks;
+        let waiting = runtime.spawn(std::future::pending::<()>()).unwrap();
+        tokio::time::sleep(10 * TICK).await;
+        let before = ticks(&runtime.activity);
+        assert!(before <= 2, "{before} ticks while a guest waits: one when it started");
+        let activity = Arc::clone(&runtime.activity);
+        let busy = runtime.spawn(async move {
+            while ticks(&activity) < before + 3 {
+                thread::yield_now();
+            }
+        });
+        busy.unwrap().await.unwrap();
+        waiting.abort();
+    }
+}
