@@ -38,11 +38,14 @@ class Handler(exports.Handler):
         except ValueError as error:
             raise Err(types.DiscoveryError_InvalidDetails([problem(error)]))
         try:
-            devices, refused = ssdp.choose(search(target))
+            devices, notes = search(target).choose()
         except Err as error:
             raise failure(error.value)
-        for answer in refused:
-            this_round.note(answer.address, "Refused", f"the location of {answer.id} does not lead to who sent it")
+        except OverflowError as error:
+            # Known devices stay: that there are too many answers says nothing of them.
+            raise Err(types.DiscoveryError_Unavailable(f"{error}; search for one type of device"))
+        for address, message in notes:
+            this_round.note(address, "Refused", message)
         return [
             types.Device(
                 id=answer.id,
@@ -67,8 +70,8 @@ def failure(error: types.AccessError) -> Err:
     return Err(types.DiscoveryError_Unavailable(error.value))
 
 
-def search(target: str) -> set[ssdp.Answer]:
-    answers: set[ssdp.Answer] = set()
+def search(target: str) -> ssdp.Answers:
+    answers = ssdp.Answers()
     with multicast.open(ssdp.GROUP, ssdp.PORT) as conversation:
         for number in range(1, SEARCHES + 1):
             conversation.send(ssdp.search(target))
@@ -76,6 +79,6 @@ def search(target: str) -> set[ssdp.Answer]:
             while (left := end - time.monotonic()) > 0:
                 for datagram in conversation.receive(int(left * 1e9), PAGE):
                     answer = ssdp.parse_answer(datagram.payload, datagram.address, target)
-                    if answer and len(answers) < 4 * ssdp.MAX_DEVICES:
+                    if answer:
                         answers.add(answer)
     return answers

@@ -45,17 +45,39 @@ class Answers(unittest.TestCase):
             self.assertIsNone(parse(payload), payload)
 
     def test_answer_for_somebody_else_is_refused(self):
-        for location in ["", "http://", "http://192.0.2.8/", "ftp://192.0.2.7/", "http://[", "http://a@192.0.2.7/"]:
-            chosen, refused = ssdp.choose({parse(answer(Location=location))})
-            self.assertEqual((len(chosen), len(refused)), (0, 1), location)
+        for location in [
+            "", "http://", "http://192.0.2.8/", "ftp://192.0.2.7/", "http://[", "http://a@192.0.2.7/", "http://192.0.2.7/a\nb",
+            "http://192.0.2.7/" + "x" * 600,
+        ]:
+            chosen, notes = choose(parse(answer(Location=location)))
+            self.assertEqual((len(chosen), len(notes)), (0, 1), location)
 
     def test_device_with_two_addresses_is_one(self):
-        first, second = parse(answer()), ssdp.parse_answer(answer(Location="http://192.0.2.9/"), "192.0.2.9", RENDERER)
-        self.assertEqual(ssdp.choose({second, first}), ([first], []))
+        first, second = parse(answer()), at("192.0.2.9", "1")
+        self.assertEqual(choose(second, first), ([first], [("192.0.2.9", "uuid:1 is at 192.0.2.7, too")]))
 
-    def test_devices_are_bounded(self):
-        many = {parse(answer(USN=f"uuid:{number}")) for number in range(300)}
-        self.assertEqual(len(ssdp.choose(many)[0]), 256)
+    def test_one_address_hides_no_other(self):
+        others = (at("192.0.2.9", f"0{number}") for number in range(300))
+        chosen, notes = choose(*others, parse(answer()))
+        self.assertEqual((len(chosen), notes), (17, [("192.0.2.9", "more than 16 devices")]))
+
+    def test_too_many_devices_are_an_error(self):
+        with self.assertRaises(OverflowError):
+            choose(*(at(f"192.0.{number // 200}.{number % 200}", str(number)) for number in range(300)))
+        with self.assertRaises(OverflowError):
+            choose(*(at(f"192.0.2.{number % 20}", str(number)) for number in range(300)))
+
+
+def at(address: str, device: str) -> ssdp.Answer:
+    payload = answer(USN=f"uuid:{device}", Location=f"http://{address}/")
+    return ssdp.parse_answer(payload, address, RENDERER)
+
+
+def choose(*received: ssdp.Answer):
+    answers = ssdp.Answers()
+    for each in received:
+        answers.add(each)
+    return answers.choose()
 
 
 if __name__ == "__main__":

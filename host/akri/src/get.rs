@@ -104,7 +104,7 @@ fn instance_row(instance: &Instance) -> Vec<String> {
         instance.namespace().unwrap_or_default(),
         resource_name(&instance.name_any()),
         spec.configuration_name.clone(),
-        telling(&spec.broker_properties),
+        distinctive_property(&spec.broker_properties),
         format!("{used}/{}", spec.capacity),
         online.to_owned(),
         spec.nodes.join(","),
@@ -112,7 +112,7 @@ fn instance_row(instance: &Instance) -> Vec<String> {
 }
 
 /// Returns the most informative property of a device: its node, its address, or the first one.
-pub(crate) fn telling(properties: &BTreeMap<String, String>) -> String {
+pub(crate) fn distinctive_property(properties: &BTreeMap<String, String>) -> String {
     let known = ["UDEV_DEVNODE", "UDEV_DEVNODE_0", "ONVIF_DEVICE_SERVICE_URL", "OPCUA_DISCOVERY_URL", "UDEV_DEVPATH"];
     let value = known.iter().find_map(|name| properties.get(*name)).or_else(|| properties.values().next());
     value.map_or_else(|| "-".to_owned(), |value| plain(value))

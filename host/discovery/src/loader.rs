@@ -27,7 +27,7 @@ use crate::moment;
 use crate::registry::{Handler, Handlers, Refusal, Refused, succeed};
 use crate::serving::Serving;
 
-/// A component that is compiled for longer than this is told of.
+/// A component that is compiled for longer than this is in the log.
 const MOMENT: Duration = Duration::from_secs(2);
 
 /// Pause between reports of how a pull goes on.
@@ -110,7 +110,7 @@ impl Loader {
         self.check_components(&objects);
         loop {
             self.publish(&sender);
-            let (next_telling, next_retry) = (self.next_telling(), self.next_retry());
+            let (next_announcement, next_retry) = (self.next_announcement(), self.next_retry());
             tokio::select! {
                 changed = manifests.changed() => {
                     if changed.is_err() {
@@ -125,7 +125,7 @@ impl Loader {
                         self.loaded(&objects, id, &object, component);
                     }
                 }
-                () = moment(next_telling) => {}
+                () = moment(next_announcement) => {}
                 () = moment(next_retry) => self.retry(&objects),
                 Ok(()) = values.changed() => self.retry_with_other_secrets(),
             }
@@ -307,7 +307,7 @@ impl Loader {
     }
 
     /// Returns the time of the next log line about a component that is not ready yet.
-    fn next_telling(&self) -> Option<Instant> {
+    fn next_announcement(&self) -> Option<Instant> {
         let now = Instant::now();
         let next = |loading: &Loading| match loading.progress.step() {
             LoadStep::Pulling(_) if loading.since + MOMENT <= now => Some(now + PROGRESS),

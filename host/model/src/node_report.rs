@@ -41,19 +41,24 @@ pub fn step(shown: &BTreeMap<String, NodeProblem>, node: &str, wanted: Option<&N
     match own {
         Some(own) if own == wanted => Step::Rest,
         Some(_) => Step::Change,
-        None if are_enough(shown.values().map(|other| &*other.reason), &wanted.reason) => Step::Rest,
+        None if are_enough(shown.values().map(|other| (&*other.reason, &*other.message)), wanted) => Step::Rest,
         None => Step::Add,
     }
 }
 
-/// Returns whether enough other nodes report problems, given their reasons, for a node with a problem to keep silent.
-pub fn are_enough<'a>(others: impl Iterator<Item = &'a str>, reason: &str) -> bool {
+/// Returns whether enough other nodes report problems, given their reasons and messages, for a node with a problem to keep
+/// silent.
+pub fn are_enough<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, problem: &NodeProblem) -> bool {
     let (mut all, mut same) = (0, 0);
-    for other in others {
+    let is_of_object = OF_THE_OBJECT.contains(&&*problem.reason);
+    for (reason, message) in others {
         all += 1;
-        same += usize::from(other == reason);
+        if reason == problem.reason {
+            // Nodes that say something else may have another version of the handler.
+            same += if is_of_object && message == problem.message { MAX_SAME } else { 1 };
+        }
     }
-    all >= MAX_NODES || same >= if OF_THE_OBJECT.contains(&reason) { 1 } else { MAX_SAME }
+    all >= MAX_NODES || same >= MAX_SAME
 }
 
 /// Returns how long a node waits before it adds an entry.
@@ -94,9 +99,12 @@ mod tests {
 
     #[test]
     fn one_node_reports_details_that_are_invalid_on_all() {
-        let wanted = report("InvalidDetails", "m");
-        assert_eq!(step(&shown(&[("R", 3)]), "a", Some(&wanted)), Step::Add);
-        assert_eq!(step(&shown(&[("InvalidDetails", 1)]), "a", Some(&wanted)), Step::Rest);
+        let wanted = |message| Some(report("InvalidDetails", message));
+        let next = |shown: &[(&str, usize)], message| step(&self::shown(shown), "a", wanted(message).as_ref());
+        assert_eq!(next(&[("R", 3)], "m"), Step::Add);
+        assert_eq!(next(&[("InvalidDetails", 1)], "m"), Step::Rest);
+        assert_eq!(next(&[("InvalidDetails", 2)], "of another version"), Step::Add);
+        assert_eq!(next(&[("InvalidDetails", 3)], "of another version"), Step::Rest);
     }
 
     #[test]

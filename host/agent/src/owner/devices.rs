@@ -188,7 +188,7 @@ impl State {
             warn!(configuration = %self.configuration.key, device = device.id, "no Instance: {error}");
         }
         self.health.unpublished(&device.id, &error.to_string());
-        self.tell_unpublished(device, error);
+        self.warn_unpublished(device, error);
         if self.last.again.is_none() {
             self.last.again = Some(Instant::now() + self.last.backoff.failed(jitter()));
         }
@@ -229,7 +229,7 @@ impl State {
     }
 
     /// A device that can't have an Instance is worth an Event (rule 30); one whose turn has only not come is not.
-    fn tell_unpublished(&self, device: &Device, error: &NamingError) {
+    fn warn_unpublished(&self, device: &Device, error: &NamingError) {
         if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
             self.context
                 .cluster

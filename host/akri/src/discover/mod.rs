@@ -13,7 +13,7 @@ use akri_model::names::{HashInput, HashLength, instance_name, resource_name};
 use serde::Serialize;
 
 use crate::cli::{DiscoverArgs, Output};
-use crate::get::telling;
+use crate::get::distinctive_property;
 use crate::output::{plain, print, table};
 use load::Loaded;
 use source::RoundSource;
@@ -80,7 +80,7 @@ impl DiscoveredDevice {
     /// Formats the device as a line that begins with a sign.
     pub(crate) fn line(&self, sign: char) -> String {
         let device = &self.device;
-        format!("{sign} {} {} {}", self.resource(), telling(&device.properties), plain(&device.id))
+        format!("{sign} {} {} {}", self.resource(), distinctive_property(&device.properties), plain(&device.id))
     }
 
     fn resource(&self) -> &str {
@@ -94,7 +94,12 @@ pub(crate) fn found_table(found: &[DiscoveredDevice]) -> String {
     }
     let row = |found: &DiscoveredDevice| {
         let device = &found.device;
-        vec![found.resource().to_owned(), found.configuration.clone(), telling(&device.properties), plain(&device.id)]
+        vec![
+            found.resource().to_owned(),
+            found.configuration.clone(),
+            distinctive_property(&device.properties),
+            plain(&device.id),
+        ]
     };
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
     table(&["RESOURCE", "CONFIGURATION", "DEVICE", "ID"], &rows)

@@ -1,6 +1,7 @@
 //! `akri handler pack`: a component as files that can be reviewed, checked and carried to nodes.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,9 +33,14 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let rules = granted(object, &component)?;
     let manifest = serde_saphyr::to_string(&pinned(object, &component)?).context("cannot write YAML")?;
     let report = inspect::described(&component, &rules);
+    let manifest_name = Path::new(name).with_extension("yaml");
+    ensure!(
+        ![REPORT, COMPILED, SUMS].contains(&name) && manifest_name != Path::new(name),
+        "a packed directory has a file '{name}' of its own; rename the component, to '*.wasm' for example"
+    );
     let files = [
         (PathBuf::from(name), bytes),
-        (Path::new(name).with_extension("yaml"), manifest.into_bytes()),
+        (manifest_name, manifest.into_bytes()),
         (PathBuf::from(REPORT), report.into_bytes()),
     ];
     create_empty(&args.out)?;
@@ -74,8 +80,10 @@ fn create_empty(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes a new file; one that is there by now is not followed or replaced.
 fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    fs::write(file, bytes).with_context(|| format!("cannot write '{}'", file.display()))
+    let created = fs::File::create_new(file).and_then(|mut created| created.write_all(bytes));
+    created.with_context(|| format!("cannot write '{}'", file.display()))
 }
 
 /// Returns the digest and name of each file, as `sha256sum --check` reads them.
@@ -93,9 +101,9 @@ fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (mut files, mut left) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(next) = left.pop() {
         for entry in fs::read_dir(directory.join(&next)).context("cannot read what was written")? {
-            let path = next.join(entry?.file_name());
-            let list = if directory.join(&path).is_dir() { &mut left } else { &mut files };
-            list.push(path);
+            let entry = entry?;
+            let list = if entry.file_type()?.is_dir() { &mut left } else { &mut files };
+            list.push(next.join(entry.file_name()));
         }
     }
     files.sort();

@@ -57,14 +57,13 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
     let Some(problem) = problem else {
         return before.map(|_| json!([version, {"op": "remove", "path": path}]));
     };
-    let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let is_same = |entry: &Value| field(entry, "reason") == problem.reason;
-    if before.is_some_and(|before| is_same(before) && field(before, "message") == problem.message) {
+    let is_same = |entry: &Value| text(entry, "reason") == problem.reason;
+    if before.is_some_and(|before| is_same(before) && text(before, "message") == problem.message) {
         return None;
     }
     let others = nodes.into_iter().flatten().filter(|(name, _)| *name != node);
-    let reasons = others.map(|(_, entry)| entry.get("reason").and_then(Value::as_str).unwrap_or_default());
-    if writers == Writers::Some && before.is_none() && are_enough(reasons, &problem.reason) {
+    let others = others.map(|(_, entry)| (text(entry, "reason"), text(entry, "message")));
+    if writers == Writers::Some && before.is_none() && are_enough(others, problem) {
         return None;
     }
     let since =
@@ -148,6 +147,10 @@ fn record_incomplete(events: &Events, due: &Due) {
         let event = ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message };
         let _ = events.try_send(event); // it is in the log, too
     }
+}
+
+fn text<'e>(entry: &'e Value, name: &str) -> &'e str {
+    entry.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]

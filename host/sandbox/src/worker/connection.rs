@@ -239,7 +239,10 @@ impl Shared {
             }
             Reply::Loaded { call, .. } | Reply::Validated { call, .. } | Reply::Discovered { call, .. } => {
                 // One that was never asked, or that nobody waits for, is dropped.
-                if let Some(waiting) = self.calls().remove(&call) {
+                if let Some(mut waiting) = self.calls().remove(&call) {
+                    if let Some(devices) = &mut waiting.devices {
+                        devices.count(frame.len())?;
+                    }
                     // Only a round shows that the next one will do no harm.
                     if matches!(reply, Reply::Discovered { .. }) {
                         waiting.blame.answered();
@@ -447,10 +450,16 @@ mod tests {
         let payload = |bytes: usize| Payload { frame: vec![0xff; bytes], start: 0, earlier: None };
         let mut devices = EarlierDevices::start();
         for _ in 0..7 {
-            devices.add(payload(LARGEST_REPLY / 7)).unwrap();
+            devices.add(payload(LARGEST_REPLY / 8)).unwrap();
         }
-        assert!(devices.add(payload(LARGEST_REPLY / 7)).is_err());
+        assert!(devices.add(payload(LARGEST_REPLY / 8)).is_err());
         assert!(devices.decoded().await.unwrap_err().to_string().contains("malformed"));
+        let mut devices = EarlierDevices::start();
+        devices.add(payload(LARGEST_REPLY / 2)).unwrap();
+        assert!(devices.count(LARGEST_REPLY / 2).is_err(), "the answer counts, too");
+        let empty = LARGEST_REPLY / size_of::<Payload>() + 1;
+        let mut devices = EarlierDevices::start();
+        assert!((0..empty).any(|_| devices.add(payload(0)).is_err()), "each takes memory, even without a device");
     }
 
     #[tokio::test]

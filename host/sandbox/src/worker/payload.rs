@@ -53,11 +53,17 @@ impl EarlierDevices {
     }
 
     pub(super) fn add(&mut self, payload: Payload) -> Result<(), ProtocolError> {
-        self.bytes = self.bytes.saturating_add(payload.frame.len());
+        self.count(payload.frame.len().saturating_add(size_of::<Payload>()))?;
+        let _ = self.payloads.send(payload); // after an error, which the answer meets
+        Ok(())
+    }
+
+    /// Counts bytes of the reply: all of its frames together are bounded as one would be.
+    pub(super) fn count(&mut self, bytes: usize) -> Result<(), ProtocolError> {
+        self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > LARGEST_REPLY {
             return Err(ProtocolError::new("too many bytes of devices"));
         }
-        let _ = self.payloads.send(payload); // after an error, which the answer meets
         Ok(())
     }
 
