@@ -8,7 +8,8 @@ use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use akri_tests::site::{Member, Site};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -50,13 +51,15 @@ pub(crate) async fn measure() -> Table {
     rested.rows(&mut table, &made, &format!("in {} s at rest", REST.as_secs()), 1, "in all");
 
     let resources = resources(&site, &a).await;
-    let (claims, bare) = claims(&site, &a, &resources).await;
-    sleep(Duration::from_secs(5)).await;
+    let claimed = claims(&site, &a, &resources).await;
     let after = Counts::of(site.story.client()).await;
-    let ratio = claims.median().as_secs_f64() / bare.median().as_secs_f64();
-    table.row("Allocate", &claims, format!("{ratio:.1} × a bare JSON Patch"));
-    table.row("a bare JSON Patch of a ConfigMap", &bare, "");
-    after.rows(&mut table, &rested, "for claims", CLAIMS, "a claim, the bare patches not counted");
+    let times = |bare: &Samples| claimed.claims.median().as_secs_f64() / bare.median().as_secs_f64();
+    let beside = format!("{:.1} × a bare patch of an Instance", times(&claimed.of_instance));
+    table.row("Allocate", &claimed.claims, beside);
+    table.row("a bare JSON Patch of an Instance", &claimed.of_instance, "");
+    table.row("a bare JSON Patch of a ConfigMap", &claimed.of_map, "");
+    // No pod holds a claim: the agent gives slots back meanwhile.
+    after.rows(&mut table, &rested, "for claims", CLAIMS, "a claim with its release and a bare patch of an Instance");
     table
 }
 
@@ -67,22 +70,31 @@ async fn resources(site: &Site, member: &Member) -> Vec<String> {
     names.filter(|name| member.kubelet.view(|view| view.resource(name).allocatable() == 1)).take(CLAIMS).collect()
 }
 
-/// Measures claims, each after a plain patch.
-async fn claims(site: &Site, member: &Member, resources: &[String]) -> (Samples, Samples) {
-    let maps: Api<ConfigMap> = site.story.api();
+/// Claims, and patches that nobody needs, in turn.
+struct Claimed {
+    claims: Samples,
+    of_instance: Samples,
+    of_map: Samples,
+}
+
+/// Measures claims, each after bare patches: of an object that the API server knows, and of one of the kind that claims change.
+async fn claims(site: &Site, member: &Member, resources: &[String]) -> Claimed {
+    let (maps, instances): (Api<ConfigMap>, Api<Instance>) = (site.story.api(), site.story.api());
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bare"}, "data": {"slot": ""}});
     site.story.apply_one(map).await.unwrap();
-    let (mut claims, mut bare) = (Vec::new(), Vec::new());
+    let other = instances.list(&ListParams::default()).await.unwrap();
+    let is_claimed = |name: &str| resources.iter().any(|resource| resource.ends_with(name));
+    let other = other.iter().map(ResourceExt::name_any).find(|name| !is_claimed(name)).unwrap();
+    let (mut claims, mut of_instance, mut of_map) = (Vec::new(), Vec::new(), Vec::new());
     for resource in resources {
-        let [from, to] = if bare.len() % 2 == 0 { ["", "node-a"] } else { ["node-a", ""] };
-        let operations = json!([
+        let [from, to] = if claims.len() % 2 == 0 { ["", "node-a"] } else { ["node-a", ""] };
+        let map = json!([
             {"op": "test", "path": "/data/slot", "value": from},
             {"op": "replace", "path": "/data/slot", "value": to},
         ]);
-        let patch: Patch<Value> = Patch::Json(serde_json::from_value(operations).unwrap());
-        let start = Instant::now();
-        maps.patch("bare", &PatchParams::default(), &patch).await.unwrap();
-        bare.push(start.elapsed());
+        let instance = json!([{"op": "add", "path": "/metadata/annotations/bare", "value": to}]);
+        of_map.push(patched(&maps, "bare", map).await);
+        of_instance.push(patched(&instances, &other, instance).await);
         let devices_ids = vec![format!("{}-0", resource.trim_start_matches("akri.sh/"))];
         let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
         let mut plugin = member.kubelet.plugin(resource);
@@ -90,7 +102,18 @@ async fn claims(site: &Site, member: &Member, resources: &[String]) -> (Samples,
         plugin.allocate(request).await.unwrap();
         claims.push(start.elapsed());
     }
-    (Samples::new(claims), Samples::new(bare))
+    Claimed { claims: Samples::new(claims), of_instance: Samples::new(of_instance), of_map: Samples::new(of_map) }
+}
+
+/// Returns how long a JSON Patch takes.
+async fn patched<K>(objects: &Api<K>, name: &str, operations: Value) -> Duration
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let patch: Patch<Value> = Patch::Json(serde_json::from_value(operations).unwrap());
+    let start = Instant::now();
+    objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    start.elapsed()
 }
 
 /// Counts of requests for objects of `akri.sh`, from the API server's metrics.
