@@ -204,19 +204,29 @@ fn rules_name_existing_files_and_tests() {
         for link in rule.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             assert!(root().join("docs").join(link).exists(), "rule {number} names '{link}', which is no file");
         }
-        let spans = rule.split('`').skip(1).step_by(2);
-        let is_name = |span: &&str| {
-            span.contains("::")
-                && span.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_:".contains(&b))
-        };
-        let names: Vec<&str> = spans.filter(is_name).collect();
-        assert!(!names.is_empty() || rule.contains("\nNot built yet."), "rule {number} has no test");
-        for name in names {
-            let (module, test) = name.rsplit_once("::").unwrap();
-            let exists = sources_of(module).iter().any(|source| has_test(source, test));
-            assert!(exists, "rule {number} names '{name}', which is no test");
-        }
+        let count = assert_named_tests_exist(&format!("rule {number}"), &rule);
+        assert!(count > 0 || rule.contains("\nNot built yet."), "rule {number} has no test");
     }
+}
+
+#[test]
+fn threat_model_names_existing_tests() {
+    let page = fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
+    assert!(assert_named_tests_exist("docs/threat-model.md", &page) > 20);
+}
+
+/// Checks the names of tests, with their modules, in a text; returns how many there are.
+fn assert_named_tests_exist(place: &str, text: &str) -> usize {
+    let is_name = |span: &&str| {
+        span.contains("::") && span.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_:".contains(&b))
+    };
+    let names: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_name).collect();
+    for name in &names {
+        let (module, test) = name.rsplit_once("::").unwrap();
+        let exists = sources_of(module).iter().any(|source| has_test(source, test));
+        assert!(exists, "{place} names '{name}', which is no test");
+    }
+    names.len()
 }
 
 /// A comment that cites notes of those who wrote the code tells its readers nothing.

@@ -159,7 +159,7 @@ async fn failing_dns_removes_no_device() {
     let more = rounds() + 3;
     wait_for("rounds without a name service", rounds, |rounds| *rounds >= more).await;
     let log = agent.log();
-    assert!(log[start..].contains("what it said last is used") && !log[start..].contains("device is missing"), "{log}");
+    assert!(log[start..].contains("its last answer is used") && !log[start..].contains("device is missing"), "{log}");
     assert_eq!((identities(&node.instances()), all_online(&node)), (identities(&found), true));
     drop(pump);
     node.wait_for_instances("that it goes", |list| list.iter().all(|instance| !is_online(instance))).await;

@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use crate::support::kubelet::{Kubelet, View};
+use tokio::time::sleep;
+use tonic::Code;
+
+use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::node::{Agent, Node, identities, resource_of, used};
 
 const KILLS: usize = 15;
 const SLOTS: usize = 4;
+const PAUSE: Duration = Duration::from_millis(50);
 
 #[tokio::test]
 async fn local_claims_are_never_lost_or_duplicated() {
@@ -126,7 +130,14 @@ impl Pods<'_> {
             for _ in 0..free {
                 let pod = format!("last-{}", self.next);
                 self.next += 1;
-                self.kubelet.admit(&pod, "container", resource, 1).await.unwrap();
+                // A slot whose last claim got no answer in time is confirmed first.
+                for again in (0..200).rev() {
+                    match self.kubelet.admit(&pod, "container", resource, 1).await {
+                        Ok(_) => break,
+                        Err(AdmissionError::Refused(Code::Unavailable, _)) if again > 0 => sleep(PAUSE).await,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
             }
         }
     }

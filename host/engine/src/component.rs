@@ -60,7 +60,7 @@ pub struct Call {
     pub rates: Rates,
     /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
-    /// A tape that records or answers the guest's calls, in a host that is made for it (`Host::taping`).
+    /// A tape that records or answers the guest's calls, in a host that is made for it (`LocalHost::taping`).
     pub tape: Tape,
 }
 

@@ -41,6 +41,9 @@ impl DiscoveryStatus {
     }
 }
 
+/// The end of the message of a failed round where there are devices.
+const KEPT: &str = "; known devices stay as they are";
+
 /// The status of a Configuration on one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigurationStatus {
@@ -83,7 +86,9 @@ impl ConfigurationStatus {
     pub fn problem(&self) -> Option<NodeProblem> {
         let incomplete = || Some(NodeProblem::new(INCOMPLETE, &self.warnings()?));
         let ready = self.ready();
-        let failed = (ready.truth == Truth::False).then(|| NodeProblem::new(&ready.reason, &ready.message));
+        // Nodes with devices and without say the same, so that one of them is enough.
+        let message = ready.message.strip_suffix(KEPT).unwrap_or(&ready.message);
+        let failed = (ready.truth == Truth::False).then(|| NodeProblem::new(&ready.reason, message));
         failed.or_else(incomplete)
     }
 
@@ -141,7 +146,7 @@ impl ConfigurationStatus {
 
     fn failure(&self, error: &RoundError) -> String {
         let keeps_devices = self.devices.instances > 0 && !matches!(error, RoundError::NoHandler(_));
-        format!("{error}{}", if keeps_devices { "; known devices stay as they are" } else { "" })
+        format!("{error}{}", if keeps_devices { KEPT } else { "" })
     }
 
     fn of_handler(&self) -> Option<Verdict> {
@@ -287,6 +292,7 @@ mod tests {
         assert_eq!(find(&failed, "Ready").unwrap().2, "unavailable: m");
         failed.devices = DeviceCounts { instances: 2, online: 2 };
         assert_eq!(find(&failed, "Ready").unwrap().2, "unavailable: m; known devices stay as they are");
+        assert_eq!(failed.problem().unwrap().message, "unavailable: m", "which other nodes say, too");
     }
 
     #[test]

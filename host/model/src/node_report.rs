@@ -13,8 +13,8 @@ const MAX_NODES: usize = 20;
 /// Nodes that may report the same reason for one object: more of them add nothing.
 const MAX_SAME: usize = 3;
 
-/// Reasons that lie in the object or in what it refers to, so that all nodes have them and one report says it all.
-const OF_THE_OBJECT: [&str; 3] = ["InvalidDetails", "InvalidConfiguration", "PropertiesUnresolved"];
+/// Reasons that usually lie in the object or in what it refers to, so that all nodes have them and one report says it all.
+const OF_THE_OBJECT: [&str; 2] = ["InvalidDetails", "PropertiesUnresolved"];
 
 /// Nodes report a problem over this time, so that most of them see the reports of others before it is their turn.
 const SPREAD: Duration = Duration::from_secs(3);

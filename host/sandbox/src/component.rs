@@ -9,7 +9,7 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{Grants, Isolation};
 
 use crate::listener::Listener;
-use crate::worker::RemoteComponent;
+use crate::worker::WorkerComponent;
 
 /// A loaded handler. Clones share everything.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct Component(Backend);
 #[derive(Clone)]
 enum Backend {
     Local(LocalComponent),
-    Remote(RemoteComponent),
+    Remote(WorkerComponent),
 }
 
 /// Calls a method of whichever component it is.
@@ -37,8 +37,8 @@ impl From<LocalComponent> for Component {
     }
 }
 
-impl From<RemoteComponent> for Component {
-    fn from(component: RemoteComponent) -> Self {
+impl From<WorkerComponent> for Component {
+    fn from(component: WorkerComponent) -> Self {
         Self(Backend::Remote(component))
     }
 }

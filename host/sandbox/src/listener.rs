@@ -1,6 +1,6 @@
 //! Listeners to multicast groups, wherever they listen.
 
-use crate::worker::RemoteListener;
+use crate::worker::WorkerListener;
 
 /// Receives datagrams to a multicast group between rounds. Made by [`Component::listen`](crate::Component::listen).
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub struct Listener(Backend);
 #[derive(Debug)]
 enum Backend {
     Local(akri_multicast::Listener),
-    Remote(RemoteListener),
+    Remote(WorkerListener),
 }
 
 impl From<akri_multicast::Listener> for Listener {
@@ -18,15 +18,15 @@ impl From<akri_multicast::Listener> for Listener {
     }
 }
 
-impl From<RemoteListener> for Listener {
-    fn from(listener: RemoteListener) -> Self {
+impl From<WorkerListener> for Listener {
+    fn from(listener: WorkerListener) -> Self {
         Self(Backend::Remote(listener))
     }
 }
 
 impl Listener {
     /// Returns the sandbox process's listener, if one listens.
-    pub(crate) fn remote(&self) -> Option<&RemoteListener> {
+    pub(crate) fn remote(&self) -> Option<&WorkerListener> {
         match &self.0 {
             Backend::Local(_) => None,
             Backend::Remote(listener) => Some(listener),

@@ -1,6 +1,6 @@
 //! The behaviours of the guest, chosen by the first word of its details; the text after a colon is the argument.
 //!
-//! This file is compiled twice: into the guest, which has to do each of them, and into the tests of the sandbox, which have
+//! This file is compiled twice: into the guest, which has to do each of them, and into the tests of the engine, which have
 //! to name a test for each. Both match on all of them, so that one without a deed or without a test does not compile.
 
 macro_rules! behaviours {

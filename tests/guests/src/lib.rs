@@ -1,4 +1,4 @@
-//! A discovery handler that does what its details say. The tests of the sandbox use it as a good guest and as every
+//! A discovery handler that does what its details say. The tests of the engine use it as a good guest and as every
 //! kind of bad one; nothing else does.
 #![cfg(target_family = "wasm")]
 

@@ -6,6 +6,7 @@
 
 use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
+use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::node_report::are_enough;
@@ -81,8 +82,12 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
 impl Kubernetes {
     /// Takes what is wrong with a Configuration on this node; it is written in the background.
     pub(super) fn report_problem(&self, report: &ConfigurationReport) {
-        let subject = Subject::Configuration(report.key.clone());
-        self.problems.report(subject, Some(report.uid.clone()), report.status.problem());
+        let problem = report.status.problem();
+        // Before the first result nothing is known: what an earlier agent of this node has reported stays.
+        if problem.is_none() && matches!(report.status.discovery, DiscoveryStatus::Starting) {
+            return;
+        }
+        self.problems.report(Subject::Configuration(report.key.clone()), Some(report.uid.clone()), problem);
     }
 
     /// Takes what is wrong with a DiscoveryHandler on this node. Remote handlers have no object.

@@ -1,4 +1,4 @@
-//! The sandbox against real components: `tests/guests`, whose behaviour its details choose. Each behaviour has a test, named
+//! The engine against real components: `tests/guests`, whose behaviour its details choose. Each behaviour has a test, named
 //! in [`shown_by`].
 
 mod bad;

@@ -9,11 +9,11 @@ use http_body_util::{BodyExt as _, Full};
 use wasmtime_wasi_http::{Error, WasiBody};
 
 use crate::network::http::{Answered, Finished};
+use akri_cassette::Payload;
+use akri_cassette::Player;
+use akri_cassette::Recorder;
 use akri_cassette::call::{Recorded, Request, Response};
 use akri_cassette::clock::Busy;
-use akri_cassette::payload::Payload;
-use akri_cassette::player::Player;
-use akri_cassette::recorder::Recorder;
 
 /// Headers that the host sets, which may change with the version of a library.
 const OWN_HEADERS: [&str; 1] = ["host"];

@@ -22,10 +22,10 @@ use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, WatchedInput, W
 use super::time::Moment;
 use crate::capabilities::guest_result;
 use crate::round::Round;
+use akri_cassette::Payload;
+use akri_cassette::Recorder;
 use akri_cassette::call::Recorded;
-use akri_cassette::payload::Payload;
-use akri_cassette::player::{Differs, Player};
-use akri_cassette::recorder::Recorder;
+use akri_cassette::{Differs, Player};
 
 /// As wasmtime links them.
 const TCP: &str = "wasi:sockets/tcp@0.2.12";

@@ -10,11 +10,11 @@ use wasmtime_wasi::p2::{
 };
 
 use super::sockets::failure;
+use akri_cassette::Payload;
+use akri_cassette::Player;
 use akri_cassette::Received;
+use akri_cassette::Recorder;
 use akri_cassette::call::Recorded;
-use akri_cassette::payload::Payload;
-use akri_cassette::player::Player;
-use akri_cassette::recorder::Recorder;
 
 /// Bytes a guest may write at once.
 const PERMIT: usize = 64 << 10;

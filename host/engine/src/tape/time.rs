@@ -10,8 +10,8 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtxBuilder, async_trait};
 
 use crate::round::Round;
+use akri_cassette::Player;
 use akri_cassette::clock::Nanos;
-use akri_cassette::player::Player;
 
 /// As wasmtime links it.
 const CLOCK: &str = "wasi:clocks/monotonic-clock@0.2.12";

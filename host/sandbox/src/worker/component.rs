@@ -21,7 +21,7 @@ use super::answer;
 use super::blame::{Blame, Deadly};
 use super::call_log::CallLog;
 use super::connection::{Answer, CallState, Connection};
-use super::listener::RemoteListener;
+use super::listener::WorkerListener;
 use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
 use super::workers::{Probation, Worker};
 
@@ -32,7 +32,7 @@ const LOAD: Duration = Duration::from_secs(120);
 
 /// A component in a sandbox process. Clones share it.
 #[derive(Clone)]
-pub(crate) struct RemoteComponent {
+pub(crate) struct WorkerComponent {
     inner: Arc<Inner>,
 }
 
@@ -59,7 +59,7 @@ enum Export {
     Discover,
 }
 
-impl RemoteComponent {
+impl WorkerComponent {
     /// Loads a component, for which there is machine code.
     pub(super) async fn load(
         id: u64,
@@ -126,12 +126,12 @@ impl RemoteComponent {
         group: SocketAddr,
         interfaces: &[String],
         filters: Vec<DatagramFilter>,
-    ) -> RemoteListener {
-        RemoteListener::new(&self.inner.worker, group, interfaces, filters)
+    ) -> WorkerListener {
+        WorkerListener::new(&self.inner.worker, group, interfaces, filters)
     }
 
     /// Returns whether a listener is in this component's process.
-    pub(crate) fn owns_listener(&self, listener: &RemoteListener) -> bool {
+    pub(crate) fn owns_listener(&self, listener: &WorkerListener) -> bool {
         listener.is_in(&self.inner.worker)
     }
 

@@ -239,10 +239,11 @@ impl Shared {
             }
             Reply::Loaded { call, .. } | Reply::Validated { call, .. } | Reply::Discovered { call, .. } => {
                 // One that was never asked, or that nobody waits for, is dropped.
-                if let Some(mut waiting) = self.calls().remove(&call) {
-                    if let Some(devices) = &mut waiting.devices {
-                        devices.count(frame.len())?;
-                    }
+                // While it is on the list: the call is to blame for what goes beyond.
+                if let Some(devices) = self.calls().get_mut(&call).and_then(|waiting| waiting.devices.as_mut()) {
+                    devices.count(frame.len())?;
+                }
+                if let Some(waiting) = self.calls().remove(&call) {
                     // Only a round shows that the next one will do no harm.
                     if matches!(reply, Reply::Discovered { .. }) {
                         waiting.blame.answered();

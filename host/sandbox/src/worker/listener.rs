@@ -13,7 +13,7 @@ use super::protocol::{Bounded, Request};
 use super::workers::Worker;
 
 /// Receives datagrams to a multicast group through a sandbox process. If that ends, the next one listens.
-pub(crate) struct RemoteListener {
+pub(crate) struct WorkerListener {
     /// Not kept: it ends when its components have been replaced.
     worker: Weak<Worker>,
     id: u64,
@@ -25,13 +25,13 @@ pub(crate) struct RemoteListener {
     is_armed: bool,
 }
 
-impl std::fmt::Debug for RemoteListener {
+impl std::fmt::Debug for WorkerListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RemoteListener").field("join", &self.join).finish_non_exhaustive()
+        f.debug_struct("WorkerListener").field("join", &self.join).finish_non_exhaustive()
     }
 }
 
-impl RemoteListener {
+impl WorkerListener {
     pub(crate) fn new(
         worker: &Arc<Worker>,
         group: SocketAddr,
@@ -79,7 +79,7 @@ impl RemoteListener {
     }
 }
 
-impl Drop for RemoteListener {
+impl Drop for WorkerListener {
     fn drop(&mut self) {
         if let Some(connection) = self.joined.upgrade() {
             connection.unsubscribe(self.id);
@@ -109,7 +109,7 @@ mod tests {
         let paths = ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any };
         let program = WorkerProgram { path, arguments: Vec::new(), memory_bytes: 1 };
         let worker = Arc::new(Worker::new("test".to_owned(), Arc::new(WorkerContext::new(program, paths))));
-        let mut listener = RemoteListener::new(&worker, "239.0.0.1:1".parse().unwrap(), &[], Vec::new());
+        let mut listener = WorkerListener::new(&worker, "239.0.0.1:1".parse().unwrap(), &[], Vec::new());
         assert!(listener.is_in(&worker));
         let connection = worker.connect().await.unwrap();
         let closed = connection.closed();

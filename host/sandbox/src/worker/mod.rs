@@ -26,8 +26,8 @@ mod standard_error;
 mod tests;
 mod workers;
 
-pub(crate) use self::component::RemoteComponent;
-pub(crate) use self::listener::RemoteListener;
+pub(crate) use self::component::WorkerComponent;
+pub(crate) use self::listener::WorkerListener;
 pub(crate) use self::process::ReadablePaths;
 pub use self::process::WorkerProgram;
 pub use self::server::{WorkerSettings, serve_standard_input};

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep_until;
 use tracing::warn;
 
-use super::component::RemoteComponent;
+use super::component::WorkerComponent;
 use super::connection::Connection;
 use super::process::{ReadablePaths, WorkerProgram};
 use super::protocol::Request;
@@ -54,7 +54,7 @@ impl Workers {
         bytes: Vec<u8>,
         limits: &CompileLimits,
         isolation: Isolation,
-    ) -> Result<RemoteComponent, LoadError> {
+    ) -> Result<WorkerComponent, LoadError> {
         let source = Source::new(bytes).await?;
         let was_compiled = self.compiler.prepare(&source, limits).await?;
         let digest = source.digest().to_owned();
@@ -66,7 +66,7 @@ impl Workers {
             }
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        RemoteComponent::load(id, worker, digest, source.bytes(), isolation, was_compiled).await
+        WorkerComponent::load(id, worker, digest, source.bytes(), isolation, was_compiled).await
     }
 }
 
