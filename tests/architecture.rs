@@ -274,7 +274,11 @@ fn cited(comment: &str) -> Vec<u32> {
 /// The files that may hold the tests of a module: `crate::module` of `host/`, or a story.
 fn sources_of(module: &str) -> Vec<String> {
     let paths = match module.split_once("::") {
-        None => vec![format!("tests/{module}.rs")],
+        None => vec![
+            format!("tests/{module}.rs"),
+            format!("host/{module}/src/lib.rs"),
+            format!("host/{module}/src/tests.rs"),
+        ],
         Some((of, path)) => {
             let path = path.replace("::", "/");
             let unit = [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("host/{of}/src/{path}{end}"));

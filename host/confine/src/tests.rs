@@ -79,8 +79,8 @@ fn signal_of_confined_python(code: &str) -> Option<i32> {
     thread::scope(|scope| scope.spawn(run).join().unwrap()).signal()
 }
 
-#[test]
 #[cfg(target_arch = "x86_64")]
+#[test]
 fn calls_of_other_architectures_end_the_process() {
     let number = |number: u64| format!("import ctypes; ctypes.CDLL(None).syscall({number})");
     assert_eq!(signal_of_confined_python(&number(39)), None);
