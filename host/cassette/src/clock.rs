@@ -65,25 +65,15 @@ impl Clock {
 
     /// Waits until then. Time goes on if nobody waits for an earlier event, and nothing else is under way.
     pub async fn until(&self, due: Nanos) {
-        self.wait(due, 0).await;
-    }
-
-    /// The same, and time stands from then on until the result is dropped.
-    pub async fn until_busy(self: &Arc<Self>, due: Nanos) -> Busy {
-        self.wait(due, 1).await;
-        Busy(self.clone())
-    }
-
-    async fn wait(&self, due: Nanos, busy: u32) {
         let due = if due > self.end { NEVER } else { due };
         let mut waiter = Waiter::new(self, due);
         loop {
-            if waiter.is_over(busy) {
+            if waiter.is_over() {
                 return;
             }
             // Whatever else the guest waits for is asked in the same turn, and says so here.
             pause().await;
-            if waiter.advance(busy) {
+            if waiter.advance() {
                 return;
             }
             if waiter.is_hopeless() {
@@ -152,17 +142,13 @@ impl<'c> Waiter<'c> {
         Self { clock, key, turns: state.turns, quiet: 0 }
     }
 
-    /// Returns whether it is past, and has time stand then.
-    fn is_over(&self, busy: u32) -> bool {
-        let mut state = self.clock.state();
-        let is_over = state.now >= self.key.0;
-        state.busy += if is_over { busy } else { 0 };
-        is_over
+    fn is_over(&self) -> bool {
+        self.clock.state().now >= self.key.0
     }
 
     /// Lets time pass, if this is the next event and nothing has happened since the last poll: the guest gets one event at a
     /// time.
-    fn advance(&mut self, busy: u32) -> bool {
+    fn advance(&mut self) -> bool {
         let mut state = self.clock.state();
         self.quiet = if state.turns == self.turns { self.quiet.saturating_add(1) } else { 0 };
         self.turns = state.turns;
@@ -170,7 +156,6 @@ impl<'c> Waiter<'c> {
             return false;
         }
         state.now = state.now.max(self.key.0);
-        state.busy += busy;
         state.turns += 1;
         true
     }

@@ -22,7 +22,7 @@ use crate::component::{LoadError, LocalComponent};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
 use crate::round::Round;
-use crate::runtime::GuestRuntime;
+use crate::runtime::{self, GuestRuntime};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
 pub const ROUNDS: usize = 4;
@@ -106,7 +106,7 @@ impl Shared {
 impl LocalHost {
     /// Sets up the engine and starts its threads.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
-        Self::linking(config, resolver::system(), capabilities::linker)
+        Self::linking(config, resolver::system(), capabilities::linker, runtime::threads())
     }
 
     /// The same for calls with a [`Tape`](crate::Tape).
@@ -114,22 +114,23 @@ impl LocalHost {
     /// # Errors
     /// Likewise.
     pub fn taping(config: HostConfig) -> Result<Self, HostError> {
-        Self::linking(config, resolver::system(), capabilities::taped_linker)
+        // With one thread, the clock of a replay is asked only where the guest has gone as far as it can.
+        Self::linking(config, resolver::system(), capabilities::taped_linker, 1)
     }
 
     /// Resolves DNS names by `lookup`.
     #[cfg(test)]
     pub(crate) fn resolving(config: HostConfig, lookup: Lookup) -> Result<Self, HostError> {
-        Self::linking(config, lookup, capabilities::linker)
+        Self::linking(config, lookup, capabilities::linker, runtime::threads())
     }
 
-    fn linking(config: HostConfig, lookup: Lookup, linker: Link) -> Result<Self, HostError> {
+    fn linking(config: HostConfig, lookup: Lookup, linker: Link, threads: usize) -> Result<Self, HostError> {
         let cache = config.cache_dir.as_deref().map(open_cache).transpose()?;
         let failed = |error: wasmtime::Error| HostError::Engine(format!("{error:#}"));
         let engine = Engine::new(&engine_config(cache.clone())).map_err(failed)?;
         let compiler = compiler(&config, &engine)?;
         let linker = linker(&engine).map_err(failed)?;
-        let runtime = GuestRuntime::start(engine.clone()).map_err(HostError::Threads)?;
+        let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::Threads)?;
         Ok(Self(Arc::new(Shared {
             engine,
             linker,

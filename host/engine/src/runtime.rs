@@ -41,10 +41,14 @@ struct ActivityState {
     stopped: bool,
 }
 
+/// Threads for guests on this machine.
+pub(crate) fn threads() -> usize {
+    thread::available_parallelism().map_or(1, |count| count.get().min(2))
+}
+
 impl GuestRuntime {
-    /// Starts the threads.
-    pub(crate) fn start(engine: Engine) -> io::Result<Self> {
-        let threads = thread::available_parallelism().map_or(1, |count| count.get().min(2));
+    /// Starts so many threads for guests, and the one that makes them yield.
+    pub(crate) fn start(engine: Engine, threads: usize) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         let runtime =
             builder.worker_threads(threads).event_interval(1).thread_name("akri-guest").enable_all().build()?;
@@ -133,7 +137,7 @@ mod tests {
 
     #[tokio::test]
     async fn ticker_rests_unless_a_guest_computes() {
-        let runtime = GuestRuntime::start(Engine::default()).unwrap();
+        let runtime = GuestRuntime::start(Engine::default(), threads()).unwrap();
         let ticks = |activity: &GuestActivity| activity.state().ticks;
         let waiting = runtime.spawn(std::future::pending::<()>()).unwrap();
         tokio::time::sleep(10 * TICK).await;

@@ -1,7 +1,6 @@
 //! `wasi:http` with a tape: whole requests with their responses.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -13,13 +12,9 @@ use akri_cassette::Payload;
 use akri_cassette::Player;
 use akri_cassette::Recorder;
 use akri_cassette::call::{Recorded, Request, Response};
-use akri_cassette::clock::Busy;
 
 /// Headers that the host sets, which may change with the version of a library.
 const OWN_HEADERS: [&str; 1] = ["host"];
-
-/// The longest time that the clock may stand for a response that the guest does not look at.
-const UNSEEN: Duration = Duration::from_millis(20);
 
 /// A name and its error.
 type NamedError = (&'static str, fn() -> Error);
@@ -139,29 +134,6 @@ async fn whole(answer: http::Response<WasiBody>, finished: Finished) -> Result<(
     Ok((parts, body.await?.to_bytes()))
 }
 
-/// Has time stand while the guest has not seen a response: it gets that from another task, and its timers have to wait for
-/// it. One that does not look has them go on all the same.
-#[derive(Clone)]
-struct Unseen(Arc<Mutex<Option<Busy>>>);
-
-/// Has time stand for a moment.
-fn hold(busy: Busy) -> Arc<Mutex<Option<Busy>>> {
-    let held = Arc::new(Mutex::new(Some(busy)));
-    let own = held.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(UNSEEN).await;
-        own.lock().unwrap_or_else(PoisonError::into_inner).take();
-    });
-    held
-}
-
-impl Drop for Unseen {
-    fn drop(&mut self) {
-        // The guest has it, or wants it no more. An error holds nothing, and has the moment alone.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-}
-
 /// Answers a request as the cassette does.
 pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl Future<Output = Answered> + Send {
     let (parts, body) = asked.into_parts();
@@ -173,22 +145,21 @@ pub(crate) fn play(player: Arc<Player>, asked: http::Request<WasiBody>) -> impl 
         let place = place.map_err(differs)?;
         let body = body.collect().await?.to_bytes();
         let (due, answer) = player.respond(place, request(&parts, body.to_vec())).map_err(differs)?;
-        let waiting = player.clock.until_busy(due);
+        let waiting = player.clock.until(due);
         tokio::pin!(waiting);
         // It waits by the clock first, and lets that go on then.
         let mut busy = Some(busy);
-        let busy = std::future::poll_fn(|context| {
+        std::future::poll_fn(|context| {
             let polled = waiting.as_mut().poll(context);
             busy.take();
             polled
-        });
-        let held = hold(busy.await);
+        })
+        .await;
         let answer = answer.map_err(|name| error(&name).unwrap_or(Error::HttpProtocolError))?;
         let (status, headers) = answer.head().map_err(|_| Error::HttpProtocolError)?;
         let mut response = http::Response::new(full(answer.body.0.into()));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        response.extensions_mut().insert(Unseen(held));
         let finished: Finished = Box::new(std::future::ready(Ok(())));
         Ok((response, finished))
     }
