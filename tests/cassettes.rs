@@ -373,6 +373,18 @@ fn recorded_sockets_replay() {
 }
 
 #[test]
+fn recording_has_the_name_of_json_lines() {
+    let node = Node::new();
+    node.write("try.yaml", &CONFIGURATION.replace("DETAILS", "devices:1").replace("SECRET", PASSWORD));
+    node.write("mine.yaml", "written by hand");
+    let (component, file, cassette) = (guest(), node.path("try.yaml"), node.path("mine.yaml"));
+    let [component, file, record] = [&component, &file, &cassette].map(|path| path.to_str().unwrap());
+    let output = node.akri(&["handler", "run", component, file, "--record", record]);
+    assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
+}
+
+#[test]
 fn secrets_are_in_no_cassette() {
     let node = Node::new();
     let (tcp, _) = serve("it is correct horse!");

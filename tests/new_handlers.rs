@@ -149,6 +149,18 @@ fn javascript_handler_builds_and_runs() {
 }
 
 #[test]
+fn handlers_with_an_interpreter_may_take_more_to_compile() {
+    let node = Node::new();
+    for (language, is_large) in [("python", true), ("javascript", true), ("rust", false), ("c", false)] {
+        let directory = node.path(language);
+        let made = node.akri(&["handler", "new", "--lang", language, "mine", directory.to_str().unwrap()]);
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        let object = fs::read_to_string(directory.join("handler.yaml")).unwrap();
+        assert_eq!(object.contains("\n    compile: {memory: 1Gi, time: 3m}\n"), is_large, "{language}: {object}");
+    }
+}
+
+#[test]
 fn existing_files_are_not_overwritten() {
     let node = Node::new();
     let directory = node.path("mine");

@@ -32,11 +32,15 @@ pub(super) struct Recording {
 impl Recording {
     /// Begins one, and makes the directory of its file: a round with real devices may take long, and none should be in vain.
     pub(super) fn new(component: &Component, path: &Path) -> anyhow::Result<Self> {
+        ensure!(
+            path.extension().is_some_and(|extension| extension == "jsonl"),
+            "--record writes JSON lines: '{}' has to be named *.jsonl",
+            plain(&path.display().to_string())
+        );
         if let Some(directory) = path.parent() {
             let cannot = || format!("cannot create the directory '{}'", plain(&directory.display().to_string()));
             fs::create_dir_all(directory).with_context(cannot)?;
         }
-        ensure!(!path.is_dir(), "'{}' is a directory; --record names a file", plain(&path.display().to_string()));
         let description = component.description();
         let digest = format!("sha256:{}", component.digest());
         let seed = RandomState::new().hash_one(0);

@@ -23,17 +23,26 @@ impl Language {
     /// Returns the files of a language. `@NAME@` becomes the name of the handler, `@FILE@` that of the component, `@AKRI@`
     /// this program.
     pub(super) fn files(self) -> impl Iterator<Item = &'static File> {
-        let own: &[File] = match self {
-            Self::Rust => &RUST,
-            Self::Python => &PYTHON,
-            Self::JavaScript => &JAVASCRIPT,
-            Self::C => &C,
+        let (own, object): (&[File], _) = match self {
+            Self::Rust => (&RUST, &OBJECT),
+            Self::Python => (&PYTHON, &LARGE_OBJECT),
+            Self::JavaScript => (&JAVASCRIPT, &LARGE_OBJECT),
+            Self::C => (&C, &OBJECT),
         };
-        own.iter().chain([&OBJECT])
+        own.iter().chain([object])
     }
 }
 
 const OBJECT: File = ("handler.yaml", include_str!("common/handler.yaml.txt"));
+/// The object of a component that holds the interpreter of its language.
+const LARGE_OBJECT: File = (
+    "handler.yaml",
+    concat!(
+        include_str!("common/handler.yaml.txt"),
+        "  limits:\n    # The component holds an interpreter, which takes more to compile than the default allows.\n    \
+         compile: {memory: 1Gi, time: 3m}\n"
+    ),
+);
 const CONFIGURATION: File = ("configuration.yaml", include_str!("common/configuration.yaml.txt"));
 const CASSETTE: File = ("cassettes/example.yaml", include_str!("common/example.yaml.txt"));
 
