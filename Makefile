@@ -56,7 +56,7 @@ story: build guests ## Run the stories whose names contain NAME, such as NAME=re
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 
-languages: peers $(PEERS)/javascript/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
+languages: peers $(PEERS)/javascript/installed $(PEERS)/languages/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
 	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_
 
 lint: toolchain ## Check formatting and lints.
@@ -135,6 +135,13 @@ $(PEERS)/node/installed: tests/peers/package.json tests/peers/package-lock.json
 	@mkdir -p $(PEERS)/node
 	cp $^ $(PEERS)/node/
 	cd $(PEERS)/node && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# What `akri handler new --lang go` asks for: Go, and a module that its registry has as well.
+$(PEERS)/languages/installed: $(wildcard tests/peers/languages/*)
+	python3 -m venv $(PEERS)/languages
+	$(PEERS)/languages/bin/pip install --quiet --requirement tests/peers/languages/requirements.txt
+	cargo vendor --quiet --locked --manifest-path tests/peers/languages/Cargo.toml --versioned-dirs $(PEERS)/languages/vendor
 	@touch $@
 
 # What `akri handler new --lang javascript` asks for.

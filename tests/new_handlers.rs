@@ -40,8 +40,13 @@ impl Project {
     /// `make TARGETS`. What installs tools is not made.
     fn make(&self, targets: &[&str]) -> String {
         let mut make = Command::new("make");
-        make.args(["--old-file", ".venv/installed", "--old-file", "node_modules/installed"]);
-        let output = make.args(targets).current_dir(&self.directory).env("CARGO_NET_OFFLINE", "true").output().unwrap();
+        for installed in [".venv/installed", "node_modules/installed", "go.sum"] {
+            make.args(["--old-file", installed]);
+        }
+        let offline = [("CARGO_NET_OFFLINE", "true"), ("GOPROXY", "off"), ("GOTOOLCHAIN", "local")];
+        // Where it exists, it says where Go finds the module that bindings import.
+        let workspace = ("GOWORK", self.node.path("go.work"));
+        let output = make.args(targets).current_dir(&self.directory).envs(offline).envs([workspace]).output().unwrap();
         assert!(output.status.success(), "{targets:?}: {}{}", text(&output.stdout), text(&output.stderr));
         text(&output.stdout)
     }
@@ -149,9 +154,23 @@ fn javascript_handler_builds_and_runs() {
 }
 
 #[test]
+fn go_handler_builds_and_runs() {
+    if std::env::var_os("AKRI_LANGUAGES").is_none() {
+        return leave_out("left to make languages: it downloads 75 MB, and compiles Go's library");
+    }
+    let Some(project) = Project::new("go").with_tools("python", ".venv") else { return };
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers/languages").canonicalize().unwrap();
+    let module = tools.join("vendor/wit-bindgen-go-0.61.1/src/pkg");
+    let workspace = format!("go 1.25\nuse (\n{}\n{}\n)\n", project.directory.display(), module.display());
+    project.node.write("go.work", &workspace);
+    assert!(project.make(&[&format!("GO={}", tools.join("bin/go").display()), "test", "build"]).contains("\nok "));
+    project.finds_its_devices(&project.directory.join("my_handler.wasm"));
+}
+
+#[test]
 fn handlers_with_an_interpreter_may_take_more_to_compile() {
     let node = Node::new();
-    for (language, is_large) in [("python", true), ("javascript", true), ("rust", false), ("c", false)] {
+    for (language, is_large) in [("python", true), ("javascript", true), ("rust", false), ("c", false), ("go", false)] {
         let directory = node.path(language);
         let made = node.akri(&["handler", "new", "--lang", language, "mine", directory.to_str().unwrap()]);
         assert!(made.status.success(), "{}", text(&made.stderr));

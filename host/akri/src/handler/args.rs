@@ -45,7 +45,7 @@ what differs is shown, and the exit code is 1:
   akri handler run my_handler.wasm my-configuration.yaml --record cassettes/two-cameras.jsonl
   akri handler test my_handler.wasm")]
     Test(TestArgs),
-    /// Create a small handler, in Rust, Python, JavaScript or C.
+    /// Create a small handler, in Rust, Python, JavaScript, C or Go.
     #[command(after_help = "\
 The new directory has everything that the handler needs to be built, a test, and a Configuration to try it with:
   akri handler new my-handler && cd my-handler && make run

@@ -21,7 +21,9 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let fill = |text: &str| text.replace("@NAME@", name).replace("@FILE@", &component).replace("@AKRI@", &akri);
     let own = args.lang.files().map(|(path, text)| (PathBuf::from(path), fill(text)));
     let wit = WIT.iter().map(|(path, text)| (Path::new("wit").join(path), (*text).to_owned()));
-    write_all(&directory, &own.chain(wit).collect::<Vec<_>>())?;
+    let texts = own.chain(wit).map(|(path, text)| (path, text.into_bytes()));
+    let adapter = args.lang.adapter().map(|(path, bytes)| (PathBuf::from(path), bytes.to_vec()));
+    write_all(&directory, &texts.chain(adapter).collect::<Vec<_>>())?;
     print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -37,16 +39,16 @@ pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes files below a directory, or none if one of them exists.
-fn write_all(directory: &Path, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
+fn write_all(directory: &Path, files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<()> {
     let mut paths = files.iter().map(|(path, _)| directory.join(path));
     if let Some(existing) = paths.find(|path| path.symlink_metadata().is_ok()) {
         bail!("'{}' exists already", existing.display());
     }
-    for (path, text) in files {
+    for (path, bytes) in files {
         let path = directory.join(path);
         let create = || {
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(text.as_bytes())
+            OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(bytes)
         };
         create().with_context(|| format!("cannot write '{}'", path.display()))?;
     }

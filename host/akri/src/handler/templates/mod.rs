@@ -14,6 +14,8 @@ pub(crate) enum Language {
     JavaScript,
     /// With `ziglang` and `wasm-tools`, from PyPI.
     C,
+    /// With Go 1.25, and `wasm-tools` from PyPI.
+    Go,
 }
 
 /// A file's path and its text.
@@ -28,8 +30,16 @@ impl Language {
             Self::Python => (&PYTHON, &LARGE_OBJECT),
             Self::JavaScript => (&JAVASCRIPT, &LARGE_OBJECT),
             Self::C => (&C, &OBJECT),
+            Self::Go => (&GO, &OBJECT),
         };
         own.iter().chain([object])
+    }
+
+    /// Returns a file that is not text, if the language has one: the adapter that makes a component for WASI 0.2 of a module
+    /// for WASI 0.1.
+    pub(super) fn adapter(self) -> Option<(&'static str, &'static [u8])> {
+        let adapter = || (ADAPTER, wasi_preview1_component_adapter_provider::WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER);
+        (self == Self::Go).then(adapter)
     }
 }
 
@@ -102,6 +112,44 @@ const C: [File; 12] = [
     ("test_devices.c", include_str!("c/test_devices.c.txt")),
     ("gen/discovery_handler.c", include_str!("c/gen/discovery_handler.c.txt")),
     ("gen/discovery_handler.h", include_str!("c/gen/discovery_handler.h.txt")),
+];
+
+/// The name under which Go's build takes it.
+const ADAPTER: &str = "wasi_snapshot_preview1.wasm";
+/// What lets Go's own tools read functions without a body.
+const EMPTY: &str = include_str!("go/gen/empty.s.txt");
+
+const GO: [File; 30] = [
+    CONFIGURATION,
+    CASSETTE,
+    ("Makefile", include_str!("go/Makefile.txt")),
+    (".gitignore", include_str!("go/gitignore.txt")),
+    ("README.md", include_str!("go/README.md.txt")),
+    ("go.mod", include_str!("go/go.mod.txt")),
+    ("main.go", include_str!("go/main.go.txt")),
+    ("requirements.txt", include_str!("go/requirements.txt.txt")),
+    ("devices/devices.go", include_str!("go/devices.go.txt")),
+    ("devices/devices_test.go", include_str!("go/devices_test.go.txt")),
+    ("export_akri_discovery_handler/handler.go", include_str!("go/handler.go.txt")),
+    ("gen/wit_exports/wit_exports.go", include_str!("go/gen/wit_exports.go.txt")),
+    ("gen/akri_discovery_cache/wit_bindings.go", include_str!("go/gen/cache.go.txt")),
+    ("gen/akri_discovery_cache/empty.s", EMPTY),
+    ("gen/akri_discovery_handler/wit_bindings.go", include_str!("go/gen/handler.go.txt")),
+    ("gen/akri_discovery_handler/empty.s", EMPTY),
+    ("gen/akri_discovery_logging/wit_bindings.go", include_str!("go/gen/logging.go.txt")),
+    ("gen/akri_discovery_logging/empty.s", EMPTY),
+    ("gen/akri_discovery_multicast/wit_bindings.go", include_str!("go/gen/multicast.go.txt")),
+    ("gen/akri_discovery_multicast/empty.s", EMPTY),
+    ("gen/akri_discovery_properties/wit_bindings.go", include_str!("go/gen/properties.go.txt")),
+    ("gen/akri_discovery_properties/empty.s", EMPTY),
+    ("gen/akri_discovery_round/wit_bindings.go", include_str!("go/gen/round.go.txt")),
+    ("gen/akri_discovery_round/empty.s", EMPTY),
+    ("gen/akri_discovery_secrets/wit_bindings.go", include_str!("go/gen/secrets.go.txt")),
+    ("gen/akri_discovery_secrets/empty.s", EMPTY),
+    ("gen/akri_discovery_types/wit_bindings.go", include_str!("go/gen/types.go.txt")),
+    ("gen/akri_discovery_types/empty.s", EMPTY),
+    ("gen/akri_discovery_udev/wit_bindings.go", include_str!("go/gen/udev.go.txt")),
+    ("gen/akri_discovery_udev/empty.s", EMPTY),
 ];
 
 /// The WIT files of this version, with the packages they depend on.
