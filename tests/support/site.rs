@@ -24,7 +24,7 @@ static TURN: Mutex<()> = Mutex::const_new(());
 pub struct Site {
     pub story: Story,
     kubeconfig: PathBuf,
-    _controller: Agent,
+    controller: Option<Agent>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -63,7 +63,7 @@ impl Site {
         }
         let kubeconfig = story.kubeconfig();
         let controller = Agent::spawn(Command::new(akri()).args(["controller", "-v"]).env("KUBECONFIG", &kubeconfig));
-        let site = Self { story, kubeconfig, _controller: controller, _turn: turn };
+        let site = Self { story, kubeconfig, controller: Some(controller), _turn: turn };
         site.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "200ms"})).await;
         site
     }
@@ -169,6 +169,15 @@ impl Site {
         self.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
         let its = |instance: &Instance| instance.spec.configuration_name == configuration;
         self.wait_for_instances("no Instance of it", |list| !list.iter().any(its)).await;
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // One that is killed keeps its Lease, and the next story would wait for the end of that.
+        if let Some(controller) = self.controller.take().filter(|_| !std::thread::panicking()) {
+            controller.stop();
+        }
     }
 }
 
