@@ -108,7 +108,7 @@ fn assert_secrets_are_guarded(story: &Story, installed: &Installation<'_>) {
 #[tokio::test]
 async fn a_certificate_is_renewed_while_requests_come() {
     let Some(story) = Story::begin_alone("certificate").await else { return };
-    let values = ["webhookConfiguration.certificate.lifetime=90s"];
+    let values = ["webhookConfiguration.certificate.lifetime=60s"];
     let Some(installed) = Installation::new(&story, &values).await else { return };
     installed.wait_for_webhook().await;
     let secrets: Api<Secret> = Api::namespaced(story.client(), NAMESPACE);

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -145,10 +146,14 @@ impl Cluster {
         file.with_context(|| format!("cannot open {}", path.display()))
     }
 
-    /// Loads the project's image on all nodes.
+    /// Loads the project's image on the nodes that do not have it. A process makes it once.
     pub fn load_akri(&self) -> anyhow::Result<()> {
-        let archive = image::make_akri(&self.layout)?;
-        self.nodes.iter().try_for_each(|node| node.load(&archive))
+        static ARCHIVE: Mutex<Option<PathBuf>> = Mutex::new(None);
+        let mut archive = ARCHIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !archive.as_ref().is_some_and(|archive| archive.exists()) {
+            *archive = Some(image::make_akri(&self.layout)?);
+        }
+        archive.iter().try_for_each(|archive| self.nodes.iter().try_for_each(|node| node.load_once(archive)))
     }
 
     /// Forwards connections to the API server until the process ends.
