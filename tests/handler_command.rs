@@ -365,3 +365,35 @@ fn inspect_suggests_grants_for_imports() {
         assert!(suggested.contains(grant), "{suggested}");
     }
 }
+
+#[test]
+fn components_that_an_agent_would_not_compile_are_told() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let object = HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", "{}");
+    let within = |memory: &str| {
+        node.write("object.yaml", &format!("{object}  limits: {{compile: {{memory: {memory}}}}}\n"));
+        let (path, out) = (node.path("object.yaml").display().to_string(), node.path("out").display().to_string());
+        let with_object = ["--handler-object", &path];
+        let ran = run(&node, "run", &guest, &configuration("cam", "guest", "devices:1"), &with_object);
+        let inspected = node.akri(&[&["handler", "inspect", &guest], &with_object[..]].concat());
+        let suggested = node.akri(&[&["handler", "inspect", &guest, "--suggest-grants"], &with_object[..]].concat());
+        let packed = node.akri(&[&["handler", "pack", &guest, "--out", &out], &with_object[..]].concat());
+        assert!(ran.status.success() && inspected.status.success() && suggested.status.success());
+        (text(&ran.stderr), text(&inspected.stderr), text(&suggested.stdout), packed)
+    };
+    // Code of it is in the cache: its limits count all the same, each time.
+    let told = "an agent would refuse the component: compiling it takes more than 32 MiB of memory; limits.compile.memory of \
+                its DiscoveryHandler allows more. This is enough, below its spec:\n  limits: {compile: {memory: 256Mi, time: \
+                30s}}\n";
+    for _ in 0..2 {
+        let (ran, inspected, suggested, packed) = within("32Mi");
+        assert_eq!((ran, inspected), (format!("warning: {told}"), format!("warning: {told}")));
+        assert!(suggested.ends_with("\n  limits: {compile: {memory: 256Mi, time: 30s}}\n"), "{suggested}");
+        assert_eq!((packed.status.code(), text(&packed.stderr)), (Some(1), format!("error: {told}")));
+        assert!(!node.path("out").exists(), "nothing is written");
+    }
+    let (ran, inspected, suggested, packed) = within("256Mi");
+    assert_eq!((ran, inspected), (String::new(), String::new()));
+    assert!(!suggested.contains("limits") && packed.status.success(), "{suggested}{}", text(&packed.stderr));
+}

@@ -14,12 +14,12 @@ use super::args::DevArgs;
 use super::build::build;
 use super::project::{self, Files};
 use super::run::{Load, RunReport, Stage};
-use super::{Loading, host, load_into, rules, subjects};
+use super::{Judged, Loading, host, load_with_rules, subjects, warn_of_refusal};
 use crate::agent::stop_signal;
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, changes};
 use crate::output::{plain, print_text};
-use crate::subject::Subject;
+use crate::subject::{self, Subject};
 
 /// Interval of rounds if neither the DiscoveryHandler nor the component names one.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -119,10 +119,12 @@ impl Dev<'_> {
     async fn load(&self) -> anyhow::Result<Trial> {
         let args = self.args;
         let begun = Instant::now();
-        let component = load_into(&self.host, &args.component).await?;
+        let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
+        let loaded = load_with_rules(&self.host, &args.component, own, &manifests).await?;
+        let (Judged { component, refusal }, rules) = loaded;
         let load = Load::of(&component, begun);
-        let (subjects, manifests) = subjects(&args.file, &component)?;
-        let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
+        let subjects = subjects(&args.file, &manifests, &component)?;
+        warn_of_refusal(refusal.as_ref());
         let values = data::values(&manifests);
         let stage = Stage { component, load, rules, values, node: self.node.clone(), is_traced: false };
         let subjects = subjects.into_iter().map(|subject| (subject, Cache::default())).collect();
