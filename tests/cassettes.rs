@@ -180,7 +180,7 @@ fn differences_are_told() {
         let printed = text(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{to}");
         assert!(printed.starts_with("FAILED ") && printed.contains(told), "{to}: {printed}");
-        assert!(text(&output.stderr).contains("1 of 1 cassettes failed"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("1 of 1 cassette failed"), "{}", text(&output.stderr));
     }
 }
 
@@ -363,7 +363,7 @@ fn recorded_sockets_replay() {
             assert!(text(&output.stderr).contains("the cassette is not written"), "{}", text(&output.stderr));
             continue;
         }
-        assert!(text(&output.stderr).contains("recorded 2 rounds"), "{details}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("recorded 2 rounds with "), "{details}: {}", text(&output.stderr));
         let recorded = fs::read_to_string(&cassette).unwrap();
         assert!(recorded.contains(expected), "{details}: {recorded}");
         assert_eq!(recorded.matches("{\"round\":").count(), 2, "{recorded}");
@@ -382,6 +382,54 @@ fn recording_has_the_name_of_json_lines() {
     let output = node.akri(&["handler", "run", component, file, "--record", record]);
     assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
     assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
+}
+
+#[test]
+fn recordings_replace_cassettes_and_nothing_else() {
+    let node = Node::new();
+    let told = |output: &Output| text(&output.stderr).lines().last().unwrap_or_default().to_owned();
+    let path = node.path("recorded.jsonl");
+    for others in ["", "{}\n", "{\"id\": 1}\n{\"akriCassette\": 1}\n", "\u{0}"] {
+        fs::write(&path, others).unwrap();
+        let (output, cassette) = record(&node, "devices:1", PASSWORD, &[]);
+        let expected = format!(
+            "error: '{}' exists and is no cassette; it is not replaced: name another file with --record",
+            cassette.display()
+        );
+        assert_eq!((output.status.code(), told(&output)), (Some(1), expected));
+        assert_eq!(fs::read_to_string(&cassette).unwrap(), others);
+    }
+    fs::remove_file(&path).unwrap();
+    let first = told(&record(&node, "devices:1", PASSWORD, &[]).0);
+    assert_eq!(first, format!("recorded 1 round with 0 calls: {}", path.display()));
+    let (output, cassette) = record(&node, "devices:2", PASSWORD, &["--rounds", "2"]);
+    assert_eq!(told(&output), format!("recorded 2 rounds with 0 calls: {} (replaced)", path.display()));
+    assert_same(&test(&node, &guest(), &cassette));
+}
+
+#[test]
+fn recording_prints_log_lines_once() {
+    let node = Node::new();
+    let (output, cassette) = record(&node, "log:hello", PASSWORD, &[]);
+    let printed = text(&output.stderr);
+    for line in [" INFO hello handler=", "stdout hello", "stderr hello"] {
+        assert_eq!(printed.matches(line).count(), 1, "{line}: {printed}");
+    }
+    let played = test(&node, &guest(), &cassette);
+    assert!(text(&played.stderr).contains(" INFO hello handler="), "a replay has them, too: {}", text(&played.stderr));
+}
+
+#[test]
+fn files_that_are_no_cassettes_are_told() {
+    let node = Node::new();
+    node.write("rounds.txt", SCRIPT);
+    node.write("guest.yml", SCRIPT);
+    let told = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
+    let named = format!("error: '{}' has not the name of a cassette: *.jsonl", node.path("rounds.txt").display());
+    assert!(told(&guest(), "rounds.txt").starts_with(&named), "{}", told(&guest(), "rounds.txt"));
+    let absent = "error: cannot read the component 'nowhere.wasm'; has it been built?: No such file";
+    assert!(told(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
+    assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::support::costly_components::nested_loops;
 use crate::support::node::{Node, built_components, guest};
 
 const CONFIGURATION: &str = "\
@@ -396,4 +397,31 @@ fn components_that_an_agent_would_not_compile_are_told() {
     let (ran, inspected, suggested, packed) = within("256Mi");
     assert_eq!((ran, inspected), (String::new(), String::new()));
     assert!(!suggested.contains("limits") && packed.status.success(), "{suggested}{}", text(&packed.stderr));
+}
+
+#[test]
+fn compile_tells_the_limit_that_is_too_small() {
+    let node = Node::new();
+    let (guest, costly) = (guest().display().to_string(), node.path("costly.wasm").display().to_string());
+    fs::write(&costly, nested_loops(40_000)).unwrap();
+    let out = node.path("out").display().to_string();
+    let compile = |file: &str, limit: &[&str]| {
+        let output = node.akri(&[&["handler", "compile", file, "--output", &out], limit].concat());
+        (output.status.code(), text(&output.stderr))
+    };
+    for (file, limit, over) in [
+        (&guest, ["--memory", "33554432"], "32 MiB of memory; limits.compile.memory"),
+        (&costly, ["--time", "1"], "1s of processor time; limits.compile.time"),
+    ] {
+        let told = format!("error: '{file}': compiling it takes more than {over} of its DiscoveryHandler allows more\n");
+        assert_eq!(compile(file, &limit), (Some(1), told));
+    }
+    node.write("costly.wasm", "no component");
+    let (code, told) = compile(&costly, &[]);
+    assert!(code == Some(1) && told.matches("error: ").count() == 1, "{told}");
+    assert_eq!(compile(&guest, &[]).0, Some(0));
+    let code = fs::read_dir(node.path("out/modules")).unwrap().flat_map(|versions| fs::read_dir(versions.unwrap().path()));
+    assert!(code.flatten().count() > 0, "it is written where it was asked for");
+    let usage = text(&node.akri(&["handler", "compile", "--help"]).stdout);
+    assert!(usage.contains("Usage: akri handler compile [OPTIONS] <--output <DIR>|--precompiled <DIR>> [WASM]..."), "{usage}");
 }

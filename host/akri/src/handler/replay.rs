@@ -13,7 +13,7 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::text::{shorten, visible};
 use akri_sandbox::{Cache, Call, Component, Rates, Tape};
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
@@ -21,7 +21,7 @@ use super::validate;
 use crate::output::plain;
 
 /// Names of files that are cassettes: one JSON object a line, or a YAML list of the same objects.
-const LINES: [&str; 2] = ["jsonl", "json"];
+const LINES: [&str; 1] = ["jsonl"];
 const YAML: [&str; 2] = ["yaml", "yml"];
 /// Memory of a played round: whether a limit suffices is not what a replay tells.
 const MEMORY: usize = 1 << 30;
@@ -79,13 +79,18 @@ fn has_extension(path: &Path, known: &[&str]) -> bool {
 
 /// Returns the cassettes of a path: itself, or the files of a directory, in order.
 pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let shown = plain(&path.display().to_string());
+    let is_named = |file: &Path| has_extension(file, &LINES) || has_extension(file, &YAML);
     if !path.is_dir() {
+        ensure!(
+            is_named(path),
+            "'{shown}' has not the name of a cassette: *.jsonl for one JSON object a line, *.yaml or *.yml for a list"
+        );
         return Ok(vec![path.to_owned()]);
     }
-    let entries =
-        fs::read_dir(path).with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))?;
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read '{shown}'"))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    files.retain(|file| file.is_file() && (has_extension(file, &LINES) || has_extension(file, &YAML)));
+    files.retain(|file| file.is_file() && is_named(file));
     files.sort();
     Ok(files)
 }
@@ -99,8 +104,13 @@ pub(super) struct Played {
     pub(super) differences: Vec<Mismatch>,
 }
 
-/// Plays a round. The cache is that of the rounds before it.
-pub(super) async fn play(component: &Component, round: &RecordedRound, player: &Arc<Player>, cache: &Cache) -> Played {
+/// Plays a round. The cache is that of the rounds before it; the budgets are those of its log.
+pub(super) async fn play(
+    component: &Component,
+    round: &RecordedRound,
+    player: &Arc<Player>,
+    (cache, rates): (&Cache, &Rates),
+) -> Played {
     let arguments = &round.arguments;
     let limits = Limits {
         round: std::time::Duration::from_millis(arguments.limit),
@@ -116,7 +126,7 @@ pub(super) async fn play(component: &Component, round: &RecordedRound, player: &
         properties: arguments.resolved(),
         limits,
         cache: cache.clone(),
-        rates: Rates::default(),
+        rates: rates.clone(),
         tape: Tape::Play(player.clone()),
         ..Call::default()
     };
