@@ -122,7 +122,7 @@ fn run_takes_grants_from_file_or_flag() {
         &handler("{devicePaths: [/dev/node], mountPaths: [/dev/mount], containerPaths: [/in/**]}"),
     );
     let object = node.path("object.yaml");
-    let by_flag = ["--grants", object.to_str().unwrap(), "-o", "json"];
+    let by_flag = ["--handler-object", object.to_str().unwrap(), "-o", "json"];
     assert_eq!(withheld(&run(&node, "run", &guest, &in_file, &by_flag)), serde_json::json!([]), "the flag wins");
     // The object of an image says by its digest which component it means, as `akri handler push` prints it.
     let digest = Sha256::digest(fs::read(&guest).unwrap());
@@ -362,9 +362,16 @@ fn inspect_suggests_grants_for_imports() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let onvif = built_components().join("onvif.wasm").display().to_string();
     let suggested = text(&node.akri(&["handler", "inspect", &onvif, "--suggest-grants"]).stdout);
-    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    # http: []"] {
+    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    http: []"] {
         assert!(suggested.contains(grant), "{suggested}");
     }
+    // A program that was compiled imports what it calls, and lookups of names with that; an interpreter imports everything.
+    let opcua = built_components().join("opcua.wasm").display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &opcua, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    tcp: []") && suggested.contains("\n    # names: []"), "{suggested}");
+    let everything = guest().display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &everything, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    udev: {") && suggested.contains("\n    # tcp: []"), "{suggested}");
 }
 
 #[test]
@@ -413,15 +420,20 @@ fn compile_tells_the_limit_that_is_too_small() {
         (&guest, ["--memory", "33554432"], "32 MiB of memory; limits.compile.memory"),
         (&costly, ["--time", "1"], "1s of processor time; limits.compile.time"),
     ] {
-        let told = format!("error: '{file}': compiling it takes more than {over} of its DiscoveryHandler allows more\n");
+        let told =
+            format!("error: '{file}': compiling it takes more than {over} of its DiscoveryHandler allows more\n");
         assert_eq!(compile(file, &limit), (Some(1), told));
     }
     node.write("costly.wasm", "no component");
     let (code, told) = compile(&costly, &[]);
     assert!(code == Some(1) && told.matches("error: ").count() == 1, "{told}");
     assert_eq!(compile(&guest, &[]).0, Some(0));
-    let code = fs::read_dir(node.path("out/modules")).unwrap().flat_map(|versions| fs::read_dir(versions.unwrap().path()));
+    let code =
+        fs::read_dir(node.path("out/modules")).unwrap().flat_map(|versions| fs::read_dir(versions.unwrap().path()));
     assert!(code.flatten().count() > 0, "it is written where it was asked for");
     let usage = text(&node.akri(&["handler", "compile", "--help"]).stdout);
-    assert!(usage.contains("Usage: akri handler compile [OPTIONS] <--output <DIR>|--precompiled <DIR>> [WASM]..."), "{usage}");
+    assert!(
+        usage.contains("Usage: akri handler compile [OPTIONS] <--output <DIR>|--precompiled <DIR>> [WASM]..."),
+        "{usage}"
+    );
 }

@@ -185,7 +185,11 @@ fn names_that_a_handler_can_not_have_are_refused() {
         text(&made.stderr)
     };
     for name in ["My_Handler", "a--b", "a-", "1a", "a\u{1b}b"] {
-        assert!(new(name).contains("can't be a handler's name: at most 56 lower-case letters"), "{name}: {}", new(name));
+        assert!(
+            new(name).contains("can't be a handler's name: at most 56 lower-case letters"),
+            "{name}: {}",
+            new(name)
+        );
     }
     for name in ["udev", "onvif", "opcua", "mdns", "debug-echo"] {
         let told = "is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name\n";

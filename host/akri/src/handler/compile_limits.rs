@@ -45,7 +45,8 @@ pub(super) async fn load(host: &Host, component: File<'_>, limits: &CompileLimit
         let component = host.load_within(component.bytes, limits).await?;
         return Ok(Judged { component, refusal: None });
     };
-    let tried = Tried { file: directory.join(TRIED).join(component.digest), path: component.path, directory: &directory };
+    let tried =
+        Tried { file: directory.join(TRIED).join(component.digest), path: component.path, directory: &directory };
     let mut refused = None;
     for candidate in candidates(limits) {
         match tried.load(host, component.bytes.clone(), &candidate).await {

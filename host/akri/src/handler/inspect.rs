@@ -104,15 +104,17 @@ const OPENS: [(&str, &str); 7] = [
     ("wasi:sockets/ip-name-lookup@", "names: []                      # such as '*.example'"),
 ];
 
-/// Writes a DiscoveryHandler with an empty grant for each import that needs one.
+/// Writes a DiscoveryHandler with an empty grant for each import that needs one. Interpreters import all of WASI, also files,
+/// which no handler has; and compiled programs import name lookups with every connection.
 fn suggestion(judged: &Judged, path: &Path) -> String {
     let Judged { component, refusal } = judged;
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = &component.description().name;
+    let is_interpreter = component.imports().iter().any(|import| import.starts_with("wasi:filesystem/"));
     let (mut asked, mut runtime) = (String::new(), String::new());
     for import in component.imports() {
         let Some((_, grant)) = OPENS.iter().find(|(opened, _)| import.starts_with(opened)) else { continue };
-        match import.starts_with("akri:") {
+        match import.starts_with("akri:") || !is_interpreter && !import.starts_with("wasi:sockets/ip-name-lookup@") {
             true => asked += &format!("    {grant}\n"),
             false => runtime += &format!("    # {grant}\n"),
         }

@@ -149,16 +149,10 @@ fn subjects(file: &Path, manifests: &[Manifest], component: &Component) -> anyho
 
 /// Returns the rules of the DiscoveryHandler for a component: from its own file, or from the objects that name the
 /// component's file, or the default, which grants nothing. Fails if the agent would refuse the component.
-fn rules(
-    own: Option<&PathBuf>,
-    others: &[Manifest],
-    path: &Path,
-    digest: &str,
-) -> anyhow::Result<HandlerRules> {
+fn rules(own: Option<&PathBuf>, others: &[Manifest], path: &Path, digest: &str) -> anyhow::Result<HandlerRules> {
     let file = file_name(path)?;
     let Some(own) = own else {
-        let is_named =
-            |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, digest);
+        let is_named = |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, digest);
         if let Some(object) = handlers(others).find(is_named) {
             return granted(object, digest);
         }

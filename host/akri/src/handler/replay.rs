@@ -11,7 +11,7 @@ use akri_cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Place,
 use akri_discovery::details_json;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
-use akri_model::text::{shorten, visible};
+use akri_model::text::{is_hidden, shorten, visible};
 use akri_sandbox::{Cache, Call, Component, Rates, Tape};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use serde_json::Value;
@@ -31,6 +31,9 @@ const MANY: usize = 1 << 20;
 const SHOWN: usize = 60;
 /// Characters of a line that are shown.
 const LINE: usize = 400;
+
+/// Bytes of a call's line that is shown.
+const PASTED: usize = 4096;
 
 /// The likely reason for a round that did not end.
 pub(super) const LATE: &str =
@@ -199,15 +202,35 @@ fn difference(mismatch: &Mismatch) -> String {
             format!("{statement} (- recorded, + now):\n{}", diff(expected, actual))
         }
         Mismatch::NotMade { expected, .. } => format!("{statement}:\n{}", diff(expected, "")),
+        Mismatch::NotRecorded { actual, next, line, .. } if next.is_empty() => {
+            format!("{statement}:\n{}{}", diff("", actual), remedy(line))
+        }
         Mismatch::NotRecorded { actual, next, .. } => format!("{statement}:\n{}{}", diff("", actual), list(next)),
     }
 }
 
-/// Lists recorded calls, one on a line, or tells the remedy if there are none.
-fn list(calls: &[(Place, String)]) -> String {
-    if calls.is_empty() {
-        return "add one with its result (docs/cassettes.md), or record the round again\n".to_owned();
+/// Tells the remedy for a call that is not recorded, with its line unless that is long.
+fn remedy(line: &str) -> String {
+    let example = if line.len() <= PASTED { format!(", in YAML:\n- {}", escaped(line)) } else { String::new() };
+    format!("record the round again, or add the call with its result (docs/cassettes.md){example}\n")
+}
+
+/// Escapes invisible characters as JSON does, so that the text means the same.
+pub(super) fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_hidden(character) {
+            let units = character.encode_utf16(&mut [0; 2]).to_vec();
+            units.iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
+        } else {
+            text.push(character);
+        }
     }
+    text
+}
+
+/// Lists recorded calls, one on a line.
+fn list(calls: &[(Place, String)]) -> String {
     let mut text = String::new();
     for (index, (at, arguments)) in calls.iter().enumerate() {
         text += if index == 0 { "the next ones of its kind in the cassette:\n" } else { "" };
@@ -237,4 +260,17 @@ fn diff(old: &str, new: &str) -> String {
         let _ = writeln!(text, "  {sign} {}", visible(&line)); // writing to a String can't fail
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pasted_results_have_no_invisible_characters() {
+        let text = "a\u{7f}\u{9b}2J\u{202e}\u{e0041}\n\"é";
+        let json = escaped(&serde_json::json!(text).to_string());
+        assert!(!json.contains(is_hidden), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
 }

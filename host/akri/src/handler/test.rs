@@ -5,13 +5,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use akri_cassette::{Cassette, Outcome};
-use akri_model::text::is_hidden;
 use akri_sandbox::{Cache, Component, Rates};
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::TestArgs;
 use super::record::extent;
-use super::replay::{LATE, Played, differences, find, play, read};
+use super::replay::{LATE, Played, differences, escaped, find, play, read};
 use super::{Loading, load};
 use crate::output::{count, plain, print_text};
 
@@ -112,20 +111,6 @@ async fn test(component: &Component, cassette: &Cassette) -> anyhow::Result<Stri
     Ok(String::new())
 }
 
-/// Escapes invisible characters as JSON does, so that the text means the same.
-fn escaped(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for character in json.chars() {
-        if is_hidden(character) {
-            let units = character.encode_utf16(&mut [0; 2]).to_vec();
-            units.iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
-        } else {
-            text.push(character);
-        }
-    }
-    text
-}
-
 /// Returns the result that the author of a round may add to it.
 fn without_result(played: &Played) -> String {
     let calls = differences(&Outcome { triggers: None, ..played.outcome.clone() }, played);
@@ -136,17 +121,4 @@ fn without_result(played: &Played) -> String {
     let result = escaped(&serde_json::json!({ "result": played.outcome }).to_string());
     let hint = if played.is_late { LATE } else { "" };
     format!("the cassette has no result for it; if this one is right, add it:\n{result}\n{hint}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pasted_results_have_no_invisible_characters() {
-        let text = "a\u{7f}\u{9b}2J\u{202e}\u{e0041}\n\"é";
-        let json = escaped(&serde_json::json!(text).to_string());
-        assert!(!json.contains(is_hidden), "{json}");
-        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
-    }
 }
