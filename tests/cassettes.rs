@@ -499,9 +499,9 @@ fn files_that_are_no_cassettes_are_told() {
     node.write("rounds.txt", SCRIPT);
     node.write("guest.yml", SCRIPT);
     let told = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
-    let named = format!("error: '{}' has not the name of a cassette: *.jsonl", node.path("rounds.txt").display());
+    let named = format!("error: '{}' is not named like a cassette: *.jsonl", node.path("rounds.txt").display());
     assert!(told(&guest(), "rounds.txt").starts_with(&named), "{}", told(&guest(), "rounds.txt"));
-    let absent = "error: cannot read the component 'nowhere.wasm'; has it been built?: No such file";
+    let absent = "error: cannot read the component 'nowhere.wasm' (has it been built?): No such file";
     assert!(told(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
     assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }

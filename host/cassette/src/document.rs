@@ -249,7 +249,7 @@ fn read_call(line: usize, mut value: Value) -> Result<Recorded, CassetteError> {
     let name = value.as_object_mut().and_then(|fields| fields.remove("call"));
     let Some(Value::String(name)) = name else { return Err(wrong(line, "'call' is the name of a call, a text")) };
     let part = format!("call '{}'", clean(&name, 64));
-    let call: NamedCall = read(line, serde_json::json!({ name: value }), &part)?;
+    let call: NamedCall = read(line, Value::Object([(name, value)].into_iter().collect()), &part)?;
     Ok(call.0)
 }
 

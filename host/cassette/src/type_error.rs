@@ -3,8 +3,9 @@
 use akri_model::text::clean;
 use serde_path_to_error::{Error, Path, Segment};
 
-/// Bytes of a message: it may repeat what is in the file.
+/// Bytes of a message, and of a value in it: it may repeat what is in the file.
 const MESSAGE: usize = 512;
+const VALUE: usize = 128;
 
 /// Describes the error of a field: where it is, what is there, and what has to be.
 pub(crate) fn type_error(error: &Error<serde_json::Error>) -> String {
@@ -20,7 +21,7 @@ pub(crate) fn type_error(error: &Error<serde_json::Error>) -> String {
         }
         Some((found, expected)) => {
             let field = if field.is_empty() { "it".to_owned() } else { format!("`{field}`") };
-            format!("{field} is {} and has to be {}", this(found), wanted(expected, error.path()))
+            format!("{field} is {} and has to be {}", clean(&this(found), VALUE), wanted(expected, error.path()))
         }
         None if field.is_empty() => message,
         None => format!("`{field}`: {message}"),
@@ -76,5 +77,36 @@ fn wanted(expected: &str, path: &Path) -> String {
         ("a map", _) => "a mapping".to_owned(),
         (expected, _) if expected.starts_with("struct ") => "a mapping with fields".to_owned(),
         (expected, _) => expected.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::round::Arguments;
+
+    #[test]
+    fn errors_name_field_value_and_unit() {
+        for (value, expected) in [
+            (json!({"time": "noon"}), "`time` is the text \"noon\" and has to be a number of milliseconds"),
+            (json!({"limit": null}), "`limit` is empty and has to be a number of milliseconds"),
+            (json!({"secrets": {}}), "`secrets` is a mapping and has to be a list"),
+            (json!({"secrets": ["a", true]}), "`secrets[1]` is `true` and has to be a text"),
+            (json!({"properties": {"a.b": []}}), "`properties.a.b`: bytes are a string"),
+            (json!("now"), "it is the text \"now\" and has to be a mapping with fields"),
+        ] {
+            let error = serde_path_to_error::deserialize::<_, Arguments>(&value).unwrap_err();
+            assert!(type_error(&error).starts_with(expected), "{expected}: {}", type_error(&error));
+        }
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        let value = json!({"limit": "x, expected y".repeat(999)});
+        let error = serde_path_to_error::deserialize::<_, Arguments>(&value).unwrap_err();
+        let told = type_error(&error);
+        assert!(told.len() < 256 && told.ends_with(" and has to be a number of milliseconds"), "{told}");
     }
 }

@@ -89,7 +89,7 @@ pub(crate) struct PackArgs {
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
     /// YAML file with the DiscoveryHandler that names the component's file.
-    #[arg(long, value_name = "YAML", visible_alias = "grants")]
+    #[arg(long, value_name = "YAML", alias = "grants")]
     pub(crate) handler_object: PathBuf,
     /// The directory to write, which has to be new or empty.
     #[arg(long, value_name = "DIR")]
@@ -243,7 +243,7 @@ pub(crate) struct TestArgs {
 pub(crate) struct ObjectArgs {
     /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, and without one in the file of
     /// Configurations, nothing is granted.
-    #[arg(long, value_name = "YAML", visible_alias = "grants")]
+    #[arg(long, value_name = "YAML", alias = "grants")]
     pub(crate) handler_object: Option<PathBuf>,
 }
 

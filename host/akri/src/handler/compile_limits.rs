@@ -7,7 +7,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use akri_model::grant::CompileLimits;
 use akri_sandbox::{CompileError, Component, Host, LoadError, PrecompileError, precompile};
@@ -25,6 +25,8 @@ const LARGE: CompileLimits = CompileLimits { memory_bytes: 1 << 30, time: Durati
 /// A component that was loaded.
 pub(super) struct Judged {
     pub(super) component: Component,
+    /// The time to load it, without what was only tried.
+    pub(super) took: Duration,
     /// Set if an agent would refuse to compile it.
     pub(super) refusal: Option<Refusal>,
 }
@@ -42,24 +44,31 @@ pub(super) struct Refusal {
 pub(super) async fn load(host: &Host, component: File<'_>, limits: &CompileLimits) -> Result<Judged, LoadError> {
     let Some(directory) = cache_dir() else {
         // This process compiles, without limits.
-        let component = host.load_within(component.bytes, limits).await?;
-        return Ok(Judged { component, refusal: None });
+        let (component, took) = load_within(host, component.bytes, limits).await?;
+        return Ok(Judged { component, took, refusal: None });
     };
     let tried =
         Tried { file: directory.join(TRIED).join(component.digest), path: component.path, directory: &directory };
-    let mut refused = None;
+    let (mut refused, mut last) = (None, CompileError::Time(limits.time));
     for candidate in candidates(limits) {
         match tried.load(host, component.bytes.clone(), &candidate).await {
             Err(LoadError::Compile(error @ (CompileError::Memory(_) | CompileError::Time(_)))) => {
-                refused.get_or_insert(error);
+                refused.get_or_insert(error.clone());
+                last = error;
             }
             loaded => {
                 let refusal = refused.map(|error| Refusal { error, enough: yaml(&candidate) });
-                return Ok(Judged { component: loaded?, refusal });
+                let (component, took) = loaded?;
+                return Ok(Judged { component, took, refusal });
             }
         }
     }
-    Err(LoadError::Compile(refused.unwrap_or(CompileError::Time(limits.time))))
+    Err(LoadError::Compile(last))
+}
+
+async fn load_within(host: &Host, bytes: Vec<u8>, limits: &CompileLimits) -> Result<(Component, Duration), LoadError> {
+    let begun = Instant::now();
+    Ok((host.load_within(bytes, limits).await?, begun.elapsed()))
 }
 
 /// The bytes of a component's file.
@@ -91,22 +100,29 @@ struct Tried<'a> {
 
 impl Tried<'_> {
     /// Loads the component if it can be compiled within the limits, also if there is code of it.
-    async fn load(&self, host: &Host, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Component, LoadError> {
+    async fn load(
+        &self,
+        host: &Host,
+        bytes: Vec<u8>,
+        limits: &CompileLimits,
+    ) -> Result<(Component, Duration), LoadError> {
         let known = self.known(limits);
         if let Some(Err(error)) = known {
             return Err(error.into());
         }
-        let loaded = host.load_within(bytes, limits).await;
+        let loaded = load_within(host, bytes, limits).await;
         let verdict = match &loaded {
             _ if known.is_some() => return loaded,
-            Ok(component) if component.was_compiled() => Ok(()),
+            Ok((component, _)) if component.was_compiled() => Ok(()),
             Ok(_) => self.compile(limits).await,
             Err(LoadError::Compile(error)) => Err(error.clone()),
             Err(_) => return loaded,
         };
         self.note(limits, &verdict);
-        verdict?;
-        loaded
+        match verdict {
+            Err(error @ (CompileError::Memory(_) | CompileError::Time(_))) => Err(error.into()),
+            _ => loaded,
+        }
     }
 
     /// Compiles the component and discards the code.

@@ -135,11 +135,10 @@ impl Dev<'_> {
 
     async fn load(&self) -> anyhow::Result<Trial> {
         let args = self.args;
-        let begun = Instant::now();
         let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
         let loaded = load_with_rules(&self.host, &args.component, own, &manifests).await?;
-        let (Judged { component, refusal }, rules) = loaded;
-        let load = Load::of(&component, begun);
+        let (Judged { component, took, refusal }, rules) = loaded;
+        let load = Load::of(&component, took);
         let subjects = subjects(&args.file, &manifests, &component)?;
         warn_of_refusal(refusal.as_ref());
         let values = data::values(&manifests);

@@ -107,7 +107,7 @@ const OPENS: [(&str, &str); 7] = [
 /// Writes a DiscoveryHandler with an empty grant for each import that needs one. Interpreters import all of WASI, also files,
 /// which no handler has; and compiled programs import name lookups with every connection.
 fn suggestion(judged: &Judged, path: &Path) -> String {
-    let Judged { component, refusal } = judged;
+    let Judged { component, refusal, .. } = judged;
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = &component.description().name;
     let is_interpreter = component.imports().iter().any(|import| import.starts_with("wasi:filesystem/"));

@@ -87,7 +87,7 @@ pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         ensure!(
             is_named(path),
-            "'{shown}' has not the name of a cassette: *.jsonl for one JSON object a line, *.yaml or *.yml for a list"
+            "'{shown}' is not named like a cassette: *.jsonl has one JSON object a line, *.yaml and *.yml are lists"
         );
         return Ok(vec![path.to_owned()]);
     }

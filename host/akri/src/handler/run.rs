@@ -68,12 +68,11 @@ pub(super) struct Line {
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
-    let begun = Instant::now();
     let loading = if args.record.is_some() || args.trace { Loading::Taping } else { Loading::Plain };
     let (host, manifests) = (host(loading(Some(&args.host)))?, subject::read(&args.file)?);
     let own = args.object.handler_object.as_ref();
-    let (Judged { component, refusal }, rules) = load_with_rules(&host, &args.component, own, &manifests).await?;
-    let load = Load::of(&component, begun);
+    let (Judged { component, took, refusal }, rules) = load_with_rules(&host, &args.component, own, &manifests).await?;
+    let load = Load::of(&component, took);
     let subjects = subjects(&args.file, &manifests, &component)?;
     warn_of_refusal(refusal.as_ref());
     let mut recording = match &args.record {
@@ -121,9 +120,9 @@ pub(super) struct Stage {
 }
 
 impl Load {
-    /// Describes a component that was loaded since.
-    pub(super) fn of(component: &Component, begun: Instant) -> Self {
-        Self { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() }
+    /// Describes a component whose load took that long.
+    pub(super) fn of(component: &Component, took: Duration) -> Self {
+        Self { milliseconds: milliseconds(took), compiled: component.was_compiled() }
     }
 
     /// Describes the time it took and the origin of the code.

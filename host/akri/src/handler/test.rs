@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// Plays all cassettes. Fails if one of them differs.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
     std::fs::metadata(&args.component).with_context(|| {
-        format!("cannot read the component '{}'; has it been built?", plain(&args.component.display().to_string()))
+        format!("cannot read the component '{}' (has it been built?)", plain(&args.component.display().to_string()))
     })?;
     let paths = cassettes(args)?;
     let component = load(&args.component, Loading::Taping(None)).await?;
