@@ -56,6 +56,7 @@ impl Project {
         };
         let output = run(&path("configuration.yaml"));
         assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("an agent would refuse"), "{}", text(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let devices = report[0]["devices"].as_array().unwrap();
         let found: Vec<&Value> = devices.iter().map(|device| &device["device"]).collect();
