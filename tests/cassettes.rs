@@ -7,6 +7,7 @@ use std::process::Output;
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::node::{Node, akri, built_components, compiled_components, guest};
@@ -95,6 +96,14 @@ fn built_in_handlers_replay_their_cassettes() {
 }
 
 #[test]
+fn documented_round_of_devices_is_played() {
+    let (node, page) = (Node::new(), include_str!("../docs/cassettes.md"));
+    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    node.write("udev.yaml", blocks.find(|block| block.contains("handler: udev")).unwrap());
+    assert_same(&test(&node, &built_components().join("udev.wasm"), &node.path("udev.yaml")));
+}
+
+#[test]
 fn hand_written_rounds_are_played() {
     let node = Node::new();
     node.write("guest.yaml", SCRIPT);
@@ -147,7 +156,8 @@ fn differences_are_told() {
         (
             "- {call: names.resolve, name: camera.example, addresses: [10.0.0.7]}\n",
             "",
-            "+ camera.example\nadd one with its result (docs/cassettes.md), or record the round again\n",
+            "+ camera.example\nrecord the round again, or add the call with its result (docs/cassettes.md), in YAML:\n\
+             - {\"call\":\"names.resolve\",\"name\":\"camera.example\",\"addresses\":[\"192.0.2.1\"]}\n",
         ),
         (
             "- {call: tcp.receive, socket: 1, end: true}",
@@ -180,7 +190,35 @@ fn differences_are_told() {
         let printed = text(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{to}");
         assert!(printed.starts_with("FAILED ") && printed.contains(told), "{to}: {printed}");
-        assert!(text(&output.stderr).contains("1 of 1 cassettes failed"), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("1 of 1 cassette failed"), "{}", text(&output.stderr));
+    }
+}
+
+/// Pastes what is printed for each call that the cassette lacks, until there is none.
+#[test]
+fn lines_of_missing_calls_can_be_pasted() {
+    let node = Node::new();
+    for (details, calls) in [
+        ("tcp:10.0.0.1:502", vec!["tcp.connect", "tcp.send"]),
+        ("udp:10.0.0.1:53", vec!["udp.send"]),
+        ("resolve:camera.example", vec!["names.resolve"]),
+        ("get:http://10.0.0.1/x", vec!["http.request"]),
+        ("ask:239.255.255.250 3702", vec!["multicast.open", "multicast.send"]),
+        ("udev:", vec!["udev.run"]),
+    ] {
+        let mut cassette = format!("- {{akriCassette: 1, handler: guest}}\n- round: {{details: '{details}'}}\n");
+        let mut pasted = Vec::new();
+        let printed = loop {
+            node.write("guest.yaml", &cassette);
+            let printed = text(&test(&node, &guest(), &node.path("guest.yaml")).stdout);
+            let Some((_, line)) = printed.split_once(", in YAML:\n") else { break printed };
+            let call: Value = serde_json::from_str(line.strip_prefix("- ").unwrap()).unwrap();
+            pasted.push(call["call"].as_str().unwrap().to_owned());
+            assert!(pasted.len() <= calls.len(), "{details}: {printed}");
+            cassette += line;
+        };
+        assert_eq!(pasted, calls, "{details}: {printed}");
+        assert!(printed.contains("the cassette has no result for it"), "{details}: {printed}");
     }
 }
 
@@ -226,12 +264,48 @@ fn damaged_cassettes_are_refused() {
             ":3: the field 'devices' is beside 'result' and not within it; indent it further",
         ),
         (call("{\"what\":1}"), ":3: each line has one of 'round', 'call' and 'result'"),
-        (call(r#"{"call":"tcp.fly"}"#), ":3: the call 'tcp.fly' is wrong: unknown variant"),
+        (call(r#"{"call":"tcp.fly"}"#), ":3: the call 'tcp.fly' is wrong: there is no `tcp.fly`; there are `udev.run`"),
         (
             call(r#"{"call":"tcp.send","socket":1,"bytes":{"hex":"0"}}"#),
-            ":3: the call 'tcp.send' is wrong: hex has two digits",
+            ":3: the call 'tcp.send' is wrong: `bytes`: hex has two digits",
         ),
-        (call(r#"{"call":"tcp.send","socket":-1,"bytes":""}"#), ":3: the call 'tcp.send' is wrong: invalid value"),
+        (
+            call(r#"{"call":"tcp.send","socket":-1,"bytes":""}"#),
+            ":3: the call 'tcp.send' is wrong: `socket` is `-1` and has to be a number from 0 to 4294967295",
+        ),
+        (call(r#"{"call":"tcp.send","socket":1,"byte":""}"#), ":3: the call 'tcp.send' is wrong: unknown field `byte`"),
+        (
+            call(r#"{"call":"http.request","request":{"method":"GET","url":"x"},"silent":true}"#),
+            ":3: the call 'http.request' is wrong: unknown field `request.url`, expected one of `method`, `uri`",
+        ),
+        (call(r#"{"call":7,"socket":1}"#), ":3: 'call' is the name of a call, a text"),
+        (call("{\"call\":\"multicast.open\"}"), ":3: the call 'multicast.open' is wrong: missing field `conversation`"),
+        (
+            call(r#"{"call":"udev.run","at":"5ms","snapshot":{}}"#),
+            ":3: the call 'udev.run' is wrong: `at` is the text \"5ms\" and has to be a number of microseconds",
+        ),
+        (
+            call(r#"{"call":"udev.run","snapshot":{"entries":[{"devpath":7}]}}"#),
+            ":3: the call 'udev.run' is wrong: `snapshot.entries[0].devpath` is `7` and has to be a text",
+        ),
+        (
+            call(r#"{"call":"http.request","request":"GET","silent":true}"#),
+            ":3: the call 'http.request' is wrong: `request` is the text \"GET\" and has to be a mapping with fields",
+        ),
+        (
+            format!("{head}\n{{\"round\":{{\"limit\":\"5s\"}}}}"),
+            ":2: the round is wrong: `limit` is the text \"5s\" and has to be a number of milliseconds",
+        ),
+        (
+            call(r#"{"result":{"devices":[{"id":"a","deviceSpecs":{}}]}}"#),
+            ":3: the result is wrong: `devices[0].deviceSpecs` is a mapping and has to be a list",
+        ),
+        (
+            call(
+                r#"{"result":{"devices":[{"id":"a","mounts":[{"containerPath":"/a","hostPath":"/b","readOnly":"no"}]}]}}"#,
+            ),
+            ":3: the result is wrong: `devices[0].mounts[0].readOnly` is the text \"no\" and has to be true or false",
+        ),
         (
             call(r#"{"call":"tcp.connect","socket":1,"to":"10.0.0.1:1","error":"tired"}"#),
             ":3: 'tired' is no error of tcp.connect; it has unknown, access-denied,",
@@ -256,15 +330,15 @@ fn damaged_cassettes_are_refused() {
         ),
         (
             call(r#"{"call":"tcp.connect","socket":1,"to":"10.0.0.1"}"#),
-            ":3: the call 'tcp.connect' is wrong: '10.0.0.1' is no address and port, such as 10.0.0.1:80",
+            ":3: the call 'tcp.connect' is wrong: `to`: '10.0.0.1' is no address and port, such as 10.0.0.1:80",
         ),
         (
             call(r#"{"call":"http.request","request":{"method":"GET","uri":"x","headers":{"a":1}},"silent":true}"#),
-            ":3: the call 'http.request' is wrong: headers are {NAME: VALUE}, or a list",
+            ":3: the call 'http.request' is wrong: `request.headers`: headers are {NAME: VALUE}, or a list",
         ),
         (
             call(r#"{"call":"multicast.open","conversation":1,"group":"239.0.0.1","port":1,"error":"not-granted"}"#),
-            ":3: the call 'multicast.open' is wrong: an error is {not-granted: TEXT}, {limit: TEXT}",
+            ":3: the call 'multicast.open' is wrong: `error`: an error is {not-granted: TEXT}, {limit: TEXT}",
         ),
         (call(r#"{"call":"names.resolve","name":"a"}"#), ":3: a name has either addresses or an error"),
         (format!("{head}\n{}", format!("{round}\n").repeat(101)), ":102: a cassette has at most 100 rounds"),
@@ -363,7 +437,7 @@ fn recorded_sockets_replay() {
             assert!(text(&output.stderr).contains("the cassette is not written"), "{}", text(&output.stderr));
             continue;
         }
-        assert!(text(&output.stderr).contains("recorded 2 rounds"), "{details}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("recorded 2 rounds with "), "{details}: {}", text(&output.stderr));
         let recorded = fs::read_to_string(&cassette).unwrap();
         assert!(recorded.contains(expected), "{details}: {recorded}");
         assert_eq!(recorded.matches("{\"round\":").count(), 2, "{recorded}");
@@ -382,6 +456,54 @@ fn recording_has_the_name_of_json_lines() {
     let output = node.akri(&["handler", "run", component, file, "--record", record]);
     assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
     assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
+}
+
+#[test]
+fn recordings_replace_cassettes_and_nothing_else() {
+    let node = Node::new();
+    let told = |output: &Output| text(&output.stderr).lines().last().unwrap_or_default().to_owned();
+    let path = node.path("recorded.jsonl");
+    for others in ["", "{}\n", "{\"id\": 1}\n{\"akriCassette\": 1}\n", "\u{0}"] {
+        fs::write(&path, others).unwrap();
+        let (output, cassette) = record(&node, "devices:1", PASSWORD, &[]);
+        let expected = format!(
+            "error: '{}' exists and is no cassette; it is not replaced: name another file with --record",
+            cassette.display()
+        );
+        assert_eq!((output.status.code(), told(&output)), (Some(1), expected));
+        assert_eq!(fs::read_to_string(&cassette).unwrap(), others);
+    }
+    fs::remove_file(&path).unwrap();
+    let first = told(&record(&node, "devices:1", PASSWORD, &[]).0);
+    assert_eq!(first, format!("recorded 1 round with 0 calls: {}", path.display()));
+    let (output, cassette) = record(&node, "devices:2", PASSWORD, &["--rounds", "2"]);
+    assert_eq!(told(&output), format!("recorded 2 rounds with 0 calls: {} (replaced)", path.display()));
+    assert_same(&test(&node, &guest(), &cassette));
+}
+
+#[test]
+fn recording_prints_log_lines_once() {
+    let node = Node::new();
+    let (output, cassette) = record(&node, "log:hello", PASSWORD, &[]);
+    let printed = text(&output.stderr);
+    for line in [" INFO hello handler=", "stdout hello", "stderr hello"] {
+        assert_eq!(printed.matches(line).count(), 1, "{line}: {printed}");
+    }
+    let played = test(&node, &guest(), &cassette);
+    assert!(text(&played.stderr).contains(" INFO hello handler="), "a replay has them, too: {}", text(&played.stderr));
+}
+
+#[test]
+fn files_that_are_no_cassettes_are_told() {
+    let node = Node::new();
+    node.write("rounds.txt", SCRIPT);
+    node.write("guest.yml", SCRIPT);
+    let told = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
+    let named = format!("error: '{}' is not named like a cassette: *.jsonl", node.path("rounds.txt").display());
+    assert!(told(&guest(), "rounds.txt").starts_with(&named), "{}", told(&guest(), "rounds.txt"));
+    let absent = "error: cannot read the component 'nowhere.wasm' (has it been built?): No such file";
+    assert!(told(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
+    assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }
 
 #[test]
@@ -421,7 +543,7 @@ fn recorded_cameras_replay_without_their_passwords() {
     let (component, cassette) = (node.path("components/onvif.wasm"), node.path("cameras.jsonl"));
     let mut run = place.namespace.command(&akri());
     run.env("XDG_CACHE_HOME", compiled_components()).args(["handler", "run"]).arg(&component);
-    run.arg(node.path("manifests")).arg("--grants").arg(node.path("components/onvif.yaml"));
+    run.arg(node.path("manifests")).arg("--handler-object").arg(node.path("components/onvif.yaml"));
     let output = run.arg("--record").arg(&cassette).args(["--rounds", "2"]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recorded = fs::read_to_string(&cassette).unwrap();
@@ -449,7 +571,8 @@ async fn recorded_servers_replay() {
     let (file, grants) = (node.path("manifests/plant.yaml"), node.path("components/opcua.yaml"));
     let paths = [&component, &file, &grants, &cassette].map(|path| path.to_str().unwrap());
     let [run, file, grants, record] = paths;
-    let output = node.akri(&["handler", "run", run, file, "--grants", grants, "--record", record, "--rounds", "2"]);
+    let output =
+        node.akri(&["handler", "run", run, file, "--handler-object", grants, "--record", record, "--rounds", "2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let recorded = fs::read_to_string(&cassette).unwrap();
     assert!(recorded.contains("\"id\":\"urn:pump\"") && recorded.contains("connection-refused"), "{recorded}");

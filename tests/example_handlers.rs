@@ -161,10 +161,10 @@ async fn modbus_units_are_identified_and_followed() {
             assert_eq!(property(unit, &format!("MODBUS_{name}")), Some(value));
         }
     }
-    let notes = node.wait_for_condition("plc", "DiscoveryComplete", "False", "NoAnswer").await.message;
+    let notes = node.wait_for_condition("plc", "DiscoveryComplete", "False", "NotIdentified").await.message;
     for (server, why) in [
         ("127.0.0.2:1502/1", "nothing came within 2s"),
-        ("127.0.0.3:1502/1", "the answer is no identification of this unit"),
+        ("127.0.0.3:1502/1", "its answer is malformed, or of another request"),
         ("127.0.0.5:1502/1", "nothing came within 2s"),
     ] {
         assert!(notes.contains(server) && notes.contains(why), "{notes}");

@@ -6,6 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::support::costly_components::nested_loops;
 use crate::support::node::{Node, built_components, guest};
 
 const CONFIGURATION: &str = "\
@@ -121,7 +122,7 @@ fn run_takes_grants_from_file_or_flag() {
         &handler("{devicePaths: [/dev/node], mountPaths: [/dev/mount], containerPaths: [/in/**]}"),
     );
     let object = node.path("object.yaml");
-    let by_flag = ["--grants", object.to_str().unwrap(), "-o", "json"];
+    let by_flag = ["--handler-object", object.to_str().unwrap(), "-o", "json"];
     assert_eq!(withheld(&run(&node, "run", &guest, &in_file, &by_flag)), serde_json::json!([]), "the flag wins");
     // The object of an image says by its digest which component it means, as `akri handler push` prints it.
     let digest = Sha256::digest(fs::read(&guest).unwrap());
@@ -361,7 +362,78 @@ fn inspect_suggests_grants_for_imports() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let onvif = built_components().join("onvif.wasm").display().to_string();
     let suggested = text(&node.akri(&["handler", "inspect", &onvif, "--suggest-grants"]).stdout);
-    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    # http: []"] {
+    for grant in ["\n    multicast: []", "\n    secrets: []", "\n    http: []"] {
         assert!(suggested.contains(grant), "{suggested}");
     }
+    // A program that was compiled imports what it calls, and lookups of names with that; an interpreter imports everything.
+    let opcua = built_components().join("opcua.wasm").display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &opcua, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    tcp: []") && suggested.contains("\n    # names: []"), "{suggested}");
+    let everything = guest().display().to_string();
+    let suggested = text(&node.akri(&["handler", "inspect", &everything, "--suggest-grants"]).stdout);
+    assert!(suggested.contains("\n    udev: {") && suggested.contains("\n    # tcp: []"), "{suggested}");
+}
+
+#[test]
+fn components_that_an_agent_would_not_compile_are_told() {
+    let node = Node::new();
+    let guest = guest().display().to_string();
+    let object = HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", "{}");
+    let within = |memory: &str| {
+        node.write("object.yaml", &format!("{object}  limits: {{compile: {{memory: {memory}}}}}\n"));
+        let (path, out) = (node.path("object.yaml").display().to_string(), node.path("out").display().to_string());
+        let with_object = ["--handler-object", &path];
+        let ran = run(&node, "run", &guest, &configuration("cam", "guest", "devices:1"), &with_object);
+        let inspected = node.akri(&[&["handler", "inspect", &guest], &with_object[..]].concat());
+        let suggested = node.akri(&[&["handler", "inspect", &guest, "--suggest-grants"], &with_object[..]].concat());
+        let packed = node.akri(&[&["handler", "pack", &guest, "--out", &out], &with_object[..]].concat());
+        assert!(ran.status.success() && inspected.status.success() && suggested.status.success());
+        (text(&ran.stderr), text(&inspected.stderr), text(&suggested.stdout), packed)
+    };
+    // Code of it is in the cache: its limits count all the same, each time.
+    let told = "an agent would refuse the component: compiling it takes more than 32 MiB of memory; limits.compile.memory of \
+                its DiscoveryHandler allows more. This is enough, below its spec:\n  limits: {compile: {memory: 256Mi, time: \
+                30s}}\n";
+    for _ in 0..2 {
+        let (ran, inspected, suggested, packed) = within("32Mi");
+        assert_eq!((ran, inspected), (format!("warning: {told}"), format!("warning: {told}")));
+        assert!(suggested.ends_with("\n  limits: {compile: {memory: 256Mi, time: 30s}}\n"), "{suggested}");
+        assert_eq!((packed.status.code(), text(&packed.stderr)), (Some(1), format!("error: {told}")));
+        assert!(!node.path("out").exists(), "nothing is written");
+    }
+    let (ran, inspected, suggested, packed) = within("256Mi");
+    assert_eq!((ran, inspected), (String::new(), String::new()));
+    assert!(!suggested.contains("limits") && packed.status.success(), "{suggested}{}", text(&packed.stderr));
+}
+
+#[test]
+fn compile_tells_the_limit_that_is_too_small() {
+    let node = Node::new();
+    let (guest, costly) = (guest().display().to_string(), node.path("costly.wasm").display().to_string());
+    fs::write(&costly, nested_loops(40_000)).unwrap();
+    let out = node.path("out").display().to_string();
+    let compile = |file: &str, limit: &[&str]| {
+        let output = node.akri(&[&["handler", "compile", file, "--output", &out], limit].concat());
+        (output.status.code(), text(&output.stderr))
+    };
+    for (file, limit, over) in [
+        (&guest, ["--memory", "33554432"], "32 MiB of memory; limits.compile.memory"),
+        (&costly, ["--time", "1"], "1s of processor time; limits.compile.time"),
+    ] {
+        let told =
+            format!("error: '{file}': compiling it takes more than {over} of its DiscoveryHandler allows more\n");
+        assert_eq!(compile(file, &limit), (Some(1), told));
+    }
+    node.write("costly.wasm", "no component");
+    let (code, told) = compile(&costly, &[]);
+    assert!(code == Some(1) && told.matches("error: ").count() == 1, "{told}");
+    assert_eq!(compile(&guest, &[]).0, Some(0));
+    let code =
+        fs::read_dir(node.path("out/modules")).unwrap().flat_map(|versions| fs::read_dir(versions.unwrap().path()));
+    assert!(code.flatten().count() > 0, "it is written where it was asked for");
+    let usage = text(&node.akri(&["handler", "compile", "--help"]).stdout);
+    assert!(
+        usage.contains("Usage: akri handler compile [OPTIONS] <--output <DIR>|--precompiled <DIR>> [WASM]..."),
+        "{usage}"
+    );
 }

@@ -85,6 +85,17 @@ impl Drop for Dev {
 }
 
 #[test]
+fn dev_outside_of_a_project_wants_a_build_command() {
+    let node = Node::new();
+    let directory = node.path("").display().to_string();
+    let arguments = ["handler", "dev", "built.wasm", "configuration.yaml", "--directory", &directory];
+    let output = node.akri(&arguments);
+    let told =
+        format!("error: '{directory}' has no Makefile; name the command that builds the component with --build\n");
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(1), told));
+}
+
+#[test]
 fn changes_of_files_are_built_and_their_effects_printed() {
     let node = Node::new();
     let project = node.path("project");

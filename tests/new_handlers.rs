@@ -61,6 +61,7 @@ impl Project {
         };
         let output = run(&path("configuration.yaml"));
         assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("an agent would refuse"), "{}", text(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let devices = report[0]["devices"].as_array().unwrap();
         let found: Vec<&Value> = devices.iter().map(|device| &device["device"]).collect();
@@ -194,5 +195,26 @@ fn existing_files_are_not_overwritten() {
     assert_eq!(fs::read_to_string(directory.join("handler.c")).unwrap(), "mine");
     fs::rename(directory.join("handler.c"), directory.join("other.c")).unwrap();
     assert_eq!(new("mine"), "", "a directory with other files is fine");
-    assert!(new("My_Handler").starts_with("error: 'My_Handler' can't be a handler's name"));
+}
+
+#[test]
+fn names_that_a_handler_can_not_have_are_refused() {
+    let node = Node::new();
+    let new = |name: &str| {
+        let made = node.akri(&["handler", "new", "--lang", "c", name, node.path(name).to_str().unwrap()]);
+        text(&made.stderr)
+    };
+    for name in ["My_Handler", "a--b", "a-", "1a", "a\u{1b}b"] {
+        assert!(
+            new(name).contains("can't be a handler's name: at most 56 lower-case letters"),
+            "{name}: {}",
+            new(name)
+        );
+    }
+    for name in ["udev", "onvif", "opcua", "mdns", "debug-echo"] {
+        let told = "is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name\n";
+        assert_eq!(new(name), format!("error: '{name}' {told}"));
+        assert!(!node.path(name).exists());
+    }
+    assert_eq!(new("my-udev-2"), "");
 }

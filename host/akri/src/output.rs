@@ -56,6 +56,11 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
+/// Returns a number of things: `1 round`, `2 rounds`.
+pub(crate) fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Wraps an error whose text already includes its causes.
 pub(crate) fn whole(error: impl Display) -> anyhow::Error {
     anyhow!("{error}")

@@ -15,13 +15,29 @@ use crate::payload::Payload;
 /// Microseconds since the round began.
 pub type Micros = u64;
 
-/// One call with its result. `at` is when its result was there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "call", deny_unknown_fields)]
-pub enum Recorded {
+/// Declares the calls in two forms: a call in a cassette has its name beside its arguments, which is how it is written. It is
+/// read from `{NAME: ARGUMENTS}`, since serde names the wrong argument there only.
+macro_rules! calls {
+    ($($calls:tt)*) => {
+        /// One call with its result. `at` is when its result was there.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(tag = "call")]
+        pub enum Recorded { $($calls)* }
+
+        #[derive(Deserialize)]
+        #[serde(remote = "Recorded", deny_unknown_fields)]
+        enum ByName { $($calls)* }
+    };
+}
+
+/// A call that is read from `{NAME: ARGUMENTS}`.
+#[derive(Deserialize)]
+pub(crate) struct NamedCall(#[serde(with = "ByName")] pub(crate) Recorded);
+
+calls! {
     #[serde(rename = "udev.run")]
     UdevRun {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         query: Option<Value>,
@@ -33,14 +49,14 @@ pub enum Recorded {
     /// A secret that was refused. What is granted is in the head of the round.
     #[serde(rename = "secrets.get")]
     SecretRefused {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         name: String,
         error: Refused,
     },
     #[serde(rename = "multicast.open")]
     MulticastOpen {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         conversation: u32,
         group: String,
@@ -50,7 +66,7 @@ pub enum Recorded {
     },
     #[serde(rename = "multicast.send")]
     MulticastSend {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         conversation: u32,
         payload: Payload,
@@ -59,14 +75,14 @@ pub enum Recorded {
     },
     #[serde(rename = "multicast.receive")]
     MulticastReceive {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         conversation: u32,
         datagrams: Vec<ReceivedDatagram>,
     },
     #[serde(rename = "names.resolve")]
     NamesResolve {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         name: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -77,7 +93,7 @@ pub enum Recorded {
     /// A socket that was refused while so many were open. Others are in the calls that use them.
     #[serde(rename = "tcp.socket")]
     TcpSocketRefused {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         #[serde(default)]
         open: usize,
@@ -85,7 +101,7 @@ pub enum Recorded {
     },
     #[serde(rename = "udp.socket")]
     UdpSocketRefused {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         #[serde(default)]
         open: usize,
@@ -93,7 +109,7 @@ pub enum Recorded {
     },
     #[serde(rename = "tcp.connect")]
     TcpConnect {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         socket: u32,
         #[serde(deserialize_with = "form::address")]
@@ -106,7 +122,7 @@ pub enum Recorded {
     },
     #[serde(rename = "tcp.send")]
     TcpSend {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         socket: u32,
         bytes: Payload,
@@ -114,7 +130,7 @@ pub enum Recorded {
     /// Bytes, or the end, or an error.
     #[serde(rename = "tcp.receive")]
     TcpReceive {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         socket: u32,
         #[serde(default, skip_serializing_if = "Payload::is_empty")]
@@ -126,7 +142,7 @@ pub enum Recorded {
     },
     #[serde(rename = "udp.send")]
     UdpSend {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         socket: u32,
         #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
@@ -137,7 +153,7 @@ pub enum Recorded {
     },
     #[serde(rename = "udp.receive")]
     UdpReceive {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         socket: u32,
         #[serde(deserialize_with = "form::address")]
@@ -146,7 +162,7 @@ pub enum Recorded {
     },
     #[serde(rename = "http.request")]
     HttpRequest {
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_zero")]
         at: Micros,
         request: Request,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,6 +173,10 @@ pub enum Recorded {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         silent: bool,
     },
+}
+
+fn is_zero(at: &Micros) -> bool {
+    *at == 0
 }
 
 /// An HTTP request. Headers or a body that are left out may be any.

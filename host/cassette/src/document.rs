@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_ignored::Path;
 use serde_json::Value;
 
-use crate::call::Recorded;
+use crate::call::{NamedCall, Recorded};
 use crate::check::{check, values};
 use crate::player::Player;
 use crate::recorder::Recorder;
 use crate::round::{Arguments, Line, Outcome, RecordedRound};
+use crate::type_error::type_error;
 
 /// Bytes of a cassette.
 pub const CASSETTE: usize = 64 << 20;
@@ -175,7 +176,7 @@ impl Cassette {
         if round.calls.len() >= CALLS {
             return Err(wrong(line, format!("a round has at most {CALLS} calls")));
         }
-        let call: Recorded = read(line, value, "call")?;
+        let call = read_call(line, value)?;
         check(&call).map_err(|why| wrong(line, why))?;
         round.calls.push(Line { line, value: call });
         Ok(())
@@ -243,21 +244,29 @@ fn line_of(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }
 
+/// Reads a call, which has its name beside its arguments.
+fn read_call(line: usize, mut value: Value) -> Result<Recorded, CassetteError> {
+    let name = value.as_object_mut().and_then(|fields| fields.remove("call"));
+    let Some(Value::String(name)) = name else { return Err(wrong(line, "'call' is the name of a call, a text")) };
+    let part = format!("call '{}'", clean(&name, 64));
+    let call: NamedCall = read(line, Value::Object([(name, value)].into_iter().collect()), &part)?;
+    Ok(call.0)
+}
+
 /// Reads a part of the file. An unknown field is an error wherever it is: an expectation that is misspelt would never fail.
 /// Some of the types are read more leniently elsewhere.
 fn read<T: for<'de> Deserialize<'de>>(line: usize, value: Value, part: &str) -> Result<T, CassetteError> {
-    let name = value.get("call").and_then(Value::as_str).map(|name| format!(" '{}'", clean(name, 64)));
-    let mistake =
-        |why: String| wrong(line, format!("the {part}{} is wrong: {why}", name.as_deref().unwrap_or_default()));
+    let mistake = |why: String| wrong(line, format!("the {part} is wrong: {why}"));
     let mut unknown = None;
-    let read = serde_ignored::deserialize(value, |path| {
+    let mut on_unknown = |path: Path<'_>| {
         unknown.get_or_insert_with(|| field(&path));
-    });
+    };
+    let read = serde_path_to_error::deserialize(serde_ignored::Deserializer::new(value, &mut on_unknown));
     match (read, unknown) {
         // It may be the misspelling of one that is missing.
         (_, Some(field)) => Err(mistake(format!("unknown field `{}`; see docs/cassettes.md", clean(&field, 128)))),
         (Ok(read), None) => Ok(read),
-        (Err(error), None) => Err(mistake(error.to_string())),
+        (Err(error), None) => Err(mistake(type_error(&error))),
     }
 }
 

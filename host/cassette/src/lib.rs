@@ -19,6 +19,7 @@ mod player;
 mod recorder;
 mod round;
 mod series;
+mod type_error;
 
 pub use self::document::{CASSETTE, Cassette, CassetteError, Head, KeepError};
 pub use self::errors::{HTTP_ERRORS, SOCKET_ERRORS};

@@ -3,7 +3,7 @@
 //! Calls are matched in the order of what they belong to (a socket, a conversation, a URL), and not in one order for all:
 //! whether the first of two peers answers before the second is up to the network.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use crate::display::{arguments, name, pretty, request_lines};
 use crate::payload::Payload;
 use crate::round::Line;
 use crate::series::{Lane, Received, State};
+
+/// The address in the line of a name that is not recorded.
+const EXAMPLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// A round that is played.
 #[derive(Debug)]
@@ -53,6 +56,8 @@ pub enum Mismatch {
         actual: String,
         /// The first recorded calls of its kind that were not made yet, with their arguments.
         next: Vec<(Place, String)>,
+        /// The line of the call, with a result to be changed.
+        line: String,
     },
     /// A recorded call that was not made, or not to its end.
     NotMade {
@@ -147,7 +152,9 @@ impl Player {
     pub fn run_query(&self, query: &Value) -> Result<Result<Snapshot, Refused>, Differs> {
         let mut state = self.state();
         let Some(index) = state.take(&Lane::Udev) else {
-            return Err(self.fail_unrecorded(&mut state, "udev.run", None, &pretty(query)));
+            let snapshot = Some(Snapshot::default());
+            let call = Recorded::UdevRun { at: 0, query: Some(query.clone()), snapshot, error: None };
+            return Err(self.fail_unrecorded(&mut state, &call, None));
         };
         let Some(Recorded::UdevRun { query: recorded, snapshot, error, .. }) = state.call_mut(index) else {
             return Err(Differs);
@@ -194,7 +201,9 @@ impl Player {
     pub fn resolve_name(&self, wanted: &str) -> Result<Result<Vec<IpAddr>, String>, Differs> {
         let mut state = self.state();
         let Some(index) = state.take(&Lane::Name(wanted.to_owned())) else {
-            return Err(self.fail_unrecorded(&mut state, "names.resolve", None, wanted));
+            let (name, addresses) = (wanted.to_owned(), vec![EXAMPLE]);
+            let call = Recorded::NamesResolve { at: 0, name, addresses, error: None };
+            return Err(self.fail_unrecorded(&mut state, &call, None));
         };
         match state.call(index) {
             Some(Recorded::NamesResolve { error: Some(error), .. }) => Ok(Err(error.clone())),
@@ -208,7 +217,9 @@ impl Player {
         let mut state = self.state();
         let is_it = |call: &Recorded| matches!(call, Recorded::MulticastOpen { group, port, .. } if group == wanted && *port == at);
         let Some(lane) = state.claim(is_it) else {
-            return Err(self.fail_unrecorded(&mut state, "multicast.open", None, &format!("{wanted} port {at}")));
+            let (conversation, group) = (state.next_number(), wanted.to_owned());
+            let call = Recorded::MulticastOpen { at: 0, conversation, group, port: at, error: None };
+            return Err(self.fail_unrecorded(&mut state, &call, None));
         };
         let Some(index) = state.take(&lane) else { return Err(Differs) };
         match (state.call(index), lane) {
@@ -224,7 +235,8 @@ impl Player {
         let mut state = self.state();
         let is_send = |call: &Recorded| matches!(call, Recorded::MulticastSend { .. });
         let Some(index) = state.take_first(&lane, is_send) else {
-            return Err(self.fail_unrecorded(&mut state, "multicast.send", Some(&lane), &Payload::from(sent).lines()));
+            let call = Recorded::MulticastSend { at: 0, conversation, payload: Payload::from(sent), error: None };
+            return Err(self.fail_unrecorded(&mut state, &call, Some(&lane)));
         };
         let Some(Recorded::MulticastSend { payload, error, .. }) = state.call_mut(index) else { return Err(Differs) };
         let refused = error.clone();
@@ -256,7 +268,9 @@ impl Player {
         let mut state = self.state();
         let is_it = |call: &Recorded| matches!(call, Recorded::TcpConnect { to, .. } if *to == address);
         let Some(lane) = state.claim(is_it) else {
-            return Err(self.fail_unrecorded(&mut state, "tcp.connect", None, &address.to_string()));
+            let socket = state.next_number();
+            let call = Recorded::TcpConnect { at: 0, socket, to: address, error: None, silent: false };
+            return Err(self.fail_unrecorded(&mut state, &call, None));
         };
         state.begin_connect(&lane);
         if let Lane::Tcp(socket) = lane { Ok(socket) } else { Err(Differs) }
@@ -302,7 +316,8 @@ impl Player {
         while !bytes.is_empty() {
             let is_send = |call: &Recorded| matches!(call, Recorded::TcpSend { .. });
             let Some(index) = state.first(&lane, is_send) else {
-                return Err(self.fail_unrecorded(&mut state, "tcp.send", Some(&lane), &Payload::from(bytes).lines()));
+                let call = Recorded::TcpSend { at: 0, socket, bytes: Payload::from(bytes) };
+                return Err(self.fail_unrecorded(&mut state, &call, Some(&lane)));
             };
             let done = state.sent(&lane);
             let Some(Recorded::TcpSend { bytes: recorded, .. }) = state.call_mut(index) else { return Err(Differs) };
@@ -342,7 +357,9 @@ impl Player {
         let is_send = |call: &Recorded| matches!(call, Recorded::UdpSend { .. });
         let lane = Lane::Udp(socket);
         let Some(index) = state.take_first(&lane, is_send) else {
-            return Err(self.fail_unrecorded(&mut state, "udp.send", Some(&lane), &shown()));
+            let socket = if state.has(&lane) { socket } else { state.next_number() };
+            let call = Recorded::UdpSend { at: 0, socket, to, bytes: Payload::from(sent), error: None };
+            return Err(self.fail_unrecorded(&mut state, &call, Some(&lane)));
         };
         let Some(Recorded::UdpSend { to: then, bytes, error, .. }) = state.call_mut(index) else { return Err(Differs) };
         let failed = error.clone();
@@ -380,10 +397,14 @@ impl Player {
         if let Some(index) = of_server.filter(|_| self.learns) {
             return state.begin_request(index).ok_or(Differs); // a secret may be in the path
         }
-        let actual = format!("{method} {uri}");
         Err(match of_server.or_else(|| state.open_request(|_| true)) {
-            Some(index) => self.fail(&mut state, index, &actual),
-            None => self.fail_unrecorded(&mut state, "http.request", None, &actual),
+            Some(index) => self.fail(&mut state, index, &format!("{method} {uri}")),
+            None => {
+                let request = Request { method: method.to_owned(), uri: uri.to_owned(), headers: None, body: None };
+                let response = Some(Response { status: 200, headers: Vec::new(), body: Payload::default() });
+                let call = Recorded::HttpRequest { at: 0, request, response, error: None, silent: false };
+                self.fail_unrecorded(&mut state, &call, None)
+            }
         })
     }
 
@@ -424,9 +445,10 @@ impl Player {
     }
 
     /// Notes a call that is not recorded, and ends the round. It may belong to a socket or a conversation.
-    fn fail_unrecorded(&self, state: &mut State, call: &str, of: Option<&Lane>, actual: &str) -> Differs {
-        let next = state.next_of(call, of);
-        self.end(state, Mismatch::NotRecorded { call: call.to_owned(), actual: actual.to_owned(), next });
+    fn fail_unrecorded(&self, state: &mut State, call: &Recorded, of: Option<&Lane>) -> Differs {
+        let (name, line) = (call.import().0, serde_json::to_string(call).unwrap_or_default());
+        let (next, actual) = (state.next_of(name, of), arguments(call));
+        self.end(state, Mismatch::NotRecorded { call: name.to_owned(), actual, next, line });
         Differs
     }
 

@@ -151,6 +151,20 @@ impl State {
         next.map(|(index, entry)| (Place { number: index + 1, line: entry.line }, arguments(&entry.call))).collect()
     }
 
+    /// Returns whether a series was recorded, also if nothing of it is left.
+    pub(crate) fn has(&self, lane: &Lane) -> bool {
+        self.lanes.contains_key(lane)
+    }
+
+    /// Returns a number that no socket and no conversation has.
+    pub(crate) fn next_number(&self) -> u32 {
+        let number = |lane: &Lane| match lane {
+            Lane::Tcp(number) | Lane::Udp(number) | Lane::Multicast(number) => *number,
+            _ => 0,
+        };
+        self.lanes.keys().map(number).max().unwrap_or(0).saturating_add(1)
+    }
+
     /// Returns the next call of a series.
     pub(crate) fn front(&self, lane: &Lane) -> Option<usize> {
         self.lanes.get(lane)?.left.front().copied()

@@ -73,7 +73,7 @@ async fn ask_server(server: &Server, units: Vec<u8>) -> Vec<Device> {
             }
             // What comes next on this connection may answer an earlier request, so the next unit has a new one.
             Err(error) => {
-                note(&id(server, *unit), "NoAnswer", &format!("the unit did not answer: {error}"));
+                note(&id(server, *unit), "NotIdentified", &format!("the unit was not identified: {error}"));
                 keep(&id(server, *unit));
             }
         }

@@ -28,7 +28,7 @@ pub enum Response {
 
 /// The defect of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer is no identification of this unit")]
+#[error("its answer is malformed, or of another request")]
 pub struct Malformed;
 
 /// Numbers requests. They run on over units, so that a late answer for one is none for the next.

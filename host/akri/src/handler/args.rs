@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::templates::Language;
 use crate::cli::{HostArgs, Output};
@@ -89,7 +89,7 @@ pub(crate) struct PackArgs {
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
     /// YAML file with the DiscoveryHandler that names the component's file.
-    #[arg(long, value_name = "YAML", visible_alias = "grants")]
+    #[arg(long, value_name = "YAML", alias = "grants")]
     pub(crate) handler_object: PathBuf,
     /// The directory to write, which has to be new or empty.
     #[arg(long, value_name = "DIR")]
@@ -125,15 +125,16 @@ pub(crate) struct PullArgs {
 
 /// Flags of `akri handler compile`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("directory").required(true).args(["output", "precompiled"]))]
 pub(crate) struct CompileArgs {
     /// The component [default: standard input]; with --precompiled, the components.
     #[arg(value_name = "WASM")]
     pub(crate) components: Vec<PathBuf>,
     /// Directory for the machine code of one component; nothing else can be written.
-    #[arg(long, value_name = "DIR", required_unless_present = "precompiled")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Directory for machine code that ships with the program, for all processors of this architecture.
-    #[arg(long, value_name = "DIR", conflicts_with = "output", requires = "components")]
+    #[arg(long, value_name = "DIR", requires = "components")]
     pub(crate) precompiled: Option<PathBuf>,
     /// Bytes of memory.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
@@ -182,7 +183,8 @@ pub(crate) struct RunArgs {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
-    /// Write what the calls of the round bring into a cassette, for `akri handler test`. Secrets are not in it.
+    /// Write what the calls of the round bring into a cassette, for `akri handler test`. Secrets are not in it. A cassette of
+    /// that name is replaced, any other file is not.
     #[arg(long, value_name = "CASSETTE")]
     pub(crate) record: Option<PathBuf>,
     /// Run so many rounds, one after the other, with one cache.
@@ -211,9 +213,9 @@ pub(crate) struct DevArgs {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) object: ObjectArgs,
-    /// The shell command that builds the component.
-    #[arg(long, value_name = "COMMAND", default_value = "make build")]
-    pub(crate) build: String,
+    /// The shell command that builds the component [default: make build].
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) build: Option<String>,
     /// The directory in which it is run, and whose files are watched.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) directory: PathBuf,
@@ -230,7 +232,7 @@ pub(crate) struct TestArgs {
     /// The component.
     #[arg(value_name = "WASM")]
     pub(crate) component: PathBuf,
-    /// A cassette, or a directory of such (*.jsonl, *.yaml). May be given more than once [default: cassettes/ in the
+    /// A cassette, or a directory of such (*.jsonl, *.yaml, *.yml). May be given more than once [default: cassettes/ in the
     /// working directory, or else beside the component].
     #[arg(long, value_name = "PATH")]
     pub(crate) cassette: Vec<PathBuf>,
@@ -241,7 +243,7 @@ pub(crate) struct TestArgs {
 pub(crate) struct ObjectArgs {
     /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, and without one in the file of
     /// Configurations, nothing is granted.
-    #[arg(long, value_name = "YAML", visible_alias = "grants")]
+    #[arg(long, value_name = "YAML", alias = "grants")]
     pub(crate) handler_object: Option<PathBuf>,
 }
 

@@ -1,13 +1,16 @@
 //! `akri handler compile`: the compiler, in a process that limits itself before it looks at a component.
 
 use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use akri_model::grant::CompileLimits;
-use akri_sandbox::{compile_here, precompile};
+use akri_sandbox::{CompileError, compile_here, precompile};
 use anyhow::{Context as _, bail};
+use rustix::process::Signal;
 
 use super::args::CompileArgs;
 use crate::agent::OWN_PROGRAM;
@@ -21,19 +24,40 @@ pub(crate) fn run(args: &CompileArgs) -> anyhow::Result<ExitCode> {
             let directory = std::path::absolute(directory).context("--precompiled")?;
             precompile(Path::new(OWN_PROGRAM), &args.components, &directory, &limits).map_err(whole)?;
         }
-        (None, Some(output)) => compile_one(args, output, &limits)?,
+        (None, Some(output)) => return compile_one(args, output, &limits),
         (None, None) => bail!("either --output or --precompiled is needed"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> anyhow::Result<()> {
-    let component = match args.components.as_slice() {
-        [] => None,
-        [component] => Some(component.as_path()),
-        _ => bail!("--output is for one component; --precompiled takes more"),
-    };
+fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
     let output = std::path::absolute(output).context("--output")?;
     fs::create_dir_all(&output).with_context(|| format!("cannot create '{}'", output.display()))?;
-    compile_here(component, &output, limits).map_err(whole)
+    match args.components.as_slice() {
+        [] => compile_here(None, &output, limits).map(|()| ExitCode::SUCCESS).map_err(whole),
+        [component] => compile_below(component, &output, limits),
+        _ => bail!("--output is for one component; --precompiled takes more"),
+    }
+}
+
+/// Compiles a file in another process, as the agent does: one that goes over its limits can't say so itself.
+fn compile_below(file: &Path, output: &Path, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
+    let shown = file.display();
+    let component = fs::File::open(file).with_context(|| format!("cannot read '{shown}'"))?;
+    let mut command = Command::new(OWN_PROGRAM);
+    command.args(["handler", "compile", "--output"]).arg(output).stdin(component).stderr(Stdio::piped());
+    command.args([format!("--memory={}", limits.memory_bytes), format!("--time={}", limits.time.as_secs())]);
+    let ended = command.output().context("cannot start the compiler")?;
+    let over = match ended.status.signal() {
+        None => {
+            io::stderr().write_all(&ended.stderr).context("cannot write to standard error")?;
+            return Ok(if ended.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Some(signal) if [Signal::XCPU.as_raw(), Signal::KILL.as_raw()].contains(&signal) => {
+            CompileError::Time(limits.time)
+        }
+        // The allocator ends the process that gets no more.
+        Some(_) => CompileError::Memory(limits.memory_bytes),
+    };
+    bail!("'{shown}': {over}")
 }

@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 use akri_api::data;
 use akri_node::watch_dir::any_changed;
 use akri_sandbox::{Cache, Host};
+use anyhow::ensure;
 use tokio::time::timeout_at;
 
 use super::args::DevArgs;
 use super::build::build;
 use super::project::{self, Files};
 use super::run::{Load, RunReport, Stage};
-use super::{Loading, host, load_into, rules, subjects};
+use super::{Judged, Loading, host, load_with_rules, subjects, warn_of_refusal};
 use crate::agent::stop_signal;
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, changes};
-use crate::output::{plain, print_text};
-use crate::subject::Subject;
+use crate::output::{count, plain, print_text};
+use crate::subject::{self, Subject};
 
 /// Interval of rounds if neither the DiscoveryHandler nor the component names one.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -28,18 +29,34 @@ const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Runs until SIGINT or SIGTERM, which end a build, too.
 pub(super) async fn run(args: &DevArgs) -> anyhow::Result<ExitCode> {
+    let build = build_command(args)?;
     let stop = stop_signal()?;
     let host = host(Loading::Plain(Some(&args.host)))?;
     let node = node_name(args.node_name.clone())?;
-    let mut dev = Dev { args, host, node, trial: None, results: BTreeMap::new() };
+    let mut dev = Dev { args, build, host, node, trial: None, results: BTreeMap::new() };
     tokio::select! {
         ended = dev.follow() => match ended? {},
         () = stop => Ok(ExitCode::SUCCESS),
     }
 }
 
+/// Returns the command that builds the component.
+fn build_command(args: &DevArgs) -> anyhow::Result<&str> {
+    if let Some(command) = &args.build {
+        return Ok(command);
+    }
+    let directory = &args.directory;
+    ensure!(
+        ["GNUmakefile", "makefile", "Makefile"].iter().any(|name| directory.join(name).is_file()),
+        "'{}' has no Makefile; name the command that builds the component with --build",
+        plain(&directory.display().to_string())
+    );
+    Ok("make build")
+}
+
 struct Dev<'a> {
     args: &'a DevArgs,
+    build: &'a str,
     host: Host,
     node: String,
     /// The component that was loaded last.
@@ -94,8 +111,8 @@ impl Dev<'_> {
     /// Builds, loads and tries the component. If the first two fail, the one from before is kept.
     async fn renew(&mut self) -> anyhow::Result<()> {
         let args = self.args;
-        print_text(&format!("building: {}\n", plain(&args.build)))?;
-        let built = build(&args.build, &args.directory).await?;
+        print_text(&format!("building: {}\n", plain(self.build)))?;
+        let built = build(self.build, &args.directory).await?;
         let failure = if built.status.success() {
             match self.load().await {
                 Ok(trial) => {
@@ -118,11 +135,12 @@ impl Dev<'_> {
 
     async fn load(&self) -> anyhow::Result<Trial> {
         let args = self.args;
-        let begun = Instant::now();
-        let component = load_into(&self.host, &args.component).await?;
-        let load = Load::of(&component, begun);
-        let (subjects, manifests) = subjects(&args.file, &component)?;
-        let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
+        let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
+        let loaded = load_with_rules(&self.host, &args.component, own, &manifests).await?;
+        let (Judged { component, took, refusal }, rules) = loaded;
+        let load = Load::of(&component, took);
+        let subjects = subjects(&args.file, &manifests, &component)?;
+        warn_of_refusal(refusal.as_ref());
         let values = data::values(&manifests);
         let stage = Stage { component, load, rules, values, node: self.node.clone(), is_traced: false };
         let subjects = subjects.into_iter().map(|subject| (subject, Cache::default())).collect();
@@ -170,8 +188,8 @@ fn head(trial: &Trial, took: Duration) -> String {
 
 fn summary(report: &RunReport) -> String {
     let RunReport { configuration, milliseconds, memory_bytes, devices, .. } = report;
-    let count = devices.len();
-    format!("{configuration}: {count} devices; the round took {milliseconds:.1} ms and {} KiB", memory_bytes >> 10)
+    let devices = count(devices.len(), "device");
+    format!("{configuration}: {devices}; the round took {milliseconds:.1} ms and {} KiB", memory_bytes >> 10)
 }
 
 /// Texts of a report.

@@ -11,7 +11,7 @@ use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
 use anyhow::{Context as _, anyhow, ensure};
 
 use super::args::{PullArgs, PushArgs};
-use super::{Loading, bytes_of, load};
+use super::{Judged, Loading, bytes_of, host, load_with_rules};
 use crate::output::{whole, write};
 use crate::registry::{shown, user_credentials};
 
@@ -19,15 +19,16 @@ use crate::registry::{shown, user_credentials};
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
-    let component = load(&args.component, Loading::Plain(None)).await?;
-    let bytes = bytes_of(&args.component, &component).await?;
+    let (judged, _) = load_with_rules(&host(Loading::Plain(None))?, &args.component, None, &[]).await?;
+    let component = &judged.component;
+    let bytes = bytes_of(&args.component, component).await?;
     let client = Client::new(&args.registry.settings()?).map_err(whole)?;
     let credentials = user_credentials()?;
     let (progress, exports) = (Arc::new(Progress::default()), [component.exported().to_owned()]);
     let pushing = client.push(&reference, bytes, (&exports, component.imports()), &credentials, &progress);
     let image = shown("pushing", &progress, pushing).await.map_err(|error| explain(&error))?;
     eprintln!("pushed {reference}");
-    print_object(&image, &component.description().name, component.digest())
+    print_object(&image, &judged)
 }
 
 /// Pulls a component into a file, and prints the same.
@@ -42,12 +43,11 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let Pulled { component, .. } = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
     let file = store(args.output.as_deref(), &reference, &component)?;
     eprintln!("pulled {image} to {}", file.display());
-    let digest = digest_of(&component);
-    let name = match load(&file, Loading::Plain(None)).await {
-        Ok(component) => component.description().name.clone(),
-        Err(error) => return Err(error.context("the image was pulled, but an agent would refuse its component")),
-    };
-    print_object(&image, &name, digest.hex())
+    let loaded = load_with_rules(&host(Loading::Plain(None))?, &file, None, &[]).await;
+    let (judged, _) = loaded.context("the image was pulled, but an agent would refuse its component")?;
+    let is_it = judged.component.digest() == digest_of(&component).hex();
+    ensure!(is_it, "'{}' is being changed", file.display());
+    print_object(&image, &judged)
 }
 
 fn parse(text: &str) -> anyhow::Result<ImageReference> {
@@ -79,12 +79,15 @@ fn store(output: Option<&Path>, reference: &ImageReference, component: &[u8]) ->
     Ok(file)
 }
 
-fn print_object(image: &PinnedImage, handler: &str, digest: &str) -> anyhow::Result<ExitCode> {
+/// Prints the DiscoveryHandler of an image, with limits on compiling if the component needs more than the default.
+fn print_object(image: &PinnedImage, judged: &Judged) -> anyhow::Result<ExitCode> {
+    let (handler, digest) = (&judged.component.description().name, judged.component.digest());
+    let limits = judged.refusal.as_ref().map(|refusal| format!("  {}\n", refusal.enough)).unwrap_or_default();
     let name: String =
         handler.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
     write(&format!(
         "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  component:\n    image: {image}\n    \
-         digest: sha256:{digest}\n",
+         digest: sha256:{digest}\n{limits}",
         name.trim_matches('-')
     ))?;
     Ok(ExitCode::SUCCESS)

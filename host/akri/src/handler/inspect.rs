@@ -10,7 +10,7 @@ use akri_sandbox::{Component, Covered, Import, Kind, cautions};
 use serde::Serialize;
 
 use super::args::InspectArgs;
-use super::{Loading, load, rules};
+use super::{Judged, Loading, host, load_with_rules, warn_of_refusal};
 use crate::output::{plain, print, print_text, table};
 
 /// The description of a component.
@@ -51,16 +51,15 @@ struct Line {
 }
 
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
-    let component = load(&args.component, Loading::Plain(None)).await?;
-    let rules = rules(args.object.handler_object.as_ref(), &[], &args.component, &component)?;
+    let (host, own) = (host(Loading::Plain(None))?, args.object.handler_object.as_ref());
+    let (judged, rules) = load_with_rules(&host, &args.component, own, &[]).await?;
     if args.suggest_grants {
-        print_text(&suggestion(&component, &args.component))?;
+        print_text(&suggestion(&judged, &args.component))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let report = report(&component, &rules);
-    for warning in &report.warnings {
-        eprintln!("warning: {}", plain(warning));
-    }
+    let report = report(&judged.component, &rules);
+    report.warnings.iter().for_each(|warning| eprintln!("warning: {}", plain(warning)));
+    warn_of_refusal(judged.refusal.as_ref());
     print(std::slice::from_ref(&report), args.output, || text(&report))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -105,14 +104,17 @@ const OPENS: [(&str, &str); 7] = [
     ("wasi:sockets/ip-name-lookup@", "names: []                      # such as '*.example'"),
 ];
 
-/// Writes a DiscoveryHandler with an empty grant for each import that needs one.
-fn suggestion(component: &Component, path: &Path) -> String {
+/// Writes a DiscoveryHandler with an empty grant for each import that needs one. Interpreters import all of WASI, also files,
+/// which no handler has; and compiled programs import name lookups with every connection.
+fn suggestion(judged: &Judged, path: &Path) -> String {
+    let Judged { component, refusal, .. } = judged;
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = &component.description().name;
+    let is_interpreter = component.imports().iter().any(|import| import.starts_with("wasi:filesystem/"));
     let (mut asked, mut runtime) = (String::new(), String::new());
     for import in component.imports() {
         let Some((_, grant)) = OPENS.iter().find(|(opened, _)| import.starts_with(opened)) else { continue };
-        match import.starts_with("akri:") {
+        match import.starts_with("akri:") || !is_interpreter && !import.starts_with("wasi:sockets/ip-name-lookup@") {
             true => asked += &format!("    {grant}\n"),
             false => runtime += &format!("    # {grant}\n"),
         }
@@ -120,9 +122,10 @@ fn suggestion(component: &Component, path: &Path) -> String {
     if !runtime.is_empty() {
         runtime = format!("    # The runtime of its language imports these, perhaps without need:\n{runtime}");
     }
+    let limits = refusal.as_ref().map(|refusal| format!("  {}\n", refusal.enough)).unwrap_or_default();
     format!(
         "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  component:\n    file: {}\n  \
-         grants:\n{asked}{runtime}    devicePaths: []                # such as /dev/ttyUSB*\n",
+         grants:\n{asked}{runtime}    devicePaths: []                # such as /dev/ttyUSB*\n{limits}",
         plain(&name.to_lowercase()),
         plain(&file),
     )

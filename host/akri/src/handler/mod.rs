@@ -3,6 +3,7 @@
 mod args;
 mod build;
 mod compile;
+mod compile_limits;
 mod dev;
 mod image;
 mod inspect;
@@ -30,6 +31,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use kube::ResourceExt as _;
 
 pub(crate) use self::args::HandlerCommand;
+use self::compile_limits::{File, Judged, Refusal};
 use crate::agent::OWN_PROGRAM;
 use crate::cli::HostArgs;
 use crate::discover::load::cache_dir;
@@ -73,15 +75,40 @@ enum Loading<'a> {
     Taping(Option<&'a HostArgs>),
 }
 
-/// Loads a component.
+/// Loads a component, whatever it takes to compile it.
 async fn load(file: &Path, loading: Loading<'_>) -> anyhow::Result<Component> {
-    load_into(&host(loading)?, file).await
+    let loaded = host(loading)?.load_within(read(file).await?, &PATIENT).await;
+    loaded.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }
 
-/// Loads a component into a host.
-async fn load_into(host: &Host, file: &Path) -> anyhow::Result<Component> {
-    let bytes = tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?;
-    host.load_within(bytes, &PATIENT).await.map_err(|error| anyhow!("'{}': {error}", file.display()))
+/// Loads a component with the rules of its DiscoveryHandler ([`rules`]).
+async fn load_with_rules(
+    host: &Host,
+    path: &Path,
+    own: Option<&PathBuf>,
+    others: &[Manifest],
+) -> anyhow::Result<(Judged, HandlerRules)> {
+    let bytes = read(path).await?;
+    let digest = digest_of(&bytes);
+    let rules = rules(own, others, path, digest.hex())?;
+    let judged = load_judged(host, File { path, bytes, digest: digest.hex() }, &rules).await?;
+    Ok((judged, rules))
+}
+
+/// Loads a component, and judges whether an agent would compile it.
+async fn load_judged(host: &Host, file: File<'_>, rules: &HandlerRules) -> anyhow::Result<Judged> {
+    let path = file.path;
+    let loaded = compile_limits::load(host, file, &rules.limits.compile).await;
+    loaded.map_err(|error| anyhow!("'{}': {error}", path.display()))
+}
+
+/// Warns of a component that an agent would refuse to compile.
+fn warn_of_refusal(refusal: Option<&Refusal>) {
+    refusal.into_iter().for_each(|refusal| eprintln!("warning: {refusal}"));
+}
+
+async fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", plain(&file.display().to_string())))
 }
 
 fn host(loading: Loading<'_>) -> anyhow::Result<Host> {
@@ -107,9 +134,8 @@ fn file_name(component: &Path) -> anyhow::Result<&str> {
     component.file_name().and_then(|name| name.to_str()).context("the component has no file name")
 }
 
-/// Returns the Configurations of a file for the component's handler, and all objects of the file.
-fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>, Vec<Manifest>)> {
-    let manifests = subject::read(file)?;
+/// Returns the Configurations of a file for the component's handler.
+fn subjects(file: &Path, manifests: &[Manifest], component: &Component) -> anyhow::Result<Vec<Subject>> {
     let handler = &component.description().name;
     let (mine, others): (Vec<Subject>, Vec<Subject>) =
         manifests.iter().filter_map(Subject::of).partition(|subject| subject.configuration.handler == *handler);
@@ -118,23 +144,17 @@ fn subjects(file: &Path, component: &Component) -> anyhow::Result<(Vec<Subject>,
         let named = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
         bail!("'{}' holds no Configuration for handler '{handler}'; handlers named there: {named}", file.display());
     }
-    Ok((mine, manifests))
+    Ok(mine)
 }
 
 /// Returns the rules of the DiscoveryHandler for a component: from its own file, or from the objects that name the
 /// component's file, or the default, which grants nothing. Fails if the agent would refuse the component.
-fn rules(
-    own: Option<&PathBuf>,
-    others: &[Manifest],
-    path: &Path,
-    component: &Component,
-) -> anyhow::Result<HandlerRules> {
+fn rules(own: Option<&PathBuf>, others: &[Manifest], path: &Path, digest: &str) -> anyhow::Result<HandlerRules> {
     let file = file_name(path)?;
     let Some(own) = own else {
-        let is_named =
-            |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, component);
+        let is_named = |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, digest);
         if let Some(object) = handlers(others).find(is_named) {
-            return granted(object, component);
+            return granted(object, digest);
         }
         if let Some(other) = handlers(others).next() {
             eprintln!(
@@ -146,7 +166,7 @@ fn rules(
         return Ok(HandlerRules::from(&DiscoveryHandler::default()));
     };
     let manifests = subject::read(own)?;
-    granted(own_object(&manifests, own, file, component)?, component)
+    granted(own_object(&manifests, own, file, digest)?, digest)
 }
 
 /// Returns the DiscoveryHandler of its own file that is for a component.
@@ -154,10 +174,10 @@ fn own_object<'a>(
     manifests: &'a [Manifest],
     own: &Path,
     file: &str,
-    component: &Component,
+    digest: &str,
 ) -> anyhow::Result<&'a DiscoveryHandler> {
     let all: Vec<&DiscoveryHandler> = handlers(manifests).collect();
-    let is_named = |object: &&&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, component);
+    let is_named = |object: &&&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, digest);
     if let Some(object) = all.iter().find(is_named) {
         return Ok(object);
     }
@@ -177,17 +197,16 @@ fn own_object<'a>(
 }
 
 /// Returns whether an object names an image with this component.
-fn is_image_of(object: &DiscoveryHandler, component: &Component) -> bool {
-    object.spec.component.image.is_some() && HandlerObject::from(object).digest.as_deref() == Some(component.digest())
+fn is_image_of(object: &DiscoveryHandler, digest: &str) -> bool {
+    object.spec.component.image.is_some() && HandlerObject::from(object).digest.as_deref() == Some(digest)
 }
 
 /// Returns the rules of an object, if the component has the digest it requires.
-fn granted(object: &DiscoveryHandler, component: &Component) -> anyhow::Result<HandlerRules> {
-    let HandlerObject { digest, rules, .. } = HandlerObject::from(object);
-    let actual = component.digest();
-    if let Some(wanted) = digest.filter(|wanted| wanted != actual) {
+fn granted(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<HandlerRules> {
+    let HandlerObject { digest: wanted, rules, .. } = HandlerObject::from(object);
+    if let Some(wanted) = wanted.filter(|wanted| wanted != digest) {
         bail!(
-            "the component has digest sha256:{actual}, the DiscoveryHandler '{}' wants sha256:{wanted}, so that the agent \
+            "the component has digest sha256:{digest}, the DiscoveryHandler '{}' wants sha256:{wanted}, so that the agent \
              would refuse it; if it is the right one, change spec.component.digest",
             object.name_any(),
         );

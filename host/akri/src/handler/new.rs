@@ -10,12 +10,15 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::args::{NewArgs, WitArgs};
 use super::templates::WIT;
-use crate::output::print_text;
+use crate::output::{plain, print_text};
+
+/// The handlers that come with Akri, as this command would name them.
+const BUILT_IN: [&str; 5] = ["debug-echo", "mdns", "onvif", "opcua", "udev"];
 
 /// Writes the files of a new handler. None of them may exist.
 pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let name = args.name.as_str();
-    ensure!(is_name(name), "'{name}' can't be a handler's name: lower-case letters, digits and '-', a letter first");
+    check_name(name)?;
     let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
     let (component, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
     let fill = |text: &str| text.replace("@NAME@", name).replace("@FILE@", &component).replace("@AKRI@", &akri);
@@ -61,11 +64,18 @@ fn program() -> String {
     path.filter(|path| !path.contains(['$', '#', '"', '`', '\\', '\n'])).unwrap_or_else(|| "akri".to_owned())
 }
 
-/// Returns whether the name is valid for Kubernetes and for a package.
-fn is_name(name: &str) -> bool {
-    let known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    name.len() <= 56
-        && name.bytes().all(known)
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && !name.ends_with('-')
+/// Refuses a name that is not valid for Kubernetes and for a package, and one that is taken.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase());
+    ensure!(
+        name.len() <= 56 && starts_well && name.split('-').all(is_word),
+        "'{}' can't be a handler's name: at most 56 lower-case letters and digits, a letter first, with single '-' between",
+        plain(name)
+    );
+    ensure!(
+        !BUILT_IN.contains(&name),
+        "'{name}' is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name"
+    );
+    Ok(())
 }

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
 use akri_oci::digest_of;
-use akri_sandbox::{Component, precompile};
+use akri_sandbox::precompile;
 use anyhow::{Context as _, ensure};
 
 use super::args::PackArgs;
-use super::{Loading, PATIENT, bytes_of, file_name, granted, inspect, load, own_object};
+use super::{File, Loading, PATIENT, file_name, granted, host, inspect, load_judged, own_object, read};
 use crate::agent::OWN_PROGRAM;
 use crate::output::{plain, print_text, whole};
 use crate::subject;
@@ -26,13 +26,17 @@ const SUMS: &str = "SHA256SUMS";
 /// Writes the files, and prints their checksums.
 pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let name = file_name(&args.component)?;
-    let component = load(&args.component, Loading::Plain(None)).await?;
-    let bytes = bytes_of(&args.component, &component).await?;
-    let manifests = subject::read(&args.handler_object)?;
-    let object = own_object(&manifests, &args.handler_object, name, &component)?;
-    let rules = granted(object, &component)?;
-    let manifest = serde_saphyr::to_string(&pinned(object, &component)?).context("cannot write YAML")?;
-    let report = inspect::described(&component, &rules);
+    let bytes = read(&args.component).await?;
+    let (digest, manifests) = (digest_of(&bytes), subject::read(&args.handler_object)?);
+    let object = own_object(&manifests, &args.handler_object, name, digest.hex())?;
+    let rules = granted(object, digest.hex())?;
+    let file = File { path: &args.component, bytes: bytes.clone(), digest: digest.hex() };
+    let judged = load_judged(&host(Loading::Plain(None))?, file, &rules).await?;
+    if let Some(refusal) = judged.refusal {
+        return Err(refusal.into());
+    }
+    let manifest = serde_saphyr::to_string(&pinned(object, digest.hex())?).context("cannot write YAML")?;
+    let report = inspect::described(&judged.component, &rules);
     let manifest_name = Path::new(name).with_extension("yaml");
     ensure!(
         ![REPORT, COMPILED, SUMS].contains(&name) && manifest_name != Path::new(name),
@@ -54,20 +58,20 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     }
     let sums = checksums(&args.out)?;
     write(&args.out.join(SUMS), sums.as_bytes())?;
-    let description = component.description();
+    let description = judged.component.description();
     eprintln!("packed {} {} into '{}'", plain(&description.name), plain(&description.version), args.out.display());
     print_text(&sums)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the object with the digest of the component, so that an agent refuses any other.
-fn pinned(object: &DiscoveryHandler, component: &Component) -> anyhow::Result<DiscoveryHandler> {
+fn pinned(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<DiscoveryHandler> {
     ensure!(
         object.spec.component.image.is_none(),
         "the DiscoveryHandler names an image, which is pinned already; to ship a file, name that in spec.component.file"
     );
     let mut pinned = DiscoveryHandler { status: None, ..object.clone() };
-    pinned.spec.component.digest = Some(format!("sha256:{}", component.digest()));
+    pinned.spec.component.digest = Some(format!("sha256:{digest}"));
     Ok(pinned)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -13,18 +14,24 @@ use akri_model::discovery::RoundError;
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::{shorten, visible};
-use akri_sandbox::{Cache, Call, Component};
+use akri_sandbox::{Cache, Call, Component, Rates};
 use anyhow::{Context as _, anyhow, ensure};
+use serde_json::Value;
 
 use super::replay::{differences, names, play};
-use crate::output::{plain, whole};
+use crate::output::{count, plain, whole};
 
 /// Characters of a traced call.
 const TRACED: usize = 512;
 
+/// Bytes of a file by which it is a cassette.
+const HEAD: u64 = 64 << 10;
+
 /// The recording of one Configuration's rounds.
 pub(super) struct Recording {
     cassette: Cassette,
+    /// Set if there is a cassette in the place of its file.
+    replaces: bool,
     secrets: SecretScanner,
     error: Option<anyhow::Error>,
 }
@@ -37,6 +44,12 @@ impl Recording {
             "--record writes JSON lines: '{}' has to be named *.jsonl",
             plain(&path.display().to_string())
         );
+        let replaces = path.exists();
+        ensure!(
+            !replaces || is_cassette(path)?,
+            "'{}' exists and is no cassette; it is not replaced: name another file with --record",
+            plain(&path.display().to_string())
+        );
         if let Some(directory) = path.parent() {
             let cannot = || format!("cannot create the directory '{}'", plain(&directory.display().to_string()));
             fs::create_dir_all(directory).with_context(cannot)?;
@@ -45,7 +58,7 @@ impl Recording {
         let digest = format!("sha256:{}", component.digest());
         let seed = RandomState::new().hash_one(0);
         let cassette = Cassette::new(&description.name, &description.version, &digest, seed);
-        Ok(Self { cassette, secrets: SecretScanner::default(), error: None })
+        Ok(Self { cassette, replaces, secrets: SecretScanner::default(), error: None })
     }
 
     /// The recorder of the next round.
@@ -74,11 +87,12 @@ impl Recording {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let cache = Cache::default();
+        // What the handler logs was logged when it was recorded.
+        let (cache, quiet) = (Cache::default(), Rates::default().forwarding(Arc::new(|_| {})));
         for index in 0..self.cassette.rounds.len() {
             let player = self.cassette.player(index, true).context("the round is gone")?;
             let round = self.cassette.rounds.get(index).context("the round is gone")?;
-            let played = play(component, round, &player, &cache).await;
+            let played = play(component, round, &player, (&cache, &quiet)).await;
             let expected = round.result.clone().unwrap_or_default();
             let has_secrets = self.secrets.secrets().next().is_some();
             // The calls have what was sent with the secrets, in whatever form.
@@ -95,11 +109,25 @@ impl Recording {
         let text = self.cassette.write();
         Cassette::read(&text).map_err(|error| anyhow!("the cassette is not written: {}", error.why))?;
         fs::write(path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
-        let (rounds, calls) =
-            (self.cassette.rounds.len(), self.cassette.rounds.iter().map(|round| round.calls()).sum::<usize>());
-        eprintln!("recorded {rounds} rounds with {calls} calls: {}", path.display());
+        let replaced = if self.replaces { " (replaced)" } else { "" };
+        eprintln!("recorded {}: {}{replaced}", extent(&self.cassette, " with "), path.display());
         Ok(())
     }
+}
+
+/// Returns the numbers of its rounds and calls.
+pub(super) fn extent(cassette: &Cassette, joined: &str) -> String {
+    let calls = cassette.rounds.iter().map(|round| round.calls()).sum();
+    count(cassette.rounds.len(), "round") + joined + &count(calls, "call")
+}
+
+/// Returns whether the first line of a file is that of a cassette.
+fn is_cassette(path: &Path) -> anyhow::Result<bool> {
+    let mut line = Vec::new();
+    let read = fs::File::open(path).and_then(|file| BufReader::new(file.take(HEAD)).read_until(b'\n', &mut line));
+    read.with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))?;
+    let head = serde_json::from_slice::<Value>(&line);
+    Ok(head.is_ok_and(|head| head.get("akriCassette").is_some()))
 }
 
 /// Prints calls as they are made, until the sender is dropped. Texts with secrets are replaced.

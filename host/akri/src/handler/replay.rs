@@ -11,9 +11,9 @@ use akri_cassette::{CASSETTE, Cassette, CassetteError, Mismatch, Outcome, Place,
 use akri_discovery::details_json;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
-use akri_model::text::{shorten, visible};
+use akri_model::text::{is_hidden, shorten, visible};
 use akri_sandbox::{Cache, Call, Component, Rates, Tape};
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
@@ -21,7 +21,7 @@ use super::validate;
 use crate::output::plain;
 
 /// Names of files that are cassettes: one JSON object a line, or a YAML list of the same objects.
-const LINES: [&str; 2] = ["jsonl", "json"];
+const LINES: [&str; 1] = ["jsonl"];
 const YAML: [&str; 2] = ["yaml", "yml"];
 /// Memory of a played round: whether a limit suffices is not what a replay tells.
 const MEMORY: usize = 1 << 30;
@@ -31,6 +31,9 @@ const MANY: usize = 1 << 20;
 const SHOWN: usize = 60;
 /// Characters of a line that are shown.
 const LINE: usize = 400;
+
+/// Bytes of a call's line that is shown.
+const PASTED: usize = 4096;
 
 /// The likely reason for a round that did not end.
 pub(super) const LATE: &str =
@@ -79,13 +82,18 @@ fn has_extension(path: &Path, known: &[&str]) -> bool {
 
 /// Returns the cassettes of a path: itself, or the files of a directory, in order.
 pub(super) fn find(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let shown = plain(&path.display().to_string());
+    let is_named = |file: &Path| has_extension(file, &LINES) || has_extension(file, &YAML);
     if !path.is_dir() {
+        ensure!(
+            is_named(path),
+            "'{shown}' is not named like a cassette: *.jsonl has one JSON object a line, *.yaml and *.yml are lists"
+        );
         return Ok(vec![path.to_owned()]);
     }
-    let entries =
-        fs::read_dir(path).with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))?;
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read '{shown}'"))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    files.retain(|file| file.is_file() && (has_extension(file, &LINES) || has_extension(file, &YAML)));
+    files.retain(|file| file.is_file() && is_named(file));
     files.sort();
     Ok(files)
 }
@@ -99,8 +107,13 @@ pub(super) struct Played {
     pub(super) differences: Vec<Mismatch>,
 }
 
-/// Plays a round. The cache is that of the rounds before it.
-pub(super) async fn play(component: &Component, round: &RecordedRound, player: &Arc<Player>, cache: &Cache) -> Played {
+/// Plays a round. The cache is that of the rounds before it; the budgets are those of its log.
+pub(super) async fn play(
+    component: &Component,
+    round: &RecordedRound,
+    player: &Arc<Player>,
+    (cache, rates): (&Cache, &Rates),
+) -> Played {
     let arguments = &round.arguments;
     let limits = Limits {
         round: std::time::Duration::from_millis(arguments.limit),
@@ -116,7 +129,7 @@ pub(super) async fn play(component: &Component, round: &RecordedRound, player: &
         properties: arguments.resolved(),
         limits,
         cache: cache.clone(),
-        rates: Rates::default(),
+        rates: rates.clone(),
         tape: Tape::Play(player.clone()),
         ..Call::default()
     };
@@ -189,15 +202,35 @@ fn difference(mismatch: &Mismatch) -> String {
             format!("{statement} (- recorded, + now):\n{}", diff(expected, actual))
         }
         Mismatch::NotMade { expected, .. } => format!("{statement}:\n{}", diff(expected, "")),
+        Mismatch::NotRecorded { actual, next, line, .. } if next.is_empty() => {
+            format!("{statement}:\n{}{}", diff("", actual), remedy(line))
+        }
         Mismatch::NotRecorded { actual, next, .. } => format!("{statement}:\n{}{}", diff("", actual), list(next)),
     }
 }
 
-/// Lists recorded calls, one on a line, or tells the remedy if there are none.
-fn list(calls: &[(Place, String)]) -> String {
-    if calls.is_empty() {
-        return "add one with its result (docs/cassettes.md), or record the round again\n".to_owned();
+/// Tells the remedy for a call that is not recorded, with its line unless that is long.
+fn remedy(line: &str) -> String {
+    let example = if line.len() <= PASTED { format!(", in YAML:\n- {}", escaped(line)) } else { String::new() };
+    format!("record the round again, or add the call with its result (docs/cassettes.md){example}\n")
+}
+
+/// Escapes invisible characters as JSON does, so that the text means the same.
+pub(super) fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_hidden(character) {
+            let units = character.encode_utf16(&mut [0; 2]).to_vec();
+            units.iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
+        } else {
+            text.push(character);
+        }
     }
+    text
+}
+
+/// Lists recorded calls, one on a line.
+fn list(calls: &[(Place, String)]) -> String {
     let mut text = String::new();
     for (index, (at, arguments)) in calls.iter().enumerate() {
         text += if index == 0 { "the next ones of its kind in the cassette:\n" } else { "" };
@@ -227,4 +260,17 @@ fn diff(old: &str, new: &str) -> String {
         let _ = writeln!(text, "  {sign} {}", visible(&line)); // writing to a String can't fail
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pasted_results_have_no_invisible_characters() {
+        let text = "a\u{7f}\u{9b}2J\u{202e}\u{e0041}\n\"é";
+        let json = escaped(&serde_json::json!(text).to_string());
+        assert!(!json.contains(is_hidden), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
 }

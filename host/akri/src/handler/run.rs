@@ -17,11 +17,11 @@ use serde::Serialize;
 
 use super::args::RunArgs;
 use super::record::{self, Recording};
-use super::{Loading, handlers, load, rules, subjects, validate};
+use super::{Judged, Loading, handlers, host, load_with_rules, subjects, validate, warn_of_refusal};
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, found_table};
 use crate::output::{plain, print};
-use crate::subject::{Subject, warn};
+use crate::subject::{self, Subject, warn};
 
 /// The results of a round.
 #[derive(Debug, Serialize)]
@@ -68,17 +68,18 @@ pub(super) struct Line {
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
-    let begun = Instant::now();
     let loading = if args.record.is_some() || args.trace { Loading::Taping } else { Loading::Plain };
-    let component = load(&args.component, loading(Some(&args.host))).await?;
-    let load = Load::of(&component, begun);
-    let (subjects, manifests) = subjects(&args.file, &component)?;
+    let (host, manifests) = (host(loading(Some(&args.host)))?, subject::read(&args.file)?);
+    let own = args.object.handler_object.as_ref();
+    let (Judged { component, took, refusal }, rules) = load_with_rules(&host, &args.component, own, &manifests).await?;
+    let load = Load::of(&component, took);
+    let subjects = subjects(&args.file, &manifests, &component)?;
+    warn_of_refusal(refusal.as_ref());
     let mut recording = match &args.record {
         Some(path) => Some(record::one(&subjects).and_then(|()| Recording::new(&component, path))?),
         None => None,
     };
-    let has_object = args.object.handler_object.is_some() || handlers(&manifests).next().is_some();
-    let rules = rules(args.object.handler_object.as_ref(), &manifests, &args.component, &component)?;
+    let has_object = own.is_some() || handlers(&manifests).next().is_some();
     let stage = Stage { component, load, rules, values: data::values(&manifests), node, is_traced: args.trace };
     let (mut reports, mut is_refused) = (Vec::new(), false);
     let caches: Vec<Cache> = subjects.iter().map(|_| Cache::default()).collect();
@@ -119,9 +120,9 @@ pub(super) struct Stage {
 }
 
 impl Load {
-    /// Describes a component that was loaded since.
-    pub(super) fn of(component: &Component, begun: Instant) -> Self {
-        Self { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() }
+    /// Describes a component whose load took that long.
+    pub(super) fn of(component: &Component, took: Duration) -> Self {
+        Self { milliseconds: milliseconds(took), compiled: component.was_compiled() }
     }
 
     /// Describes the time it took and the origin of the code.

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use akri_cassette::{Cassette, Outcome};
-use akri_model::text::is_hidden;
-use akri_sandbox::{Cache, Component};
+use akri_sandbox::{Cache, Component, Rates};
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::TestArgs;
-use super::replay::{LATE, Played, differences, find, play, read};
+use super::record::extent;
+use super::replay::{LATE, Played, differences, escaped, find, play, read};
 use super::{Loading, load};
-use crate::output::{plain, print_text};
+use crate::output::{count, plain, print_text};
 
 /// The directory that is looked for cassettes: in the working directory, or else beside the component.
 const DIRECTORY: &str = "cassettes";
@@ -21,9 +21,12 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// Plays all cassettes. Fails if one of them differs.
 pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
+    std::fs::metadata(&args.component).with_context(|| {
+        format!("cannot read the component '{}' (has it been built?)", plain(&args.component.display().to_string()))
+    })?;
     let paths = cassettes(args)?;
     let component = load(&args.component, Loading::Taping(None)).await?;
-    let (mut failed, mut differ, count) = (0, 0, paths.len());
+    let (mut failed, mut differ, all) = (0, 0, count(paths.len(), "cassette"));
     for path in paths {
         let begun = Instant::now();
         let shown = plain(&path.display().to_string());
@@ -39,18 +42,17 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         };
         let played = tokio::time::timeout(LONGEST, test(&component, &cassette)).await;
         let differences = played.unwrap_or_else(|_| Ok(format!("not over after {LONGEST:?}\n")))?;
-        let rounds = cassette.rounds.len();
-        let calls: usize = cassette.rounds.iter().map(|round| round.calls()).sum();
+        let extent = extent(&cassette, ", ");
         let took = begun.elapsed().as_secs_f64() * 1000.0;
         let verdict = if differences.is_empty() { "ok" } else { "FAILED" };
-        print_text(&format!("{verdict} {shown} ({rounds} rounds, {calls} calls, {took:.0} ms)\n"))?;
+        print_text(&format!("{verdict} {shown} ({extent}, {took:.0} ms)\n"))?;
         print_text(&differences)?;
         differ += usize::from(!differences.is_empty());
     }
     failed += differ;
     if failed > 0 {
         let remedy = if differ > 0 { "; record those again whose difference is as it should be" } else { "" };
-        eprintln!("error: {failed} of {count} cassettes failed{remedy}");
+        eprintln!("error: {failed} of {all} failed{remedy}");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -73,7 +75,7 @@ fn cassettes(args: &TestArgs) -> anyhow::Result<Vec<PathBuf>> {
     }
     if paths.is_empty() {
         bail!(
-            "no cassettes (*.jsonl, *.yaml) in '{}'",
+            "no cassettes (*.jsonl, *.yaml, *.yml) in '{}'",
             plain(&given.first().map_or(Path::new("."), PathBuf::as_path).display().to_string())
         );
     }
@@ -97,7 +99,7 @@ async fn test(component: &Component, cassette: &Cassette) -> anyhow::Result<Stri
     let cache = Cache::default();
     for (index, round) in cassette.rounds.iter().enumerate() {
         let player = cassette.player(index, false).context("the round is gone")?;
-        let played = play(component, round, &player, &cache).await;
+        let played = play(component, round, &player, (&cache, &Rates::default())).await;
         let text = match &round.result {
             Some(expected) => differences(expected, &played),
             None => without_result(&played),
@@ -107,20 +109,6 @@ async fn test(component: &Component, cassette: &Cassette) -> anyhow::Result<Stri
         }
     }
     Ok(String::new())
-}
-
-/// Escapes invisible characters as JSON does, so that the text means the same.
-fn escaped(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for character in json.chars() {
-        if is_hidden(character) {
-            let units = character.encode_utf16(&mut [0; 2]).to_vec();
-            units.iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
-        } else {
-            text.push(character);
-        }
-    }
-    text
 }
 
 /// Returns the result that the author of a round may add to it.
@@ -133,17 +121,4 @@ fn without_result(played: &Played) -> String {
     let result = escaped(&serde_json::json!({ "result": played.outcome }).to_string());
     let hint = if played.is_late { LATE } else { "" };
     format!("the cassette has no result for it; if this one is right, add it:\n{result}\n{hint}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pasted_results_have_no_invisible_characters() {
-        let text = "a\u{7f}\u{9b}2J\u{202e}\u{e0041}\n\"é";
-        let json = escaped(&serde_json::json!(text).to_string());
-        assert!(!json.contains(is_hidden), "{json}");
-        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
-    }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::args::ValidateArgs;
 use super::{Loading, load, subjects};
 use crate::output::print;
-use crate::subject::Subject;
+use crate::subject::{self, Subject};
 
 /// The result for one Configuration.
 #[derive(Debug, Serialize)]
@@ -46,7 +46,7 @@ struct Problem {
 pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let component = load(&args.component, Loading::Plain(None)).await?;
     let mut verdicts = Vec::new();
-    for subject in subjects(&args.file, &component)?.0 {
+    for subject in subjects(&args.file, &subject::read(&args.file)?, &component)? {
         verdicts.push(verdict(&component, &subject).await?);
     }
     for problem in verdicts.iter().flat_map(|verdict| &verdict.problems) {
