@@ -7,6 +7,7 @@ use std::time::Duration;
 use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
 use akri_model::names::{Key, Usage, node_hash};
+use akri_model::node_report::StaleReports;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DynamicObject};
@@ -76,6 +77,28 @@ where
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;
         }
+    }
+    Ok(true)
+}
+
+/// Removes the reports of nodes whose agents do not run from the status of an object, which the agents of these nodes can't.
+/// Returns whether there are any.
+pub(crate) async fn remove_stale_reports<K>(
+    context: &Context,
+    key: &Key,
+    stale: &StaleReports,
+) -> Result<bool, RequestError>
+where
+    K: Resource<DynamicType = ()>,
+{
+    if stale.nodes.is_empty() {
+        return Ok(false);
+    }
+    let Some(object) = context.requests.get::<K>(key).await? else { return Ok(true) };
+    let left = status_operations(&object, &stale.nodes);
+    if left.len() > 1 {
+        context.requests.patch_status::<K>(key, Value::Array(left)).await?;
+        info!(object = %key, nodes = ?stale.nodes, "removed what nodes report whose agents do not run");
     }
     Ok(true)
 }
@@ -152,12 +175,13 @@ fn object_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Val
     patch
 }
 
-/// Returns a patch of its status that removes the problems of these nodes.
+/// Returns a patch of its status that removes the problems of these nodes, if they are still the same.
 fn status_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
-    let has_problem = |node: &&String| object.data.pointer(&format!("/status/nodes/{}", pointer_token(node))).is_some();
-    let removed =
-        gone.iter().filter(has_problem).map(|node| remove_at(&format!("/status/nodes/{}", pointer_token(node))));
-    std::iter::once(test("/metadata/uid", json!(object.metadata.uid))).chain(removed).collect()
+    let removed = gone.iter().filter_map(|node| {
+        let path = format!("/status/nodes/{}", pointer_token(node));
+        object.data.pointer(&path).map(|entry| [test(&path, entry.clone()), remove_at(&path)])
+    });
+    std::iter::once(test("/metadata/uid", json!(object.metadata.uid))).chain(removed.flatten()).collect()
 }
 
 fn test(path: &str, value: Value) -> Value {
@@ -222,6 +246,11 @@ mod tests {
         assert_eq!(after["metadata"]["finalizers"], before["metadata"]["finalizers"], "it is not being deleted");
         let after = patched(&before, status_operations(&object(before.clone()), &gone));
         assert_eq!(after["status"]["nodes"], json!({"new": {"reason": "NotFound"}}));
+        let mut changed = before.clone();
+        changed["status"]["nodes"]["old"] = json!({"reason": "NoHandler"});
+        let patch = Value::Array(status_operations(&object(before), &gone));
+        let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+        assert!(json_patch::patch(&mut changed, &patch.0).is_err(), "its agent has returned");
     }
 
     #[test]
