@@ -13,6 +13,7 @@ pub mod handler;
 pub mod instance;
 pub mod limits;
 pub mod manifest;
+pub mod patch_answer;
 pub mod suggestion;
 pub mod validate;
 

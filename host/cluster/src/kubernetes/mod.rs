@@ -8,10 +8,10 @@ mod lease;
 mod manifests;
 mod node_problems;
 mod object_watch;
-#[cfg(test)]
-mod overload_tests;
 mod patch;
 mod problem_reporter;
+#[cfg(test)]
+mod response_tests;
 mod saved_configurations;
 mod status_patch;
 mod values;
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
+use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model, patch_answer};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
@@ -214,7 +214,7 @@ impl Kubernetes {
     async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
         match timeout(REQUEST, self.json_patch(key, patch)).await.map_err(|_| late())? {
             Ok(patched) => Ok(Some(patched)),
-            Err(Error::Api(status)) if matches!(status.code, 409 | 422) => {
+            Err(error) if is_lost_race(&error) => {
                 sleep(Duration::from_millis(jitter() % LONGEST_MOMENT)).await;
                 Ok(None)
             }
@@ -387,7 +387,7 @@ impl Cluster for Kubernetes {
         let current = match timeout(REQUEST, request).await.map_err(|_| late())? {
             Ok(object) => Some(self.instances.update(&object)),
             // A test failed: somebody was faster, or it is another Instance.
-            Err(Error::Api(status)) if status.code == 422 => Cluster::get(self, key).await?,
+            Err(Error::Api(status)) if patch_answer::is_outdated(&status) => Cluster::get(self, key).await?,
             Err(Error::Api(status)) if status.code == 404 => None,
             Err(error) => return Err(failed(key, &error)),
         };
@@ -443,6 +443,11 @@ fn late() -> ClusterError {
 /// The API server answers, and other objects need not wait.
 fn busy(key: &Key) -> ClusterError {
     ClusterError::Refused(format!("{key} changes all the time"))
+}
+
+/// Returns whether another writer was faster than a patch that tests what it expects.
+fn is_lost_race(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 409 || patch_answer::is_outdated(status))
 }
 
 /// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.
