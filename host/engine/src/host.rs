@@ -17,7 +17,7 @@ use wasmtime::{Cache, Config, Engine};
 
 use crate::capabilities;
 use crate::compile::{self, Artifacts, Compiler, CompilerProgram, Precompiled};
-use crate::compiled::{Compiled, Library, Source};
+use crate::compiled::{Compiled, ComponentBytes, Library};
 use crate::component::{LoadError, LocalComponent};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
@@ -25,7 +25,7 @@ use crate::round::Round;
 use crate::runtime::{self, GuestRuntime};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
-pub const ROUNDS: usize = 4;
+pub const ROUNDS_AT_ONCE: usize = 4;
 /// The settings of a host of components.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
@@ -92,7 +92,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Loads a component, which the compiler has prepared. Blocks.
-    pub(crate) fn load(&self, source: &Source) -> Result<Arc<Compiled>, LoadError> {
+    pub(crate) fn load(&self, source: &ComponentBytes) -> Result<Arc<Compiled>, LoadError> {
         let misses = || self.cache.as_ref().map(Cache::cache_misses);
         let before = misses();
         let loaded = self.library.load(&self.engine, &self.linker, source);
@@ -136,7 +136,7 @@ impl LocalHost {
             linker,
             library: Library::default(),
             runtime,
-            rounds: Arc::new(Semaphore::new(ROUNDS)),
+            rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)),
             compiler: Arc::new(Compiler::new(compiler)),
             loads: Arc::new(Semaphore::new(1)),
             cache,

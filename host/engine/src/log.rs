@@ -27,7 +27,7 @@ const CHUNK: usize = 4096;
 /// Advice at the end of a panic's message that nobody can follow: a guest has no environment.
 const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 /// Bytes of a line beside what the guest wrote.
-pub const LINE: usize = 128;
+pub const LOG_LINE_BYTES: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,7 +175,7 @@ impl RoundLog {
             let (context, message) = (context.to_owned(), message.to_owned());
             return forward(ForwardedLine::Written { level, context, message, is_logged: false });
         }
-        if !self.rates.log(context.len() + message.len() + LINE) {
+        if !self.rates.log(context.len() + message.len() + LOG_LINE_BYTES) {
             return;
         }
         write_event(&self.handler, &self.configuration, level, context, message);

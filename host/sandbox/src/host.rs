@@ -17,14 +17,14 @@ const FOUND: usize = 32 << 20;
 
 /// A device of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundDevice {
     /// The sysfs path without its mount point.
     pub devpath: String,
     /// Such as `tty`.
     pub subsystem: Option<String>,
 }
 
-impl Found {
+impl FoundDevice {
     /// Returns whether a handler with these grants may see it.
     pub fn is_granted(&self, grants: &Grants) -> bool {
         is_granted(&grants.udev_subsystems, self.subsystem.as_deref())
@@ -130,12 +130,12 @@ impl Host {
     ///
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
-    pub async fn find(&self, name: &str) -> Result<Vec<Found>, FindError> {
+    pub async fn find(&self, name: &str) -> Result<Vec<FoundDevice>, FindError> {
         let (sysfs, name) = (self.sysfs.clone(), name.to_owned());
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
         let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
         let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;
-        let device = |entry: sysfs::Entry| Found { devpath: entry.devpath, subsystem: entry.subsystem };
+        let device = |entry: sysfs::Entry| FoundDevice { devpath: entry.devpath, subsystem: entry.subsystem };
         Ok(found.into_iter().map(device).collect())
     }
 }

@@ -15,11 +15,11 @@ mod listener;
 mod worker;
 
 pub use akri_engine::{
-    Cache, Call, CompileError, Covered, HostConfig, HostError, Import, Kind, LoadError, LogLine, PrecompileError,
+    Cache, Call, CompileError, Covered, HostConfig, HostError, Import, ImportKind, LoadError, LogLine, PrecompileError,
     Rates, Tape, cautions, compile_here, covers_subsystem, precompile,
 };
 
 pub use self::component::Component;
-pub use self::host::{FindError, Found, Host};
+pub use self::host::{FindError, FoundDevice, Host};
 pub use self::listener::Listener;
 pub use self::worker::{WorkerProgram, WorkerSettings, serve_standard_input};

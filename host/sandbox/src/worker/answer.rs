@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use akri_engine::{LoadError, TICK, check_description};
+use akri_engine::{LoadError, YIELD_INTERVAL, check_description};
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
@@ -50,7 +50,7 @@ pub(super) fn triggers(triggers: Vec<Trigger>, limits: &Limits) -> Result<Vec<Tr
 /// Returns the ticks of processor time of a call, no more than there were while the agent waited for it.
 pub(super) fn ticks(reply: &Reply, elapsed: Duration) -> u32 {
     let (Reply::Validated { ticks, .. } | Reply::Discovered { ticks, .. }) = reply else { return 0 };
-    let most = elapsed.as_millis() / TICK.as_millis() + 1;
+    let most = elapsed.as_millis() / YIELD_INTERVAL.as_millis() + 1;
     u32::try_from(most).map_or(*ticks, |most| most.min(*ticks))
 }
 
