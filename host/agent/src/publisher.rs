@@ -45,7 +45,7 @@ struct WriteQueue {
     flushes: Vec<oneshot::Sender<()>>,
 }
 
-type Object = (Kind, Key);
+type Object = (ObjectKind, Key);
 type PendingWrites = BTreeMap<Object, PendingWrite>;
 
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ enum PendingWrite {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ObjectKind {
     Instance,
     Configuration,
     Handler,
@@ -76,32 +76,36 @@ impl Publisher {
 
     /// The published Instance shall say this.
     pub fn publish(&self, instance: Instance, copies: Copies) {
-        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), copies));
+        self.enqueue(ObjectKind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), copies));
     }
 
     /// The Instance shall be gone. `is_used` says whether containers of this node still use it.
     pub fn delete(&self, key: Key, uid: String, is_used: bool) {
-        self.enqueue(Kind::Instance, key, PendingWrite::Delete { uid, is_used });
+        self.enqueue(ObjectKind::Instance, key, PendingWrite::Delete { uid, is_used });
     }
 
     /// The Configuration's status shall say this.
     pub fn report(&self, report: ConfigurationReport) {
-        self.enqueue(Kind::Configuration, report.key.clone(), PendingWrite::Report(Box::new(report)));
+        self.enqueue(ObjectKind::Configuration, report.key.clone(), PendingWrite::Report(Box::new(report)));
     }
 
     /// Removes the report about this Configuration.
     pub fn forget(&self, key: Key) {
-        self.enqueue(Kind::Configuration, key, PendingWrite::Forget);
+        self.enqueue(ObjectKind::Configuration, key, PendingWrite::Forget);
     }
 
     /// Reports the status of a discovery handler.
     pub fn report_handler(&self, report: HandlerReport) {
-        self.enqueue(Kind::Handler, Key::new("", report.name.clone()), PendingWrite::ReportHandler(Box::new(report)));
+        self.enqueue(
+            ObjectKind::Handler,
+            Key::new("", report.name.clone()),
+            PendingWrite::ReportHandler(Box::new(report)),
+        );
     }
 
     /// Removes the report about this discovery handler.
     pub fn forget_handler(&self, name: &str) {
-        self.enqueue(Kind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
+        self.enqueue(ObjectKind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
     }
 
     /// Waits until all earlier writes were tried once, or nobody answered one of them. None of them waits for its time.
@@ -111,7 +115,7 @@ impl Publisher {
         let _ = flushed.await; // a publisher that is gone has nothing to flush
     }
 
-    fn enqueue(&self, kind: Kind, key: Key, write: PendingWrite) {
+    fn enqueue(&self, kind: ObjectKind, key: Key, write: PendingWrite) {
         self.change(|queue| drop(queue.writes.insert((kind, key), write)));
     }
 
@@ -418,7 +422,7 @@ mod tests {
         };
         let of = |capacity, copies| {
             let write = PendingWrite::Publish(Box::new(instance(capacity)), copies);
-            PendingWrites::from([((Kind::Instance, Key::new("default", "cam-1")), write)])
+            PendingWrites::from([((ObjectKind::Instance, Key::new("default", "cam-1")), write)])
         };
         for (due, expected) in [(Copies::Now, Copies::Now), (Copies::Later, Copies::Later)] {
             let queue = Mutex::new(WriteQueue { writes: of(2, Copies::Later), flushes: Vec::new() });
@@ -432,7 +436,7 @@ mod tests {
     fn failures_of_many_objects_are_logged_once() {
         let mut failing = Failing::default();
         let attempt = |failing: &mut Failing, count: usize| {
-            let objects = (0..count).map(|number| (Kind::Instance, Key::new("default", format!("cam-{number}"))));
+            let objects = (0..count).map(|number| (ObjectKind::Instance, Key::new("default", format!("cam-{number}"))));
             let warnings = objects.filter(|object| failing.is_news(object)).count();
             (warnings, failing.take_more())
         };
@@ -446,7 +450,7 @@ mod tests {
     #[test]
     fn copies_are_due_5_s_after_the_first_change() {
         let (mut copies, start) = (DelayedCopies::default(), Instant::now());
-        let object = (Kind::Instance, Key::new("default", "cam-1"));
+        let object = (ObjectKind::Instance, Key::new("default", "cam-1"));
         let write = |uid: &str| PendingWrite::Delete { uid: uid.into(), is_used: false };
         copies.add(object.clone(), write("1"), start);
         copies.add(object.clone(), write("2"), start + COPIES / 2);
