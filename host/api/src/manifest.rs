@@ -152,7 +152,7 @@ impl Manifest {
         problems.iter().map(locate).collect()
     }
 
-    /// The same for a field of the object.
+    /// Returns an error of a field of the object, with file and line.
     pub fn locate(&self, error: FieldError) -> ManifestError {
         locate(&self.file, &self.document, error)
     }

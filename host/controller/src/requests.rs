@@ -131,7 +131,7 @@ impl Requests {
         answer.map_err(|error| patch_failed(key, &error))
     }
 
-    /// The same for its status.
+    /// Changes the status of an object by a JSON Patch. A test that fails is a conflict.
     pub(crate) async fn patch_status<K>(&self, key: &Key, operations: Value) -> Result<(), RequestError>
     where
         K: Resource<DynamicType = ()>,

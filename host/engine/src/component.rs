@@ -180,7 +180,7 @@ impl LocalComponent {
         .await
     }
 
-    /// One round: every device the handler sees now.
+    /// Runs a round. Returns every device that the handler sees now.
     ///
     /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
     /// `limits.round` at most. Dropping the future ends the round.

@@ -105,14 +105,17 @@ impl Shared {
 
 impl LocalHost {
     /// Sets up the engine and starts its threads.
+    ///
+    /// # Errors
+    /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         Self::linking(config, resolver::system(), capabilities::linker, runtime::threads())
     }
 
-    /// The same for calls with a [`Tape`](crate::Tape).
+    /// Sets up an engine for calls with a [`Tape`](crate::Tape), and starts its thread.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn taping(config: HostConfig) -> Result<Self, HostError> {
         // With one thread, the clock of a replay is asked only where the guest has gone as far as it can.
         Self::linking(config, resolver::system(), capabilities::taped_linker, 1)
@@ -156,11 +159,12 @@ impl LocalHost {
         self.load_within(bytes, &CompileLimits::default()).await
     }
 
-    /// The same with other bounds on compiling, which hold where a program of its own compiles. What went over them is not
-    /// compiled again.
+    /// Loads a component within bounds on compiling, which hold where a program of its own compiles. A component that exceeded
+    /// them is not compiled again.
     ///
     /// # Errors
-    /// Likewise, or if it went over them.
+    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, or if `describe`
+    /// fails.
     pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<LocalComponent, LoadError> {
         LocalComponent::load(self.0.clone(), bytes, limits).await
     }

@@ -87,7 +87,7 @@ impl RoundLog {
         })
     }
 
-    /// One line, or one more that is only counted.
+    /// Logs a line, or only counts it if it is beyond a limit.
     pub(crate) fn line(&self, level: Level, context: &str, message: &str) {
         if !self.state().take_line() {
             return;
@@ -103,7 +103,7 @@ impl RoundLog {
         }
     }
 
-    /// Says once what the guest was refused, for whoever writes its grants; not many such things.
+    /// Logs once what the guest was refused, for whoever writes its grants, up to [`REFUSALS`] of them.
     pub(crate) fn refused(&self, what: &dyn Display) {
         let what = self.hide(clean(&what.to_string(), self.text_bytes));
         let mut state = self.state();
@@ -130,7 +130,7 @@ impl RoundLog {
         self.state().absent.clone()
     }
 
-    /// From here on, nothing is logged that contains the secret.
+    /// Hides a secret in all that is logged from now on.
     pub(crate) fn reveal(&self, name: &str, secret: &Secret) {
         self.state().revealed.add(name, secret);
     }

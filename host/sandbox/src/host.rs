@@ -55,7 +55,7 @@ enum Backend {
 }
 
 impl Host {
-    /// Has components run in this process.
+    /// Sets up a host that runs components in this process.
     ///
     /// # Errors
     /// If the engine can't be set up, or the directory for compiled components can't be used.
@@ -64,17 +64,17 @@ impl Host {
         Ok(Self { backend: Backend::Local(LocalHost::new(config)?), sysfs })
     }
 
-    /// The same for calls with a [`Tape`](crate::Tape).
+    /// Sets up a host for calls with a [`Tape`](crate::Tape), which runs components in this process.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn taping(config: HostConfig) -> Result<Self, HostError> {
         let sysfs = sysfs_of(&config);
         Ok(Self { backend: Backend::Local(LocalHost::taping(config)?), sysfs })
     }
 
-    /// Has components run in processes of that program, which are started when they are needed. The settings have to name a
-    /// directory for compiled components and a program that compiles.
+    /// Sets up a host that runs components in processes of that program, started when they are needed. The settings have to
+    /// name a directory for compiled components and a program that compiles.
     ///
     /// # Errors
     /// If the directory can't be used.
@@ -95,19 +95,22 @@ impl Host {
         self.load_within(bytes, &CompileLimits::default()).await
     }
 
-    /// The same with other bounds on compiling, which hold where a program of its own compiles. What went over them is not
-    /// compiled again.
+    /// Loads a component within bounds on compiling, which hold where a program of its own compiles. A component that exceeded
+    /// them is not compiled again.
     ///
     /// # Errors
-    /// Likewise, or if it went over them.
+    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, or if `describe`
+    /// fails.
     pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Component, LoadError> {
         self.load_isolated(bytes, limits, Isolation::Shared).await
     }
 
-    /// The same in a process of its own, if it is to have one and components run in other processes.
+    /// Loads a component within bounds on compiling, in a process of its own if it is to have one and components run in other
+    /// processes.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, if `describe`
+    /// fails, or if no process can be started.
     pub async fn load_isolated(
         &self,
         bytes: Vec<u8>,

@@ -34,7 +34,7 @@ pub(super) struct SyncState {
     /// A step is on its way.
     in_flight: bool,
     backoff: Backoff,
-    /// Not before this.
+    /// The earliest time of the next attempt.
     retry_at: Option<Instant>,
 }
 

@@ -102,7 +102,7 @@ impl<S> Filter<S> {
         }
     }
 
-    /// The same for a connection that counts.
+    /// Filters a connection that holds a permit until it ends.
     pub fn counted(inner: S, permit: OwnedSemaphorePermit) -> Self {
         Self { _permit: Some(permit), ..Self::new(inner) }
     }

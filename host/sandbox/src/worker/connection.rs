@@ -148,14 +148,14 @@ impl Connection {
         }
     }
 
-    /// The same without waiting; where too many wait already, it is lost.
+    /// Sends a request that has no answer without waiting. It is lost if too many requests wait, or when the process ends.
     pub(super) fn try_send(&self, request: &Request) {
         if let Ok(frame) = encode(request, &[]) {
             let _ = self.frames.try_send(Zeroizing::new(frame));
         }
     }
 
-    /// Has a listener woken when a datagram was received.
+    /// Registers a listener, which is woken when a datagram was received.
     pub(super) fn subscribe(&self, listener: u64, wake: &Arc<Notify>) {
         self.shared.listeners().insert(listener, Arc::downgrade(wake));
     }

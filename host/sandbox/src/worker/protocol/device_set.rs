@@ -51,7 +51,7 @@ impl<'a> From<&'a Device> for SentDevice<'a> {
     }
 }
 
-/// The same as it is received.
+/// A device of the payload, as it is received.
 #[derive(Deserialize)]
 struct ReceivedDevice {
     id: String,
