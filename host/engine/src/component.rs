@@ -91,10 +91,7 @@ pub enum LoadError {
     /// Its description is invalid.
     #[error("the handler's description is wrong: {0}")]
     Description(String),
-    /// The sandbox process refused it.
-    #[error("{0}")]
-    Sandbox(String),
-    /// The sandbox process failed, which says nothing of the component.
+    /// The host failed, which says nothing of the component.
     #[error("it can't be loaded now: {0}")]
     Unavailable(String),
 }

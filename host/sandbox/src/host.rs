@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akri_engine::{Compiler, HostConfig, HostError, LoadError, LocalHost};
+use akri_engine::{Compiler, HostConfig, HostError, LocalHost};
 use akri_model::grant::{CompileLimits, Grants, Isolation};
 use akri_sysfs::{self as sysfs, Bounds, Sysfs, is_granted};
 
 use crate::component::Component;
+use crate::load_error::LoadError;
 use crate::worker::{ReadablePaths, WorkerProgram, Workers};
 
 /// Longest duration of [`Host::find`].

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Call, LoadError, ROUNDS_AT_ONCE_OF_COMPONENT};
+use akri_engine::{Call, ROUNDS_AT_ONCE_OF_COMPONENT};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -28,6 +28,7 @@ use super::protocol::{
     join,
 };
 use super::workers::{Probation, Worker};
+use crate::load_error::LoadError;
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);
@@ -298,7 +299,7 @@ async fn load_into(
 ) -> Result<LoadedComponent, LoadAttempt> {
     let call = connection.next_call();
     let frame = encode(&Request::Load { call, component }, bytes);
-    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Sandbox(error.to_string())))?;
+    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Refused(error.to_string())))?;
     let state = CallState { blame: Arc::clone(blame), deadly: None, log: None, component };
     match connection.call(call, frame, state, LOAD).await.map_err(LoadAttempt::Ended)? {
         (Reply::Loaded { result: Ok(about), .. }, _) => answer::loaded(about).map_err(LoadAttempt::Refused),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Compiler, ComponentBytes, LoadError, MODULES_DIR, ROUNDS_AT_ONCE, Rates};
+use akri_engine::{Compiler, ComponentBytes, MODULES_DIR, ROUNDS_AT_ONCE, Rates};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::retry::{Backoff, jitter};
@@ -18,6 +18,7 @@ use super::component::WorkerComponent;
 use super::connection::Connection;
 use super::process::{ReadablePaths, WorkerProgram};
 use super::protocol::Request;
+use crate::load_error::LoadError;
 
 /// First and longest pause before a process is started again.
 const FIRST: Duration = Duration::from_millis(100);
