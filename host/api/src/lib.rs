@@ -11,9 +11,9 @@ pub mod duration;
 pub mod grants;
 pub mod handler;
 pub mod instance;
+pub mod json_patch;
 pub mod limits;
 pub mod manifest;
-pub mod patch_answer;
 pub mod suggestion;
 pub mod validate;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_api::document::pointer_token;
+use akri_api::json_patch::{remove, replace, test};
 use akri_api::validate::is_dns_subdomain;
 use akri_model::names::{Key, Usage, node_hash};
 use akri_model::node_report::StaleReports;
@@ -13,11 +14,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DynamicObject};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::info;
 
 use crate::reconcile::Context;
 use crate::requests::{RequestError, Requests};
+use crate::upstream::removal_of_finalizers;
 use crate::views::{InstanceView, NOT_A_NODE};
 use crate::world::World;
 
@@ -150,28 +152,22 @@ fn finalizers(object: &DynamicObject) -> impl Iterator<Item = &str> {
 
 /// Returns a patch of the object itself, which tests what it removes.
 fn object_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
-    let mut patch = vec![test("/metadata/uid", json!(object.metadata.uid))];
+    let mut patch = vec![test("/metadata/uid", &object.metadata.uid)];
     let all: Vec<&str> = nodes(object).collect();
     let left: Vec<&str> = all.iter().copied().filter(|node| !gone.contains(*node)).collect();
     if left.len() < all.len() {
-        patch.extend([test("/spec/nodes", json!(all)), replace("/spec/nodes", json!(left))]);
+        patch.extend([test("/spec/nodes", all), replace("/spec/nodes", left)]);
     }
     for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| gone.contains(&user))) {
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
-        patch.extend([test(&path, json!(usage)), replace(&path, json!(""))]);
+        patch.extend([test(&path, usage), replace(&path, "")]);
     }
     let label = |node: &String| format!("node.akri.sh/{}", node_hash(node));
     for label in gone.iter().map(label).filter(|label| object.labels().contains_key(label)) {
-        patch.push(remove_at(&format!("/metadata/labels/{}", pointer_token(&label))));
+        patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&label))));
     }
-    // From the last one on, so that the others keep their places.
     let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| gone.contains(*finalizer)).collect();
-    for (at, finalizer) in
-        object.finalizers().iter().enumerate().rev().filter(|(_, one)| foreign.contains(one.as_str()))
-    {
-        let path = format!("/metadata/finalizers/{at}");
-        patch.extend([test(&path, json!(finalizer)), remove_at(&path)]);
-    }
+    patch.extend(removal_of_finalizers(object.finalizers(), &foreign));
     patch
 }
 
@@ -179,25 +175,15 @@ fn object_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Val
 fn status_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
     let removed = gone.iter().filter_map(|node| {
         let path = format!("/status/nodes/{}", pointer_token(node));
-        object.data.pointer(&path).map(|entry| [test(&path, entry.clone()), remove_at(&path)])
+        object.data.pointer(&path).map(|entry| [test(&path, entry), remove(&path)])
     });
-    std::iter::once(test("/metadata/uid", json!(object.metadata.uid))).chain(removed.flatten()).collect()
-}
-
-fn test(path: &str, value: Value) -> Value {
-    json!({"op": "test", "path": path, "value": value})
-}
-
-fn replace(path: &str, value: Value) -> Value {
-    json!({"op": "replace", "path": path, "value": value})
-}
-
-fn remove_at(path: &str) -> Value {
-    json!({"op": "remove", "path": path})
+    std::iter::once(test("/metadata/uid", &object.metadata.uid)).chain(removed.flatten()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn object(value: Value) -> DynamicObject {

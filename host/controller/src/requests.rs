@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use akri_api::patch_answer;
+use akri_api::json_patch::is_outdated;
 use akri_model::broker::Reason;
 use akri_model::names::Key;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
@@ -192,7 +192,7 @@ fn refused(key: &Key, message: &str) -> RequestError {
 /// Converts the error of a JSON Patch. A test that does not hold is a conflict.
 fn patch_failed(key: &Key, error: &Error) -> RequestError {
     match error {
-        Error::Api(status) if patch_answer::is_outdated(status) => RequestError::Conflict(key.to_string()),
+        Error::Api(status) if is_outdated(status) => RequestError::Conflict(key.to_string()),
         error => failed(key, error),
     }
 }

@@ -23,7 +23,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model, patch_answer};
+use akri_api::json_patch::is_outdated;
+use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
@@ -316,7 +317,7 @@ impl Cluster for Kubernetes {
         let current = match timeout(REQUEST, request).await.map_err(|_| late())? {
             Ok(object) => Some(self.instances.update(&object)),
             // A test failed: somebody was faster, or it is another Instance.
-            Err(Error::Api(status)) if patch_answer::is_outdated(&status) => Cluster::get(self, key).await?,
+            Err(Error::Api(status)) if is_outdated(&status) => Cluster::get(self, key).await?,
             Err(Error::Api(status)) if status.code == 404 => None,
             Err(error) => return Err(failed(key, &error)),
         };
@@ -376,7 +377,7 @@ fn busy(key: &Key) -> ClusterError {
 
 /// Returns whether another writer was faster than a patch that tests what it expects.
 fn is_lost_race(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.code == 409 || patch_answer::is_outdated(status))
+    matches!(error, Error::Api(status) if status.code == 409 || is_outdated(status))
 }
 
 /// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.

@@ -1,6 +1,28 @@
-//! Answers of the API server to JSON Patches.
+//! JSON Patches: their operations, and the API server's answer to one that came too late.
 
 use kube::core::Status;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Returns an operation that lets the patch fail unless a value is there.
+pub fn test(path: &str, value: impl Serialize) -> Value {
+    json!({"op": "test", "path": path, "value": value})
+}
+
+/// Returns an operation that adds a value, or replaces it.
+pub fn add(path: &str, value: impl Serialize) -> Value {
+    json!({"op": "add", "path": path, "value": value})
+}
+
+/// Returns an operation that replaces a value that is there.
+pub fn replace(path: &str, value: impl Serialize) -> Value {
+    json!({"op": "replace", "path": path, "value": value})
+}
+
+/// Returns an operation that removes a value that is there.
+pub fn remove(path: &str) -> Value {
+    json!({"op": "remove", "path": path})
+}
 
 /// Returns whether a JSON Patch does not fit the object as it is now: a test failed, or what it changes is not there. An object
 /// that is invalid, and one that admission denies, have the same code; but those answers name the object or who denies it.
@@ -11,8 +33,6 @@ pub fn is_outdated(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]
