@@ -25,7 +25,7 @@ impl Idle {
         Self::start_every(scope, "10s").await
     }
 
-    /// The same with that interval of rounds.
+    /// Starts a node with that interval of rounds.
     pub(crate) async fn start_every(scope: Scope, interval: &str) -> Self {
         let node = Node::new();
         let object = fs::read_to_string(built_components().join("debug-echo.yaml")).unwrap();

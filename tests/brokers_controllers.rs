@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use akri_api::{Configuration, Instance};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::support::brokers::{Brokers, is_going, names_of, pod_broker};
@@ -12,6 +14,18 @@ use crate::support::cluster::wait_for;
 
 fn image(pod: &Pod) -> &str {
     pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
+}
+
+/// Renews the Lease of a node's agent, and returns its name.
+async fn renew_lease(site: &Brokers, node: &str) -> String {
+    let name = akri_model::agent_lease::name(node);
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name, "labels": {"akri.sh/lease": "agent"}},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": 180, "renewTime": format!("{:.6}", jiff::Timestamp::now())},
+    });
+    site.story.apply_one(lease).await.unwrap();
+    name
 }
 
 #[tokio::test]
@@ -97,13 +111,33 @@ async fn configuration_without_an_agent_is_unknown() {
         move |found: &Option<(String, String)>| *found == wanted
     };
     wait_for("a Configuration that nobody serves", ready, is("Unknown", "AgentNotRunning")).await;
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": "akri-agent-000000000001", "labels": {"akri.sh/lease": "agent"}},
-        "spec": {"holderIdentity": "node-a", "leaseDurationSeconds": 180, "renewTime": format!("{:.6}", jiff::Timestamp::now())},
-    });
-    site.story.apply_one(lease).await.unwrap();
+    let lease = renew_lease(&site, "node-a").await;
     wait_for("a Configuration that an agent serves", ready, is("True", "Discovered")).await;
-    site.delete::<k8s_openapi::api::coordination::v1::Lease>("akri-agent-000000000001").await;
+    site.delete::<Lease>(&lease).await;
     wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "AgentNotRunning")).await;
+}
+
+#[tokio::test]
+async fn reports_of_dead_agents_silence_nobody() {
+    let Some(mut site) = Brokers::begin("silent").await else { return };
+    let [running, dead, returning] = site.nodes(["running", "dead", "returning"]).await;
+    renew_lease(&site, &running).await;
+    site.configure("cam", json!({})).await;
+    let report = |since: &str| json!({"reason": "NoHandler", "message": "none", "since": since});
+    let nodes = json!({
+        &running: report("2026-01-01T00:00:00Z"),
+        &dead: report("2026-01-01T00:00:00Z"),
+        &returning: report(&format!("{:.0}", jiff::Timestamp::now())),
+    });
+    let patch = Patch::Merge(json!({"status": {"nodes": nodes}}));
+    site.story.api::<Configuration>().patch_status("cam", &PatchParams::default(), &patch).await.unwrap();
+    let message = async || {
+        let status = site.get::<Configuration>("cam").await.unwrap().status.unwrap_or_default();
+        let ready = status.conditions.into_iter().find(|c| c.type_ == "Ready").map(|c| c.message);
+        (status.nodes.into_keys().collect::<Vec<_>>(), ready.unwrap_or_default())
+    };
+    let left = |(nodes, ready): &(Vec<String>, String)| {
+        *nodes == [returning.clone(), running.clone()] && ready.contains(&running) && !ready.contains(&dead)
+    };
+    wait_for("the reports of the agents that run and return", message, left).await;
 }

@@ -83,7 +83,7 @@ async fn failed_rounds_change_nothing_and_affect_no_other() {
     assert!(agent.is_running());
 }
 
-/// The same details all the time: it is the world that becomes too much for the handler, and later is not.
+/// The details stay the same: it is the world that becomes too much for the handler, and later is not.
 #[tokio::test]
 async fn failing_handler_recovers_without_intervention() {
     let node = Node::new();

@@ -158,7 +158,7 @@ async fn oversized_discovery_lists_hide_no_server() {
     assert!(warnings.contains("not taken: the memory of the round was used up"), "{warnings}");
 }
 
-/// Likewise.
+/// With the memory that the handler has by default.
 #[tokio::test]
 async fn oversized_server_responses_hide_no_server() {
     let (at, node) = (machine(), Node::new());

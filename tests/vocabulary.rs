@@ -48,8 +48,9 @@ const FORBIDDEN_FILES: [&str; 7] =
     ["agreement.rs", "ears.rs", "gone.rs", "heard.rs", "remembered.rs", "standing.rs", "whole.rs"];
 
 /// Words that no doc comment begins with.
-const FORBIDDEN_BEGINNINGS: [&str; 12] =
-    ["How", "Nobody", "Somebody", "That", "Those", "What", "When", "Whether", "Where", "Which", "Who", "Why"];
+const FORBIDDEN_BEGINNINGS: [&str; 13] = [
+    "How", "Likewise", "Nobody", "Somebody", "That", "Those", "What", "When", "Whether", "Where", "Which", "Who", "Why",
+];
 
 /// Directories with source code of the project.
 const ROOTS: [&str; 6] = ["benches", "examples", "fuzz", "handlers", "host", "tests"];

@@ -38,7 +38,7 @@ impl Brokers {
         Some(brokers)
     }
 
-    /// The same before its controller is started.
+    /// A namespace whose controller is not started yet. None, with the reason, if there is no cluster.
     pub async fn begin_without_controller(name: &str) -> Option<Self> {
         let story = Story::begin_on_control(name).await?;
         KINDS.get_or_init(async || define(&story).await).await;
@@ -94,7 +94,7 @@ impl Brokers {
         self.instance_with(configuration, hash, nodes, json!({})).await
     }
 
-    /// The same; `more` goes into its spec.
+    /// An Instance of a Configuration that these nodes see; `more` goes into its spec.
     pub async fn instance_with(&self, of: &Configuration, hash: &str, nodes: &[&str], more: Value) -> Instance {
         let name = format!("{}-{hash}", of.name_any());
         let capacity = usize::try_from(of.spec.capacity).unwrap();

@@ -63,9 +63,9 @@ pub struct Settings {
     pub components: PathBuf,
     /// The kubelet's root directory.
     pub kubelet_dir: PathBuf,
-    /// Directory of the journal, Instances and compiled components. CreateOutcome if needed, with access for this user only.
+    /// Directory of the journal, Instances and compiled components. It is created if needed, with access for this user only.
     pub state_dir: PathBuf,
-    /// The same directory as the node knows it, which is another path if the agent runs in a container.
+    /// Path of `state_dir` on the node, which is another one if the agent runs in a container.
     pub host_state_dir: PathBuf,
     /// The program that compiles components in a process of its own, which is this one.
     pub compiler: Option<PathBuf>,

@@ -4,6 +4,8 @@
 //! before the kubelet hears of it, so `kill -9` and a power cut lose none. A line torn by a crash is the last one and is
 //! dropped; any other damage sets the file aside for a person to look at, and what can be read goes on.
 
+mod format;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,11 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_model::claim::Entry;
-use akri_model::names::{HashInput, HashLength, Key};
-use serde::{Deserialize, Serialize};
+use akri_model::names::Key;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info, warn};
+
+use format::{FORMAT, Header, Record, Replayed, line_of, parse_line, put_line, replay};
 
 /// The file is written anew when it is this large and mostly outdated.
 const COMPACT_AT: u64 = 1 << 20;
@@ -46,36 +49,6 @@ pub enum JournalError {
     /// The write could not be made; the message was logged where it happened.
     #[error("the journal can't be written: {0}")]
     NotWritten(String),
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Record {
-    Put(Box<Entry>),
-    Remove(Key),
-    /// The first record of a file. Journals of version 0.1 have none.
-    Header(Header),
-}
-
-/// The first line of a journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Header {
-    format: u32,
-    /// The kernel's `boot_id`: no container outlives it.
-    boot: String,
-}
-
-/// The format of a journal that this agent writes.
-const FORMAT: u32 = 2;
-
-/// The content of a journal after all its lines.
-#[derive(Debug, Default)]
-struct Replayed {
-    entries: BTreeMap<Key, Entry>,
-    header: Option<Header>,
-    /// Lines that cannot be read.
-    damaged: usize,
 }
 
 /// A record to write.
@@ -333,25 +306,6 @@ fn sync_directory(of: &Path) -> io::Result<()> {
     of.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-fn put_line(entry: &Entry) -> String {
-    line_of(&Record::Put(Box::new(entry.clone())))
-}
-
-/// A record's line. Keys and values are plain data, so that they always have a JSON form.
-fn line_of(record: &Record) -> String {
-    let json = serde_json::to_string(record).unwrap_or_default();
-    format!("{} {json}\n", checksum(&json))
-}
-
-fn checksum(json: &str) -> String {
-    HashInput::new(json, true, "").hash(HashLength::Medium)
-}
-
-fn parse_line(line: &str) -> Option<Record> {
-    let (sum, json) = line.split_once(' ')?;
-    (sum == checksum(json)).then(|| serde_json::from_str(json).ok()).flatten()
-}
-
 /// The kernel's identifier of this boot; empty where there is none.
 fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -377,25 +331,6 @@ fn read(path: &Path, boot: &str) -> Result<(BTreeMap<Key, Entry>, bool), Journal
         claims.for_each(|claim| claim.seen = true); // no container of before runs: those that come back are listed (rule 47)
     }
     Ok((entries, damaged > 0))
-}
-
-fn replay(text: &str) -> Replayed {
-    let mut replayed = Replayed::default();
-    let Replayed { entries, header, damaged } = &mut replayed;
-    let complete = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or_default());
-    for line in complete.split('\n').filter(|line| !line.is_empty()) {
-        match parse_line(line) {
-            Some(Record::Put(entry)) => {
-                entries.insert(entry.key.clone(), *entry);
-            }
-            Some(Record::Remove(key)) => {
-                entries.remove(&key);
-            }
-            Some(Record::Header(found)) => *header = Some(found),
-            None => *damaged += 1,
-        }
-    }
-    replayed
 }
 
 fn set_aside(path: &Path, damaged: usize) -> Result<(), JournalError> {

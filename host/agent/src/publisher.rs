@@ -1,5 +1,7 @@
 //! Publishes what owners decided, afterwards and in the background: a claim never waits for it.
 
+mod delayed;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,21 +12,16 @@ use akri_model::names::Key;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
+
+use delayed::Later;
 
 /// First pause after a failure.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 
 /// Longest pause after failures.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
-
-/// First and longest pause until an Instance that was left to another node is looked at again.
-const LEFT: Duration = Duration::from_secs(30);
-const MAX_LEFT: Duration = Duration::from_secs(600);
-
-/// The time that the usage of a local device waits to be published, with what changes meanwhile (rule 77).
-const COPIES: Duration = Duration::from_secs(5);
 
 /// Writes on their way at once.
 const AT_ONCE: usize = 8;
@@ -45,7 +42,7 @@ struct WriteQueue {
     flushes: Vec<oneshot::Sender<()>>,
 }
 
-type Object = (Kind, Key);
+type Object = (ObjectKind, Key);
 type PendingWrites = BTreeMap<Object, PendingWrite>;
 
 #[derive(Debug, Clone)]
@@ -59,7 +56,7 @@ enum PendingWrite {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum ObjectKind {
     Instance,
     Configuration,
     Handler,
@@ -76,32 +73,36 @@ impl Publisher {
 
     /// The published Instance shall say this.
     pub fn publish(&self, instance: Instance, copies: Copies) {
-        self.enqueue(Kind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), copies));
+        self.enqueue(ObjectKind::Instance, instance.key.clone(), PendingWrite::Publish(Box::new(instance), copies));
     }
 
     /// The Instance shall be gone. `is_used` says whether containers of this node still use it.
     pub fn delete(&self, key: Key, uid: String, is_used: bool) {
-        self.enqueue(Kind::Instance, key, PendingWrite::Delete { uid, is_used });
+        self.enqueue(ObjectKind::Instance, key, PendingWrite::Delete { uid, is_used });
     }
 
     /// The Configuration's status shall say this.
     pub fn report(&self, report: ConfigurationReport) {
-        self.enqueue(Kind::Configuration, report.key.clone(), PendingWrite::Report(Box::new(report)));
+        self.enqueue(ObjectKind::Configuration, report.key.clone(), PendingWrite::Report(Box::new(report)));
     }
 
     /// Removes the report about this Configuration.
     pub fn forget(&self, key: Key) {
-        self.enqueue(Kind::Configuration, key, PendingWrite::Forget);
+        self.enqueue(ObjectKind::Configuration, key, PendingWrite::Forget);
     }
 
     /// Reports the status of a discovery handler.
     pub fn report_handler(&self, report: HandlerReport) {
-        self.enqueue(Kind::Handler, Key::new("", report.name.clone()), PendingWrite::ReportHandler(Box::new(report)));
+        self.enqueue(
+            ObjectKind::Handler,
+            Key::new("", report.name.clone()),
+            PendingWrite::ReportHandler(Box::new(report)),
+        );
     }
 
     /// Removes the report about this discovery handler.
     pub fn forget_handler(&self, name: &str) {
-        self.enqueue(Kind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
+        self.enqueue(ObjectKind::Handler, Key::new("", name), PendingWrite::ForgetHandler);
     }
 
     /// Waits until all earlier writes were tried once, or nobody answered one of them. None of them waits for its time.
@@ -111,7 +112,7 @@ impl Publisher {
         let _ = flushed.await; // a publisher that is gone has nothing to flush
     }
 
-    fn enqueue(&self, kind: Kind, key: Key, write: PendingWrite) {
+    fn enqueue(&self, kind: ObjectKind, key: Key, write: PendingWrite) {
         self.change(|queue| drop(queue.writes.insert((kind, key), write)));
     }
 
@@ -212,123 +213,6 @@ impl Failing {
     }
 }
 
-/// Instances left to the agent of another node, which may have gone since (rule 24).
-#[derive(Debug, Default)]
-struct Left {
-    writes: PendingWrites,
-    since: Option<Instant>,
-    /// The number of passes over it since the last successful write.
-    looks: u32,
-}
-
-impl Left {
-    fn add(&mut self, object: Object, write: PendingWrite) {
-        self.since.get_or_insert_with(Instant::now);
-        self.writes.insert(object, write);
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.since.map(|since| since + self.pause())
-    }
-
-    fn pause(&self) -> Duration {
-        LEFT.saturating_mul(1 << self.looks.min(5)).min(MAX_LEFT)
-    }
-
-    fn take_due(&mut self, now: Instant) -> PendingWrites {
-        if self.due().is_none_or(|due| now < due) {
-            return PendingWrites::new();
-        }
-        (self.since, self.looks) = (None, self.looks.saturating_add(1));
-        std::mem::take(&mut self.writes)
-    }
-}
-
-/// Usage of local devices that is published at most every 5 s for each, whatever changes meanwhile.
-#[derive(Debug, Default)]
-struct DelayedCopies(BTreeMap<Object, (Instant, PendingWrite)>);
-
-impl DelayedCopies {
-    /// Takes the newest content; it is due when the oldest unpublished one is.
-    fn add(&mut self, object: Object, write: PendingWrite, now: Instant) {
-        let (_, kept) = self.0.entry(object).or_insert_with(|| (now + COPIES, PendingWrite::Forget));
-        *kept = write;
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.0.values().map(|(due, _)| *due).min()
-    }
-
-    fn take_due(&mut self, now: Instant) -> PendingWrites {
-        let due = self.0.extract_if(.., |_, (due, _)| *due <= now);
-        due.map(|(object, (_, write))| (object, write.at_once())).collect()
-    }
-
-    /// Adds all to writes that are tried now, unless there is a newer one.
-    fn add_all_to(&mut self, writes: &mut PendingWrites) {
-        for (object, (_, write)) in std::mem::take(&mut self.0) {
-            writes.entry(object).or_insert(write);
-        }
-        let now = std::mem::take(writes).into_iter().map(|(object, write)| (object, write.at_once()));
-        writes.extend(now);
-    }
-}
-
-impl PendingWrite {
-    fn at_once(self) -> Self {
-        match self {
-            Self::Publish(instance, _) => Self::Publish(instance, Copies::Now),
-            other => other,
-        }
-    }
-}
-
-/// Writes that wait for their time.
-#[derive(Debug, Default)]
-struct Later {
-    left: Left,
-    copies: DelayedCopies,
-}
-
-impl Later {
-    /// Waits until one of these is due or something new is. Returns false at the end.
-    async fn is_due_or_woken(&mut self, woken: &mut mpsc::Receiver<()>) -> bool {
-        let due = [self.left.due(), self.copies.due()].into_iter().flatten().min();
-        tokio::select! {
-            woken = woken.recv() => {
-                self.left.looks = 0;
-                woken.is_some()
-            }
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => true,
-        }
-    }
-
-    fn take_due(&mut self, now: Instant) -> PendingWrites {
-        let mut due = self.left.take_due(now);
-        due.extend(self.copies.take_due(now));
-        due
-    }
-
-    /// Takes what came of a write, and returns the error if it failed.
-    fn take_result(
-        &mut self,
-        object: &Object,
-        write: &PendingWrite,
-        result: Result<Published, ClusterError>,
-    ) -> Result<(), ClusterError> {
-        let result = result?;
-        if result != Published::CopiesLeft {
-            self.copies.0.remove(object); // this one is newer
-        }
-        match result {
-            Published::Whole => {}
-            Published::LeftToAnotherNode => self.left.add(object.clone(), write.clone()),
-            Published::CopiesLeft => self.copies.add(object.clone(), write.clone(), Instant::now()),
-        }
-        Ok(())
-    }
-}
-
 /// Tries every write once, some at the same time, but starts none after one that got no answer: most likely the others would get
 /// none, either, and each after the whole time an answer may take. `silent` is that one; if it was the only one, the others have
 /// their turn before it the next time. Returns those that failed.
@@ -418,7 +302,7 @@ mod tests {
         };
         let of = |capacity, copies| {
             let write = PendingWrite::Publish(Box::new(instance(capacity)), copies);
-            PendingWrites::from([((Kind::Instance, Key::new("default", "cam-1")), write)])
+            PendingWrites::from([((ObjectKind::Instance, Key::new("default", "cam-1")), write)])
         };
         for (due, expected) in [(Copies::Now, Copies::Now), (Copies::Later, Copies::Later)] {
             let queue = Mutex::new(WriteQueue { writes: of(2, Copies::Later), flushes: Vec::new() });
@@ -432,7 +316,7 @@ mod tests {
     fn failures_of_many_objects_are_logged_once() {
         let mut failing = Failing::default();
         let attempt = |failing: &mut Failing, count: usize| {
-            let objects = (0..count).map(|number| (Kind::Instance, Key::new("default", format!("cam-{number}"))));
+            let objects = (0..count).map(|number| (ObjectKind::Instance, Key::new("default", format!("cam-{number}"))));
             let warnings = objects.filter(|object| failing.is_news(object)).count();
             (warnings, failing.take_more())
         };
@@ -441,24 +325,5 @@ mod tests {
         assert_eq!(attempt(&mut failing, 201), (1, 0));
         failing.attempt_ended(true);
         assert_eq!(attempt(&mut failing, 1), (1, 0), "it was published in between");
-    }
-
-    #[test]
-    fn copies_are_due_5_s_after_the_first_change() {
-        let (mut copies, start) = (DelayedCopies::default(), Instant::now());
-        let object = (Kind::Instance, Key::new("default", "cam-1"));
-        let write = |uid: &str| PendingWrite::Delete { uid: uid.into(), is_used: false };
-        copies.add(object.clone(), write("1"), start);
-        copies.add(object.clone(), write("2"), start + COPIES / 2);
-        assert_eq!(copies.due(), Some(start + COPIES));
-        assert!(copies.take_due(start + COPIES / 2).is_empty());
-        let due = copies.take_due(start + COPIES);
-        assert!(matches!(&due[&object], PendingWrite::Delete { uid, .. } if uid == "2"));
-        copies.add(object.clone(), write("3"), start + COPIES);
-        assert_eq!(copies.due(), Some(start + COPIES * 2), "at most one in 5 s");
-        let mut writes = PendingWrites::from([(object.clone(), write("4"))]);
-        copies.add_all_to(&mut writes);
-        assert!(matches!(&writes[&object], PendingWrite::Delete { uid, .. } if uid == "4"), "the newer one");
-        assert_eq!(copies.due(), None);
     }
 }

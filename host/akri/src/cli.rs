@@ -282,7 +282,7 @@ pub(crate) struct DiscoverArgs {
 pub(crate) struct GetArgs {
     /// The kind of objects to show.
     #[arg(value_enum)]
-    pub(crate) kind: Kind,
+    pub(crate) kind: ListedKind,
     /// Show this object only.
     pub(crate) name: Option<String>,
     /// Show the objects of this namespace only [default: all].
@@ -301,7 +301,7 @@ pub(crate) struct GetArgs {
 
 /// The kinds of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum ListedKind {
     /// Devices and their use.
     #[value(alias = "instance", alias = "akrii")]
     Instances,

@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::cli::{GetArgs, Kind};
+use crate::cli::{GetArgs, ListedKind};
 use crate::output::{plain, print, table, whole};
 
 /// Maximum length of a result in a table, in characters.
@@ -40,15 +40,15 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
         read_problems(state).iter().for_each(|problem| eprintln!("warning: {}", plain(problem)));
     }
     match args.kind {
-        Kind::Instances => {
+        ListedKind::Instances => {
             let instances = selected(args, "Instance", read_instances(state).map_err(whole)?)?;
             print(&instances, args.output, || instance_table(&instances))?;
         }
-        Kind::Configurations => {
+        ListedKind::Configurations => {
             let configurations = selected(args, "Configuration", read_configurations(state).map_err(whole)?)?;
             print(&configurations, args.output, || configuration_table(&configurations))?;
         }
-        Kind::Handlers => {
+        ListedKind::Handlers => {
             let mut handlers = handlers(state)?;
             if let Some(name) = &args.name {
                 let names: Vec<String> = handlers.iter().flat_map(Handler::names).cloned().collect();

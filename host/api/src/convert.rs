@@ -7,7 +7,7 @@ use akri_model::configuration::{self as model, MAX_CAPACITY};
 use akri_model::grant;
 use akri_model::instance::{self, Online};
 use akri_model::names::{Identity, Key};
-use akri_model::property::{KeyRef, Source};
+use akri_model::property::{KeyRef, PropertySource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource as _, ResourceExt as _};
@@ -49,15 +49,15 @@ pub fn configuration_to_model(object: &Configuration) -> model::Configuration {
 }
 
 /// Neither value nor reference is an empty value, as in upstream Akri.
-fn source(property: &DiscoveryProperty) -> Source {
+fn source(property: &DiscoveryProperty) -> PropertySource {
     let from = property.value_from.as_ref();
     if let Some(secret) = from.and_then(|from| from.secret_key_ref.as_ref()) {
-        return Source::Secret(key_ref(secret));
+        return PropertySource::Secret(key_ref(secret));
     }
     if let Some(config_map) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
-        return Source::ConfigMap(key_ref(config_map));
+        return PropertySource::ConfigMap(key_ref(config_map));
     }
-    Source::Value(property.value.clone().unwrap_or_default().into_bytes())
+    PropertySource::Value(property.value.clone().unwrap_or_default().into_bytes())
 }
 
 fn key_ref(reference: &configuration::KeyRef) -> KeyRef {

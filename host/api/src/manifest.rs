@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use akri_model::discovery::Problem;
 use akri_model::names::Key;
-use akri_model::resolve::Kind;
+use akri_model::resolve::ReferenceKind;
 use kube::ResourceExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -75,7 +75,7 @@ pub struct ManifestError {
     /// JSON pointer of the field, "" for the whole document.
     pub field: String,
     /// The ConfigMap or Secret that can't be used for it.
-    pub object: Option<(Kind, Key)>,
+    pub object: Option<(ReferenceKind, Key)>,
     /// The problem and the correction.
     pub message: String,
 }
@@ -152,7 +152,7 @@ impl Manifest {
         problems.iter().map(locate).collect()
     }
 
-    /// The same for a field of the object.
+    /// Returns an error of a field of the object, with file and line.
     pub fn locate(&self, error: FieldError) -> ManifestError {
         locate(&self.file, &self.document, error)
     }
@@ -178,10 +178,10 @@ fn once(object: Object, before: &[Manifest]) -> Result<Object, Vec<FieldError>> 
 }
 
 /// Returns the ConfigMap or Secret that a document is about, if it is one.
-fn named(value: &Value) -> Option<(Kind, Key)> {
+fn named(value: &Value) -> Option<(ReferenceKind, Key)> {
     let kind = match value.get("kind")?.as_str()? {
-        "ConfigMap" => Kind::ConfigMap,
-        "Secret" => Kind::Secret,
+        "ConfigMap" => ReferenceKind::ConfigMap,
+        "Secret" => ReferenceKind::Secret,
         _ => return None,
     };
     let metadata = value.get("metadata")?;

@@ -77,7 +77,7 @@ const REFUSED: &[i64] = &[
     SYS_REMOVEXATTRAT,
 ];
 
-/// The same with one number on all architectures.
+/// Calls that libc does not name; their numbers are the same on all architectures.
 const SYS_SETXATTRAT: i64 = 463;
 const SYS_REMOVEXATTRAT: i64 = 466;
 
@@ -192,7 +192,7 @@ const FOREIGN_CALLS: &[sock_filter] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const FOREIGN_CALLS: &[sock_filter] = &[];
 
-/// Has the kernel refuse calls for this thread and those it starts.
+/// Installs a filter by which the kernel refuses calls of this thread and of those that it starts.
 pub(super) fn refuse_calls(calls: Calls, error: i32) -> Result<(), String> {
     let refused = SeccompAction::Errno(error.cast_unsigned());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| no_seccomp(&error))?;

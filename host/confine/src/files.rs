@@ -14,7 +14,7 @@ fn no_landlock(error: &dyn std::fmt::Display) -> String {
     format!("Landlock can't be used: {error}")
 }
 
-/// No files but those below the directory, and no network.
+/// Restricts this process to the files below a directory, without network.
 pub(super) fn restrict_to_output(output: &Path) -> Result<(), String> {
     let directory = PathFd::new(output).map_err(|error| no_landlock(&error))?;
     let allowed = PathBeneath::new(directory.as_fd(), AccessFs::from_all(LANDLOCK));
@@ -26,7 +26,7 @@ pub(super) fn restrict_to_output(output: &Path) -> Result<(), String> {
     enforced(status)
 }
 
-/// No files but these, and these only for reading. What does not exist is left out.
+/// Restricts this process to reading these files. What does not exist is left out.
 pub(super) fn restrict_to_reading(readable: &[&Path]) -> Result<(), String> {
     let status = restricted_files(Ruleset::default()).and_then(|rules| {
         let readable = readable.iter().filter_map(|path| Some((path.is_dir(), PathFd::new(path).ok()?)));

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use akri_model::agent_lease::{self, GOOD_FOR};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
-
-/// The time that an agent counts as running after it has renewed its Lease.
-const GOOD_FOR: Duration = Duration::from_secs(180);
 
 /// The agents' Leases.
 #[derive(Default)]
@@ -46,8 +44,17 @@ impl Agents {
     /// Returns the time that at least one agent will still count as running; `None` if none does.
     pub(crate) fn good_for(&self, now: Instant) -> Option<Duration> {
         let last = self.leases.values().map(|(_, until)| *until).max()?;
-        last.checked_duration_since(now).filter(|left| !left.is_zero())
+        left(last, now)
     }
+
+    /// Returns the time that the agent of a node will still count as running; `None` if it does not.
+    pub(crate) fn good_on(&self, node: &str, now: Instant) -> Option<Duration> {
+        self.leases.get(&agent_lease::name(node)).and_then(|(_, until)| left(*until, now))
+    }
+}
+
+fn left(until: Instant, now: Instant) -> Option<Duration> {
+    until.checked_duration_since(now).filter(|left| !left.is_zero())
 }
 
 fn age(at: Timestamp) -> Duration {
@@ -64,7 +71,7 @@ mod tests {
     fn lease(age: i64) -> Lease {
         let renewed = Timestamp::now().checked_sub(SignedDuration::from_secs(age)).unwrap();
         let spec = json!({"renewTime": format!("{renewed:.6}")});
-        serde_json::from_value(json!({"metadata": {"name": "akri-agent-1"}, "spec": spec})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": agent_lease::name("node-a")}, "spec": spec})).unwrap()
     }
 
     #[test]
@@ -75,6 +82,8 @@ mod tests {
         assert_eq!(agents.good_for(now), None, "it was old when it was seen");
         agents.put(&lease(60), now);
         assert_eq!(agents.good_for(now), Some(GOOD_FOR), "a renewal counts from when it is seen");
+        assert_eq!((agents.good_on("node-a", now), agents.good_on("node-b", now)), (Some(GOOD_FOR), None));
+        assert_eq!(agents.good_on("node-a", now + GOOD_FOR), None);
         assert!(agents.good_for(now + Duration::from_secs(179)).is_some());
         assert_eq!(agents.good_for(now + Duration::from_secs(181)), None);
     }

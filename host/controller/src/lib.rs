@@ -51,7 +51,7 @@ use reconcile::{Context, reconcile};
 use requests::{RequestError, Requests};
 use upstream::UpstreamFinalizers;
 use views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView};
-use watch::{Source, follow};
+use watch::{WatchSource, follow};
 
 /// Objects that are reconciled at a time.
 const WORKERS: usize = 16;
@@ -148,32 +148,32 @@ fn start_watches(
     let mut watches = Watches { client, settings, context, tasks, listed: Vec::new() };
     let labels = "controller=akri.sh";
     debug_assert_eq!(labels, format!("{}={}", SELECTOR.0, SELECTOR.1));
-    let nodes = Source::<PartialObjectMeta<Node>, _> {
+    let nodes = WatchSource::<PartialObjectMeta<Node>, _> {
         api: Api::all(client.clone()),
         what: "Nodes",
         labels: "",
         read: |n| Some(n.name_any()),
     };
     watches.start(nodes, |context, change| context.world.take_nodes(change));
-    let leases = Source::<Lease, _> {
+    let leases = WatchSource::<Lease, _> {
         api: Api::namespaced(client.clone(), &settings.lease_namespace),
         what: "Leases",
         labels: AGENT_LEASES,
         read: Some,
     };
     watches.start(leases, |context, change| context.world.take_leases(change));
-    let configurations = Source {
+    let configurations = WatchSource {
         api: watches.erased::<Configuration>(),
         what: "Configurations",
         labels: "",
         read: |o| Some(ConfigurationView::read(o)),
     };
     watches.start(configurations, |context, change| context.world.take_configurations(change));
-    let pods = Source { api: watches.api::<Pod>(), what: "Pods", labels, read: |pod| Some(PodView::of(pod)) };
+    let pods = WatchSource { api: watches.api::<Pod>(), what: "Pods", labels, read: |pod| Some(PodView::of(pod)) };
     watches.start(pods, |context, change| context.world.take_pods(change));
-    let jobs = Source { api: watches.api::<Job>(), what: "Jobs", labels, read: |job| Some(JobView::of(job)) };
+    let jobs = WatchSource { api: watches.api::<Job>(), what: "Jobs", labels, read: |job| Some(JobView::of(job)) };
     watches.start(jobs, |context, change| context.world.take_jobs(change));
-    let services = Source {
+    let services = WatchSource {
         api: watches.api::<Service>(),
         what: "Services",
         labels,
@@ -181,11 +181,11 @@ fn start_watches(
     };
     watches.start(services, |context, change| context.world.take_services(change));
     let instances =
-        Source { api: watches.erased::<Instance>(), what: "Instances", labels: "", read: InstanceView::read };
+        WatchSource { api: watches.erased::<Instance>(), what: "Instances", labels: "", read: InstanceView::read };
     watches.start(instances, |context, change| context.world.take_instances(change));
     if settings.namespace.is_none() {
         // They belong to no namespace, so that a controller of one leaves them to that of all.
-        let handlers = Source {
+        let handlers = WatchSource {
             api: Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&())),
             what: "DiscoveryHandlers",
             labels: "",
@@ -221,7 +221,7 @@ impl Watches<'_> {
         }
     }
 
-    fn start<K, V>(&mut self, source: Source<K, V>, take: fn(&Context, watch::Change<V>))
+    fn start<K, V>(&mut self, source: WatchSource<K, V>, take: fn(&Context, watch::Change<V>))
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,

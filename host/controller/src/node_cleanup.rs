@@ -5,18 +5,21 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_api::document::pointer_token;
+use akri_api::json_patch::{remove, replace, test};
 use akri_api::validate::is_dns_subdomain;
 use akri_model::names::{Key, Usage, node_hash};
+use akri_model::node_report::StaleReports;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DynamicObject};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::info;
 
 use crate::reconcile::Context;
 use crate::requests::{RequestError, Requests};
+use crate::upstream::removal_of_finalizers;
 use crate::views::{InstanceView, NOT_A_NODE};
 use crate::world::World;
 
@@ -80,6 +83,28 @@ where
     Ok(true)
 }
 
+/// Removes the reports of nodes whose agents do not run from the status of an object, which the agents of these nodes can't.
+/// Returns whether there are any.
+pub(crate) async fn remove_stale_reports<K>(
+    context: &Context,
+    key: &Key,
+    stale: &StaleReports,
+) -> Result<bool, RequestError>
+where
+    K: Resource<DynamicType = ()>,
+{
+    if stale.nodes.is_empty() {
+        return Ok(false);
+    }
+    let Some(object) = context.requests.get::<K>(key).await? else { return Ok(true) };
+    let left = status_operations(&object, &stale.nodes);
+    if left.len() > 1 {
+        context.requests.patch_status::<K>(key, Value::Array(left)).await?;
+        info!(object = %key, nodes = ?stale.nodes, "removed what nodes report whose agents do not run");
+    }
+    Ok(true)
+}
+
 /// Deletes an Instance that no node has joined for long.
 pub(crate) async fn delete_abandoned(requests: &Requests, key: &Key) -> Result<(), RequestError> {
     let Some(object) = requests.get::<akri_api::Instance>(key).await? else { return Ok(()) };
@@ -127,53 +152,38 @@ fn finalizers(object: &DynamicObject) -> impl Iterator<Item = &str> {
 
 /// Returns a patch of the object itself, which tests what it removes.
 fn object_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
-    let mut patch = vec![test("/metadata/uid", json!(object.metadata.uid))];
+    let mut patch = vec![test("/metadata/uid", &object.metadata.uid)];
     let all: Vec<&str> = nodes(object).collect();
     let left: Vec<&str> = all.iter().copied().filter(|node| !gone.contains(*node)).collect();
     if left.len() < all.len() {
-        patch.extend([test("/spec/nodes", json!(all)), replace("/spec/nodes", json!(left))]);
+        patch.extend([test("/spec/nodes", all), replace("/spec/nodes", left)]);
     }
     for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| gone.contains(&user))) {
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
-        patch.extend([test(&path, json!(usage)), replace(&path, json!(""))]);
+        patch.extend([test(&path, usage), replace(&path, "")]);
     }
     let label = |node: &String| format!("node.akri.sh/{}", node_hash(node));
     for label in gone.iter().map(label).filter(|label| object.labels().contains_key(label)) {
-        patch.push(remove_at(&format!("/metadata/labels/{}", pointer_token(&label))));
+        patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&label))));
     }
-    // From the last one on, so that the others keep their places.
     let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| gone.contains(*finalizer)).collect();
-    for (at, finalizer) in
-        object.finalizers().iter().enumerate().rev().filter(|(_, one)| foreign.contains(one.as_str()))
-    {
-        let path = format!("/metadata/finalizers/{at}");
-        patch.extend([test(&path, json!(finalizer)), remove_at(&path)]);
-    }
+    patch.extend(removal_of_finalizers(object.finalizers(), &foreign));
     patch
 }
 
-/// Returns a patch of its status that removes the problems of these nodes.
+/// Returns a patch of its status that removes the problems of these nodes, if they are still the same.
 fn status_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
-    let has_problem = |node: &&String| object.data.pointer(&format!("/status/nodes/{}", pointer_token(node))).is_some();
-    let removed =
-        gone.iter().filter(has_problem).map(|node| remove_at(&format!("/status/nodes/{}", pointer_token(node))));
-    std::iter::once(test("/metadata/uid", json!(object.metadata.uid))).chain(removed).collect()
-}
-
-fn test(path: &str, value: Value) -> Value {
-    json!({"op": "test", "path": path, "value": value})
-}
-
-fn replace(path: &str, value: Value) -> Value {
-    json!({"op": "replace", "path": path, "value": value})
-}
-
-fn remove_at(path: &str) -> Value {
-    json!({"op": "remove", "path": path})
+    let removed = gone.iter().filter_map(|node| {
+        let path = format!("/status/nodes/{}", pointer_token(node));
+        object.data.pointer(&path).map(|entry| [test(&path, entry), remove(&path)])
+    });
+    std::iter::once(test("/metadata/uid", &object.metadata.uid)).chain(removed.flatten()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn object(value: Value) -> DynamicObject {
@@ -222,6 +232,11 @@ mod tests {
         assert_eq!(after["metadata"]["finalizers"], before["metadata"]["finalizers"], "it is not being deleted");
         let after = patched(&before, status_operations(&object(before.clone()), &gone));
         assert_eq!(after["status"]["nodes"], json!({"new": {"reason": "NotFound"}}));
+        let mut changed = before.clone();
+        changed["status"]["nodes"]["old"] = json!({"reason": "NoHandler"});
+        let patch = Value::Array(status_operations(&object(before), &gone));
+        let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+        assert!(json_patch::patch(&mut changed, &patch.0).is_err(), "its agent has returned");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use akri_api::json_patch::is_outdated;
 use akri_model::broker::Reason;
 use akri_model::names::Key;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
@@ -130,7 +131,7 @@ impl Requests {
         answer.map_err(|error| patch_failed(key, &error))
     }
 
-    /// The same for its status.
+    /// Changes the status of an object by a JSON Patch. A test that fails is a conflict.
     pub(crate) async fn patch_status<K>(&self, key: &Key, operations: Value) -> Result<(), RequestError>
     where
         K: Resource<DynamicType = ()>,
@@ -188,10 +189,10 @@ fn refused(key: &Key, message: &str) -> RequestError {
     RequestError::Refused { what: key.to_string(), message: message.to_owned() }
 }
 
-/// The API server answers 422 if a test does not hold.
+/// Converts the error of a JSON Patch. A test that does not hold is a conflict.
 fn patch_failed(key: &Key, error: &Error) -> RequestError {
     match error {
-        Error::Api(status) if status.code == 422 => RequestError::Conflict(key.to_string()),
+        Error::Api(status) if is_outdated(status) => RequestError::Conflict(key.to_string()),
         error => failed(key, error),
     }
 }
@@ -205,5 +206,23 @@ fn failed(key: &Key, error: &Error) -> RequestError {
         }
         Error::Api(status) => refused(key, &status.message),
         error => RequestError::Unavailable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn refused_patch_is_no_conflict() {
+        let key = Key::new("default", "cam");
+        let error = |message: &str, details: Value| {
+            let status = json!({"code": 422, "reason": "Invalid", "message": message, "details": details});
+            patch_failed(&key, &Error::Api(serde_json::from_value(status).unwrap()))
+        };
+        assert_eq!(error("the server rejected our request", json!({})), RequestError::Conflict(key.to_string()));
+        assert_eq!(error("spec: wrong", json!({"name": "cam"})), refused(&key, "spec: wrong"));
     }
 }

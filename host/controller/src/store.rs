@@ -85,18 +85,18 @@ impl<V: View> Store<V> {
         removed.into_iter().chain(views.into_iter().filter_map(|view| self.put(view))).collect()
     }
 
-    /// One object.
+    /// Returns an object.
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<V>> {
         self.items.get(key).map(Arc::clone)
     }
 
-    /// The objects that belong to one.
+    /// Returns the objects that belong to an owner.
     pub(crate) fn of(&self, owner: &Work) -> Vec<Arc<V>> {
         let keys = self.by_owner.get(owner).into_iter().flatten();
         keys.filter_map(|key| self.get(key)).collect()
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<V>> {
         self.items.values()
     }

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use akri_api::json_patch::{remove, test};
 use akri_model::names::Key;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::requests::{RequestError, Requests};
@@ -38,8 +39,9 @@ impl UpstreamFinalizers {
             return Ok(());
         }
         let Some(object) = requests.get::<K>(key).await? else { return Ok(()) };
-        let operations = operations(uid, object.finalizers(), &nodes);
-        if operations.len() > 1 {
+        let mut operations = removal_of_finalizers(object.finalizers(), &nodes);
+        if !operations.is_empty() {
+            operations.insert(0, test("/metadata/uid", uid));
             requests.json_patch::<K>(key, Value::Array(operations)).await?;
             self.removed(uid, Instant::now());
             info!(object = %key, ?nodes, "removed finalizers of upstream Akri's agents");
@@ -63,26 +65,27 @@ impl UpstreamFinalizers {
     }
 }
 
-/// A patch that tests what it removes, from the last one on, so that the others keep their places.
-fn operations(uid: &str, finalizers: &[String], nodes: &BTreeSet<&str>) -> Vec<Value> {
-    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
-    for (at, finalizer) in finalizers.iter().enumerate().rev().filter(|(_, name)| nodes.contains(name.as_str())) {
+/// Returns operations that test and remove finalizers, from the last one on, so that the others keep their places.
+pub(crate) fn removal_of_finalizers(finalizers: &[String], nodes: &BTreeSet<&str>) -> Vec<Value> {
+    let foreign = finalizers.iter().enumerate().rev().filter(|(_, name)| nodes.contains(name.as_str()));
+    let removal = |(at, finalizer)| {
         let path = format!("/metadata/finalizers/{at}");
-        operations.push(json!({"op": "test", "path": path, "value": finalizer}));
-        operations.push(json!({"op": "remove", "path": path}));
-    }
-    operations
+        [test(&path, finalizer), remove(&path)]
+    };
+    foreign.flat_map(removal).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn only_finalizers_of_nodes_are_removed() {
         let finalizers = ["node-a", "example.com/x", "node-b", "other"].map(str::to_owned);
         let mut object = json!({"metadata": {"uid": "u", "finalizers": finalizers}});
-        let operations = operations("u", &finalizers, &BTreeSet::from(["node-a", "node-b"]));
+        let operations = removal_of_finalizers(&finalizers, &["node-a", "node-b"].into());
         let patch: json_patch::Patch = serde_json::from_value(Value::Array(operations)).unwrap();
         json_patch::patch(&mut object, &patch.0).unwrap();
         assert_eq!(object["metadata"]["finalizers"], json!(["example.com/x", "other"]));

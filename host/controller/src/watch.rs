@@ -33,7 +33,7 @@ fn backoff() -> ExponentialBackoff {
 }
 
 /// The objects to follow, and a function that reads one.
-pub(crate) struct Source<K, V> {
+pub(crate) struct WatchSource<K, V> {
     pub(crate) api: Api<K>,
     /// The kind, for the log.
     pub(crate) what: &'static str,
@@ -46,7 +46,7 @@ pub(crate) struct Source<K, V> {
 /// Passes every change on, for ever; `listed` is set with the first list. Lists are consistent, not from
 /// the API server's cache: the controller deletes what belongs to objects that they lack (rule 77).
 pub(crate) async fn follow<K, V>(
-    source: Source<K, V>,
+    source: WatchSource<K, V>,
     listed: watch::Sender<bool>,
     mut take: impl FnMut(Change<V>) + Send,
 ) where

@@ -8,8 +8,10 @@ use std::time::Duration;
 use akri_model::broker::{Counts, Reason, Rollout};
 use akri_model::instance::Online;
 use akri_model::names::Key;
-use akri_model::summary::{self, DeviceCounts};
+use akri_model::node_report::{StaleReports, stale};
+use akri_model::summary::{self, DeviceCounts, NodeProblem};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::agents::Agents;
@@ -227,6 +229,16 @@ impl World {
 
     pub(crate) fn agents_good_for(&self) -> Option<Duration> {
         self.state().agents.good_for(Instant::now())
+    }
+
+    /// Returns the reports of nodes whose agents do not run. While no agent runs at all, none is stale: the Leases may be
+    /// elsewhere, and the conditions are `Unknown` anyway.
+    pub(crate) fn stale_reports(&self, reports: &BTreeMap<String, NodeProblem>) -> StaleReports {
+        let (state, now) = (self.state(), Instant::now());
+        if state.agents.good_for(now).is_none() {
+            return StaleReports::default();
+        }
+        stale(reports, |node| state.agents.good_on(node, now), Timestamp::now().as_second())
     }
 
     pub(crate) fn fleet(&self, configuration: &Key) -> Fleet {

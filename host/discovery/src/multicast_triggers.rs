@@ -12,7 +12,7 @@ use crate::round::GroupSubscription;
 /// Pause between rounds that datagrams start. Anybody on the network can send them.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// The same while they keep coming: each such round doubles the pause.
+/// Longest pause while datagrams keep coming: each round that they start doubles it.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The listeners of one Configuration. They stay from round to round, so that nothing that is sent meanwhile is missed.

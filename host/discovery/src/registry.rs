@@ -199,8 +199,8 @@ impl Handler {
         }
     }
 
-    /// The same component under the rules of today, if it is still allowed: an object that can't be had as it is must not
-    /// leave a handler with what was taken from it.
+    /// Returns the running component with the rules of the object as it is now; `None` if the object pins another digest. So an
+    /// object whose new component is refused leaves no handler with grants that it revoked.
     pub(crate) fn kept(&self, object: &HandlerObject) -> Option<Self> {
         let allowed = object.digest.as_ref().is_none_or(|wanted| wanted == self.component.digest());
         let interval = object.rules.interval.or(self.component.description().interval).unwrap_or(DEFAULT_INTERVAL);

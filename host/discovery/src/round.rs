@@ -49,13 +49,13 @@ pub(crate) struct GroupSubscription {
     pub(crate) filters: Vec<DatagramFilter>,
 }
 
-/// Has the handler validate the details. Returns what triggers rounds with them.
+/// Calls the handler to validate the details. Returns what triggers rounds with them.
 pub(crate) async fn validate(handler: &Handler, call: Call) -> Result<RoundTriggers, RoundError> {
     let triggers = validate_details(&handler.component, call).await?;
     Ok(RoundTriggers::new(&handler.rules, handler.interval, triggers))
 }
 
-/// Has a component validate details, and explains those that are no YAML. Returns its triggers.
+/// Calls a component to validate details, and explains those that are no YAML. Returns its triggers.
 ///
 /// # Errors
 /// The problems of invalid details, or the reason why the component gave no answer.

@@ -41,7 +41,7 @@ impl Library {
         &self,
         engine: &Engine,
         linker: &Linker<Round>,
-        source: &Source,
+        source: &ComponentBytes,
     ) -> Result<Arc<Compiled>, LoadError> {
         if let Some(known) = self.known(source.digest()) {
             return Ok(known);
@@ -60,8 +60,8 @@ impl Library {
 }
 
 impl Compiled {
-    fn new(engine: &Engine, linker: &Linker<Round>, source: &Source) -> Result<Self, LoadError> {
-        let Source { bytes, judged: Judged { digest, contexts } } = source;
+    fn new(engine: &Engine, linker: &Linker<Round>, source: &ComponentBytes) -> Result<Self, LoadError> {
+        let ComponentBytes { bytes, judged: Judged { digest, contexts } } = source;
         // The text names what the component chose to name.
         let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
         let component = wasmtime::component::Component::from_binary(engine, bytes.as_slice())
@@ -79,12 +79,12 @@ impl Compiled {
 
 /// A component's bytes, and what was found out about them.
 #[derive(Debug)]
-pub struct Source {
+pub struct ComponentBytes {
     bytes: Arc<Vec<u8>>,
     judged: Judged,
 }
 
-impl Source {
+impl ComponentBytes {
     /// Looks at a component before it is compiled.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use wasmtime::Store;
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
 use crate::compile::CompileError;
-use crate::compiled::{Compiled, Source};
+use crate::compiled::{Compiled, ComponentBytes};
 use crate::contract;
 use crate::convert;
 use crate::host::Shared;
@@ -32,7 +32,7 @@ use crate::tape::Tape;
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
 pub(crate) const COMPONENT: usize = 64 << 20;
 /// Rounds of one component at once: half of all, so that the others have theirs.
-pub const ROUNDS_OF_ONE: usize = 2;
+pub const ROUNDS_AT_ONCE_OF_COMPONENT: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
 /// Names that one component may have resolved at once. A name that nobody answers for takes a thread for as long as the
@@ -91,10 +91,7 @@ pub enum LoadError {
     /// Its description is invalid.
     #[error("the handler's description is wrong: {0}")]
     Description(String),
-    /// The sandbox process refused it.
-    #[error("{0}")]
-    Sandbox(String),
-    /// The sandbox process failed, which says nothing of the component.
+    /// The host failed, which says nothing of the component.
     #[error("it can't be loaded now: {0}")]
     Unavailable(String),
 }
@@ -117,7 +114,7 @@ impl LocalComponent {
         let description = Description { name, version: String::new(), shared: false, interval: None };
         let component_context = ComponentContext {
             sysfs: shared.sysfs.clone(),
-            rounds: Arc::new(Semaphore::new(ROUNDS_OF_ONE)),
+            rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE_OF_COMPONENT)),
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
             resolver: Arc::new(Resolver::new(shared.lookup.clone(), LOOKUPS)),
             trust: shared.trust.clone(),
@@ -180,7 +177,7 @@ impl LocalComponent {
         .await
     }
 
-    /// One round: every device the handler sees now.
+    /// Runs a round. Returns every device that the handler sees now.
     ///
     /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
     /// `limits.round` at most. Dropping the future ends the round.
@@ -296,7 +293,7 @@ async fn compile(
     bytes: Vec<u8>,
     limits: &CompileLimits,
 ) -> Result<(Arc<Compiled>, bool), LoadError> {
-    let source = Source::new(bytes).await?;
+    let source = ComponentBytes::new(bytes).await?;
     if let Some(known) = shared.library.known(source.digest()) {
         return Ok((known, false));
     }

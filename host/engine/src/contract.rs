@@ -34,7 +34,7 @@ pub(crate) fn check_names(bytes: &[u8]) -> Result<(), LoadError> {
 const CORE_MODULE: &str = "it is a core module. Rust: build it with --target wasm32-wasip2; C and Go: make a component of \
                            it with `wasm-tools component new`";
 
-/// Says what a file is that is no WebAssembly.
+/// Describes a file that is no WebAssembly by its beginning.
 fn beginning(bytes: &[u8]) -> String {
     let start = String::from_utf8_lossy(bytes.get(..BEGINNING).unwrap_or(bytes)).into_owned();
     let line = start.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();

@@ -14,7 +14,7 @@ pub struct Import {
     /// Such as `akri:discovery/udev@0.1.0`.
     pub name: String,
     /// The party that needs it.
-    pub kind: Kind,
+    pub kind: ImportKind,
     /// Its coverage.
     pub covered: Covered,
     /// The grants or what is missing; "" if there is nothing to say.
@@ -23,7 +23,7 @@ pub struct Import {
 
 /// The party that needs an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ImportKind {
     /// The handler: it is one of ours, which it named.
     Asked,
     /// The runtime of its language, which imports all of WASI whether the handler uses it or not; or the handler, by it.
@@ -44,7 +44,7 @@ pub enum Covered {
 impl Import {
     /// Judges an import by its name.
     pub fn new(name: &str, grants: &Grants) -> Self {
-        let kind = if name.starts_with("akri:") { Kind::Asked } else { Kind::Runtime };
+        let kind = if name.starts_with("akri:") { ImportKind::Asked } else { ImportKind::Runtime };
         let (covered, note) = judge(name.split('@').next().unwrap_or_default(), grants);
         Self { name: name.to_owned(), kind, covered, note }
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn imports_stand_beside_what_is_granted() {
         use Covered::{Always, Granted, NotGranted};
-        use Kind::{Asked, Runtime};
+        use ImportKind::{Asked, Runtime};
         for (name, kind, covered, note) in [
             ("akri:discovery/udev@0.1.0", Asked, Granted, "grants.udev: tty, usb*"),
             ("akri:discovery/multicast@0.1.0", Asked, Granted, "grants.multicast: 239.255.255.250 port 3702 on *"),

@@ -17,7 +17,7 @@ use wasmtime::{Cache, Config, Engine};
 
 use crate::capabilities;
 use crate::compile::{self, Artifacts, Compiler, CompilerProgram, Precompiled};
-use crate::compiled::{Compiled, Library, Source};
+use crate::compiled::{Compiled, ComponentBytes, Library};
 use crate::component::{LoadError, LocalComponent};
 use crate::network::resolver::{self, Lookup};
 use crate::network::tls::Trust;
@@ -25,7 +25,7 @@ use crate::round::Round;
 use crate::runtime::{self, GuestRuntime};
 
 /// Rounds at once, over all components; the others queue, first come, first served.
-pub const ROUNDS: usize = 4;
+pub const ROUNDS_AT_ONCE: usize = 4;
 /// The settings of a host of components.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
@@ -92,7 +92,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Loads a component, which the compiler has prepared. Blocks.
-    pub(crate) fn load(&self, source: &Source) -> Result<Arc<Compiled>, LoadError> {
+    pub(crate) fn load(&self, source: &ComponentBytes) -> Result<Arc<Compiled>, LoadError> {
         let misses = || self.cache.as_ref().map(Cache::cache_misses);
         let before = misses();
         let loaded = self.library.load(&self.engine, &self.linker, source);
@@ -105,14 +105,17 @@ impl Shared {
 
 impl LocalHost {
     /// Sets up the engine and starts its threads.
+    ///
+    /// # Errors
+    /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         Self::linking(config, resolver::system(), capabilities::linker, runtime::threads())
     }
 
-    /// The same for calls with a [`Tape`](crate::Tape).
+    /// Sets up an engine for calls with a [`Tape`](crate::Tape), and starts its thread.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn taping(config: HostConfig) -> Result<Self, HostError> {
         // With one thread, the clock of a replay is asked only where the guest has gone as far as it can.
         Self::linking(config, resolver::system(), capabilities::taped_linker, 1)
@@ -136,7 +139,7 @@ impl LocalHost {
             linker,
             library: Library::default(),
             runtime,
-            rounds: Arc::new(Semaphore::new(ROUNDS)),
+            rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)),
             compiler: Arc::new(Compiler::new(compiler)),
             loads: Arc::new(Semaphore::new(1)),
             cache,
@@ -156,11 +159,12 @@ impl LocalHost {
         self.load_within(bytes, &CompileLimits::default()).await
     }
 
-    /// The same with other bounds on compiling, which hold where a program of its own compiles. What went over them is not
-    /// compiled again.
+    /// Loads a component within bounds on compiling, which hold where a program of its own compiles. A component that exceeded
+    /// them is not compiled again.
     ///
     /// # Errors
-    /// Likewise, or if it went over them.
+    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, or if `describe`
+    /// fails.
     pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<LocalComponent, LoadError> {
         LocalComponent::load(self.0.clone(), bytes, limits).await
     }

@@ -27,7 +27,7 @@ const CHUNK: usize = 4096;
 /// Advice at the end of a panic's message that nobody can follow: a guest has no environment.
 const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 /// Bytes of a line beside what the guest wrote.
-pub const LINE: usize = 128;
+pub const LOG_LINE_BYTES: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl RoundLog {
         })
     }
 
-    /// One line, or one more that is only counted.
+    /// Logs a line, or only counts it if it is beyond a limit.
     pub(crate) fn line(&self, level: Level, context: &str, message: &str) {
         if !self.state().take_line() {
             return;
@@ -103,7 +103,7 @@ impl RoundLog {
         }
     }
 
-    /// Says once what the guest was refused, for whoever writes its grants; not many such things.
+    /// Logs once what the guest was refused, for whoever writes its grants, up to [`REFUSALS`] of them.
     pub(crate) fn refused(&self, what: &dyn Display) {
         let what = self.hide(clean(&what.to_string(), self.text_bytes));
         let mut state = self.state();
@@ -130,7 +130,7 @@ impl RoundLog {
         self.state().absent.clone()
     }
 
-    /// From here on, nothing is logged that contains the secret.
+    /// Hides a secret in all that is logged from now on.
     pub(crate) fn reveal(&self, name: &str, secret: &Secret) {
         self.state().revealed.add(name, secret);
     }
@@ -175,7 +175,7 @@ impl RoundLog {
             let (context, message) = (context.to_owned(), message.to_owned());
             return forward(ForwardedLine::Written { level, context, message, is_logged: false });
         }
-        if !self.rates.log(context.len() + message.len() + LINE) {
+        if !self.rates.log(context.len() + message.len() + LOG_LINE_BYTES) {
             return;
         }
         write_event(&self.handler, &self.configuration, level, context, message);

@@ -28,7 +28,7 @@ pub struct Rates {
 }
 
 /// Takes log lines.
-pub type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
+type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
 
 /// A log line that is judged elsewhere.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@ const AT_ONCE: usize = 32 << 10;
 
 /// A codec for prost's messages with small buffers.
 #[derive(Debug, Clone)]
-pub struct SmallCodec<T, U>(PhantomData<(T, U)>);
+pub(crate) struct SmallCodec<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for SmallCodec<T, U> {
     fn default() -> Self {

@@ -1,7 +1,7 @@
 //! The gRPC contracts of `proto/` as generated Rust code, and gRPC over Unix sockets. Only `akri-kubelet` and `akri-remote`
 //! convert these types; no other crate of the product sees them.
 
-pub mod codec;
+mod codec;
 pub mod unix;
 
 macro_rules! generated {

@@ -23,7 +23,7 @@ pub(super) enum Kept {
     All,
     /// Others, or it does not say, as a kubelet before 1.23.
     Unknown,
-    /// None of several. A kubelet from 1.26 that notices the end of an old connection late also takes the new registration for
+    /// No resource. A kubelet from 1.26 that notices the end of an old connection late also takes the new registration for
     /// ended, and refuses every Allocate until there is another one (fixed in late 2025).
     None,
 }

@@ -19,7 +19,7 @@ pub(super) const SOCKET: &str = "kubelet.sock";
 
 /// Interval of checks without a file notification.
 const RESCAN: Duration = Duration::from_secs(2);
-/// The same while notifications come and everything is as it should be: each check wakes up a node at rest.
+/// Interval of checks while file notifications come and all resources are registered: each check wakes up a node at rest.
 const RESCAN_WATCHED: Duration = Duration::from_secs(30);
 /// Delay after the first of a burst of file events.
 const DEBOUNCE: Duration = Duration::from_millis(10);

@@ -199,18 +199,13 @@ fn not(mut test: impl FnMut(&String, &String) -> bool) -> impl FnMut(&String, &m
 }
 
 /// Returns the length of a text as JSON, with its quotes and a separator: a control character takes six bytes.
-pub fn json_length(text: &str) -> usize {
+fn json_length(text: &str) -> usize {
     let length = |c: char| match c {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
         c if c < ' ' => 6,
         c => c.len_utf8(),
     };
     text.chars().map(length).sum::<usize>() + 3
-}
-
-/// Returns the length of published files as JSON.
-pub fn files_length(files: &Files) -> usize {
-    files.iter().map(|(name, text)| json_length(name) + json_length(text)).sum()
 }
 
 #[cfg(test)]
@@ -309,7 +304,8 @@ mod tests {
         limit(&mut readings);
         assert_eq!(readings[&0].files.len(), 16);
         assert!(readings[&4].files.is_empty() && readings[&4].refused["f0"] == FileRefusal::TooMuch);
-        let total: usize = readings.values().map(|reading| files_length(&reading.files)).sum();
+        let files = readings.values().flat_map(|reading| &reading.files);
+        let total: usize = files.map(|(name, text)| json_length(name) + json_length(text)).sum();
         assert!(total <= MAX_OF_NODE && total > MAX_OF_NODE - 2 * MAX_FILE, "{total}");
     }
 

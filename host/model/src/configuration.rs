@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::names::Key;
-use crate::property::Source;
+use crate::property::PropertySource;
 
 /// A Configuration: which devices to discover, and how to offer them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Configuration {
     /// `discoveryDetails`, interpreted by the handler only.
     pub details: String,
     /// `discoveryProperties` with the source of each value.
-    pub properties: BTreeMap<String, Source>,
+    pub properties: BTreeMap<String, PropertySource>,
     /// Slots of each Instance.
     pub capacity: u32,
     /// Overlaid on each device's properties; these win.

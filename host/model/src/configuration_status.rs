@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::device::Device;
-    use crate::property::{KeyRef, Source};
+    use crate::property::{KeyRef, PropertySource};
     use crate::resolve::{Values, resolve};
 
     fn note(origin: &str) -> Note {
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn referenced_values_are_resolved_or_named() {
         let password = KeyRef { object: Key::new("default", "cam"), key: "password".into(), optional: false };
-        let properties = [("password".to_owned(), Source::Secret(password))].into();
+        let properties = [("password".to_owned(), PropertySource::Secret(password))].into();
         let unresolved = resolve(&properties, &Values::default()).unwrap_err();
         let mut failed = failed(RoundError::PropertiesUnresolved(unresolved));
         failed.has_references = true;

@@ -4,6 +4,7 @@
 //! touches the outside world converts to these types at its border. The rules that comments name by number are in
 //! `docs/rules.md`.
 
+pub mod agent_lease;
 pub mod broker;
 pub mod broker_info;
 pub mod budget;

@@ -1,9 +1,10 @@
 //! Selects the nodes that report a problem in the status of an object: of many with the same problem a few do (rules 34
 //! and 61).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::agent_lease;
 use crate::names::{Key, node_hash};
 use crate::summary::NodeProblem;
 
@@ -67,6 +68,34 @@ pub fn turn(node: &str, object: &Key) -> Duration {
     SPREAD / 1000 * u32::try_from(hash % 1000).unwrap_or_default()
 }
 
+/// The entries of an object whose nodes' agents do not run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct StaleReports {
+    /// The nodes whose entries are to be removed.
+    pub nodes: BTreeSet<String>,
+    /// The time until another entry may be stale; `None` if no other is left.
+    pub next: Option<Duration>,
+}
+
+/// Returns the entries that their nodes do not withdraw, since no agent runs there. `lease_left` is the time that a node's Lease
+/// is still good, `None` without a good one; `now` is in Unix seconds. An entry that is younger than a Lease is good stays: an
+/// agent that returns, or that cannot renew its Lease, writes its entry again.
+pub fn stale(
+    shown: &BTreeMap<String, NodeProblem>,
+    lease_left: impl Fn(&str) -> Option<Duration>,
+    now: i64,
+) -> StaleReports {
+    let mut stale = StaleReports::default();
+    for (node, problem) in shown {
+        let age = Duration::from_secs(u64::try_from(now - problem.since.unwrap_or_default()).unwrap_or_default());
+        match lease_left(node).unwrap_or_else(|| agent_lease::GOOD_FOR.saturating_sub(age)) {
+            Duration::ZERO => drop(stale.nodes.insert(node.clone())),
+            left => stale.next = Some(stale.next.map_or(left, |next| next.min(left))),
+        }
+    }
+    stale
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +154,33 @@ mod tests {
         assert_eq!(step(&all, "a", Some(&wanted)), Step::Rest);
         all.remove("R-1");
         assert_eq!(step(&all, "a", Some(&wanted)), Step::Add);
+    }
+
+    #[test]
+    fn entry_is_stale_without_a_lease_unless_it_is_young() {
+        let (now, seconds) = (1_000_000, Duration::from_secs);
+        for (since, lease, is_stale, next) in [
+            (None, None, true, None),
+            (Some(now - 180), None, true, None),
+            (Some(now - 179), None, false, Some(seconds(1))),
+            (Some(now), None, false, Some(seconds(180))),
+            (Some(now + 1000), None, false, Some(seconds(180))),
+            (Some(now - 1000), Some(seconds(7)), false, Some(seconds(7))),
+            (None, Some(seconds(7)), false, Some(seconds(7))),
+        ] {
+            let shown = BTreeMap::from([("a".to_owned(), NodeProblem { since, ..report("R", "m") })]);
+            let stale = stale(&shown, |_| lease, now);
+            assert_eq!((stale.nodes.contains("a"), stale.next), (is_stale, next), "{since:?} {lease:?}");
+        }
+    }
+
+    #[test]
+    fn stale_entries_leave_the_others_and_their_time() {
+        let of = |node: &str| (node.to_owned(), report("R", "m"));
+        let shown = ["dead", "long", "short"].map(of).into();
+        let lease = |node: &str| (node != "dead").then(|| Duration::from_secs(node.len() as u64));
+        let expected = StaleReports { nodes: ["dead".to_owned()].into(), next: Some(Duration::from_secs(4)) };
+        assert_eq!(stale(&shown, lease, 1_000_000), expected);
     }
 
     #[test]

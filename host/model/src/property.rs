@@ -11,7 +11,7 @@ use crate::names::Key;
 
 /// The source of a property's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum PropertySource {
     /// An inline value.
     Value(Vec<u8>),
     /// In a ConfigMap.
@@ -20,7 +20,7 @@ pub enum Source {
     Secret(KeyRef),
 }
 
-impl Source {
+impl PropertySource {
     /// Returns whether the value is in another object.
     pub fn is_reference(&self) -> bool {
         !matches!(self, Self::Value(_))

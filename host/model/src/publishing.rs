@@ -18,7 +18,7 @@ const CHANGED: u64 = 16 << 20;
 const CHANGED_PER_SECOND: u64 = 1 << 20;
 /// Known devices at once that look different, or are back.
 const TOUCHED: u64 = 8192;
-/// The same a second from then on.
+/// Known devices that look different, or are back, a second from then on.
 const TOUCHED_PER_SECOND: u64 = 100;
 /// Bytes of all devices of one Configuration on this node.
 const HELD: usize = 64 << 20;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::names::Key;
-use crate::property::{KeyRef, Resolved, Secret, Source};
+use crate::property::{KeyRef, PropertySource, Resolved, Secret};
 
 /// Maximum number of properties of a Configuration.
 pub const MAX_PROPERTIES: usize = 256;
@@ -45,14 +45,14 @@ pub enum Stored<V> {
 
 /// The kind of object that a property refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ReferenceKind {
     /// A ConfigMap.
     ConfigMap,
     /// A Secret.
     Secret,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ReferenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ConfigMap => "ConfigMap",
@@ -83,13 +83,13 @@ pub struct Fault {
 pub enum Why {
     /// The object does not exist.
     #[error("{0} {1} does not exist")]
-    NoObject(Kind, Key),
+    NoObject(ReferenceKind, Key),
     /// The object has no such key.
     #[error("{0} {1} has no key '{2}'")]
-    NoKey(Kind, Key, String),
+    NoKey(ReferenceKind, Key, String),
     /// The object could not be read.
     #[error("{0} {1} can't be read: {2}")]
-    Unreadable(Kind, Key, String),
+    Unreadable(ReferenceKind, Key, String),
     /// The key is that of a registry's login.
     #[error("'{0}' is the login of a registry, which handlers don't get")]
     Login(String),
@@ -112,7 +112,7 @@ fn join(faults: &[Fault]) -> String {
 }
 
 /// Resolves properties. Missing optional values are omitted; unreadable objects are errors.
-pub fn resolve(properties: &BTreeMap<String, Source>, values: &Values) -> Result<Resolved, Unresolved> {
+pub fn resolve(properties: &BTreeMap<String, PropertySource>, values: &Values) -> Result<Resolved, Unresolved> {
     let mut resolver = Resolver::default();
     for (name, source) in properties {
         if let Err(why) = resolver.add(name, source, values) {
@@ -130,15 +130,19 @@ struct Resolver {
 }
 
 impl Resolver {
-    fn add(&mut self, name: &str, source: &Source, values: &Values) -> Result<(), Why> {
+    fn add(&mut self, name: &str, source: &PropertySource, values: &Values) -> Result<(), Why> {
         match source {
-            Source::Value(value) => self.plain(name, value),
-            Source::ConfigMap(reference) => match find(&values.config_maps, Kind::ConfigMap, reference)? {
-                Some(value) => self.plain(name, value),
-                None => Ok(()),
-            },
-            Source::Secret(reference) if is_registry_login(&reference.key) => Err(Why::Login(reference.key.clone())),
-            Source::Secret(reference) => match find(&values.secrets, Kind::Secret, reference)? {
+            PropertySource::Value(value) => self.plain(name, value),
+            PropertySource::ConfigMap(reference) => {
+                match find(&values.config_maps, ReferenceKind::ConfigMap, reference)? {
+                    Some(value) => self.plain(name, value),
+                    None => Ok(()),
+                }
+            }
+            PropertySource::Secret(reference) if is_registry_login(&reference.key) => {
+                Err(Why::Login(reference.key.clone()))
+            }
+            PropertySource::Secret(reference) => match find(&values.secrets, ReferenceKind::Secret, reference)? {
                 Some(secret) => self.secret(name, secret),
                 None => Ok(()),
             },
@@ -166,7 +170,11 @@ impl Resolver {
     }
 }
 
-fn find<'a, V>(objects: &'a BTreeMap<Key, Stored<V>>, kind: Kind, reference: &KeyRef) -> Result<Option<&'a V>, Why> {
+fn find<'a, V>(
+    objects: &'a BTreeMap<Key, Stored<V>>,
+    kind: ReferenceKind,
+    reference: &KeyRef,
+) -> Result<Option<&'a V>, Why> {
     let object = &reference.object;
     let missing = match objects.get(object) {
         Some(Stored::Data(data)) => match data.get(&reference.key) {
@@ -211,12 +219,12 @@ mod tests {
     #[test]
     fn logins_of_registries_are_no_properties() {
         for optional in [false, true] {
-            let error = resolved(Source::Secret(reference("cam", ".dockerconfigjson", optional))).unwrap_err();
+            let error = resolved(PropertySource::Secret(reference("cam", ".dockerconfigjson", optional))).unwrap_err();
             assert!(error.contains("is the login of a registry"), "{error}");
         }
     }
 
-    fn resolved(source: Source) -> Result<Resolved, String> {
+    fn resolved(source: PropertySource) -> Result<Resolved, String> {
         resolve(&[("P".to_owned(), source)].into(), &values()).map_err(|unresolved| unresolved.to_string())
     }
 
@@ -225,17 +233,17 @@ mod tests {
         let plain = |value: &[u8]| {
             Ok(Resolved { properties: [("P".to_owned(), value.to_vec())].into(), ..Resolved::default() })
         };
-        assert_eq!(resolved(Source::Value(b"x".to_vec())), plain(b"x"));
-        assert_eq!(resolved(Source::Value(Vec::new())), plain(b""));
-        assert_eq!(resolved(Source::ConfigMap(reference("plain", "host", false))), plain(b"cam.example"));
-        let found = resolved(Source::Secret(reference("cam", "password", true))).unwrap();
+        assert_eq!(resolved(PropertySource::Value(b"x".to_vec())), plain(b"x"));
+        assert_eq!(resolved(PropertySource::Value(Vec::new())), plain(b""));
+        assert_eq!(resolved(PropertySource::ConfigMap(reference("plain", "host", false))), plain(b"cam.example"));
+        let found = resolved(PropertySource::Secret(reference("cam", "password", true))).unwrap();
         assert_eq!((found.properties.len(), found.secrets["P"].reveal()), (0, &b"hunter2"[..]));
     }
 
     #[test]
     fn what_is_missing_is_named_unless_it_may_be() {
-        let config_map = |name, key, optional| resolved(Source::ConfigMap(reference(name, key, optional)));
-        let secret = |name, key, optional| resolved(Source::Secret(reference(name, key, optional)));
+        let config_map = |name, key, optional| resolved(PropertySource::ConfigMap(reference(name, key, optional)));
+        let secret = |name, key, optional| resolved(PropertySource::Secret(reference(name, key, optional)));
         let nothing = Ok(Resolved::default());
         let expected_text = |text: &str| Err(format!("property 'P': {text}"));
         for (found, expected) in [
@@ -258,8 +266,8 @@ mod tests {
 
     #[test]
     fn everything_that_is_missing_is_named_at_once() {
-        let missing = |name: &str| (name.to_owned(), Source::Secret(reference(name, "k", false)));
-        let sources = [missing("a"), missing("b"), ("c".to_owned(), Source::Value(Vec::new()))].into();
+        let missing = |name: &str| (name.to_owned(), PropertySource::Secret(reference(name, "k", false)));
+        let sources = [missing("a"), missing("b"), ("c".to_owned(), PropertySource::Value(Vec::new()))].into();
         let unresolved = resolve(&sources, &Values::default()).unwrap_err();
         let expected_text = "property 'a': Secret ns/a does not exist; property 'b': Secret ns/b does not exist";
         assert_eq!(unresolved.to_string(), expected_text);
@@ -268,7 +276,7 @@ mod tests {
     #[test]
     fn all_values_together_are_bounded() {
         let large = |count: usize| {
-            let property = |n: usize| (format!("P{n}"), Source::Value(vec![0; MAX_VALUE]));
+            let property = |n: usize| (format!("P{n}"), PropertySource::Value(vec![0; MAX_VALUE]));
             resolve(&(0..count).map(property).collect(), &Values::default())
         };
         assert!(large(3).is_ok());

@@ -69,7 +69,7 @@ impl Listed {
     }
 }
 
-/// One address of each granted interface: the first, and of IPv6 the first of the group's reach.
+/// Returns the first address of each granted interface, of IPv6 the first of the group's reach.
 fn choose(mut listed: Vec<Listed>, globs: &[String], group: IpAddr) -> Vec<Listed> {
     listed.retain(|one| one.address.is_ipv4() == group.is_ipv4() && one.is_granted(globs));
     // The sort is stable: addresses of one reach stay in the kernel's order.

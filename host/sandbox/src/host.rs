@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use akri_engine::{Compiler, HostConfig, HostError, LoadError, LocalHost};
+use akri_engine::{Compiler, HostConfig, HostError, LocalHost};
 use akri_model::grant::{CompileLimits, Grants, Isolation};
 use akri_sysfs::{self as sysfs, Bounds, Sysfs, is_granted};
 
 use crate::component::Component;
+use crate::load_error::LoadError;
 use crate::worker::{ReadablePaths, WorkerProgram, Workers};
 
 /// Longest duration of [`Host::find`].
@@ -17,14 +18,14 @@ const FOUND: usize = 32 << 20;
 
 /// A device of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundDevice {
     /// The sysfs path without its mount point.
     pub devpath: String,
     /// Such as `tty`.
     pub subsystem: Option<String>,
 }
 
-impl Found {
+impl FoundDevice {
     /// Returns whether a handler with these grants may see it.
     pub fn is_granted(&self, grants: &Grants) -> bool {
         is_granted(&grants.udev_subsystems, self.subsystem.as_deref())
@@ -55,7 +56,7 @@ enum Backend {
 }
 
 impl Host {
-    /// Has components run in this process.
+    /// Sets up a host that runs components in this process.
     ///
     /// # Errors
     /// If the engine can't be set up, or the directory for compiled components can't be used.
@@ -64,17 +65,17 @@ impl Host {
         Ok(Self { backend: Backend::Local(LocalHost::new(config)?), sysfs })
     }
 
-    /// The same for calls with a [`Tape`](crate::Tape).
+    /// Sets up a host for calls with a [`Tape`](crate::Tape), which runs components in this process.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn taping(config: HostConfig) -> Result<Self, HostError> {
         let sysfs = sysfs_of(&config);
         Ok(Self { backend: Backend::Local(LocalHost::taping(config)?), sysfs })
     }
 
-    /// Has components run in processes of that program, which are started when they are needed. The settings have to name a
-    /// directory for compiled components and a program that compiles.
+    /// Sets up a host that runs components in processes of that program, started when they are needed. The settings have to
+    /// name a directory for compiled components and a program that compiles.
     ///
     /// # Errors
     /// If the directory can't be used.
@@ -95,19 +96,22 @@ impl Host {
         self.load_within(bytes, &CompileLimits::default()).await
     }
 
-    /// The same with other bounds on compiling, which hold where a program of its own compiles. What went over them is not
-    /// compiled again.
+    /// Loads a component within bounds on compiling, which hold where a program of its own compiles. A component that exceeded
+    /// them is not compiled again.
     ///
     /// # Errors
-    /// Likewise, or if it went over them.
+    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, or if `describe`
+    /// fails.
     pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Component, LoadError> {
         self.load_isolated(bytes, limits, Isolation::Shared).await
     }
 
-    /// The same in a process of its own, if it is to have one and components run in other processes.
+    /// Loads a component within bounds on compiling, in a process of its own if it is to have one and components run in other
+    /// processes.
     ///
     /// # Errors
-    /// Likewise.
+    /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, if `describe`
+    /// fails, or if no process can be started.
     pub async fn load_isolated(
         &self,
         bytes: Vec<u8>,
@@ -130,12 +134,12 @@ impl Host {
     ///
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
-    pub async fn find(&self, name: &str) -> Result<Vec<Found>, FindError> {
+    pub async fn find(&self, name: &str) -> Result<Vec<FoundDevice>, FindError> {
         let (sysfs, name) = (self.sysfs.clone(), name.to_owned());
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
         let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
         let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;
-        let device = |entry: sysfs::Entry| Found { devpath: entry.devpath, subsystem: entry.subsystem };
+        let device = |entry: sysfs::Entry| FoundDevice { devpath: entry.devpath, subsystem: entry.subsystem };
         Ok(found.into_iter().map(device).collect())
     }
 }

@@ -12,14 +12,16 @@
 mod component;
 mod host;
 mod listener;
+mod load_error;
 mod worker;
 
 pub use akri_engine::{
-    Cache, Call, CompileError, Covered, HostConfig, HostError, Import, Kind, LoadError, LogLine, PrecompileError,
-    Rates, Tape, cautions, compile_here, covers_subsystem, precompile,
+    Cache, Call, CompileError, Covered, HostConfig, HostError, Import, ImportKind, LogLine, PrecompileError, Rates,
+    Tape, cautions, compile_here, covers_subsystem, precompile,
 };
 
 pub use self::component::Component;
-pub use self::host::{FindError, Found, Host};
+pub use self::host::{FindError, FoundDevice, Host};
 pub use self::listener::Listener;
+pub use self::load_error::LoadError;
 pub use self::worker::{WorkerProgram, WorkerSettings, serve_standard_input};

@@ -48,10 +48,10 @@ impl Dir {
     }
 
     /// The names of its directories or of its links.
-    pub(super) fn names(&self, kind: Kind) -> io::Result<Names> {
+    pub(super) fn names(&self, kind: EntryKind) -> io::Result<Names> {
         let wanted = match kind {
-            Kind::Directory => FileType::Directory,
-            Kind::Link => FileType::Symlink,
+            EntryKind::Directory => FileType::Directory,
+            EntryKind::Link => FileType::Symlink,
         };
         let mut names = Vec::new();
         for entry in fs::Dir::new(self.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?)? {
@@ -75,7 +75,7 @@ pub(super) type Names = Vec<Option<String>>;
 
 /// The kind of listed entries.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Directory,
     Link,
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
 use crate::device::Reader;
-use crate::dir::{Dir, Kind, Names, resolve};
+use crate::dir::{Dir, EntryKind, Names, resolve};
 use crate::{Query, Stop};
 
 /// Devices by path, with their subsystem.
-pub(super) type Found = BTreeMap<String, String>;
+pub(super) type DevicePaths = BTreeMap<String, String>;
 
 /// Lists the devices whose names may meet the query, of granted subsystems; every device if there is no query. Names are
 /// compared before anything is opened.
-pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<Found, Stop> {
-    let mut found = Found::new();
+pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<DevicePaths, Stop> {
+    let mut found = DevicePaths::new();
     for (directory, subsystem) in subsystems(reader)? {
         if query.is_none_or(|query| query.wants_subsystem(&subsystem) && reader.granted(Some(&subsystem))) {
             list(reader, query, &directory, &subsystem, &mut found)?;
@@ -24,8 +24,8 @@ pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<
 
 /// The directories that hold links to devices, with the subsystem of these.
 fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
-    let classes = contents(reader, "class", Kind::Directory)?;
-    let buses = contents(reader, "bus", Kind::Directory)?;
+    let classes = contents(reader, "class", EntryKind::Directory)?;
+    let buses = contents(reader, "bus", EntryKind::Directory)?;
     // An empty directory where sysfs should be is no machine without devices.
     if classes.is_none() && buses.is_none() {
         return Err(Stop::Unavailable("sysfs is not mounted: there is neither class nor bus".to_owned()));
@@ -43,7 +43,7 @@ fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
 
 /// A directory and what is in it, none if there is no such directory. Any other error ends the run: devices that are
 /// there would be missing from its answer.
-fn contents(reader: &Reader<'_>, path: &str, kind: Kind) -> Result<Option<(Dir, Names)>, Stop> {
+fn contents(reader: &Reader<'_>, path: &str, kind: EntryKind) -> Result<Option<(Dir, Names)>, Stop> {
     let read = |dir: Dir| dir.names(kind).map(|names| (dir, names));
     match reader.root.dir(path).and_then(read) {
         Ok(contents) => Ok(Some(contents)),
@@ -57,9 +57,9 @@ fn list(
     query: Option<&Query>,
     directory: &str,
     subsystem: &str,
-    found: &mut Found,
+    found: &mut DevicePaths,
 ) -> Result<(), Stop> {
-    let Some((dir, names)) = contents(reader, directory, Kind::Link)? else { return Ok(()) };
+    let Some((dir, names)) = contents(reader, directory, EntryKind::Link)? else { return Ok(()) };
     let from = format!("/{directory}");
     for name in names {
         let sysname = name.as_deref().map(|name| name.replace('!', "/")).unwrap_or_default();

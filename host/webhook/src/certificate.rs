@@ -137,7 +137,7 @@ fn verify(material: &Material, names: &[String], at: SystemTime) -> Option<()> {
 pub(crate) struct Serving(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
 impl Serving {
-    /// From now on.
+    /// Replaces the certificate of new connections.
     pub(crate) fn set(&self, key: Arc<CertifiedKey>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
     }

@@ -21,7 +21,7 @@ use crate::verdict::{Finding, Verdict, reason};
 const FIELD: &str = "spec.discoveryHandler.discoveryDetails";
 /// Longest validation by a handler.
 const THINK: Duration = Duration::from_secs(1);
-/// The same with waiting for others.
+/// Longest validation by a handler, with waiting for others.
 const WAIT: Duration = Duration::from_secs(2);
 /// Component files that are loaded.
 const FILES: usize = 64;
@@ -57,7 +57,7 @@ impl Components {
         Self { host: Some(host), directory, loaded: Arc::default() }
     }
 
-    /// No components: details are not checked.
+    /// Returns a set without components, with which details are not checked.
     pub(crate) fn none() -> Self {
         Self { host: None, directory: PathBuf::new(), loaded: Arc::default() }
     }
@@ -116,7 +116,7 @@ impl Components {
     }
 }
 
-/// From the API server's cache: nothing is deleted because a handler is not in it.
+/// Returns parameters of a list from the API server's cache: nothing is deleted because a handler is not in it.
 fn cached() -> ListParams {
     ListParams::default().match_any()
 }

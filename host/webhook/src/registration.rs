@@ -3,6 +3,7 @@
 
 use std::time::SystemTime;
 
+use akri_api::json_patch::{add, test};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;
@@ -102,8 +103,7 @@ pub(crate) async fn register(client: &Client, name: &str, wanted: &Wanted) -> Re
     if changes.is_empty() {
         return Ok(true);
     }
-    let version =
-        json!({"op": "test", "path": "/metadata/resourceVersion", "value": registered.metadata.resource_version});
+    let version = test("/metadata/resourceVersion", &registered.metadata.resource_version);
     let operations: Vec<Value> = std::iter::once(version).chain(changes).collect();
     let patch = serde_json::from_value(Value::Array(operations)).map_err(kube::Error::SerdeError);
     let patch: Patch<()> = Patch::Json(patch.map_err(failed("changed"))?);
@@ -118,8 +118,7 @@ fn changes(registered: &ValidatingWebhookConfiguration, wanted: &Wanted) -> Vec<
 }
 
 fn changes_of(index: usize, webhook: &ValidatingWebhook, wanted: &Wanted) -> Vec<Value> {
-    let add =
-        |field: &str, value: Value| json!({"op": "add", "path": format!("/webhooks/{index}/{field}"), "value": value});
+    let add = |field: &str, value: Value| add(&format!("/webhooks/{index}/{field}"), value);
     let mut changes = Vec::new();
     let bundle = wanted.bundle.as_ref().map(|bundle| ByteString(bundle.clone().into_bytes()));
     if let Some(bundle) = bundle.filter(|bundle| webhook.client_config.ca_bundle.as_ref() != Some(bundle)) {

@@ -111,7 +111,7 @@ impl Verdict {
     }
 }
 
-/// One finding on the line of the error, several on a line each.
+/// Joins findings: one is on the line of the error, several are on a line each.
 fn message(findings: &[Finding]) -> String {
     let mut lines: Vec<String> = findings.iter().take(SHOWN).map(sentence).collect();
     if findings.len() > SHOWN {

@@ -59,7 +59,7 @@ impl<'a> Installation<'a> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The same, whether it succeeds or not.
+    /// Runs kubectl, and returns its output whether it succeeds or not.
     pub fn try_kubectl(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(program("kubectl").unwrap());
         command.arg("--kubeconfig").arg(self.story.kubeconfig()).args(arguments);

@@ -35,7 +35,7 @@ pub struct BrokerInfoError {
 #[derive(Debug)]
 pub struct BrokerInfo {
     directories: Directories,
-    /// The same directory as the kubelet sees it.
+    /// Path of the directories on the node, as the kubelet sees it.
     host_path: PathBuf,
     /// Wakes the reporter, which rests while there are no directories.
     created: Arc<Notify>,

@@ -2,6 +2,7 @@ use akri_model::claim::{ClaimState, JournaledClaim};
 use akri_model::instance::Online;
 use akri_model::names::{Identity, Usage};
 
+use super::format::checksum;
 use super::*;
 
 fn entry(name: &str) -> Entry {

@@ -34,7 +34,7 @@ pub(super) struct SyncState {
     /// A step is on its way.
     in_flight: bool,
     backoff: Backoff,
-    /// Not before this.
+    /// The earliest time of the next attempt.
     retry_at: Option<Instant>,
 }
 
@@ -87,15 +87,15 @@ impl State {
         let Ok(shown) = self.context.cluster.list(&self.configuration.key).await else { return };
         let adopted = self.adopt_unknown(&shown).await;
         let shown: BTreeMap<&str, &Instance> = shown.iter().map(|shown| (shown.key.name.as_str(), shown)).collect();
-        let mut changed = Vec::new();
-        for identity in self.published.keys().cloned().collect::<Vec<_>>() {
-            let Some(published) = self.published.get(&identity) else { continue };
+        // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
+        let outdated = self.published.iter().filter_map(|(identity, published)| {
             let shown = shown.get(published.entry().key.name.as_str()).copied();
             let shown = shown.filter(|shown| is_of(shown, published));
-            // One Instance has changed, of perhaps a thousand, while an Allocate of the next may be waiting.
-            if shown.is_some_and(|shown| published.has_observed(shown)) {
-                continue;
-            }
+            let is_known = shown.is_some_and(|shown| published.has_observed(shown));
+            (!is_known).then(|| (identity.clone(), shown))
+        });
+        let mut changed = Vec::new();
+        for (identity, shown) in outdated.collect::<Vec<_>>() {
             if self.take_view(&identity, shown) {
                 changed.push(identity);
             }

@@ -26,7 +26,7 @@ impl ConfigurationResource {
         Self { advertised: watch::Sender::new(AdvertisedDevices::default()), plugin: None, refreshed: None }
     }
 
-    /// Has the kubelet write its checkpoint, by sending it the list again, but not too often.
+    /// Sends the list again, on which the kubelet writes its checkpoint, but not too often.
     pub(super) fn refresh(&mut self, all: &AllPublished) {
         let now = Instant::now();
         if self.refreshed.is_none_or(|last| now - last >= REFRESH) {

@@ -7,7 +7,7 @@ use akri_model::configuration::Configuration;
 use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, Unpublished};
 use akri_model::device::DeviceSet;
 use akri_model::names::Key;
-use akri_model::property::Source;
+use akri_model::property::PropertySource;
 use akri_model::summary::DeviceCounts;
 use tracing::{info, warn};
 
@@ -84,7 +84,7 @@ impl Health {
                 device: device.clone(),
                 error: error.clone(),
             }),
-            has_references: configuration.properties.values().any(Source::is_reference),
+            has_references: configuration.properties.values().any(PropertySource::is_reference),
             devices,
         }
     }

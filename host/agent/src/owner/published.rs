@@ -317,7 +317,7 @@ impl Published {
         Evidence::new(has(&snapshot.in_use), snapshot.checkpoint.as_deref().map(has))
     }
 
-    /// Has the kubelet write its checkpoint, by sending it the list again, but not too often.
+    /// Sends the list again, on which the kubelet writes its checkpoint, but not too often.
     pub(super) fn refresh(&mut self) {
         let now = Instant::now();
         if self.refreshed.is_none_or(|last| now - last >= REFRESH) {

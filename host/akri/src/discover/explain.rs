@@ -8,7 +8,7 @@ use akri_discovery::registry::Handler;
 use akri_discovery::{call, details_json};
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
-use akri_sandbox::{Cache, Found};
+use akri_sandbox::{Cache, FoundDevice};
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
 }
 
 /// Returns the explanation of one handler; `None` if it has none.
-async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::Result<Option<Explanation>> {
+async fn explain(loaded: &Loaded, subject: &Subject, device: &FoundDevice) -> anyhow::Result<Option<Explanation>> {
     let configuration = &subject.configuration;
     let handlers = loaded.handlers.borrow().clone();
     let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(subject.no_handler(&handlers)) };
@@ -71,7 +71,12 @@ async fn explain(loaded: &Loaded, subject: &Subject, device: &Found) -> anyhow::
 }
 
 /// Runs a round that explains the device; returns the lines.
-async fn ask(loaded: &Loaded, subject: &Subject, handler: &Handler, device: &Found) -> anyhow::Result<Vec<String>> {
+async fn ask(
+    loaded: &Loaded,
+    subject: &Subject,
+    handler: &Handler,
+    device: &FoundDevice,
+) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
     let properties = loaded.properties.clone().of(&subject.configuration)?;
     let configuration = &subject.configuration;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use akri_api::HandlerRules;
 use akri_model::grant::Grants;
-use akri_sandbox::{Component, Covered, Import, Kind, cautions};
+use akri_sandbox::{Component, Covered, Import, ImportKind, cautions};
 use serde::Serialize;
 
 use super::args::InspectArgs;
@@ -155,8 +155,8 @@ fn line(import: Import) -> Line {
     Line {
         name: import.name,
         kind: match import.kind {
-            Kind::Asked => "asked",
-            Kind::Runtime => "runtime",
+            ImportKind::Asked => "asked",
+            ImportKind::Runtime => "runtime",
         },
         covered: match import.covered {
             Covered::Always => "always",

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::document::pointer_token;
+use akri_api::json_patch::{add, remove, test};
 use akri_model::broker_info::{Files, MAX_OF_INSTANCE};
 use akri_model::names::{Key, Usage, slot_name};
 use kube::api::{Api, DynamicObject};
@@ -40,10 +41,10 @@ fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -
             continue;
         }
         let path = format!("/status/brokerInfo/{}", pointer_token(&name));
-        tests.push(json!({"op": "test", "path": format!("/spec/deviceUsage/{}", pointer_token(&name)), "value": user}));
+        tests.push(test(&format!("/spec/deviceUsage/{}", pointer_token(&name)), user));
         operations.push(match &info {
-            Some(info) => json!({"op": "add", "path": path, "value": info}),
-            None => json!({"op": "remove", "path": path}),
+            Some(info) => add(&path, info),
+            None => remove(&path),
         });
         match info {
             Some(info) => drop(after.insert(name, info)),
@@ -54,10 +55,10 @@ fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -
         return Ok(change);
     }
     check_size(&after)?;
-    tests.push(json!({"op": "test", "path": "/metadata/uid", "value": object.pointer("/metadata/uid")}));
+    tests.push(test("/metadata/uid", object.pointer("/metadata/uid")));
     if shown.is_none() {
         let version = object.pointer("/metadata/resourceVersion");
-        tests.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
+        tests.push(test("/metadata/resourceVersion", version));
         operations = vec![first(object, after)];
     }
     tests.extend(operations);
@@ -68,8 +69,8 @@ fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -
 /// The first info of an Instance makes the map, and the status if there is none.
 fn first(object: &Value, infos: Map<String, Value>) -> Value {
     match object.get("status").and_then(Value::as_object) {
-        Some(_) => json!({"op": "add", "path": "/status/brokerInfo", "value": infos}),
-        None => json!({"op": "add", "path": "/status", "value": {"brokerInfo": infos}}),
+        Some(_) => add("/status/brokerInfo", infos),
+        None => add("/status", json!({"brokerInfo": infos})),
     }
 }
 

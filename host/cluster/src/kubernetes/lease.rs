@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use akri_model::names::node_hash;
+use akri_model::agent_lease::{self, GOOD_FOR};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -20,13 +20,10 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The time that it is valid.
-const GOOD_FOR: SignedDuration = SignedDuration::from_secs(180);
-
 /// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.
 pub(super) async fn renew(client: Client, node: String) {
     let api: Api<Lease> = Api::default_namespaced(client);
-    let (name, params) = (lease_name(&node), PatchParams::apply("akri-agent").force());
+    let (name, params) = (agent_lease::name(&node), PatchParams::apply("akri-agent").force());
     let mut is_failing = false;
     loop {
         let lease = lease(&name, &node, Timestamp::now());
@@ -51,14 +48,10 @@ pub(super) async fn renew(client: Client, node: String) {
 /// # Errors
 /// If the API server does not answer.
 pub(super) async fn is_held(client: &Client, node: &str) -> kube::Result<bool> {
-    let lease = Api::<Lease>::default_namespaced(client.clone()).get_opt(&lease_name(node)).await?;
+    let lease = Api::<Lease>::default_namespaced(client.clone()).get_opt(&agent_lease::name(node)).await?;
     let renewed = lease.and_then(|lease| lease.spec?.renew_time);
-    Ok(renewed.is_some_and(|renewed| Timestamp::now().duration_since(renewed.0) < GOOD_FOR))
-}
-
-/// Names of nodes can be longer than those of Leases.
-fn lease_name(node: &str) -> String {
-    format!("akri-agent-{}", node_hash(node))
+    let age = renewed.map(|renewed| Timestamp::now().duration_since(renewed.0));
+    Ok(age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < GOOD_FOR)) // the node's clock may be ahead
 }
 
 fn lease(name: &str, node: &str, now: Timestamp) -> Value {
@@ -81,7 +74,7 @@ mod tests {
     fn lease_names_its_node_and_fits_the_type() {
         let now = Timestamp::from_second(1_767_225_600).unwrap();
         let node = "n".repeat(253);
-        let lease: Lease = serde_json::from_value(lease(&lease_name(&node), &node, now)).unwrap();
+        let lease: Lease = serde_json::from_value(lease(&agent_lease::name(&node), &node, now)).unwrap();
         assert!(lease.metadata.name.unwrap().len() < 63);
         let spec = lease.spec.unwrap();
         assert_eq!(spec.lease_duration_seconds, Some(180));

@@ -6,12 +6,13 @@ mod events;
 mod instances;
 mod lease;
 mod manifests;
+mod membership;
 mod node_problems;
 mod object_watch;
-#[cfg(test)]
-mod overload_tests;
 mod patch;
 mod problem_reporter;
+#[cfg(test)]
+mod response_tests;
 mod saved_configurations;
 mod status_patch;
 mod values;
@@ -22,24 +23,24 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use akri_api::json_patch::is_outdated;
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
-use akri_model::retry::jitter;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
+use kube::Error;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::runtime::watcher;
-use kube::{Error, ResourceExt as _};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::{
     Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
@@ -56,9 +57,6 @@ const REQUEST: Duration = Duration::from_secs(5);
 
 /// Tries to join or leave an Instance while others write, too.
 const TRIES: usize = 10;
-
-/// Maximum number of milliseconds between two of them: many nodes may see a new device at once.
-const LONGEST_MOMENT: u64 = 200;
 
 /// The time that the content of a Lease is cached.
 const LEASE_READ: Duration = Duration::from_secs(25);
@@ -152,74 +150,6 @@ impl Kubernetes {
         let operations = serde_json::from_value(value).map_err(Error::SerdeError)?;
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         self.api(key).patch(&key.name, &params, &Patch::Json::<()>(operations)).await
-    }
-
-    /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
-    async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
-        let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
-        match joined {
-            Err(ClusterError::NotFound(_)) => self.instances.gone(&instance.key, &instance.uid),
-            _ => self.instances.forget_found(&instance.key),
-        }
-        joined
-    }
-
-    async fn try_to_join(
-        &self,
-        instance: &Instance,
-        mut found: Option<akri_api::Instance>,
-    ) -> Result<Instance, ClusterError> {
-        let key = &instance.key;
-        let is_it = |current: &akri_api::Instance| current.metadata.uid.as_ref() == Some(&instance.uid);
-        let joining = |current: &akri_api::Instance| patch::joining(current, instance.identity.as_ref(), &self.node);
-        for _ in 0..TRIES {
-            let patch = match found.take().filter(is_it).as_ref().and_then(joining) {
-                Some(patch) => patch,
-                // That this node has joined it says only one that was read now.
-                None => {
-                    let current = self.read(key).await?.filter(is_it);
-                    let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
-                    let Some(patch) = joining(&current) else { return Ok(self.instances.update(&current)) };
-                    patch
-                }
-            };
-            if let Some(joined) = self.tested_patch(key, patch).await? {
-                return Ok(self.instances.update(&joined));
-            }
-        }
-        Err(busy(key))
-    }
-
-    /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
-    async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
-        let label = patch::node_label(&self.node);
-        for _ in 0..TRIES {
-            let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
-            else {
-                return Ok(None);
-            };
-            let Some(patch) =
-                patch::leaving(uid, &current.spec.nodes, current.labels().contains_key(&label), &self.node)
-            else {
-                return Ok(Some(current));
-            };
-            if let Some(left) = self.tested_patch(key, patch).await? {
-                return Ok(Some(left));
-            }
-        }
-        Err(busy(key))
-    }
-
-    /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.
-    async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
-        match timeout(REQUEST, self.json_patch(key, patch)).await.map_err(|_| late())? {
-            Ok(patched) => Ok(Some(patched)),
-            Err(Error::Api(status)) if matches!(status.code, 409 | 422) => {
-                sleep(Duration::from_millis(jitter() % LONGEST_MOMENT)).await;
-                Ok(None)
-            }
-            Err(error) => Err(failed(key, &error)),
-        }
     }
 
     /// Returns whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
@@ -387,7 +317,7 @@ impl Cluster for Kubernetes {
         let current = match timeout(REQUEST, request).await.map_err(|_| late())? {
             Ok(object) => Some(self.instances.update(&object)),
             // A test failed: somebody was faster, or it is another Instance.
-            Err(Error::Api(status)) if status.code == 422 => Cluster::get(self, key).await?,
+            Err(Error::Api(status)) if is_outdated(&status) => Cluster::get(self, key).await?,
             Err(Error::Api(status)) if status.code == 404 => None,
             Err(error) => return Err(failed(key, &error)),
         };
@@ -443,6 +373,11 @@ fn late() -> ClusterError {
 /// The API server answers, and other objects need not wait.
 fn busy(key: &Key) -> ClusterError {
     ClusterError::Refused(format!("{key} changes all the time"))
+}
+
+/// Returns whether another writer was faster than a patch that tests what it expects.
+fn is_lost_race(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 409 || is_outdated(status))
 }
 
 /// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.

@@ -5,6 +5,7 @@
 //! whole, and all others would be refused.
 
 use akri_api::document::pointer_token;
+use akri_api::json_patch::{add, remove, test};
 use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
@@ -54,9 +55,9 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
     let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
     let before = nodes.and_then(|nodes| nodes.get(node));
     let path = format!("/status/nodes/{}", pointer_token(node));
-    let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.pointer("/metadata/resourceVersion")});
+    let version = test("/metadata/resourceVersion", object.pointer("/metadata/resourceVersion"));
     let Some(problem) = problem else {
-        return before.map(|_| json!([version, {"op": "remove", "path": path}]));
+        return before.map(|_| json!([version, remove(&path)]));
     };
     let is_same = |entry: &Value| text(entry, "reason") == problem.reason;
     if before.is_some_and(|before| is_same(before) && text(before, "message") == problem.message) {
@@ -76,7 +77,7 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
         (Some(_), None) => ("/status/nodes".to_owned(), json!({node: entry})),
         (None, None) => ("/status".to_owned(), json!({"nodes": {node: entry}})),
     };
-    Some(json!([version, {"op": "add", "path": path, "value": value}]))
+    Some(json!([version, add(&path, value)]))
 }
 
 impl Kubernetes {

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::IDENTITY_ANNOTATION;
 use akri_api::document::pointer_token;
+use akri_api::json_patch::{add, remove, test};
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, node_hash, slot_name};
 use akri_model::slots::SlotPatch;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Returns the label that selects the Instances of a node.
 pub(super) fn node_label(node: &str) -> String {
@@ -133,24 +134,14 @@ fn slot(name: &str, published: &Instance, wanted: &Instance) -> Vec<Value> {
     }
 }
 
-fn test(path: &str, value: impl serde::Serialize) -> Value {
-    json!({"op": "test", "path": path, "value": value})
-}
-
-fn add(path: &str, value: impl serde::Serialize) -> Value {
-    json!({"op": "add", "path": path, "value": value})
-}
-
-fn remove(path: &str) -> Value {
-    json!({"op": "remove", "path": path})
-}
-
 #[cfg(test)]
 mod tests {
     use akri_api::instance_from_model;
     use akri_model::instance::{Online, Version};
     use akri_model::names::{Key, Usage};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    use serde_json::json;
 
     use super::*;
 

@@ -255,6 +255,17 @@ mod tests {
     }
 
     #[test]
+    fn entry_that_the_controller_removed_is_written_again() {
+        let (mut state, now) = (State::default(), Instant::now());
+        state.want(subject(), Some("u".into()), report("R"), now);
+        state.put(subject(), &object(json!({"a": {"reason": "R", "message": "m"}})));
+        assert!(state.due("a", now).is_err());
+        state.put(subject(), &object(json!({})));
+        assert_eq!(state.due("a", now), Err(now + turn("a", subject().key())));
+        assert_eq!(state.due("a", later(now)).unwrap().report, report("R"));
+    }
+
+    #[test]
     fn object_that_was_made_again_is_left_alone() {
         let (mut state, now) = (State::default(), Instant::now());
         state.put(subject(), &object(json!({"a": {"reason": "R"}})));

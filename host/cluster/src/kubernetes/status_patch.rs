@@ -1,12 +1,11 @@
 //! Changes of a status to which many nodes write, by JSON Patches that test what they expect.
 
 use akri_model::names::Key;
-use kube::Error;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{MANAGER, REQUEST, bounded, failed, late};
+use super::{MANAGER, REQUEST, bounded, failed, is_lost_race, late};
 use crate::ClusterError;
 
 /// Tries while others write, too.
@@ -31,7 +30,7 @@ pub(super) async fn change_status(
         let patch = Patch::Json::<()>(serde_json::from_value(operations).map_err(invalid)?);
         match timeout(REQUEST, api.patch_status(&key.name, &params, &patch)).await.map_err(|_| late())? {
             Ok(object) => return Ok(Some(object)),
-            Err(Error::Api(status)) if matches!(status.code, 409 | 422) => {} // another writer was faster
+            Err(error) if is_lost_race(&error) => {}
             Err(error) => return Err(failed(key, &error)),
         }
     }

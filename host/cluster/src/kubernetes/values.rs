@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use akri_model::names::Key;
-use akri_model::property::{Secret, Source};
-use akri_model::resolve::{Kind, Stored, Values};
+use akri_model::property::{PropertySource, Secret};
+use akri_model::resolve::{ReferenceKind, Stored, Values};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
@@ -24,10 +24,11 @@ pub(super) async fn watch_referred(
     mut manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Sender<Arc<Values>>,
 ) {
-    let mut watched: BTreeMap<(Kind, Key), Watch> = BTreeMap::new();
+    let mut watched: BTreeMap<(ReferenceKind, Key), Watch> = BTreeMap::new();
     loop {
         let wanted = referred(&manifests.borrow_and_update(), client.default_namespace());
-        let removed: Vec<(Kind, Key)> = watched.keys().filter(|object| !wanted.contains(object)).cloned().collect();
+        let removed: Vec<(ReferenceKind, Key)> =
+            watched.keys().filter(|object| !wanted.contains(object)).cloned().collect();
         for object in removed {
             watched.remove(&object);
             change(&values, &object, None);
@@ -45,16 +46,16 @@ pub(super) async fn watch_referred(
 }
 
 /// Pull secrets are in the agent's namespace, the others where their references say.
-fn referred(manifests: &Manifests, namespace: &str) -> Vec<(Kind, Key)> {
+fn referred(manifests: &Manifests, namespace: &str) -> Vec<(ReferenceKind, Key)> {
     let sources = manifests.configurations.values().flat_map(|configuration| configuration.properties.values());
-    let object = |source: &Source| match source {
-        Source::Value(_) => None,
-        Source::ConfigMap(reference) => Some((Kind::ConfigMap, reference.object.clone())),
-        Source::Secret(reference) => Some((Kind::Secret, reference.object.clone())),
+    let object = |source: &PropertySource| match source {
+        PropertySource::Value(_) => None,
+        PropertySource::ConfigMap(reference) => Some((ReferenceKind::ConfigMap, reference.object.clone())),
+        PropertySource::Secret(reference) => Some((ReferenceKind::Secret, reference.object.clone())),
     };
     let images = manifests.handlers.values().filter_map(|handler| handler.source.image());
     let pull_secrets = images.flat_map(|source| &source.pull_secrets);
-    let pull_secrets = pull_secrets.map(|name| (Kind::Secret, Key::new(namespace, name.as_str())));
+    let pull_secrets = pull_secrets.map(|name| (ReferenceKind::Secret, Key::new(namespace, name.as_str())));
     sources.filter_map(object).chain(pull_secrets).collect()
 }
 
@@ -62,11 +63,11 @@ fn referred(manifests: &Manifests, namespace: &str) -> Vec<(Kind, Key)> {
 struct Watch(JoinHandle<()>);
 
 impl Watch {
-    fn start(client: Client, object: (Kind, Key), values: watch::Sender<Arc<Values>>) -> Self {
+    fn start(client: Client, object: (ReferenceKind, Key), values: watch::Sender<Arc<Values>>) -> Self {
         let (kind, key) = object.clone();
         let resource = match kind {
-            Kind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
-            Kind::Secret => ApiResource::erase::<core::Secret>(&()),
+            ReferenceKind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
+            ReferenceKind::Secret => ApiResource::erase::<core::Secret>(&()),
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
@@ -90,15 +91,15 @@ impl Drop for Watch {
 /// The content of an object by key, or the reason why it is unreadable.
 type Data = Result<BTreeMap<String, Vec<u8>>, String>;
 
-fn data(kind: Kind, object: &DynamicObject) -> Data {
+fn data(kind: ReferenceKind, object: &DynamicObject) -> Data {
     match kind {
-        Kind::ConfigMap => {
+        ReferenceKind::ConfigMap => {
             let map: core::ConfigMap = typed(object)?;
             let text = map.data.unwrap_or_default().into_iter().map(|(key, text)| (key, text.into_bytes()));
             let bytes = map.binary_data.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes));
             Ok(bytes.chain(text).collect())
         }
-        Kind::Secret => {
+        ReferenceKind::Secret => {
             // The serde error would quote the value.
             let secret: core::Secret = typed(object).map_err(|_| "it is not a Secret".to_owned())?;
             Ok(secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(bytes))| (key, bytes)).collect())
@@ -107,12 +108,12 @@ fn data(kind: Kind, object: &DynamicObject) -> Data {
 }
 
 /// Stores the content of an object; removes it if the object does not exist.
-fn change(values: &watch::Sender<Arc<Values>>, (kind, key): &(Kind, Key), data: Option<Data>) {
+fn change(values: &watch::Sender<Arc<Values>>, (kind, key): &(ReferenceKind, Key), data: Option<Data>) {
     values.send_if_modified(|current| {
         let mut now = Values::clone(current);
         match kind {
-            Kind::ConfigMap => put(&mut now.config_maps, key, data, |bytes| bytes),
-            Kind::Secret => put(&mut now.secrets, key, data, Secret::new),
+            ReferenceKind::ConfigMap => put(&mut now.config_maps, key, data, |bytes| bytes),
+            ReferenceKind::Secret => put(&mut now.secrets, key, data, Secret::new),
         }
         let changed = **current != now;
         *current = Arc::new(now);

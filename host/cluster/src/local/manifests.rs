@@ -11,7 +11,7 @@ use akri_api::validate::FieldError;
 use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::configuration::Configuration;
 use akri_model::names::{HashInput, Identity as Digest, Key};
-use akri_model::resolve::{Kind, Stored, Values};
+use akri_model::resolve::{ReferenceKind, Stored, Values};
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -351,10 +351,10 @@ impl Reader {
         for error in errors {
             let unreadable = || error.to_string();
             match &error.object {
-                Some((Kind::ConfigMap, key)) => {
+                Some((ReferenceKind::ConfigMap, key)) => {
                     values.config_maps.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
                 }
-                Some((Kind::Secret, key)) => {
+                Some((ReferenceKind::Secret, key)) => {
                     values.secrets.entry(key.clone()).or_insert_with(|| Stored::Unreadable(unreadable()));
                 }
                 None => {}

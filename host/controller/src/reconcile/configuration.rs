@@ -7,7 +7,7 @@ use akri_model::broker::{CONFIGURATION_LABEL, Owner, configuration_service_name}
 use akri_model::names::Key;
 
 use super::services::{Front, reconcile_service};
-use super::{Again, Context};
+use super::{Again, Context, earlier};
 use crate::node_cleanup;
 use crate::queue::Work;
 use crate::requests::RequestError;
@@ -22,13 +22,17 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
     if view.is_deleting {
         return Ok(None);
     }
+    let stale = context.world.stale_reports(&view.problems);
+    if node_cleanup::remove_stale_reports::<Configuration>(context, key, &stale).await? {
+        return Ok(None); // the watch shows what is left
+    }
     let served = reconcile_front(context, &view).await;
     let agents = context.world.agents_good_for();
     let devices = context.world.count_devices(key);
     let fleet = context.world.fleet(key);
     write_configuration(&context.requests, &view, devices, &fleet, agents.is_some()).await?;
     served?;
-    Ok(agents.map(|left| left + Duration::from_secs(1)))
+    Ok(earlier(agents, stale.next).map(|left| left + Duration::from_secs(1)))
 }
 
 /// The Service for all brokers; what is invalid stays as it is.

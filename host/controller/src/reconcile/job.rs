@@ -1,6 +1,8 @@
 //! Job brokers: once for each Instance and spec (rules 37 and 55).
 
 use akri_api::Instance;
+use akri_api::document::pointer_token;
+use akri_api::json_patch::{add, replace, test};
 use akri_model::broker::{JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
@@ -16,7 +18,7 @@ use crate::world::Owned;
 
 /// The annotation in a JSON pointer.
 fn record_path() -> String {
-    format!("/metadata/annotations/{}", JOB_RECORD.replace('/', "~1"))
+    format!("/metadata/annotations/{}", pointer_token(JOB_RECORD))
 }
 
 /// Creates the Job of an Instance if it is due, and reports how it is.
@@ -66,12 +68,10 @@ async fn run(
     let manifest = if record.name == name { manifest } else { job(target, spec, &record.name).0 };
     create(context, view, &record, manifest).await?;
     let created = JobRecord { is_created: true, ..record.clone() };
-    let operations = json!([
-        {"op": "test", "path": "/metadata/uid", "value": view.uid},
-        {"op": "test", "path": record_path(), "value": record.to_string()},
-        {"op": "replace", "path": record_path(), "value": created.to_string()},
-    ]);
-    context.requests.json_patch::<Instance>(&view.key, operations).await?;
+    let path = record_path();
+    let operations =
+        vec![test("/metadata/uid", &view.uid), test(&path, record.to_string()), replace(&path, created.to_string())];
+    context.requests.json_patch::<Instance>(&view.key, Value::Array(operations)).await?;
     Ok(created)
 }
 
@@ -93,12 +93,11 @@ async fn write_first_record(
         JobStep::Create(record) => return Ok(record),
         JobStep::Nothing => return before.ok_or_else(changed),
     };
-    let mut operations =
-        vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": live.resource_version()})];
+    let mut operations = vec![test("/metadata/resourceVersion", live.resource_version())];
     if live.metadata.annotations.is_none() {
-        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+        operations.push(add("/metadata/annotations", json!({})));
     }
-    operations.push(json!({"op": "add", "path": record_path(), "value": record.to_string()}));
+    operations.push(add(&record_path(), record.to_string()));
     context.requests.json_patch::<Instance>(&view.key, Value::Array(operations)).await?;
     Ok(record)
 }

@@ -30,7 +30,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
     Ok(linker)
 }
 
-/// The same, for rounds with a tape.
+/// A linker for rounds with a tape, whose sockets and clocks are recorded or played.
 pub(crate) fn taped_linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
     let mut linker = linker(engine)?;
     tape::link(&mut linker)?;

@@ -18,7 +18,7 @@ const KEY_BYTES: usize = 32;
 /// Directory of seals, one per component: the engine, the file and the seal, a line each.
 const SEALS: &str = "seals";
 /// Directory of machine code, as the engine names it.
-pub const MODULES: &str = "modules";
+pub const MODULES_DIR: &str = "modules";
 /// Prefix of the directories that compilers write into; the process that made one follows.
 const SCRATCH: &str = "scratch-";
 /// Bytes of machine code: components have up to 64 MiB.
@@ -70,7 +70,7 @@ impl Artifacts {
         if engine != Some(&self.engine.to_string()) {
             return Ok(false);
         }
-        let path = self.directory.join(MODULES).join(plain(file)?);
+        let path = self.directory.join(MODULES_DIR).join(plain(file)?);
         let sealed = self.seal(digest, file, &path);
         let sealed = match sealed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -85,10 +85,10 @@ impl Artifacts {
 
     /// Takes over the one file that the compiler made.
     pub(crate) fn adopt(&self, digest: &str, scratch: &Scratch) -> io::Result<()> {
-        let made = only_file(&scratch.0.join(MODULES))?;
-        let file = made.strip_prefix(scratch.0.join(MODULES)).map_err(io::Error::other)?;
+        let made = only_file(&scratch.0.join(MODULES_DIR))?;
+        let file = made.strip_prefix(scratch.0.join(MODULES_DIR)).map_err(io::Error::other)?;
         let name = file.to_str().ok_or_else(|| io::Error::other("a name that is no text"))?;
-        let target = self.directory.join(MODULES).join(plain(name)?);
+        let target = self.directory.join(MODULES_DIR).join(plain(name)?);
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent)?;
         }

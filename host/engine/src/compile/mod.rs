@@ -25,11 +25,11 @@ use tokio::sync::Semaphore;
 use wasmtime::{Cache, CacheConfig, Engine};
 
 pub(crate) use self::artifacts::Artifacts;
-pub use self::artifacts::MODULES;
+pub use self::artifacts::MODULES_DIR;
 pub(crate) use self::child::compile;
 pub(crate) use self::precompiled::Precompiled;
 pub use self::precompiled::{PrecompileError, precompile};
-use crate::compiled::Source;
+use crate::compiled::ComponentBytes;
 use crate::host::engine_config;
 
 /// An error of compiling a component.
@@ -120,7 +120,11 @@ impl Compiler {
     ///
     /// # Errors
     /// If it can't be compiled within the limits.
-    pub async fn prepare(self: &Arc<Self>, source: &Source, limits: &CompileLimits) -> Result<bool, CompileError> {
+    pub async fn prepare(
+        self: &Arc<Self>,
+        source: &ComponentBytes,
+        limits: &CompileLimits,
+    ) -> Result<bool, CompileError> {
         let Some(child) = &self.child else { return Ok(true) };
         let job =
             CompileJob { digest: source.digest().to_owned(), bytes: source.bytes().clone(), limits: limits.clone() };

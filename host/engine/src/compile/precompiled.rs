@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 
-use super::artifacts::{LARGEST, MODULES, Scratch, engine_hash, only_file, plain};
+use super::artifacts::{LARGEST, MODULES_DIR, Scratch, engine_hash, only_file, plain};
 use super::{CompileError, child, read};
 use crate::component::COMPONENT;
 use crate::host::engine_config;
@@ -71,7 +71,7 @@ impl Precompiled {
             tracing::info!(digest, "the precompiled code is for another version of the engine");
             return Ok(false);
         }
-        let file = Path::new(MODULES).join(plain(file)?);
+        let file = Path::new(MODULES_DIR).join(plain(file)?);
         let code = read_trusted(&directory, &file, LARGEST)?;
         if hex(&Sha256::digest(&code)) != sum {
             return Err(io::Error::other("its code is not what its record says"));
@@ -181,12 +181,12 @@ pub enum PrecompileError {
 
 /// Puts what the compiler made into the directory, the record last.
 fn ship(directory: &Path, digest: &str, engine: u64, scratch: &Scratch) -> io::Result<()> {
-    let modules = scratch.path().join(MODULES);
+    let modules = scratch.path().join(MODULES_DIR);
     let made = only_file(&modules)?;
     let file = made.strip_prefix(&modules).map_err(io::Error::other)?;
     let name = file.to_str().ok_or_else(|| io::Error::other("a name that is not UTF-8"))?;
     let code = fs::read(&made)?;
-    write(&directory.join(MODULES).join(plain(name)?), &code)?;
+    write(&directory.join(MODULES_DIR).join(plain(name)?), &code)?;
     let record = format!("{engine}\n{name}\n{}\n", hex(&Sha256::digest(&code)));
     write(&directory.join(RECORDS).join(digest), record.as_bytes())
 }

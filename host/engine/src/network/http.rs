@@ -239,7 +239,7 @@ impl Connected {
     }
 }
 
-/// As a server wants it: without scheme and host, which are for proxies, and the only one on its connection.
+/// Prepares a request for a server: without scheme and host, which are for proxies, and the only one on its connection.
 fn prepared(request: Request<WasiBody>) -> Result<Request<WasiBody>, Error> {
     let (mut parts, body) = request.into_parts();
     let root = || PathAndQuery::from_static("/");

@@ -57,7 +57,7 @@ impl Addresses {
     }
 }
 
-/// Says what was refused, and which grant would allow it.
+/// Returns the message about a refused address, with the grant that would allow it.
 fn refusal(address: SocketAddr, usage: SocketAddrUse) -> String {
     let missing = |grant: &str| {
         let wanted = grant_for(&[address.ip()], address.port());

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::codegen::http::uri::Authority;
 use tonic::transport::server::Connected;
 
-use frame::{Block, Head, Kind};
+use frame::{Block, FrameKind, Head};
 
 mod frame;
 #[cfg(test)]
@@ -102,7 +102,7 @@ impl<S> Filter<S> {
         }
     }
 
-    /// The same for a connection that counts.
+    /// Filters a connection that holds a permit until it ends.
     pub fn counted(inner: S, permit: OwnedSemaphorePermit) -> Self {
         Self { _permit: Some(permit), ..Self::new(inner) }
     }
@@ -154,13 +154,13 @@ impl<S> Filter<S> {
     fn begin(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
         let head = Head::parse(bytes)?;
         let fits = match (head.kind, &self.open) {
-            (Kind::Continuation, Some(block)) => block.stream == head.stream,
-            (Kind::Continuation, None) | (Kind::PushPromise, _) => false,
+            (FrameKind::Continuation, Some(block)) => block.stream == head.stream,
+            (FrameKind::Continuation, None) | (FrameKind::PushPromise, _) => false,
             (_, open) => open.is_none(),
         };
         match head.kind {
             _ if !fits => Err(Malformed::UnexpectedFrame(head.kind.into())),
-            Kind::Headers | Kind::Continuation => Ok(Step::Fragment(head)),
+            FrameKind::Headers | FrameKind::Continuation => Ok(Step::Fragment(head)),
             _ => {
                 self.filtered.extend_from_slice(bytes);
                 Ok(Step::Pass(head.length))

@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use akri_engine::{LoadError, TICK, check_description};
+use akri_engine::{YIELD_INTERVAL, check_description};
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
 use super::protocol::{ChangedCache, Failure, LoadFailure, LoadedComponent, Reply};
+use crate::load_error::LoadError;
 
 /// Bytes of a text about a device, beside the device's own texts.
 const TEXT: usize = 8 << 10;
@@ -50,7 +51,7 @@ pub(super) fn triggers(triggers: Vec<Trigger>, limits: &Limits) -> Result<Vec<Tr
 /// Returns the ticks of processor time of a call, no more than there were while the agent waited for it.
 pub(super) fn ticks(reply: &Reply, elapsed: Duration) -> u32 {
     let (Reply::Validated { ticks, .. } | Reply::Discovered { ticks, .. }) = reply else { return 0 };
-    let most = elapsed.as_millis() / TICK.as_millis() + 1;
+    let most = elapsed.as_millis() / YIELD_INTERVAL.as_millis() + 1;
     u32::try_from(most).map_or(*ticks, |most| most.min(*ticks))
 }
 
@@ -80,17 +81,18 @@ pub(super) fn failure(failure: Failure, limits: &Limits) -> RoundError {
 pub(super) fn loaded(loaded: LoadedComponent) -> Result<LoadedComponent, LoadError> {
     let word = |text: &String| text.len() <= 1024 && !text.chars().any(char::is_control);
     if !word(&loaded.exported) || !loaded.imports.0.iter().all(word) {
-        return Err(LoadError::Sandbox("its imports have no names".to_owned()));
+        return Err(LoadError::Refused("its imports have no names".to_owned()));
     }
-    let description: Description = check_description(loaded.description).map_err(LoadError::Description)?;
+    let description: Description =
+        check_description(loaded.description).map_err(akri_engine::LoadError::Description)?;
     Ok(LoadedComponent { description, ..loaded })
 }
 
 /// Returns the error of loading a component.
 pub(super) fn load_failure(error: LoadFailure) -> LoadError {
     match error {
-        LoadFailure::Describe(error) => LoadError::Describe(failure(error, &Limits::default())),
-        LoadFailure::Other(text) => LoadError::Sandbox(clean(&text, 4096)),
+        LoadFailure::Describe(error) => akri_engine::LoadError::Describe(failure(error, &Limits::default())).into(),
+        LoadFailure::Other(text) => LoadError::Refused(clean(&text, 4096)),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::mpsc;
 
-use akri_engine::{Call, LINE, LogLine, Rates, write_event};
+use akri_engine::{Call, LOG_LINE_BYTES, LogLine, Rates, write_event};
 use akri_model::text::clean;
 use tracing::Level;
 
-use super::protocol::Line;
+use super::protocol::{Line, level_of};
 
 /// Log events of a call, beside those that its limits allow.
 const MORE_LINES: usize = 512;
@@ -31,7 +31,7 @@ impl CallLog {
                 let level = level_of(level);
                 let text = |text: &str| clean(text, self.text_bytes);
                 let (context, message) = (text(&context), text(&message));
-                if self.rates.log(context.len() + message.len() + LINE) {
+                if self.rates.log(context.len() + message.len() + LOG_LINE_BYTES) {
                     write_event(&self.handler, &self.configuration, level, &context, &message);
                 }
                 if let Some(copy) = self.copy.as_ref().filter(|_| is_logged) {
@@ -58,15 +58,5 @@ impl CallLog {
             rates: call.rates.clone(),
             copy: call.log.clone(),
         }
-    }
-}
-
-fn level_of(level: u8) -> Level {
-    match level {
-        0 => Level::TRACE,
-        1 => Level::DEBUG,
-        2 => Level::INFO,
-        3 => Level::WARN,
-        _ => Level::ERROR,
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Call, LoadError, ROUNDS_OF_ONE};
+use akri_engine::{Call, ROUNDS_AT_ONCE_OF_COMPONENT};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
@@ -15,15 +15,20 @@ use akri_model::glob;
 use akri_model::grant::{Isolation, LONGEST_ROUND};
 use akri_model::property::Secret;
 use akri_model::secret_scanner::SecretScanner;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::answer;
 use super::blame::{Blame, Deadly};
 use super::call_log::CallLog;
-use super::connection::{Answer, CallState, Connection};
+use super::connection::{CallState, Connection};
 use super::listener::WorkerListener;
-use super::protocol::{Arguments, ChangedCache, LoadedComponent, Reply, Request, encode, encode_secret, join};
+use super::payload::Payload;
+use super::protocol::{
+    Arguments, ChangedCache, LoadedComponent, ProtocolError, ReceivedDevices, Reply, Request, encode, encode_secret,
+    join,
+};
 use super::workers::{Probation, Worker};
+use crate::load_error::LoadError;
 
 /// Time for an answer beside the time of a round: for checking what was found, and for a busy node.
 const SLACK: Duration = Duration::from_secs(10);
@@ -85,7 +90,7 @@ impl WorkerComponent {
             LoadAttempt::Refused(error) => error,
             LoadAttempt::Ended(error) => LoadError::Unavailable(error.to_string()),
         })?;
-        let (rounds, loaded_in) = (Arc::new(Semaphore::new(ROUNDS_OF_ONE)), Mutex::new(connection));
+        let (rounds, loaded_in) = (Arc::new(Semaphore::new(ROUNDS_AT_ONCE_OF_COMPONENT)), Mutex::new(connection));
         let size = bytes.len();
         let inner =
             Inner { id, worker, digest, size, was_compiled, isolation, source, about, loaded_in, rounds, blame };
@@ -148,12 +153,11 @@ impl WorkerComponent {
 
     pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
         let own = call.clone();
-        let (Reply::Discovered { result, cache, .. }, payload) = self.call(Export::Discover, call).await? else {
+        let (Reply::Discovered { result, cache, .. }, devices) = self.call(Export::Discover, call).await? else {
             return Err(wrong_answer());
         };
-        let received = payload.devices().await;
         let set = result.map_err(|failure| answer::failure(failure, &own.limits)).and_then(|found| {
-            let set = received.and_then(|devices| join(*found, devices));
+            let set = join(*found, devices);
             answer::devices(set.map_err(|error| RoundError::Trapped(error.to_string()))?, &own.limits)
         });
         if let Some(cache) = cache.filter(|cache| answer::fits(cache, &own.limits)) {
@@ -163,11 +167,11 @@ impl WorkerComponent {
     }
 
     /// Calls an export. What was begun is ended in the process, and counted until then, also if the caller is gone.
-    async fn call(&self, export: Export, call: Call) -> Answer {
+    async fn call(&self, export: Export, call: Call) -> Result<(Reply, ReceivedDevices), RoundError> {
         if let Some(refusal) = self.inner.blame.refusal(&call, Instant::now()) {
             return Err(refusal);
         }
-        let (cancel, cancelled) = tokio::sync::oneshot::channel::<()>();
+        let (cancel, cancelled) = oneshot::channel::<()>();
         let inner = Arc::clone(&self.inner);
         let task = tokio::spawn(async move { inner.call(export, call, cancelled).await });
         let answer = task.await;
@@ -177,8 +181,12 @@ impl WorkerComponent {
 }
 
 impl Inner {
-    async fn call(&self, export: Export, call: Call, cancelled: tokio::sync::oneshot::Receiver<()>) -> Answer {
-        let mut cancelled = cancelled;
+    async fn call(
+        &self,
+        export: Export,
+        call: Call,
+        mut cancelled: oneshot::Receiver<()>,
+    ) -> Result<(Reply, ReceivedDevices), RoundError> {
         let begun = async {
             let stopped = |_| RoundError::Unavailable("the host is shutting down".to_owned());
             let own = Arc::clone(&self.rounds).acquire_owned().await.map_err(stopped)?;
@@ -194,12 +202,8 @@ impl Inner {
             _ = &mut cancelled => return Err(RoundError::Unavailable("cancelled".to_owned())),
         };
         let id = connection.next_call();
-        let state = CallState {
-            blame: Arc::clone(&self.blame),
-            deadly: Some(Deadly::from(&call)),
-            log: Some(CallLog::new(&self.about.description.name, &call)),
-            component: self.id,
-        };
+        let deadly = Deadly::from(&call);
+        let state = self.state(deadly.clone(), Some(CallLog::new(&self.about.description.name, &call)));
         let limit = call.limits.round.min(LONGEST_ROUND) + SLACK;
         let component = self.id;
         let rates = call.rates.clone();
@@ -216,10 +220,22 @@ impl Inner {
             answer = &mut answer => answer,
             _ = &mut cancelled => tokio::join!(answer, connection.send(&cancel)).0,
         };
-        if let Ok((reply, _)) = &answer {
-            rates.add_ticks(answer::ticks(reply, began.elapsed()));
+        let (reply, payload) = answer?;
+        rates.add_ticks(answer::ticks(&reply, began.elapsed()));
+        match read_devices(&reply, payload).await {
+            Ok(devices) => {
+                // Only a round shows that the next one will do no harm.
+                if matches!(reply, Reply::Discovered { .. }) {
+                    self.blame.answered();
+                }
+                Ok((reply, devices))
+            }
+            Err(error) => Err(connection.reject(id, self.state(deadly, None), &error).await),
         }
-        answer
+    }
+
+    fn state(&self, deadly: Deadly, log: Option<CallLog>) -> CallState {
+        CallState { component: self.id, blame: Arc::clone(&self.blame), deadly: Some(deadly), log }
     }
 
     /// Returns a process for one call of a suspect, unless it has one for itself in any case.
@@ -283,13 +299,22 @@ async fn load_into(
 ) -> Result<LoadedComponent, LoadAttempt> {
     let call = connection.next_call();
     let frame = encode(&Request::Load { call, component }, bytes);
-    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Sandbox(error.to_string())))?;
+    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Refused(error.to_string())))?;
     let state = CallState { blame: Arc::clone(blame), deadly: None, log: None, component };
     match connection.call(call, frame, state, LOAD).await.map_err(LoadAttempt::Ended)? {
         (Reply::Loaded { result: Ok(about), .. }, _) => answer::loaded(about).map_err(LoadAttempt::Refused),
         (Reply::Loaded { result: Err(failure), .. }, _) => Err(LoadAttempt::Refused(answer::load_failure(failure))),
         _ => Err(LoadAttempt::Ended(wrong_answer())),
     }
+}
+
+/// Returns the devices that came with a reply.
+async fn read_devices(reply: &Reply, payload: Payload) -> Result<ReceivedDevices, ProtocolError> {
+    let devices = payload.devices().await?;
+    if let Reply::Discovered { result: Ok(found), .. } = reply {
+        devices.check(found)?;
+    }
+    Ok(devices)
 }
 
 fn wrong_answer() -> RoundError {

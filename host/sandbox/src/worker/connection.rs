@@ -115,8 +115,7 @@ impl Connection {
         let (answer, mut answered) = oneshot::channel();
         self.shared.loaded(state.component);
         let _pending = Pending { shared: &self.shared, call };
-        let waiting = Waiting { answer, blame: state.blame, deadly: state.deadly, log: state.log, devices: None };
-        self.shared.calls().insert(call, waiting);
+        self.shared.calls().insert(call, state.waiting(answer));
         let sent = async {
             if self.is_closed() || self.frames.send(Zeroizing::new(frame)).await.is_err() {
                 return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));
@@ -133,6 +132,15 @@ impl Connection {
         answered.await.unwrap_or_else(|_| Err(ended()))
     }
 
+    /// Ends the process, since its answer to a call can't be read. Returns the error of the call.
+    pub(super) async fn reject(&self, call: u64, state: CallState, error: &ProtocolError) -> RoundError {
+        let (answer, answered) = oneshot::channel();
+        self.shared.calls().insert(call, state.waiting(answer));
+        self.process.kill();
+        self.shared.close(Some(&format!("after an answer that can't be read ({error})")));
+        answered.await.ok().and_then(Result::err).unwrap_or_else(ended)
+    }
+
     /// Sends a request that has no answer of its own. It may be lost when the process ends.
     pub(super) async fn send(&self, request: &Request) {
         if let Ok(frame) = encode(request, &[]) {
@@ -140,14 +148,14 @@ impl Connection {
         }
     }
 
-    /// The same without waiting; where too many wait already, it is lost.
+    /// Sends a request that has no answer without waiting. It is lost if too many requests wait, or when the process ends.
     pub(super) fn try_send(&self, request: &Request) {
         if let Ok(frame) = encode(request, &[]) {
             let _ = self.frames.try_send(Zeroizing::new(frame));
         }
     }
 
-    /// Has a listener woken when a datagram was received.
+    /// Registers a listener, which is woken when a datagram was received.
     pub(super) fn subscribe(&self, listener: u64, wake: &Arc<Notify>) {
         self.shared.listeners().insert(listener, Arc::downgrade(wake));
     }
@@ -185,6 +193,12 @@ pub(super) struct CallState {
     pub(super) blame: Arc<Blame>,
     pub(super) deadly: Option<Deadly>,
     pub(super) log: Option<CallLog>,
+}
+
+impl CallState {
+    fn waiting(self, answer: oneshot::Sender<Answer>) -> Waiting {
+        Waiting { answer, blame: self.blame, deadly: self.deadly, log: self.log, devices: None }
+    }
 }
 
 impl Shared {
@@ -244,10 +258,6 @@ impl Shared {
                     devices.count(frame.len())?;
                 }
                 if let Some(waiting) = self.calls().remove(&call) {
-                    // Only a round shows that the next one will do no harm.
-                    if matches!(reply, Reply::Discovered { .. }) {
-                        waiting.blame.answered();
-                    }
                     let _ = waiting.answer.send(Ok((reply, Payload { frame, start, earlier: waiting.devices })));
                 }
             }
@@ -353,125 +363,4 @@ impl Drop for Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-    use std::path::Path;
-
-    use akri_model::device::Device;
-
-    use super::super::protocol::{Found, LENGTH, encode_devices, join};
-    use super::*;
-
-    /// A connection to a program instead of a sandbox process.
-    fn connection(directory: &Path, script: &str) -> Arc<Connection> {
-        let path = directory.join("program");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let program = WorkerProgram { path, arguments: Vec::new(), memory_bytes: 1 };
-        let any = directory.to_owned();
-        let paths = ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any };
-        Connection::open("test", &program, &paths, Rates::default()).unwrap()
-    }
-
-    fn frame() -> Vec<u8> {
-        encode(&Request::Unload { component: 1 }, &[]).unwrap()
-    }
-
-    fn state_of(component: u64) -> CallState {
-        CallState { component, blame: Arc::default(), deadly: None, log: None }
-    }
-
-    async fn call(connection: &Connection, component: u64, limit: Duration) -> RoundError {
-        let call = connection.next_call();
-        timeout(2 * END, connection.call(call, frame(), state_of(component), limit)).await.unwrap().unwrap_err()
-    }
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    #[tokio::test]
-    async fn connection_ends_with_its_process_even_if_another_holds_it() {
-        let directory = tempfile::tempdir().unwrap();
-        // The child keeps the stream, and ends by itself.
-        let connection = connection(directory.path(), "sleep 5 <&0 & exit 3");
-        let error = call(&connection, 1, LONG).await;
-        assert!(error.to_string().contains("ended with exit code 3"), "{error}");
-        assert!(connection.is_closed());
-    }
-
-    #[tokio::test]
-    async fn connection_is_closed_as_soon_as_there_is_no_answer() {
-        let directory = tempfile::tempdir().unwrap();
-        let connection = connection(directory.path(), "exec sleep 60");
-        let error = call(&connection, 1, Duration::from_millis(200)).await;
-        assert!(connection.is_closed() && matches!(error, RoundError::Trapped(_)), "{error}");
-        assert!(error.to_string().contains("did not answer"), "{error}");
-        assert!(matches!(call(&connection, 1, LONG).await, RoundError::Unavailable(_)), "none is begun");
-    }
-
-    #[tokio::test]
-    async fn process_that_reads_nothing_is_given_up() {
-        let directory = tempfile::tempdir().unwrap();
-        let connection = connection(directory.path(), "exec sleep 60");
-        let large = || vec![0; 4 << 20];
-        let calls = (0..QUEUE + 9).map(|_| {
-            let (connection, call) = (Arc::clone(&connection), connection.next_call());
-            async move {
-                let limit = Duration::from_millis(500);
-                connection.call(call, if call == 1 { large() } else { frame() }, state_of(1), limit).await
-            }
-        });
-        let calls: Vec<_> = calls.map(tokio::spawn).collect();
-        for call in calls {
-            assert!(timeout(4 * END, call).await.unwrap().unwrap().is_err());
-        }
-    }
-
-    #[tokio::test]
-    async fn devices_that_came_before_the_answer_are_in_it() {
-        let device = |id: usize| Device { id: id.to_string(), ..Device::default() };
-        let all: Vec<Device> = (0..9).map(device).collect();
-        let body = |reply: &Reply, devices: &[Device]| encode_devices(reply, devices).unwrap().split_off(LENGTH);
-        let (shared, call) = (Shared::default(), 1);
-        let (answer, answered) = oneshot::channel();
-        let CallState { blame, .. } = state_of(1);
-        shared.calls().insert(call, Waiting { answer, blame, deadly: None, log: None, devices: None });
-        let earlier = Reply::Devices { call };
-        shared.dispatch(body(&Reply::Devices { call: 2 }, &all)).unwrap(); // nobody waits for these
-        shared.dispatch(body(&earlier, &all[..3])).unwrap();
-        shared.dispatch(body(&earlier, &all[3..7])).unwrap();
-        let found = Found { devices: 9, ..Found::default() };
-        let last = Reply::Discovered { call, result: Ok(Box::new(found.clone())), cache: None, ticks: 0 };
-        shared.dispatch(body(&last, &all[7..])).unwrap();
-        let (_, payload) = answered.await.unwrap().unwrap();
-        assert_eq!(join(found, payload.devices().await.unwrap()).unwrap().devices, all);
-    }
-
-    #[tokio::test]
-    async fn devices_before_the_answer_are_bounded_and_checked() {
-        let payload = |bytes: usize| Payload { frame: vec![0xff; bytes], start: 0, earlier: None };
-        let mut devices = EarlierDevices::start();
-        for _ in 0..7 {
-            devices.add(payload(LARGEST_REPLY / 8)).unwrap();
-        }
-        assert!(devices.add(payload(LARGEST_REPLY / 8)).is_err());
-        assert!(devices.decoded().await.unwrap_err().to_string().contains("malformed"));
-        let mut devices = EarlierDevices::start();
-        devices.add(payload(LARGEST_REPLY / 2)).unwrap();
-        assert!(devices.count(LARGEST_REPLY / 2).is_err(), "the answer counts, too");
-        let empty = LARGEST_REPLY / size_of::<Payload>() + 1;
-        let mut devices = EarlierDevices::start();
-        assert!((0..empty).any(|_| devices.add(payload(0)).is_err()), "each takes memory, even without a device");
-    }
-
-    #[tokio::test]
-    async fn component_is_alone_only_where_no_other_was_ever_loaded() {
-        let directory = tempfile::tempdir().unwrap();
-        let connection = connection(directory.path(), "exec sleep 60");
-        // The call of another has ended before.
-        let gone = connection.call(connection.next_call(), frame(), state_of(2), LONG);
-        assert!(timeout(Duration::from_millis(50), gone).await.is_err());
-        assert!(connection.shared.calls().is_empty(), "one that nobody waits for is off the list");
-        let error = call(&connection, 1, Duration::from_millis(200)).await;
-        assert!(matches!(error, RoundError::Unavailable(_)), "{error}");
-    }
-}
+mod tests;

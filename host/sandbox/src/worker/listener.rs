@@ -14,7 +14,7 @@ use super::workers::Worker;
 
 /// Receives datagrams to a multicast group through a sandbox process. If that ends, the next one listens.
 pub(crate) struct WorkerListener {
-    /// Not kept: it ends when its components have been replaced.
+    /// The process, which a listener does not keep: it ends when its components have been replaced.
     worker: Weak<Worker>,
     id: u64,
     join: Request,

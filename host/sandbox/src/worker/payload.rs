@@ -6,6 +6,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::protocol::{LARGEST_REPLY, ProtocolError, ReceivedDevices};
 
+/// Bytes of devices that are decoded without a thread of their own.
+const AT_ONCE: usize = 64 << 10;
+
 /// The payload of a reply: the rest of its frame, and devices that came before it.
 #[derive(Debug)]
 pub(super) struct Payload {
@@ -19,21 +22,23 @@ impl Payload {
         self.frame.get(self.start..).unwrap_or_default()
     }
 
-    /// Returns the devices in it.
+    /// Returns the devices in it. Many are decoded on a thread of their own.
     ///
     /// # Errors
     /// If there is something else in it.
     pub(super) async fn devices(mut self) -> Result<ReceivedDevices, ProtocolError> {
-        let mut devices = match self.earlier.take() {
-            Some(earlier) => earlier.decoded().await?,
-            None => ReceivedDevices::default(),
-        };
-        devices.add(self.bytes())?;
-        Ok(devices)
+        let mut devices = ReceivedDevices::default();
+        let earlier = self.earlier.take();
+        if earlier.is_none() && self.bytes().len() <= AT_ONCE {
+            return devices.add(self.bytes()).map(|()| devices);
+        }
+        let decoder = earlier.unwrap_or_else(EarlierDevices::start);
+        let _ = decoder.payloads.send(self); // after an error, which it returns
+        decoder.decoded().await
     }
 }
 
-/// Devices that came before the answer: a thread decodes them while others are on the way.
+/// Devices of a reply that a thread decodes while others are on the way.
 #[derive(Debug)]
 pub(super) struct EarlierDevices {
     payloads: mpsc::Sender<Payload>,

@@ -5,11 +5,13 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_confine::confine_worker;
-use akri_engine::{Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES, Rates, Tape};
+use akri_engine::{
+    Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES_DIR, Rates, Tape,
+};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use tokio::io::AsyncWriteExt as _;
@@ -17,12 +19,11 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tracing::{Level, warn};
 
 use super::frame;
 use super::protocol::{
-    Arguments, Bounded, CachedSecret, ChangedCache, Failure, LARGEST_REQUEST, Line, LoadFailure, LoadedComponent,
-    Reply, Request, decode, encode, encode_devices, split,
+    Arguments, Bounded, CachedSecret, ChangedCache, Failure, LARGEST_REPLY, LARGEST_REQUEST, Line, LoadFailure,
+    LoadedComponent, ProtocolError, Reply, Request, decode, encode, encode_devices, number_of, split,
 };
 
 /// Budgets that are remembered; there is one for each Configuration.
@@ -30,6 +31,9 @@ const RATES: usize = 16_384;
 
 /// Devices that are sent at once: the agent decodes them while the next are encoded.
 const PART: usize = 512;
+
+/// Bytes of all frames of an answer. The agent takes more, for the error in place of a larger one and for what it counts besides.
+pub(super) const LARGEST_ANSWER: usize = LARGEST_REPLY - (64 << 10);
 
 /// Log lines of a call that wait to be sent. A guest writes them faster than the agent reads.
 const LINES: usize = 512;
@@ -57,7 +61,7 @@ pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
     let stream: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let stream = StdStream::from(stream);
     let WorkerSettings { compiled, sysfs, udev_data, memory_bytes } = settings;
-    let modules = compiled.join(MODULES);
+    let modules = compiled.join(MODULES_DIR);
     let authorities: Vec<PathBuf> =
         ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
     let mut readable = vec![modules.as_path(), &sysfs, &udev_data];
@@ -69,7 +73,7 @@ pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
         let host = LocalHost::new(config).map_err(|error| error.to_string())?;
         stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         let stream = UnixStream::from_std(stream).map_err(|error| error.to_string())?;
-        serve(stream, host).await.map_err(|error| format!("the agent's request can't be read: {error}"))
+        serve(stream, host, LARGEST_ANSWER).await.map_err(|error| format!("the agent's request can't be read: {error}"))
     })
 }
 
@@ -85,11 +89,12 @@ fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Serves requests until the stream ends.
-pub(super) async fn serve(stream: UnixStream, host: LocalHost) -> io::Result<()> {
+/// Serves requests until the stream ends. An answer of more than `largest_answer` bytes is an error.
+pub(super) async fn serve(stream: UnixStream, host: LocalHost, largest_answer: usize) -> io::Result<()> {
     let (mut requests, replies) = stream.into_split();
     let server = Arc::new(Server {
         host,
+        largest_answer,
         replies: tokio::sync::Mutex::new(replies),
         components: Mutex::default(),
         calls: Mutex::default(),
@@ -106,6 +111,7 @@ pub(super) async fn serve(stream: UnixStream, host: LocalHost) -> io::Result<()>
 
 struct Server {
     host: LocalHost,
+    largest_answer: usize,
     /// Each frame is written as a whole: tasks that write are never aborted.
     replies: tokio::sync::Mutex<OwnedWriteHalf>,
     components: Mutex<HashMap<u64, LocalComponent>>,
@@ -187,7 +193,9 @@ impl Server {
             Err(LoadError::Describe(error)) => Err(LoadFailure::Describe(error.into())),
             Err(error) => Err(LoadFailure::Other(error.to_string())),
         };
-        self.reply(encode(&Reply::Loaded { call, result }, &[])).await;
+        let reply = encode(&Reply::Loaded { call, result }, &[]);
+        let failed = |why| Reply::Loaded { call, result: Err(LoadFailure::Other(why)) };
+        self.answer(std::iter::once(reply), failed).await;
     }
 
     async fn validate(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {
@@ -197,9 +205,10 @@ impl Server {
             Ok(component) => self.run(call, lines, component.validate(arguments), cancelled).await,
             Err(error) => Err(error),
         };
-        let result = result.map(Bounded);
-        let reply = Reply::Validated { call, result, ticks: rates.take_ticks() };
-        self.reply(encode(&reply, &[])).await;
+        let (result, ticks) = (result.map(Bounded), rates.take_ticks());
+        let reply = encode(&Reply::Validated { call, result, ticks }, &[]);
+        let failed = |why| Reply::Validated { call, result: Err(Failure::LimitExceeded(why)), ticks };
+        self.answer(std::iter::once(reply), failed).await;
     }
 
     async fn discover(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {
@@ -220,11 +229,12 @@ impl Server {
             Err(failure) => (Err(failure), Vec::new()),
         };
         let (earlier, last) = devices.split_at(devices.len().saturating_sub(1) / PART * PART);
-        for part in earlier.chunks(PART) {
-            self.reply(encode_devices(&Reply::Devices { call }, part)).await;
-        }
-        let reply = Reply::Discovered { call, result, cache, ticks: rates.take_ticks() };
-        self.reply(encode_devices(&reply, last)).await;
+        let ticks = rates.take_ticks();
+        let reply = Reply::Discovered { call, result, cache, ticks };
+        let parts = earlier.chunks(PART).map(|part| encode_devices(&Reply::Devices { call }, part));
+        let frames = parts.chain(std::iter::once_with(|| encode_devices(&reply, last)));
+        let failed = |why| Reply::Discovered { call, result: Err(Failure::LimitExceeded(why)), cache: None, ticks };
+        self.answer(frames, failed).await;
     }
 
     fn component(&self, component: u64) -> Result<LocalComponent, Failure> {
@@ -262,7 +272,7 @@ impl Server {
     }
 
     async fn forward(&self, call: u64, line: Line) {
-        self.reply(encode(&Reply::Log { call, line }, &[])).await;
+        self.reply(&Reply::Log { call, line }).await;
     }
 
     /// Converts arguments; also returns the log of the call.
@@ -326,27 +336,44 @@ impl Server {
                 listening.received().await;
                 let Some(server) = server.upgrade() else { return };
                 // A task of its own, since this one may be aborted, and frames are written as a whole.
-                tokio::spawn(async move { server.reply(encode(&Reply::Received { listener }, &[])).await });
+                tokio::spawn(async move { server.reply(&Reply::Received { listener }).await });
             }
         });
         let served = ServedListener { next, task: task.abort_handle() };
         lock(&self.listeners).insert(listener, served);
     }
 
-    /// Sends a reply. One that is too large is said to be so.
-    async fn reply(&self, frame: Result<Vec<u8>, super::protocol::ProtocolError>) {
-        static FAILURES: AtomicUsize = AtomicUsize::new(0);
-        match frame {
-            Ok(frame) => {
-                // If the agent has gone, reading ends, too.
-                let _ = self.replies.lock().await.write_all(&frame).await;
-            }
-            Err(error) => {
-                if FAILURES.fetch_add(1, Ordering::Relaxed) == 0 {
-                    warn!("a reply can't be sent: {error}");
+    /// Sends the frames of an answer. If they are too large together, the last is what `failed` makes of the reason.
+    async fn answer(
+        &self,
+        frames: impl Iterator<Item = Result<Vec<u8>, ProtocolError>>,
+        failed: impl FnOnce(String) -> Reply,
+    ) {
+        let mut left = self.largest_answer;
+        for frame in frames {
+            let why = match frame {
+                Ok(frame) if frame.len() <= left => {
+                    left -= frame.len();
+                    self.send(&frame).await;
+                    continue;
                 }
-            }
+                Ok(_) => format!("the result takes more than {} bytes", self.largest_answer),
+                Err(error) => error.to_string(),
+            };
+            return self.reply(&failed(why)).await;
         }
+    }
+
+    /// Sends a short reply.
+    async fn reply(&self, reply: &Reply) {
+        if let Ok(frame) = encode(reply, &[]) {
+            self.send(&frame).await;
+        }
+    }
+
+    async fn send(&self, frame: &[u8]) {
+        // If the agent has gone, reading ends, too.
+        let _ = self.replies.lock().await.write_all(frame).await;
     }
 }
 
@@ -365,14 +392,4 @@ fn changed(
         is_current: properties.secrets.get(name) == Some(secret),
     };
     Some(ChangedCache { secrets: scanner.secrets().map(secret).collect(), entries })
-}
-
-fn number_of(level: Level) -> u8 {
-    match level {
-        Level::TRACE => 0,
-        Level::DEBUG => 1,
-        Level::INFO => 2,
-        Level::WARN => 3,
-        Level::ERROR => 4,
-    }
 }

@@ -14,7 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep};
 use tracing::Level;
 
-use akri_engine::{LINE, PartialLine, Rates};
+use akri_engine::{LOG_LINE_BYTES, PartialLine, Rates};
 
 /// Bytes of a line.
 const LONGEST: usize = 2048;
@@ -44,7 +44,7 @@ pub(super) async fn read_lines(from: OwnedFd, rates: Rates, mut log: impl FnMut(
         }
         let before = dropped;
         for line in partial.push(chunk.get(..count).unwrap_or_default(), LONGEST) {
-            if rates.log(line.len() + LINE) {
+            if rates.log(line.len() + LOG_LINE_BYTES) {
                 let (level, message) = level_of(&String::from_utf8_lossy(&line));
                 log(level, &clean(&message, LONGEST));
             } else {

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::frame;
-use super::protocol::{Arguments, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode, join};
-use super::server::serve;
+use super::protocol::{Arguments, Failure, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode, join};
+use super::server::{LARGEST_ANSWER, serve};
 
 /// The guest of the tests, which `make guests` builds.
 fn bytes() -> Vec<u8> {
@@ -35,13 +35,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(host: LocalHost) -> Self {
+    fn new(host: LocalHost, largest_answer: usize) -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
-        Self { stream, server: tokio::spawn(serve(theirs, host)) }
+        Self { stream, server: tokio::spawn(serve(theirs, host, largest_answer)) }
     }
 
-    async fn with_guest() -> Self {
-        let mut agent = Self::new(host());
+    async fn with_guest(largest_answer: usize) -> Self {
+        let mut agent = Self::new(host(), largest_answer);
         agent.send(&Request::Load { call: 1, component: 7 }, &bytes()).await;
         let (reply, _) = agent.receive().await;
         let Reply::Loaded { call: 1, result: Ok(loaded) } = reply else { panic!("{reply:?}") };
@@ -83,7 +83,7 @@ fn arguments(details: &str) -> Arguments {
 
 #[tokio::test]
 async fn server_runs_rounds_beside_each_other() {
-    let mut agent = Agent::with_guest().await;
+    let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
     agent.discover(2, arguments("sleep")).await;
     agent.discover(3, arguments("devices:3")).await;
     let (reply, payload) = agent.receive().await;
@@ -104,7 +104,7 @@ async fn server_runs_rounds_beside_each_other() {
 
 #[tokio::test]
 async fn server_sends_many_devices_in_parts() {
-    let mut agent = Agent::with_guest().await;
+    let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
     let limits = Limits { devices: 2000, ..Limits::default() };
     agent.discover(2, Arguments { limits, ..arguments("devices:1500") }).await;
     let (mut devices, mut parts) = (ReceivedDevices::default(), 0);
@@ -123,8 +123,26 @@ async fn server_sends_many_devices_in_parts() {
 }
 
 #[tokio::test]
+async fn too_large_answer_is_an_error_of_its_round_alone() {
+    let mut agent = Agent::with_guest(16 << 10).await;
+    for (call, devices, are_sent) in [(2, 1500, false), (3, 500, false), (4, 3, true)] {
+        let limits = Limits { devices: 2000, ..Limits::default() };
+        agent.discover(call, Arguments { limits, ..arguments(&format!("devices:{devices}")) }).await;
+        let (mut reply, mut bytes) = (agent.receive().await, 0);
+        while reply.0 == (Reply::Devices { call }) {
+            bytes += reply.1.len();
+            reply = agent.receive().await;
+        }
+        assert!(bytes < 16 << 10, "{bytes}");
+        let Reply::Discovered { call: answered, result, .. } = reply.0 else { panic!("{reply:?}") };
+        assert_eq!((answered, result.is_ok()), (call, are_sent));
+        assert!(are_sent || matches!(result, Err(Failure::LimitExceeded(_))), "{result:?}");
+    }
+}
+
+#[tokio::test]
 async fn server_forwards_log_lines_before_the_answer() {
-    let mut agent = Agent::with_guest().await;
+    let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
     agent.discover(2, arguments("log")).await;
     let (mut lines, mut ended) = (0, false);
     while !ended {
@@ -140,7 +158,7 @@ async fn server_forwards_log_lines_before_the_answer() {
 #[tokio::test]
 async fn server_keeps_few_log_lines_that_nobody_reads() {
     const FLOOD: u64 = 20_000;
-    let mut agent = Agent::with_guest().await;
+    let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
     let limits = Limits { log_lines: 20_000, ..Limits::default() };
     agent.discover(2, Arguments { limits, ..arguments("log-flood:20000") }).await;
     tokio::time::sleep(Duration::from_secs(2)).await; // the guest has ended, and nothing was read
@@ -159,14 +177,14 @@ async fn server_keeps_few_log_lines_that_nobody_reads() {
 
 #[tokio::test]
 async fn server_ends_with_its_connection() {
-    let agent = Agent::new(host());
+    let agent = Agent::new(host(), LARGEST_ANSWER);
     drop(agent.stream);
     timeout(Duration::from_secs(10), agent.server).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn unknown_components_and_malformed_requests_are_refused() {
-    let mut agent = Agent::new(host());
+    let mut agent = Agent::new(host(), LARGEST_ANSWER);
     agent.discover(1, arguments("devices:1")).await;
     let (reply, _) = agent.receive().await;
     assert!(matches!(reply, Reply::Discovered { call: 1, result: Err(_), .. }), "{reply:?}");
@@ -184,7 +202,7 @@ proptest! {
     fn server_survives_arbitrary_requests(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut agent = Agent::new(nobody());
+            let mut agent = Agent::new(nobody(), LARGEST_ANSWER);
             let length = u32::try_from(bytes.len()).unwrap().to_le_bytes();
             let _ = agent.stream.write_all(&[&length[..], &bytes].concat()).await;
             drop(agent.stream);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Compiler, LoadError, MODULES, ROUNDS, Rates, Source};
+use akri_engine::{Compiler, ComponentBytes, MODULES_DIR, ROUNDS_AT_ONCE, Rates};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{CompileLimits, Isolation};
 use akri_model::retry::{Backoff, jitter};
@@ -18,6 +18,7 @@ use super::component::WorkerComponent;
 use super::connection::Connection;
 use super::process::{ReadablePaths, WorkerProgram};
 use super::protocol::Request;
+use crate::load_error::LoadError;
 
 /// First and longest pause before a process is started again.
 const FIRST: Duration = Duration::from_millis(100);
@@ -41,7 +42,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn new(compiler: Compiler, program: WorkerProgram, paths: ReadablePaths) -> io::Result<Self> {
         // A rule that lets a process read it needs it to be there.
-        let modules = paths.compiled.join(MODULES);
+        let modules = paths.compiled.join(MODULES_DIR);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(modules)?;
         let context = Arc::new(WorkerContext::new(program, paths));
         let shared = Arc::new(Worker::new("shared".to_owned(), Arc::clone(&context)));
@@ -55,7 +56,7 @@ impl Workers {
         limits: &CompileLimits,
         isolation: Isolation,
     ) -> Result<WorkerComponent, LoadError> {
-        let source = Source::new(bytes).await?;
+        let source = ComponentBytes::new(bytes).await?;
         let was_compiled = self.compiler.prepare(&source, limits).await?;
         let digest = source.digest().to_owned();
         let worker = match isolation {
@@ -115,7 +116,7 @@ impl Worker {
             earliest: tokio::time::Instant::now(),
             checked: Instant::now(),
         };
-        let rounds = Arc::new(Semaphore::new(ROUNDS));
+        let rounds = Arc::new(Semaphore::new(ROUNDS_AT_ONCE));
         Self { name, context, rounds, state: Mutex::new(state) }
     }
 

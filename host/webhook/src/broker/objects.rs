@@ -29,7 +29,7 @@ impl Expected {
         Self { field, resource: ApiResource::erase::<K>(&()), spec }
     }
 
-    /// It gets a name of its own: the one of the real object may be taken.
+    /// Returns the object with a name of its own: the one of the real object may be taken.
     pub(super) fn object(&self) -> DynamicObject {
         let metadata = ObjectMeta { generate_name: Some("akri-dry-run-".to_owned()), ..ObjectMeta::default() };
         let types = TypeMeta { api_version: self.resource.api_version.clone(), kind: self.resource.kind.clone() };

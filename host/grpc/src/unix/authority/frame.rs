@@ -17,14 +17,14 @@ const HAS_PRIORITY: u8 = 0x20;
 
 /// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Headers,
     PushPromise,
     Continuation,
     Other(u8),
 }
 
-impl From<u8> for Kind {
+impl From<u8> for FrameKind {
     fn from(byte: u8) -> Self {
         match byte {
             0x1 => Self::Headers,
@@ -35,13 +35,13 @@ impl From<u8> for Kind {
     }
 }
 
-impl From<Kind> for u8 {
-    fn from(kind: Kind) -> Self {
+impl From<FrameKind> for u8 {
+    fn from(kind: FrameKind) -> Self {
         match kind {
-            Kind::Headers => 0x1,
-            Kind::PushPromise => 0x5,
-            Kind::Continuation => 0x9,
-            Kind::Other(other) => other,
+            FrameKind::Headers => 0x1,
+            FrameKind::PushPromise => 0x5,
+            FrameKind::Continuation => 0x9,
+            FrameKind::Other(other) => other,
         }
     }
 }
@@ -51,7 +51,7 @@ impl From<Kind> for u8 {
 pub(super) struct Head {
     /// Bytes of payload.
     pub(super) length: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
     flags: u8,
     pub(super) stream: u32,
 }
@@ -110,7 +110,7 @@ impl Block {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let payload = [self.priority.as_slice(), &self.fragment].concat();
         let mut pieces = payload.chunks(MAX_PAYLOAD).peekable();
-        let (mut kind, mut flags) = (Kind::Headers, self.flags);
+        let (mut kind, mut flags) = (FrameKind::Headers, self.flags);
         loop {
             let piece = pieces.next().unwrap_or_default();
             let last = if pieces.peek().is_none() { END_HEADERS } else { 0 };
@@ -119,7 +119,7 @@ impl Block {
             if last != 0 {
                 return;
             }
-            (kind, flags) = (Kind::Continuation, 0);
+            (kind, flags) = (FrameKind::Continuation, 0);
         }
     }
 }

@@ -33,7 +33,7 @@ impl World {
             .then(|| format!("slot {slot} is granted; in the API: {in_api}, on disk: {on_disk}"))
     }
 
-    /// The same world without faults to come, and with all pods gone.
+    /// Returns this world without faults to come, and with all pods gone.
     pub(crate) fn calm(&self) -> Self {
         let mut world = self.clone();
         world.faults = 0;

@@ -15,7 +15,7 @@ pub(super) const DEVICES: usize = 1 << 16;
 
 /// A set of devices without the devices, which are the payload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct DeviceSetHead {
     /// Number of devices in the payload.
     pub(crate) devices: u32,
     /// See [`DeviceSet::kept`].
@@ -51,7 +51,7 @@ impl<'a> From<&'a Device> for SentDevice<'a> {
     }
 }
 
-/// The same as it is received.
+/// A device of the payload, as it is received.
 #[derive(Deserialize)]
 struct ReceivedDevice {
     id: String,
@@ -79,8 +79,8 @@ impl From<ReceivedDevice> for Device {
 }
 
 /// Splits a set into the message about it and its devices.
-pub(crate) fn split(set: DeviceSet) -> (Found, Vec<Device>) {
-    let found = Found {
+pub(crate) fn split(set: DeviceSet) -> (DeviceSetHead, Vec<Device>) {
+    let found = DeviceSetHead {
         devices: u32::try_from(set.devices.len()).unwrap_or(u32::MAX),
         kept: set.kept.into_iter().collect(),
         withheld: set.withheld.into_iter().collect(),
@@ -101,6 +101,15 @@ pub(crate) struct ReceivedDevices {
 }
 
 impl ReceivedDevices {
+    /// Checks that these are the devices that were announced.
+    ///
+    /// # Errors
+    /// If there are more or fewer.
+    pub(crate) fn check(&self, found: &DeviceSetHead) -> Result<(), ProtocolError> {
+        let is_so = self.devices.len() == found.devices as usize;
+        is_so.then_some(()).ok_or_else(|| ProtocolError::new("other devices than announced"))
+    }
+
     /// Decodes the devices of a payload. Those beyond a limit are an error.
     ///
     /// # Errors
@@ -124,10 +133,8 @@ impl ReceivedDevices {
 ///
 /// # Errors
 /// If these are not the devices that were announced.
-pub(crate) fn join(found: Found, received: ReceivedDevices) -> Result<DeviceSet, ProtocolError> {
-    if received.devices.len() != found.devices as usize {
-        return Err(ProtocolError::new("other devices than announced"));
-    }
+pub(crate) fn join(found: DeviceSetHead, received: ReceivedDevices) -> Result<DeviceSet, ProtocolError> {
+    received.check(&found)?;
     Ok(DeviceSet {
         devices: received.devices,
         kept: found.kept.0.into_iter().collect(),

@@ -19,8 +19,10 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::device_set::{Found, ReceivedDevices, encode_devices, join, split};
-pub(crate) use self::reply::{CachedSecret, ChangedCache, Failure, Line, LoadFailure, LoadedComponent, Reply};
+pub(crate) use self::device_set::{DeviceSetHead, ReceivedDevices, encode_devices, join, split};
+pub(crate) use self::reply::{
+    CachedSecret, ChangedCache, Failure, Line, LoadFailure, LoadedComponent, Reply, level_of, number_of,
+};
 pub(crate) use self::request::{Arguments, Request, encode_secret};
 
 /// Bytes of a frame to the sandbox process: the largest component, and what comes with it.

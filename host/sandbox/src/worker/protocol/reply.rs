@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use serde::{Deserialize, Serialize};
+use tracing::Level;
 
-use super::{Bounded, Found, byte_values};
+use super::{Bounded, DeviceSetHead, byte_values};
 
 /// A message to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,7 +39,7 @@ pub(crate) enum Reply {
         /// The call.
         call: u64,
         /// The rest of the set, without the devices.
-        result: Result<Box<Found>, Failure>,
+        result: Result<Box<DeviceSetHead>, Failure>,
         /// The cache, if the round changed it.
         cache: Option<ChangedCache>,
         /// Ticks of processor time.
@@ -164,4 +165,26 @@ pub(crate) enum Line {
     },
     /// Lines beyond a bound.
     Dropped(u64),
+}
+
+/// Returns the number by which a level is sent.
+pub(crate) fn number_of(level: Level) -> u8 {
+    match level {
+        Level::TRACE => 0,
+        Level::DEBUG => 1,
+        Level::INFO => 2,
+        Level::WARN => 3,
+        Level::ERROR => 4,
+    }
+}
+
+/// Returns the level of a number that was sent.
+pub(crate) fn level_of(number: u8) -> Level {
+    match number {
+        0 => Level::TRACE,
+        1 => Level::DEBUG,
+        2 => Level::INFO,
+        3 => Level::WARN,
+        _ => Level::ERROR,
+    }
 }

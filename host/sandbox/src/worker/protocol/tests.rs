@@ -138,6 +138,6 @@ fn lists_are_bounded_before_there_is_memory_for_them() {
     let payload = encode_devices(&(), &vec![Device::default(); DEVICES + 1]).unwrap();
     assert!(received(&[&payload[LENGTH..]]).is_err());
     let most = || received(&[&payload[LENGTH..payload.len() - 5]]).unwrap();
-    assert!(join(Found { devices: 65_535, ..Found::default() }, most()).is_err());
-    assert!(join(Found { devices: 65_536, ..Found::default() }, most()).is_ok());
+    assert!(join(DeviceSetHead { devices: 65_535, ..DeviceSetHead::default() }, most()).is_err());
+    assert!(join(DeviceSetHead { devices: 65_536, ..DeviceSetHead::default() }, most()).is_ok());
 }

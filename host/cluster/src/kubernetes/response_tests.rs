@@ -1,4 +1,4 @@
-//! An API server that is overloaded says when to come back (priority and fairness).
+//! Answers of an API server that is overloaded, which says when to come back (priority and fairness), or that refuses a patch.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -32,6 +32,9 @@ async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(stream.read_u8().await?);
             }
+            let head = String::from_utf8(head).unwrap();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            stream.read_exact(&mut vec![0; length.unwrap_or_default()]).await?;
             received.lock().unwrap().push(Instant::now());
             stream.write_all(answer.as_bytes()).await?;
         }
@@ -61,4 +64,33 @@ async fn overloaded_api_server_holds_up_no_request_for_ever() {
     let (client, requests) = server(vec![too_many(3600), too_many(3600)]).await;
     assert_eq!(get(client).await.unwrap_err(), late());
     assert_eq!(requests.lock().unwrap().len(), 1, "it was not asked in between");
+}
+
+/// Changes the status of an object with a server that gives these answers to patches, and counts the requests.
+async fn change(answers: &[&str]) -> (Result<bool, ClusterError>, usize) {
+    let object = r#"{"apiVersion":"akri.sh/v0","kind":"Configuration","metadata":{"name":"cam","uid":"u"}}"#;
+    let found = format!("{FOUND}{}\r\n\r\n{object}", object.len());
+    let refused = |answer: &&str| {
+        let head = "HTTP/1.1 422 Unprocessable Entity\r\ncontent-type: application/json\r\nconnection: close";
+        [found.clone(), format!("{head}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len())]
+    };
+    let answers = answers.iter().flat_map(refused).chain([found.clone(), found.clone()]);
+    let (client, requests) = server(answers.collect()).await;
+    let (key, api) =
+        (Key::new("default", "cam"), Api::default_namespaced_with(client, &ApiResource::erase::<Configuration>(&())));
+    let add = |_: &Value| Ok(Some(serde_json::json!([{"op": "add", "path": "/status", "value": {}}])));
+    let changed = status_patch::change_status(&api, &key, "u", add).await;
+    (changed.map(|object| object.is_some()), requests.lock().unwrap().len())
+}
+
+#[tokio::test]
+async fn refused_patch_is_reported_and_not_repeated() {
+    let failed_test = r#"{"kind":"Status","status":"Failure","code":422,"reason":"Invalid","details":{},
+        "message":"the server rejected our request due to an error in our request"}"#;
+    let invalid = r#"{"kind":"Status","status":"Failure","code":422,"reason":"Invalid","details":{"name":"cam"},
+        "message":"status.nodes: wrong"}"#;
+    assert_eq!(change(&[]).await, (Ok(true), 2));
+    assert_eq!(change(&[failed_test, failed_test]).await, (Ok(true), 6));
+    let refused = ClusterError::Refused("the API server refuses: status.nodes: wrong".to_owned());
+    assert_eq!(change(&[failed_test, invalid]).await, (Err(refused), 4));
 }

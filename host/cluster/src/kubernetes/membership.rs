@@ -1,0 +1,86 @@
+//! Joins and leaves the nodes of Instances, while other nodes do so at the same time.
+
+use std::time::Duration;
+
+use akri_model::instance::Instance;
+use akri_model::names::Key;
+use akri_model::retry::jitter;
+use kube::ResourceExt as _;
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use super::{Kubernetes, REQUEST, TRIES, busy, failed, is_lost_race, late, patch};
+use crate::ClusterError;
+
+/// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
+const LONGEST_MOMENT: u64 = 200;
+
+impl Kubernetes {
+    /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
+    pub(super) async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
+        let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
+        match joined {
+            Err(ClusterError::NotFound(_)) => self.instances.gone(&instance.key, &instance.uid),
+            _ => self.instances.forget_found(&instance.key),
+        }
+        joined
+    }
+
+    async fn try_to_join(
+        &self,
+        instance: &Instance,
+        mut found: Option<akri_api::Instance>,
+    ) -> Result<Instance, ClusterError> {
+        let key = &instance.key;
+        let is_it = |current: &akri_api::Instance| current.metadata.uid.as_ref() == Some(&instance.uid);
+        let joining = |current: &akri_api::Instance| patch::joining(current, instance.identity.as_ref(), &self.node);
+        for _ in 0..TRIES {
+            let patch = match found.take().filter(is_it).as_ref().and_then(joining) {
+                Some(patch) => patch,
+                // That this node has joined it says only one that was read now.
+                None => {
+                    let current = self.read(key).await?.filter(is_it);
+                    let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;
+                    let Some(patch) = joining(&current) else { return Ok(self.instances.update(&current)) };
+                    patch
+                }
+            };
+            if let Some(joined) = self.tested_patch(key, patch).await? {
+                return Ok(self.instances.update(&joined));
+            }
+        }
+        Err(busy(key))
+    }
+
+    /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
+    pub(super) async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
+        let label = patch::node_label(&self.node);
+        for _ in 0..TRIES {
+            let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
+            else {
+                return Ok(None);
+            };
+            let Some(patch) =
+                patch::leaving(uid, &current.spec.nodes, current.labels().contains_key(&label), &self.node)
+            else {
+                return Ok(Some(current));
+            };
+            if let Some(left) = self.tested_patch(key, patch).await? {
+                return Ok(Some(left));
+            }
+        }
+        Err(busy(key))
+    }
+
+    /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.
+    async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
+        match timeout(REQUEST, self.json_patch(key, patch)).await.map_err(|_| late())? {
+            Ok(patched) => Ok(Some(patched)),
+            Err(error) if is_lost_race(&error) => {
+                sleep(Duration::from_millis(jitter() % LONGEST_MOMENT)).await;
+                Ok(None)
+            }
+            Err(error) => Err(failed(key, &error)),
+        }
+    }
+}

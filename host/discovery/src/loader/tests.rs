@@ -1,0 +1,100 @@
+use akri_api::DiscoveryHandler;
+use akri_model::names::Key;
+use akri_model::property::Secret;
+use akri_model::resolve::{Stored, Values};
+use akri_sandbox::HostConfig;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::images::ImageSettings;
+
+fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
+    let nowhere = PathBuf::from("/nonexistent");
+    let (sysfs, udev_data) = (nowhere.clone(), nowhere);
+    let config = HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data };
+    let images = Images::new(ImageSettings::default(), "akri", values);
+    Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), HandlerActivity::default())
+}
+
+/// Manifests with one object, whose component is at that place.
+fn manifests(component: Value) -> Manifests {
+    let object = json!({
+        "apiVersion": "akri.sh/v0", "kind": "DiscoveryHandler", "metadata": {"name": "a"},
+        "spec": {"component": component},
+    });
+    let object: DiscoveryHandler = serde_json::from_value(object).unwrap();
+    let handlers = [("a".to_owned(), Arc::new(HandlerObject::from(&object)))].into();
+    Manifests { handlers, complete: true, ..Manifests::default() }
+}
+
+async fn end_one(loader: &mut Loader, manifests: &Manifests) {
+    let (id, (object, component)) = loader.tasks.join_next_with_id().await.unwrap().unwrap();
+    loader.loaded(manifests, id, &object, component);
+}
+
+#[tokio::test]
+async fn load_that_ended_before_an_edit_counts_for_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
+    let [first, second] = ["first.wasm", "second.wasm"].map(|file| manifests(json!({"file": file})));
+    loader.check_components(&first);
+    let task = loader.loading["a"].task.clone();
+    while !task.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    loader.check_components(&second);
+    end_one(&mut loader, &second).await;
+    assert!(loader.refused.is_empty() && loader.loading.contains_key("a"), "{:?}", loader.refused);
+    end_one(&mut loader, &second).await;
+    assert!(loader.refused["a"].message.contains("second.wasm"), "{:?}", loader.refused);
+    assert!(loader.loading.is_empty());
+}
+
+#[tokio::test]
+async fn failure_of_the_sandbox_process_is_retried() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
+    let manifests = manifests(json!({"file": "a.wasm"}));
+    let source = manifests.handlers["a"].source.clone();
+    let failed = || Refusal::Unavailable { path: "a.wasm".into(), reason: "it has ended".to_owned() };
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        loader.refuse("a", &source, PullSecrets::default(), failed());
+        pauses.push(loader.next_retry().unwrap() - Instant::now());
+    }
+    assert!(pauses[0] < pauses[1] && pauses[1] < pauses[2], "{pauses:?}");
+    assert_eq!(loader.refused["a"].reason, "SandboxFailed");
+    loader.retries.postpone(Instant::now());
+    loader.retry(&manifests);
+    assert!(loader.loading.contains_key("a"));
+    end_one(&mut loader, &manifests).await;
+    assert_eq!((loader.refused["a"].reason, loader.retries.due()), ("Unreadable", vec![]), "there is no such file");
+}
+
+/// Whoever may write a ConfigMap must not make the agent try all images again.
+#[tokio::test]
+async fn only_an_images_own_pull_secrets_end_its_pause() {
+    let values = watch::Sender::new(Arc::<Values>::default());
+    let mut loader = loader(PathBuf::new(), values.subscribe());
+    let image = format!("127.0.0.1:1/a@sha256:{}", "a".repeat(64));
+    let manifests = manifests(json!({"image": image, "pullSecrets": ["login"]}));
+    let source = manifests.handlers["a"].source.clone();
+    let at = Instant::now() + Duration::from_secs(300);
+    let secrets = loader.images.pull_secrets(&source);
+    loader.retries.failed("a", &source, secrets);
+    let login = |name: &str, word: &str| {
+        let data = [(".dockerconfigjson".to_owned(), Secret::new(word.into()))].into();
+        (Key::new("akri", name), Stored::Data(data))
+    };
+    let map = (Key::new("akri", "login"), Stored::Data([("a".to_owned(), b"b".to_vec())].into()));
+    let mut current = Values { config_maps: [map].into(), ..Values::default() };
+    for (changed, ends) in
+        [(None, false), (Some(login("other", "x")), false), (Some(login("login", "x")), true), (None, false)]
+    {
+        current.secrets.extend(changed);
+        values.send_replace(Arc::new(current.clone()));
+        loader.retries.postpone(at);
+        loader.retry_with_other_secrets();
+        assert_eq!(loader.next_retry().unwrap() < at, ends, "{:?}", current.secrets.keys());
+    }
+}

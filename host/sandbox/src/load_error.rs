@@ -1,0 +1,32 @@
+//! Errors of loading components.
+
+use akri_engine::CompileError;
+
+/// The reason why a component was not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The component can't be used.
+    #[error(transparent)]
+    Component(akri_engine::LoadError),
+    /// The sandbox process refused it.
+    #[error("{0}")]
+    Refused(String),
+    /// The host or the sandbox process failed, which says nothing of the component.
+    #[error("it can't be loaded now: {0}")]
+    Unavailable(String),
+}
+
+impl From<akri_engine::LoadError> for LoadError {
+    fn from(error: akri_engine::LoadError) -> Self {
+        match error {
+            akri_engine::LoadError::Unavailable(why) => Self::Unavailable(why),
+            error => Self::Component(error),
+        }
+    }
+}
+
+impl From<CompileError> for LoadError {
+    fn from(error: CompileError) -> Self {
+        Self::Component(error.into())
+    }
+}
