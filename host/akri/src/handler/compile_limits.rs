@@ -51,19 +51,20 @@ pub(super) async fn load(host: &Host, component: File<'_>, limits: &CompileLimit
         Tried { file: directory.join(TRIED).join(component.digest), path: component.path, directory: &directory };
     let (mut refused, mut last) = (None, CompileError::Time(limits.time));
     for candidate in candidates(limits) {
-        match tried.load(host, component.bytes.clone(), &candidate).await {
-            Err(LoadError::Compile(error @ (CompileError::Memory(_) | CompileError::Time(_)))) => {
+        let loaded = tried.load(host, component.bytes.clone(), &candidate).await;
+        match loaded.as_ref().err().and_then(LoadError::compile_error) {
+            Some(error @ (CompileError::Memory(_) | CompileError::Time(_))) => {
                 refused.get_or_insert(error.clone());
-                last = error;
+                last = error.clone();
             }
-            loaded => {
+            _ => {
                 let refusal = refused.map(|error| Refusal { error, enough: yaml(&candidate) });
                 let (component, took) = loaded?;
                 return Ok(Judged { component, took, refusal });
             }
         }
     }
-    Err(LoadError::Compile(last))
+    Err(last.into())
 }
 
 async fn load_within(host: &Host, bytes: Vec<u8>, limits: &CompileLimits) -> Result<(Component, Duration), LoadError> {
@@ -115,8 +116,10 @@ impl Tried<'_> {
             _ if known.is_some() => return loaded,
             Ok((component, _)) if component.was_compiled() => Ok(()),
             Ok(_) => self.compile(limits).await,
-            Err(LoadError::Compile(error)) => Err(error.clone()),
-            Err(_) => return loaded,
+            Err(error) => match error.compile_error() {
+                Some(error) => Err(error.clone()),
+                None => return loaded,
+            },
         };
         self.note(limits, &verdict);
         match verdict {
