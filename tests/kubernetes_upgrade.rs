@@ -9,6 +9,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 
+use crate::support::cluster::wait_for;
 use crate::support::node::{resource_of, usage};
 use crate::support::site::Site;
 
@@ -82,8 +83,8 @@ async fn instances_of_upstream_are_adopted_and_can_be_left() {
     let instance = site.wait_for_the_instance("all slots, and the use of one", whole).await;
     a.offers(&resource_of(&instance), 1).await;
     b.offers(&resource_of(&instance), 2).await;
-    let configuration = site.configurations().get(site.name()).await.unwrap();
-    assert!(configuration.finalizers().is_empty(), "{:?}", configuration.finalizers());
+    let finalizers = async || site.configurations().get(site.name()).await.unwrap().finalizers().to_vec();
+    wait_for("a Configuration without finalizers", finalizers, Vec::is_empty).await;
 
     // Upstream's managers still own the entries of the nodes, and keep nobody from leaving.
     site.echo(site.name(), 2, &["another"], json!({})).await;
