@@ -117,9 +117,10 @@ impl Worker {
         self.ctr(&["images", "import", archive]).with_context(|| format!("{}: cannot load {archive}", self.name()))
     }
 
-    /// The same, if it was not loaded since it was made.
+    /// Loads an image archive, unless it was loaded since it was made.
     pub(super) fn load_once(&self, archive: &Path) -> anyhow::Result<()> {
-        let (loaded, made) = (self.machine.directory().join("loaded"), format!("{:?}", archive.metadata()?.modified()?));
+        let (loaded, made) =
+            (self.machine.directory().join("loaded"), format!("{:?}", archive.metadata()?.modified()?));
         if fs::read_to_string(&loaded).is_ok_and(|loaded| loaded == made) {
             return Ok(());
         }
