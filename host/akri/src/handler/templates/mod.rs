@@ -116,7 +116,7 @@ const C: [File; 12] = [
 
 /// The name under which Go's build takes it.
 const ADAPTER: &str = "wasi_snapshot_preview1.wasm";
-/// What lets Go's own tools read functions without a body.
+/// An empty file in assembly, with which Go compiles functions without a body natively.
 const EMPTY: &str = include_str!("go/gen/empty.s.txt");
 
 const GO: [File; 30] = [
