@@ -15,8 +15,8 @@ RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace
 # What the values call the handlers.
 HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # What `make check` leaves out because it takes long: storms, thousands of things, images, compilers, guests that attack the
-# sandbox, and what waits for a timeout.
-LONG      := storm:: thousand image:: hostile:: compiling:: publishing:: quarantine:: watch_ hangs_is_killed \
+# sandbox, all orders of claims, and what waits for a timeout.
+LONG      := storm:: never_share_or_lose thousand image:: hostile:: compiling:: publishing:: quarantine:: watch_ hangs_is_killed \
   ended_and_failed_streams lost_registration_socket init_container_keeps_its_slot beyond_the_limit_are_refused
 # Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
 PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
@@ -50,7 +50,7 @@ check: build guests ## Run what fits into a few minutes: format, lints, unit tes
 	cd handlers && cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cd handlers && cargo test --workspace --locked --quiet
-	@$(call TESTS,AKRI_CHECK=1 cargo test --workspace --tests --locked --quiet -- --test-threads 4 $(LONG:%=--skip %))
+	@$(call TESTS,AKRI_CHECK=1 cargo test --workspace --tests --locked --quiet -- --test-threads 8 $(LONG:%=--skip %))
 
 story: build guests ## Run the stories whose names contain NAME, such as NAME=reclaim, with their output.
 	@test -n "$(NAME)" || { echo "which? make story NAME=reclaim" >&2; exit 2; }
