@@ -100,6 +100,7 @@ where
     let left = status_operations(&object, &stale.nodes);
     if left.len() > 1 {
         context.requests.patch_status::<K>(key, Value::Array(left)).await?;
+        context.world.note_removed_reports(key, &stale.nodes);
         info!(object = %key, nodes = ?stale.nodes, "removed what nodes report whose agents do not run");
     }
     Ok(true)

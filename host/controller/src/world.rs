@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use akri_model::agent_lease::GOOD_FOR;
 use akri_model::broker::{Counts, Reason, Rollout};
 use akri_model::instance::Online;
 use akri_model::names::Key;
@@ -42,6 +43,8 @@ struct State {
     agents: Agents,
     fleets: BTreeMap<Key, Fleet>,
     memories: BTreeMap<Key, Memory>,
+    /// The times at which reports of nodes were removed from objects, not longer ago than a Lease is good.
+    removed_reports: BTreeMap<(Key, String), Instant>,
 }
 
 /// The brokers of a Configuration.
@@ -232,13 +235,26 @@ impl World {
     }
 
     /// Returns the reports of nodes whose agents do not run. While no agent runs at all, none is stale: the Leases may be
-    /// elsewhere, and the conditions are `Unknown` anyway.
-    pub(crate) fn stale_reports(&self, reports: &BTreeMap<String, NodeProblem>) -> StaleReports {
+    /// elsewhere, and the conditions are `Unknown` anyway. One that was removed and has returned stays as long as a Lease is good:
+    /// by the slow clock of its node it may seem old at once.
+    pub(crate) fn stale_reports(&self, object: &Key, reports: &BTreeMap<String, NodeProblem>) -> StaleReports {
         let (state, now) = (self.state(), Instant::now());
         if state.agents.good_for(now).is_none() {
             return StaleReports::default();
         }
-        stale(reports, |node| state.agents.good_on(node, now), Timestamp::now().as_second())
+        let rest = |node: &str| {
+            let removed = *state.removed_reports.get(&(object.clone(), node.to_owned()))?;
+            (removed + GOOD_FOR).checked_duration_since(now).filter(|left| !left.is_zero())
+        };
+        let left = |node: &str| state.agents.good_on(node, now).or_else(|| rest(node));
+        stale(reports, left, Timestamp::now().as_second())
+    }
+
+    /// Notes that reports of these nodes were removed from an object.
+    pub(crate) fn note_removed_reports(&self, object: &Key, nodes: &BTreeSet<String>) {
+        let (mut state, now) = (self.state(), Instant::now());
+        state.removed_reports.retain(|_, removed| now.duration_since(*removed) < GOOD_FOR);
+        state.removed_reports.extend(nodes.iter().map(|node| ((object.clone(), node.clone()), now)));
     }
 
     pub(crate) fn fleet(&self, configuration: &Key) -> Fleet {
@@ -291,5 +307,28 @@ impl World {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn report_that_returns_stays_as_long_as_a_lease_is_good() {
+        let world = World::default();
+        let spec = json!({"renewTime": format!("{:.6}", Timestamp::now())});
+        let lease = json!({"metadata": {"name": "akri-agent-other"}, "spec": spec});
+        world.state().agents.put(&serde_json::from_value(lease).unwrap(), Instant::now());
+        let (key, other) = (Key::new("default", "cam"), Key::new("default", "lamp"));
+        let reports = BTreeMap::from([("node-a".to_owned(), NodeProblem::new("NoHandler", "there is none"))]);
+        let stale = world.stale_reports(&key, &reports);
+        assert_eq!(stale.nodes.len(), 1);
+        world.note_removed_reports(&key, &stale.nodes);
+        let returned = world.stale_reports(&key, &reports);
+        assert!(returned.nodes.is_empty() && returned.next.is_some_and(|next| next <= GOOD_FOR), "{returned:?}");
+        assert_eq!(world.stale_reports(&other, &reports).nodes.len(), 1);
     }
 }

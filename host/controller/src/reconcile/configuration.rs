@@ -22,7 +22,7 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
     if view.is_deleting {
         return Ok(None);
     }
-    let stale = context.world.stale_reports(&view.problems);
+    let stale = context.world.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<Configuration>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }

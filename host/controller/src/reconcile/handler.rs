@@ -13,7 +13,7 @@ use crate::status::write_handler;
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.world.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
     node_cleanup::clean_up::<DiscoveryHandler>(context, key, &view.mentions).await?;
-    let stale = context.world.stale_reports(&view.problems);
+    let stale = context.world.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<DiscoveryHandler>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }
