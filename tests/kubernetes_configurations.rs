@@ -93,6 +93,7 @@ async fn older_configuration_keeps_a_contested_name() {
         "metadata": {"name": site.name(), "namespace": other},
         "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [two]"}},
     });
+    tokio::time::sleep(Duration::from_millis(1100)).await; // Configurations are ranked by the second
     site.story.apply_one(younger).await.unwrap();
     let configurations: Api<Configuration> = Api::namespaced(site.story.client(), &other);
     let status = async || configurations.get(site.name()).await.unwrap().status.unwrap_or_default();
