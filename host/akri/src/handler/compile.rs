@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -10,7 +9,6 @@ use std::time::Duration;
 use akri_model::grant::CompileLimits;
 use akri_sandbox::{CompileError, compile_here, precompile};
 use anyhow::{Context as _, bail};
-use rustix::process::Signal;
 
 use super::args::CompileArgs;
 use crate::agent::OWN_PROGRAM;
@@ -48,16 +46,9 @@ fn compile_below(file: &Path, output: &Path, limits: &CompileLimits) -> anyhow::
     command.args(["handler", "compile", "--output"]).arg(output).stdin(component).stderr(Stdio::piped());
     command.args([format!("--memory={}", limits.memory_bytes), format!("--time={}", limits.time.as_secs())]);
     let ended = command.output().context("cannot start the compiler")?;
-    let over = match ended.status.signal() {
-        None => {
-            io::stderr().write_all(&ended.stderr).context("cannot write to standard error")?;
-            return Ok(if ended.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
-        Some(signal) if [Signal::XCPU.as_raw(), Signal::KILL.as_raw()].contains(&signal) => {
-            CompileError::Time(limits.time)
-        }
-        // The allocator ends the process that gets no more.
-        Some(_) => CompileError::Memory(limits.memory_bytes),
-    };
-    bail!("'{shown}': {over}")
+    if let Some(error) = CompileError::of_signal(ended.status, limits) {
+        bail!("'{shown}': {error}");
+    }
+    io::stderr().write_all(&ended.stderr).context("cannot write to standard error")?;
+    Ok(if ended.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -80,16 +80,24 @@ fn judge(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<()
         let error = message.rsplit_once("error: ").map_or(message, |(_, error)| error);
         clean(error, 1024)
     };
-    let is = |signal: Signal| status.signal() == Some(signal.as_raw());
     if status.success() {
         Ok(())
-    } else if is(Signal::XCPU) || is(Signal::KILL) {
-        Err(CompileError::Time(limits.time))
-    } else if status.signal().is_some() || message.contains("Cannot allocate memory") {
-        // The allocator ends the process that gets no more.
+    } else if let Some(error) = CompileError::of_signal(status, limits) {
+        Err(error)
+    } else if message.contains("Cannot allocate memory") {
         Err(CompileError::Memory(limits.memory_bytes))
     } else {
         Err(CompileError::Invalid(told(message)))
+    }
+}
+
+impl CompileError {
+    /// Returns the limit that a compiler has exceeded, if a signal has ended it.
+    pub fn of_signal(status: ExitStatus, limits: &CompileLimits) -> Option<Self> {
+        let signal = status.signal()?;
+        let is_time = [Signal::XCPU, Signal::KILL].iter().any(|known| known.as_raw() == signal);
+        // The allocator ends the process that gets no more.
+        Some(if is_time { Self::Time(limits.time) } else { Self::Memory(limits.memory_bytes) })
     }
 }
 

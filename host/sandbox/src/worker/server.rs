@@ -366,8 +366,9 @@ impl Server {
 
     /// Sends a short reply.
     async fn reply(&self, reply: &Reply) {
-        if let Ok(frame) = encode(reply, &[]) {
-            self.send(&frame).await;
+        match encode(reply, &[]) {
+            Ok(frame) => self.send(&frame).await,
+            Err(error) => tracing::warn!(%error, "a message to the agent could not be written"),
         }
     }
 
