@@ -9,14 +9,12 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 19] = [
+const HOST: [&str; 17] = [
     "akri-model",
     "akri-grpc",
     "akri-http",
     "akri-api",
     "akri-node",
-    "akri-sysfs",
-    "akri-multicast",
     "akri-cassette",
     "akri-confine",
     "akri-engine",
@@ -32,18 +30,16 @@ const HOST: [&str; 19] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 23] = [
+const MAY_KNOW: [(&str, &[&str]); 21] = [
     ("akri-model", &[]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
     ("akri-api", &["akri-model"]),
     ("akri-node", &["akri-model"]),
-    ("akri-sysfs", &["akri-model"]),
-    ("akri-multicast", &["akri-model"]),
-    ("akri-cassette", &["akri-model", "akri-sysfs"]),
+    ("akri-cassette", &["akri-model", "akri-node"]),
     ("akri-confine", &["akri-model"]),
-    ("akri-engine", &["akri-model", "akri-cassette", "akri-confine", "akri-sysfs", "akri-multicast"]),
-    ("akri-sandbox", &["akri-model", "akri-confine", "akri-engine", "akri-sysfs", "akri-multicast"]),
+    ("akri-engine", &["akri-model", "akri-cassette", "akri-confine", "akri-node"]),
+    ("akri-sandbox", &["akri-model", "akri-confine", "akri-engine", "akri-node"]),
     ("akri-kubelet", &["akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
     ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),

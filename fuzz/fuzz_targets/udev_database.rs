@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../host/sysfs/src/database.rs"]
+#[path = "../../host/node/src/sysfs/database.rs"]
 mod database;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
-use akri_sysfs::Snapshot;
+use akri_node::sysfs::Snapshot;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -369,7 +369,7 @@ impl Recorded {
     pub fn bytes(&self) -> usize {
         let entries = match self {
             Self::UdevRun { snapshot, .. } => {
-                snapshot.iter().flat_map(|snapshot| &snapshot.entries).map(akri_sysfs::Entry::bytes).sum()
+                snapshot.iter().flat_map(|snapshot| &snapshot.entries).map(akri_node::sysfs::Entry::bytes).sum()
             }
             _ => 0,
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
-use akri_sysfs::{Entry, Snapshot};
+use akri_node::sysfs::{Entry, Snapshot};
 use serde_json::Value;
 
 use crate::call::{Recorded, secret_in};

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use akri_sysfs::Snapshot;
+use akri_node::sysfs::Snapshot;
 use serde_json::Value;
 use tokio::sync::Notify;
 

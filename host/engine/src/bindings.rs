@@ -14,7 +14,7 @@ wasmtime::component::bindgen!({
     with: {
         "akri:discovery/secrets.secret": crate::capabilities::secrets::Held,
         "akri:discovery/multicast.conversation": crate::capabilities::multicast::Talk,
-        "akri:discovery/udev.query": akri_sysfs::Query,
+        "akri:discovery/udev.query": akri_node::sysfs::Query,
         "akri:discovery/udev.snapshot": crate::capabilities::udev::Pages,
     },
 });

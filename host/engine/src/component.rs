@@ -11,7 +11,7 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{CompileLimits, Grants, LONGEST_ROUND, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
-use akri_multicast::Listener;
+use akri_node::multicast::Listener;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 use wasmtime::Store;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use akri_model::grant::{Destinations, Grants, Tls};
 use ipnet::IpNet;
 
-use akri_sysfs::is_granted;
+use akri_node::sysfs::is_granted;
 
 /// An interface that a component imports.
 #[derive(Debug, Clone, PartialEq, Eq)]

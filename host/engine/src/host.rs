@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::grant::CompileLimits;
-use akri_multicast::{Listener, OwnSenders};
-use akri_sysfs::Sysfs;
+use akri_node::multicast::{Listener, OwnSenders};
+use akri_node::sysfs::Sysfs;
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Engine};

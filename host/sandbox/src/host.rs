@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use akri_engine::{Compiler, HostConfig, HostError, LocalHost};
 use akri_model::grant::{CompileLimits, Grants, Isolation};
-use akri_sysfs::{self as sysfs, Bounds, Sysfs, is_granted};
+use akri_node::sysfs::{self, Bounds, Sysfs, is_granted};
 
 use crate::component::Component;
 use crate::load_error::LoadError;

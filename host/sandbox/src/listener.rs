@@ -8,12 +8,12 @@ pub struct Listener(Backend);
 
 #[derive(Debug)]
 enum Backend {
-    Local(akri_multicast::Listener),
+    Local(akri_node::multicast::Listener),
     Remote(WorkerListener),
 }
 
-impl From<akri_multicast::Listener> for Listener {
-    fn from(listener: akri_multicast::Listener) -> Self {
+impl From<akri_node::multicast::Listener> for Listener {
+    fn from(listener: akri_node::multicast::Listener) -> Self {
         Self(Backend::Local(listener))
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use akri_model::text::clean;
-use akri_multicast::{self as multicast, Conversation, Stop};
+use akri_node::multicast::{self, Conversation, Stop};
 use wasmtime::component::Resource;
 
 use crate::bindings::multicast::{Datagram, Host, HostConversation};

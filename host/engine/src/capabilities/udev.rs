@@ -2,7 +2,7 @@
 
 use std::vec;
 
-use akri_sysfs::{self as sysfs, Bounds, Query, Stop};
+use akri_node::sysfs::{self, Bounds, Query, Stop};
 use wasmtime::component::Resource;
 
 use crate::bindings::types::AccessError;

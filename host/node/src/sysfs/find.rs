@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Bounds, Entry, Query, Stop, Sysfs};
+use crate::sysfs::{Bounds, Entry, Query, Stop, Sysfs};
 
 /// Devices that may bear one name; a kernel name is unique in its subsystem only.
 const ALIKE: usize = 16;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
-use crate::interfaces::{self, Interface};
-use crate::own_senders::OwnSenders;
-use crate::queue::{Datagram, Queue};
-use crate::sockets;
+use crate::multicast::interfaces::{self, Interface};
+use crate::multicast::own_senders::OwnSenders;
+use crate::multicast::queue::{Datagram, Queue};
+use crate::multicast::sockets;
 
 /// Bytes of a datagram that is sent. Requests are small; answers may be as large as UDP allows.
 const SENT: usize = 9000;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-use crate::device::Reader;
-use crate::dir::{Dir, EntryKind, Names, resolve};
-use crate::{Query, Stop};
+use crate::sysfs::device::Reader;
+use crate::sysfs::dir::{Dir, EntryKind, Names, resolve};
+use crate::sysfs::{Query, Stop};
 
 /// Devices by path, with their subsystem.
 pub(super) type DevicePaths = BTreeMap<String, String>;

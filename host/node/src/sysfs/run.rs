@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::device::{self, Reader};
-use crate::{Entry, Query, Snapshot, Stop, enumerate};
+use crate::sysfs::device::{self, Reader};
+use crate::sysfs::{Entry, Query, Snapshot, Stop, enumerate};
 
 /// Ancestors of one device.
 const ANCESTORS: usize = 64;

@@ -3,7 +3,7 @@
 use akri_model::glob;
 use serde::Serialize;
 
-use crate::Entry;
+use crate::sysfs::Entry;
 
 /// Matches of one kind, attributes, and properties asked about, each.
 const MATCHES: usize = 32;

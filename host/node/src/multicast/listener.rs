@@ -9,9 +9,9 @@ use akri_model::datagram::DatagramFilter;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::interfaces::{self, Interface};
-use crate::own_senders::OwnSenders;
-use crate::sockets;
+use crate::multicast::interfaces::{self, Interface};
+use crate::multicast::own_senders::OwnSenders;
+use crate::multicast::sockets;
 
 /// The interval between scans of the interfaces. A new one is used after this at the latest.
 const RESCAN: Duration = Duration::from_secs(15);

@@ -10,7 +10,7 @@ use rustix::net::sockopt::{set_ip_multicast_if_with_ifindex, set_socket_recv_buf
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 
-use crate::interfaces::Interface;
+use crate::multicast::interfaces::Interface;
 
 /// Bytes the kernel keeps until they are read: 1,000 cameras answer within half a second.
 const BUFFER: usize = 4 << 20;
