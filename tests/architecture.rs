@@ -1,5 +1,5 @@
-//! The shape of the workspace: which crate may depend on which, which libraries are banned, and that the documentation names
-//! crates, rules and tests that exist.
+//! The shape of the workspace: which crate may depend on which, which libraries are banned, and that the documentation has each
+//! crate, and comments name rules and threats that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -153,21 +153,6 @@ fn banned_crates_are_not_in_the_tree() {
     }
 }
 
-/// The table of misbehaviours names the tests that show each of them.
-#[test]
-fn security_page_names_existing_tests() {
-    let page = fs::read_to_string(root().join("docs/security.md")).unwrap();
-    let (_, table) = page.split_once("| a handler that |").unwrap();
-    let (table, _) = table.split_once("\n\n").unwrap();
-    let names: Vec<&str> = table.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
-    assert!(names.len() > 10, "{names:?}");
-    let sources = ["host", "tests"].map(|directory| files(&root().join(directory), &["rs"])).concat();
-    for name in names {
-        let exists = sources.iter().any(|(_, source)| has_test(source, name));
-        assert!(exists, "docs/security.md names '{name}', which is no test");
-    }
-}
-
 /// The table of crates has a row for each.
 #[test]
 fn architecture_page_names_every_crate() {
@@ -177,52 +162,53 @@ fn architecture_page_names_every_crate() {
     }
 }
 
-/// Comments name rules by number.
+/// Comments name rules one by one, as in "rule 12, rule 43", so that `git grep -w` finds them. Each rule has a test.
 #[test]
-fn cited_rules_are_documented() {
-    let rules = rules();
-    let mut count = 0;
+fn rules_and_comments_name_each_other() {
+    let rules = numbers("docs/rules.md", |line| line.strip_prefix("### ")?.split_once(". "));
+    assert_cited("rule", &rules);
+}
+
+/// Likewise the lines of the tables of attacks.
+#[test]
+fn threats_and_comments_name_each_other() {
+    let threats = numbers("docs/threat-model.md", |line| line.strip_prefix("| ")?.split_once(" | "));
+    assert_cited("threat", &threats);
+}
+
+/// Checks that comments name the numbers of a page and no others, and that each is named beside a test.
+fn assert_cited(what: &str, numbers: &BTreeSet<u32>) {
+    let mut tested = BTreeSet::new();
     for (path, source) in files(&root(), &["rs", "wit"]) {
-        for comment in source.lines().filter_map(|line| Some(line.split_once("//")?.1)) {
-            for number in cited(comment) {
-                assert!(rules.contains_key(&number), "{}: there is no rule {number}", path.display());
-                count += 1;
+        for (line, comment) in source.lines().filter_map(|line| Some((line, line.split_once("//")?.1))) {
+            let many = comment.split(&format!("{what}s ")).skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            assert!(!many, "{}: name each {what} by itself in '{comment}'", path.display());
+            let cited = cited(what, comment);
+            let unknown = cited.iter().find(|number| !numbers.contains(number));
+            assert_eq!(unknown, None, "{}: there is no such {what}", path.display());
+            if line.trim_start().starts_with("#[") && line.contains("test") {
+                tested.extend(cited);
             }
         }
     }
-    assert!(count > 50, "{count}");
+    let untested: Vec<_> = numbers.difference(&tested).collect();
+    assert!(untested.is_empty(), "no test has the comment '{what} N' with N in {untested:?}");
 }
 
-/// Checks that the files and tests that rules name exist.
-#[test]
-fn rules_name_existing_files_and_tests() {
-    for (number, rule) in rules() {
-        for link in rule.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            assert!(root().join("docs").join(link).exists(), "rule {number} names '{link}', which is no file");
-        }
-        let count = assert_named_tests_exist(&format!("rule {number}"), &rule);
-        assert!(count > 0 || rule.contains("\nNot built yet."), "rule {number} has no test");
-    }
+/// The numbers that follow a word: 12 and 43 in "rule 12, rule 43".
+fn cited(what: &str, comment: &str) -> Vec<u32> {
+    let comment = comment.to_lowercase();
+    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    comment.split(&format!("{what} ")).skip(1).filter_map(number).collect()
 }
 
-#[test]
-fn threat_model_names_existing_tests() {
-    let page = fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
-    assert!(assert_named_tests_exist("docs/threat-model.md", &page) > 20);
-}
-
-/// Checks the names of tests, with their modules, in a text; returns how many there are.
-fn assert_named_tests_exist(place: &str, text: &str) -> usize {
-    let is_name = |span: &&str| {
-        span.contains("::") && span.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_:".contains(&b))
-    };
-    let names: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_name).collect();
-    for name in &names {
-        let (module, test) = name.rsplit_once("::").unwrap();
-        let exists = sources_of(module).iter().any(|source| has_test(source, test));
-        assert!(exists, "{place} names '{name}', which is no test");
-    }
-    names.len()
+/// The numbers with which parts of a page begin, of which each has one of its own.
+fn numbers(page: &str, part: impl Fn(&str) -> Option<(&str, &str)>) -> BTreeSet<u32> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let all: Vec<u32> = text.lines().filter_map(|line| part(line)?.0.parse().ok()).collect();
+    let numbers = BTreeSet::from_iter(all.iter().copied());
+    assert!(numbers.len() == all.len() && numbers.len() > 50, "{page}: {all:?}");
+    numbers
 }
 
 /// A comment that cites notes of those who wrote the code tells its readers nothing.
@@ -239,56 +225,6 @@ fn sources_cite_published_documents_only() {
             assert!(!is_cited(&text, notes), "{} cites {notes}", path.display());
         }
     }
-}
-
-/// docs/rules.md, rule by rule.
-fn rules() -> BTreeMap<u32, String> {
-    let text = fs::read_to_string(root().join("docs/rules.md")).unwrap();
-    let rule = |part: &str| Some((part.split_once(". ")?.0.parse().ok()?, part.to_owned()));
-    let parts: Vec<&str> = text.split("\n### ").skip(1).collect();
-    let rules: BTreeMap<u32, String> = parts.iter().filter_map(|part| rule(part)).collect();
-    assert_eq!(rules.len(), parts.len(), "each has a number of its own");
-    rules
-}
-
-/// The numbers in "rule 12" and "rules 1-4, 6 and 7".
-fn cited(comment: &str) -> Vec<u32> {
-    let comment = comment.to_lowercase().replace(" and ", ", ");
-    let mut numbers = Vec::new();
-    for rest in comment.split("rule").skip(1) {
-        let Some(list) = rest.trim_start_matches('s').strip_prefix(' ') else { continue };
-        let end = list.find(|c: char| !c.is_ascii_digit() && !", -".contains(c)).unwrap_or(list.len());
-        for part in list[..end].split(", ").map(|part| part.trim_end_matches([',', ' ', '-'])) {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let range = first.parse::<u32>().into_iter().zip(last.parse::<u32>());
-            numbers.extend(range.flat_map(|(first, last)| first..=last));
-        }
-    }
-    numbers
-}
-
-/// The files that may hold the tests of a module: `crate::module` of `host/`, or a story.
-fn sources_of(module: &str) -> Vec<String> {
-    let paths = match module.split_once("::") {
-        None => vec![
-            format!("tests/{module}.rs"),
-            format!("host/{module}/src/lib.rs"),
-            format!("host/{module}/src/tests.rs"),
-        ],
-        Some((of, path)) => {
-            let path = path.replace("::", "/");
-            let unit = [".rs", "/mod.rs", "/tests.rs"].map(|end| format!("host/{of}/src/{path}{end}"));
-            unit.into_iter().chain([format!("host/{of}/tests/{path}/main.rs")]).collect()
-        }
-    };
-    paths.into_iter().filter_map(|path| fs::read_to_string(root().join(path)).ok()).collect()
-}
-
-/// Returns whether there is a function of that name below an attribute that makes it a test.
-fn has_test(source: &str, name: &str) -> bool {
-    let function = format!("fn {name}(");
-    let above = source.split_once(&function).and_then(|(above, _)| above.rsplit('\n').nth(1));
-    above.is_some_and(|attribute| attribute.contains("test"))
 }
 
 struct Dependency {

@@ -46,7 +46,7 @@ fn broken(name: &str, from: &str, to: &str) -> String {
     text.replace("NAME", name)
 }
 
-#[tokio::test]
+#[tokio::test] // rule 33
 async fn bad_manifests_are_named_and_good_ones_are_served() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -93,7 +93,7 @@ async fn bad_manifests_are_named_and_good_ones_are_served() {
     assert_eq!(agent.log().matches(error).count(), 1, "an error is told once");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 26
 async fn broken_edit_deletes_nothing() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -115,7 +115,7 @@ async fn broken_edit_deletes_nothing() {
     assert_eq!(identities(&edited), identities(&found));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 34
 async fn unsupported_details_are_reported_in_the_status() {
     let node = Node::new();
     node.write_configuration("nobody", "onvif", "      {}\n", "");
@@ -159,7 +159,7 @@ async fn unsupported_details_are_reported_in_the_status() {
     assert!(good.status.is_some());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn invalid_components_are_refused_by_name() {
     let node = Node::new();
     let digest = "0".repeat(64);
@@ -203,7 +203,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 33
 async fn discover_names_file_line_and_field_when_it_fails() {
     let node = Node::new();
     let file = node.path("try.yaml").display().to_string();

@@ -59,7 +59,7 @@ fn pair(name: &str, text: &str) -> (String, String) {
     (name.to_owned(), text.to_owned())
 }
 
-#[tokio::test]
+#[tokio::test] // rule 39
 async fn broker_info_stays_until_the_next_claim() {
     let (node, kubelet, agent) = camera(1).await;
     let admitted = kubelet.admit("update", "container", CAMERAS, 1).await.unwrap();
@@ -93,7 +93,7 @@ async fn broker_info_stays_until_the_next_claim() {
     node.wait_for_instance(&name, "nothing of the claim before", says(Vec::new())).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 39, threat 16
 async fn hostile_broker_info_is_refused_and_logged_once() {
     let (node, kubelet, agent) = camera(2).await;
     let admitted = kubelet.admit("bad", "container", CAMERAS, 1).await.unwrap();
@@ -125,7 +125,7 @@ async fn hostile_broker_info_is_refused_and_logged_once() {
     assert!(node.path("secret").exists());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 39
 async fn containers_of_a_pod_keep_their_directories() {
     let (node, kubelet, _agent) = camera(1).await;
     let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap();
@@ -149,7 +149,7 @@ async fn containers_get_no_directory_unless_asked_for() {
     assert_eq!(fs::read_dir(node.path("state/broker-info")).unwrap().count(), 0);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 39
 async fn jobs_of_two_nodes_report_in_one_instance() {
     let Some(site) = Site::begin("reports").await else { return };
     site.echo(site.name(), 2, &["one"], json!({"brokerInfo": true})).await;

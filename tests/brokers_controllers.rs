@@ -28,7 +28,7 @@ async fn renew_lease(site: &Brokers, node: &str) -> String {
     name
 }
 
-#[tokio::test]
+#[tokio::test] // rule 60
 async fn leader_killed_in_mid_roll_is_replaced() {
     let Some(mut site) = Brokers::begin("leaders").await else { return };
     site.controller.as_ref().unwrap().wait_for_log("this controller leads").await;
@@ -62,7 +62,7 @@ async fn leader_killed_in_mid_roll_is_replaced() {
     assert_eq!(site.list::<Pod>().await.len(), 3);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 60
 async fn two_controllers_that_both_work_make_no_duplicate() {
     let Some(mut site) = Brokers::begin("both").await else { return };
     // Another namespace for its Lease makes it lead as well.
@@ -98,7 +98,7 @@ async fn two_controllers_that_both_work_make_no_duplicate() {
     site.story.delete_namespace(&other);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 59
 async fn configuration_without_an_agent_is_unknown() {
     let Some(site) = Brokers::begin("agentless").await else { return };
     site.configure("cam", json!({})).await;
@@ -117,7 +117,7 @@ async fn configuration_without_an_agent_is_unknown() {
     wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "AgentNotRunning")).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 36
 async fn reports_of_dead_agents_silence_nobody() {
     let Some(mut site) = Brokers::begin("silent").await else { return };
     let [running, dead, returning] = site.nodes(["running", "dead", "returning"]).await;

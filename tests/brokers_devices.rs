@@ -1,4 +1,4 @@
-//! Brokers of devices that come and go, with agents and the controller on a real API server (rules 36, 53 and 62). Test kubelets
+//! Brokers of devices that come and go, with agents and the controller on a real API server. Test kubelets
 //! hold the devices; nothing runs the Pods.
 
 use akri_api::Instance;
@@ -24,7 +24,7 @@ async fn wait_for_broker(site: &Site, before: Option<&Pod>) -> Pod {
     wait_for("a broker", async || pods(site).await, is_new).await.remove(0)
 }
 
-#[tokio::test]
+#[tokio::test] // rule 53
 async fn unplugged_device_loses_its_broker_and_returns() {
     let Some(site) = Site::begin("unplugged").await else { return };
     let broker = pod_broker(json!({}));
@@ -55,7 +55,7 @@ async fn unplugged_device_loses_its_broker_and_returns() {
     a.kubelet.admit("broker-again", "main", &resource, 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 51
 async fn deletion_ends_in_seconds_without_agents() {
     let Some(site) = Site::begin("agentless").await else { return };
     let mut more = pod_broker(json!({}));
@@ -93,7 +93,7 @@ async fn create_instance(site: &Site, namespace: &str, configuration_uid: &str, 
     api.create(&PostParams::default(), &object).await.unwrap()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 51
 async fn equal_names_in_two_namespaces_have_brokers_of_their_own() {
     let Some(site) = Site::begin("twins").await else { return };
     let other = format!("{}-b", site.story.namespace());

@@ -1,4 +1,4 @@
-//! Job brokers (rules 37 and 55): once for each Instance and spec, whatever happens in between.
+//! Job brokers: once for each Instance and spec, whatever happens in between.
 
 use akri_api::Instance;
 use k8s_openapi::api::batch::v1::Job;
@@ -29,7 +29,7 @@ async fn wait_for_another(site: &Brokers, hash: &str) {
     wait_for_record(site, &format!("cam-{hash}")).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 37
 async fn job_runs_once_over_slot_changes_and_restarts() {
     let Some(mut site) = Brokers::begin("job-once").await else { return };
     let node = site.node("a").await;
@@ -52,7 +52,7 @@ async fn job_runs_once_over_slot_changes_and_restarts() {
     assert!(jobs.iter().any(|again| again.uid() == job.uid()));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 37
 async fn job_that_was_deleted_is_not_run_again() {
     let Some(mut site) = Brokers::begin("job-deleted").await else { return };
     let node = site.node("a").await;
@@ -68,7 +68,7 @@ async fn job_that_was_deleted_is_not_run_again() {
     assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 37
 async fn finished_job_that_its_ttl_deletes_is_not_run_again() {
     let Some(mut site) = Brokers::begin("job-ttl").await else { return };
     let node = site.node("a").await;
@@ -87,7 +87,7 @@ async fn finished_job_that_its_ttl_deletes_is_not_run_again() {
     assert_eq!(names_of(&site.list::<Job>().await), ["cam-000002-1-job"]);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 37
 async fn edited_job_runs_once_more() {
     let Some(mut site) = Brokers::begin("job-edited").await else { return };
     let node = site.node("a").await;
@@ -107,7 +107,7 @@ async fn edited_job_runs_once_more() {
     site.wait_for_names::<Job>(&names).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 55
 async fn instance_that_came_while_no_controller_ran_gets_its_job() {
     let Some(mut site) = Brokers::begin_without_controller("job-late").await else { return };
     let node = site.node("a").await;
@@ -117,7 +117,7 @@ async fn instance_that_came_while_no_controller_ran_gets_its_job() {
     site.wait_for_names::<Job>(&["cam-000001-1-job"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 55
 async fn crash_between_record_and_job_makes_one_job() {
     let Some(mut site) = Brokers::begin("job-crash").await else { return };
     let node = site.node("a").await;
@@ -147,7 +147,7 @@ async fn crash_between_record_and_job_makes_one_job() {
     assert_eq!(wait_for_record(&site, "cam-000001").await, created);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 37
 async fn job_ends_with_its_instance_and_runs_again_on_return() {
     let Some(mut site) = Brokers::begin("job-returns").await else { return };
     let node = site.node("a").await;

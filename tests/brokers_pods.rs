@@ -1,4 +1,4 @@
-//! Pod brokers on a real API server (rules 38, 51 to 54, 62): where they run, what they ask for, and what follows their end.
+//! Pod brokers on a real API server: where they run, what they ask for, and what follows their end.
 
 use akri_api::{Configuration, Instance};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -17,7 +17,7 @@ fn spec_of(pod: &Pod) -> Value {
     serde_json::to_value(&pod.spec).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 52
 async fn broker_runs_on_every_node_within_capacity() {
     let Some(mut site) = Brokers::begin("placed").await else { return };
     let nodes = site.nodes(["a", "b", "c", "d"]).await;
@@ -50,7 +50,7 @@ async fn broker_runs_on_every_node_within_capacity() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 54
 async fn broker_asks_for_its_device_on_its_node() {
     let Some(mut site) = Brokers::begin("asks").await else { return };
     let node = site.node("a").await;
@@ -89,7 +89,7 @@ async fn broker_asks_for_its_device_on_its_node() {
     assert_eq!(spec_of(bare)["containers"][0]["resources"]["limits"], json!({"akri.sh/bare-000002": "1"}));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 38
 async fn broker_that_needs_what_is_not_advertised_is_refused() {
     let Some(mut site) = Brokers::begin("unadvertised").await else { return };
     let node = site.node("a").await;
@@ -108,7 +108,7 @@ async fn broker_that_needs_what_is_not_advertised_is_refused() {
     assert!(site.list::<Pod>().await.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 52
 async fn broker_that_somebody_deletes_returns() {
     let Some(mut site) = Brokers::begin("returns").await else { return };
     let node = site.node("a").await;
@@ -120,7 +120,7 @@ async fn broker_that_somebody_deletes_returns() {
     wait_for("another Pod", pods, |pods| pods.len() == 1 && pods[0].uid() != first.uid()).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 52
 async fn broker_that_fails_backs_off_and_the_others_run() {
     let Some(mut site) = Brokers::begin("fails").await else { return };
     let nodes = site.nodes(["a", "b"]).await;
@@ -151,7 +151,7 @@ async fn broker_that_fails_backs_off_and_the_others_run() {
     assert!(site.get::<Pod>(&good).await.is_some_and(|pod| !is_going(&pod)));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 53
 async fn broker_of_a_missing_device_goes_after_its_grace() {
     let Some(mut site) = Brokers::begin("missing").await else { return };
     let nodes = site.nodes(["a", "b"]).await;
@@ -172,7 +172,7 @@ async fn broker_of_a_missing_device_goes_after_its_grace() {
     site.wait_for_instance_condition("cam-000001", "True", "Running").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 60
 async fn spec_that_the_api_server_refuses_disturbs_no_other() {
     let Some(mut site) = Brokers::begin("refused").await else { return };
     let node = site.node("a").await;
@@ -192,7 +192,7 @@ async fn spec_that_the_api_server_refuses_disturbs_no_other() {
     site.wait_for_pods(2).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 62
 async fn forged_instance_gets_no_broker() {
     let Some(mut site) = Brokers::begin("forged").await else { return };
     let node = site.node("a").await;
@@ -214,7 +214,7 @@ async fn forged_instance_gets_no_broker() {
     assert_eq!(site.list::<Pod>().await.len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 51
 async fn pod_of_another_owner_is_waited_for() {
     let Some(mut site) = Brokers::begin_without_controller("taken").await else { return };
     let node = site.node("a").await;
@@ -234,7 +234,7 @@ async fn pod_of_another_owner_is_waited_for() {
     wait_for("the broker", pod, |pod| pod.as_ref().is_some_and(|pod| !pod.owner_references().is_empty())).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 51
 async fn configuration_made_again_gets_new_brokers() {
     let Some(mut site) = Brokers::begin("again").await else { return };
     let node = site.node("a").await;
@@ -251,7 +251,7 @@ async fn configuration_made_again_gets_new_brokers() {
     assert_eq!(second.name_any(), first.name_any());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 36
 async fn node_that_is_deleted_loses_its_broker_alone() {
     let Some(mut site) = Brokers::begin("nodes").await else { return };
     let nodes = site.nodes(["a", "b"]).await;
@@ -266,7 +266,7 @@ async fn node_that_is_deleted_loses_its_broker_alone() {
     assert_eq!(left.spec.nodes, [nodes[0].clone()]);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 36
 async fn node_that_is_not_ready_keeps_its_broker() {
     let Some(mut site) = Brokers::begin("not-ready").await else { return };
     let node = site.node("a").await;
@@ -289,7 +289,7 @@ async fn node_that_is_not_ready_keeps_its_broker() {
     assert_eq!(site.get::<Instance>("cam-000001").await.unwrap().spec, before.spec);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 51
 async fn names_that_are_long_or_odd_are_served() {
     let Some(mut site) = Brokers::begin("odd").await else { return };
     let node = site.node("a").await;
@@ -314,7 +314,7 @@ async fn names_that_are_long_or_odd_are_served() {
     assert!(pod.labels().values().all(|value| value.len() <= 63));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 57
 async fn slot_changes_cause_no_writes_of_the_controller() {
     let Some(mut site) = Brokers::begin("quiet").await else { return };
     let node = site.node("a").await;

@@ -1,4 +1,4 @@
-//! Brokers that can't run (rules 52 and 54): people see why, and nothing else suffers.
+//! Brokers that can't run: people see why, and nothing else suffers.
 
 use akri_api::{Configuration, Instance};
 use k8s_openapi::api::core::v1::Pod;
@@ -20,7 +20,7 @@ async fn wait_for_invalid(site: &Brokers, name: &str) -> String {
     wait_for("an invalid Configuration", ready, is_invalid).await.unwrap().message
 }
 
-#[tokio::test]
+#[tokio::test] // rule 52
 async fn image_that_does_not_exist_is_named_and_waited_for() {
     let Some(mut site) = Brokers::begin("no-image").await else { return };
     let node = site.node("a").await;
@@ -48,7 +48,7 @@ async fn image_that_does_not_exist_is_named_and_waited_for() {
     assert_eq!(site.wait_for_pods(1).await[0].uid(), pod.uid(), "a Pod that waits is not replaced");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 54
 async fn broker_spec_that_is_no_object_disturbs_no_other() {
     let Some(mut site) = Brokers::begin("syntax").await else { return };
     let node = site.node("a").await;
@@ -72,7 +72,7 @@ async fn broker_spec_that_is_no_object_disturbs_no_other() {
     site.wait_for_names::<Pod>(&[&format!("{node}-good-000001-pod")]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 54
 async fn broker_spec_of_a_mebibyte_is_refused() {
     let Some(mut site) = Brokers::begin("large").await else { return };
     let node = site.node("a").await;

@@ -41,7 +41,7 @@ async fn new_one(site: &Brokers, before: &[String]) -> String {
     new[0].name_any()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 32, rule 57
 async fn edit_replaces_one_broker_after_the_other() {
     let Some(site) = three("rolled").await else { return };
     let instances = async || site.list::<Instance>().await.iter().map(|i| i.uid().unwrap()).collect::<Vec<_>>();
@@ -59,7 +59,7 @@ async fn edit_replaces_one_broker_after_the_other() {
     assert_eq!(instances().await, before);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 57
 async fn edit_that_fails_stops_and_goes_on_when_it_is_mended() {
     let Some(site) = three("stopped").await else { return };
     site.configure("cam", of_version(2)).await;
@@ -75,7 +75,7 @@ async fn edit_that_fails_stops_and_goes_on_when_it_is_mended() {
     site.wait_for_configuration_condition("cam", "True", "Running").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 57
 async fn broker_that_never_ran_is_replaced_at_once() {
     let Some(mut site) = Brokers::begin("pending").await else { return };
     let node = site.node("a").await;
@@ -90,7 +90,7 @@ async fn broker_that_never_ran_is_replaced_at_once() {
     wait_for("all new", pods, |pods| pods.len() == 3 && pods.iter().all(|pod| image(pod) == "broker:2")).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 57
 async fn brokers_go_when_the_configuration_runs_none_any_more() {
     let Some(site) = three("removed").await else { return };
     site.configure("cam", json!({})).await;

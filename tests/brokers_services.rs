@@ -25,7 +25,7 @@ fn port(service: &Service) -> i32 {
     service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].port
 }
 
-#[tokio::test]
+#[tokio::test] // rule 56
 async fn services_come_with_the_first_broker_and_go_with_the_last() {
     let Some(mut site) = Brokers::begin("services").await else { return };
     let node = site.node("a").await;
@@ -57,7 +57,7 @@ async fn services_come_with_the_first_broker_and_go_with_the_last() {
     site.wait_for_names::<Service>(&[]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 56
 async fn edited_service_keeps_its_address() {
     let Some(mut site) = Brokers::begin("service-edited").await else { return };
     let node = site.node("a").await;
@@ -81,7 +81,7 @@ async fn edited_service_keeps_its_address() {
     site.wait_for_names::<Service>(&["cam-svc"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 51
 async fn service_of_another_owner_is_left_alone() {
     let Some(mut site) = Brokers::begin("service-taken").await else { return };
     let node = site.node("a").await;

@@ -84,7 +84,7 @@ pub(crate) fn keep(handler: &str, name: &str, cassette: &Path) {
     }
 }
 
-#[test]
+#[test] // rule 76
 fn built_in_handlers_replay_their_cassettes() {
     let node = Node::new();
     for handler in ["udev", "onvif", "opcua"] {
@@ -103,7 +103,7 @@ fn documented_round_of_devices_is_played() {
     assert_same(&test(&node, &built_components().join("udev.wasm"), &node.path("udev.yaml")));
 }
 
-#[test]
+#[test] // rule 76
 fn hand_written_rounds_are_played() {
     let node = Node::new();
     node.write("guest.yaml", SCRIPT);
@@ -122,7 +122,7 @@ fn hand_written_rounds_are_played() {
     assert_same(&node.akri(&["handler", "test", component]));
 }
 
-#[test]
+#[test] // rule 76
 fn differences_are_told() {
     let node = Node::new();
     for (from, to, told) in [
@@ -195,7 +195,7 @@ fn differences_are_told() {
 }
 
 /// Pastes what is printed for each call that the cassette lacks, until there is none.
-#[test]
+#[test] // rule 76
 fn lines_of_missing_calls_can_be_pasted() {
     let node = Node::new();
     for (details, calls) in [
@@ -222,7 +222,7 @@ fn lines_of_missing_calls_can_be_pasted() {
     }
 }
 
-#[test]
+#[test] // rule 76
 fn damaged_cassettes_are_refused() {
     let node = Node::new();
     let head = r#"{"akriCassette":1,"handler":"guest"}"#;
@@ -410,7 +410,7 @@ fn silent_peers() -> (TcpListener, Socket, Vec<Socket>) {
     (TcpListener::bind("127.0.0.1:0").unwrap(), full, queue)
 }
 
-#[test]
+#[test] // rule 76
 fn recorded_sockets_replay() {
     let node = Node::new();
     let (tcp, udp) = serve("goodbye");
@@ -458,7 +458,7 @@ fn recording_has_the_name_of_json_lines() {
     assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
 }
 
-#[test]
+#[test] // rule 76
 fn recordings_replace_cassettes_and_nothing_else() {
     let node = Node::new();
     let told = |output: &Output| text(&output.stderr).lines().last().unwrap_or_default().to_owned();
@@ -481,7 +481,7 @@ fn recordings_replace_cassettes_and_nothing_else() {
     assert_same(&test(&node, &guest(), &cassette));
 }
 
-#[test]
+#[test] // rule 76
 fn recording_prints_log_lines_once() {
     let node = Node::new();
     let (output, cassette) = record(&node, "log:hello", PASSWORD, &[]);
@@ -506,7 +506,7 @@ fn files_that_are_no_cassettes_are_told() {
     assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }
 
-#[test]
+#[test] // rule 76
 fn secrets_are_in_no_cassette() {
     let node = Node::new();
     let (tcp, _) = serve("it is correct horse!");
@@ -532,7 +532,7 @@ fn secrets_are_in_no_cassette() {
 }
 
 /// Cameras get digests of the password: the cassette has those of a placeholder.
-#[test]
+#[test] // rule 76
 fn recorded_cameras_replay_without_their_passwords() {
     let locks = [Lock::Open, Lock::Token(PASSWORD), Lock::HttpDigest(PASSWORD), Lock::Token("another one")];
     let cameras = (0..).zip(locks).map(|(number, lock)| Camera::with_lock(number, lock));
@@ -558,7 +558,7 @@ fn recorded_cameras_replay_without_their_passwords() {
     assert!(text(&differs.stdout).contains("Cam 7"), "{}", text(&differs.stdout));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 76
 async fn recorded_servers_replay() {
     let (at, node) = (machine(), opcua::node());
     let (lds, pump_url, mixer_url) = (url(at, 4840), url(at, 4841), url(at, 4842));

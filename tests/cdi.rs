@@ -15,7 +15,7 @@ fn specs(node: &Node) -> Vec<Value> {
     paths.map(|path| serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 8, rule 26
 async fn cdi_spec_exists_as_long_as_its_instance() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -45,7 +45,7 @@ async fn cdi_spec_exists_as_long_as_its_instance() {
     wait_for("no specification", specs_of, Vec::is_empty).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 8
 async fn kubelet_gets_the_cdi_name_when_configured() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));

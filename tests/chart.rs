@@ -50,7 +50,7 @@ fn with_values(values: &str) -> Option<Result<Vec<Value>, String>> {
     })
 }
 
-#[test]
+#[test] // rule 66
 fn the_manifests_are_made_from_the_chart() {
     let plain = ["createNamespace=true", "podDisruptionBudget.enabled=false", "crds.upgrade=false"];
     let plain: Vec<&str> = plain.iter().flat_map(|value| ["--set", *value]).collect();
@@ -115,7 +115,7 @@ webhookConfiguration: {enabled: true, ttlSecondsAfterFinished: 10}
 prometheus: {enabled: true, port: 8080, endpoint: /metrics, portName: metrics}
 "#;
 
-#[test]
+#[test] // rule 65
 fn values_of_upstream_akri_keep_their_meaning() {
     let Some(rendered) = with_values(UPSTREAM) else { return };
     let rendered = rendered.unwrap();
@@ -148,7 +148,7 @@ fn values_of_upstream_akri_keep_their_meaning() {
     find(&rendered, "PodMonitor", "akri-agent");
 }
 
-#[test]
+#[test] // rule 66
 fn values_that_mean_nothing_are_refused_by_name() {
     for (values, named) in [
         ("agnet: {enabled: false}", "agnet"),

@@ -38,7 +38,7 @@ fn assert_refused(result: Result<(), String>, sentence: &str) {
     assert!(is_refusal && error.contains(sentence), "expected '{sentence}' in: {error}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 63
 async fn what_users_write_is_checked_before_it_is_stored() {
     let Some(story) = Story::begin_alone("webhook").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };
@@ -105,7 +105,7 @@ fn assert_secrets_are_guarded(story: &Story, installed: &Installation<'_>) {
     apply(installed, &with_secret, Some("jo")).unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 63
 async fn a_certificate_is_renewed_while_requests_come() {
     let Some(story) = Story::begin_alone("certificate").await else { return };
     let values = ["webhookConfiguration.certificate.lifetime=60s"];
@@ -141,7 +141,7 @@ async fn a_certificate_is_renewed_while_requests_come() {
     installed.end().await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 66
 async fn a_rolling_update_interrupts_no_container() {
     let Some(story) = Story::begin_alone("rolling").await else { return };
     let Some(installed) = Installation::new(&story, &["webhookConfiguration.enabled=false"]).await else { return };
@@ -185,7 +185,7 @@ async fn a_rolling_update_interrupts_no_container() {
     installed.end().await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 66
 async fn what_is_uninstalled_leaves_nothing() {
     let Some(story) = Story::begin_alone("uninstall").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };

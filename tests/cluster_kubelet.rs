@@ -116,7 +116,7 @@ async fn pod_gets_the_device_and_its_properties_alone() {
     edge.node.wait_for_instance(name_of(&used), "the end of its use", |i| usage(i) == [(&*slot, "")]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 39
 async fn container_reports_what_the_agent_may_publish() {
     let Some(story) = Story::begin_on_machines("reports").await else { return };
     let edge = Edge::new(&story);

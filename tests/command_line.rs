@@ -207,7 +207,7 @@ fn errors_are_printed_once_with_a_remedy() {
     assert!(printed.ends_with(&format!("error: cannot lock '{state}{expected}")), "{printed}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 34
 async fn get_tells_whether_an_agent_runs() {
     let node = Node::new();
     let state = node.path("state").display().to_string();
@@ -232,7 +232,7 @@ async fn get_tells_whether_an_agent_runs() {
 }
 
 /// Shows that problems of manifests are not only in the log.
-#[tokio::test]
+#[tokio::test] // rule 34
 async fn get_tells_what_is_wrong_with_manifests() {
     let node = Node::new();
     let state = node.path("state").display().to_string();

@@ -30,7 +30,7 @@ fn node_with(bytes: &[u8], limits: &str) -> Node {
     node
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91, threat 2, threat 4
 async fn slow_compilation_delays_no_other_handler() {
     let node = node_with(&nested_loops(40_000), "{time: 1m}");
     node.write_echo("echo", 1, &["one"]);
@@ -59,7 +59,7 @@ fn compilations(agent: &Agent) -> usize {
     agent.log().matches("compiling a component").count()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91, threat 3
 async fn compilation_beyond_its_memory_limit_is_refused() {
     let node = node_with(&large_segments(), "{memory: 128Mi}");
     node.write_echo("echo", 1, &["one"]);
@@ -81,7 +81,7 @@ fn own_state(node: &Node) {
     fs::create_dir(node.path("state")).unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91, threat 10
 async fn changed_machine_code_is_compiled_again() {
     let node = Node::new();
     own_state(&node);
@@ -123,7 +123,7 @@ fn precompiled_node() -> (Node, String) {
     (node, directory)
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn precompiled_components_need_no_compiler() {
     let (node, directory) = precompiled_node();
     let agent = node.start_with(&["--precompiled", &directory]);
@@ -145,7 +145,7 @@ async fn precompiled_components_need_no_compiler() {
     assert!(!agent.log().contains("had to be made here"), "what was used is kept");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91, threat 11
 async fn precompiled_components_others_can_write_are_compiled() {
     let (node, directory) = precompiled_node();
     for file in machine_code(&node, "precompiled") {

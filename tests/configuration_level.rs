@@ -37,7 +37,7 @@ fn resource_of(instances: &[Instance], device: &str) -> String {
     format!("akri.sh/{}", instances.iter().find(is_it).unwrap().metadata.name.as_ref().unwrap())
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4, rule 5
 async fn resource_is_registered_before_any_device() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -55,7 +55,7 @@ async fn resource_is_registered_before_any_device() {
         .await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 14
 async fn container_gets_two_distinct_cameras_in_one_response() {
     let (node, kubelet, _agent) = cameras(2, &["one", "two"]).await;
     let admitted = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
@@ -71,7 +71,7 @@ async fn container_gets_two_distinct_cameras_in_one_response() {
     assert!(matches!(kubelet.admit("big", "container", CAMERAS, 5).await, Err(AdmissionError::TooFew { .. })));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 7, rule 20
 async fn recreated_pod_is_never_refused_in_fifty_tries() {
     let (_node, kubelet, _agent) = cameras(1, &["one", "two"]).await;
     for round in 0..50 {
@@ -83,7 +83,7 @@ async fn recreated_pod_is_never_refused_in_fifty_tries() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 7
 async fn app_container_reuses_devices_of_its_init_container() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
     let init = kubelet.admit_init("pod", "init", CAMERAS, 1).await.unwrap();
@@ -93,7 +93,7 @@ async fn app_container_reuses_devices_of_its_init_container() {
     node.wait_for_instances("one claim", |list| used(list) == ["C:0:node-a"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4, rule 12
 async fn instance_and_configuration_claims_exclude_each_other() {
     let (node, kubelet, agent) = cameras(1, &["one", "two"]).await;
     let instances = node.wait_for_instances("two", |list| list.len() == 2).await;
@@ -120,7 +120,7 @@ async fn instance_and_configuration_claims_exclude_each_other() {
         .await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 2
 async fn prestart_accepts_only_locally_claimed_devices() {
     let (node, kubelet, _agent) = cameras(2, &["one"]).await;
     let one = resource_of(&node.instances(), "one");
@@ -146,7 +146,7 @@ async fn prestart_accepts_only_locally_claimed_devices() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4, rule 14
 async fn refused_allocate_changes_nothing_and_resends_the_list() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
     let before = kubelet.view(|view| view.resource(CAMERAS).lists.len());
@@ -164,7 +164,7 @@ async fn refused_allocate_changes_nothing_and_resends_the_list() {
     kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 14
 async fn reboot_keeps_pods_and_claims_of_attached_devices() {
     let (node, mut kubelet, agent) = cameras(1, &["one", "two"]).await;
     let before = kubelet.admit("pod", "container", CAMERAS, 2).await.unwrap();
@@ -177,7 +177,7 @@ async fn reboot_keeps_pods_and_claims_of_attached_devices() {
     node.wait_for_instances("the claims", |list| used(list) == ["C:0:node-a", "C:1:node-a"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 5
 async fn disabled_resources_are_not_registered() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
     let one = resource_of(&node.instances(), "one");

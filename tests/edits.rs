@@ -37,7 +37,7 @@ fn slots(instance: &Instance, list: &[(u32, bool)]) -> Vec<(String, bool)> {
     list.iter().map(|(slot, healthy)| (format!("{}-{slot}", name_of(instance)), *healthy)).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 18, rule 32
 async fn broker_properties_reach_instance_and_new_containers() {
     let (node, kubelet, _agent, instance) = scene("  capacity: 2\n  brokerProperties: {COLOUR: black}\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
@@ -60,7 +60,7 @@ async fn broker_properties_reach_instance_and_new_containers() {
     assert_eq!(bare.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"], "foo0");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4, rule 9, rule 12, rule 32
 async fn capacity_change_keeps_slots_in_use() {
     let (node, kubelet, agent, instance) = scene("  capacity: 1\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
@@ -98,7 +98,7 @@ async fn capacity_change_keeps_slots_in_use() {
     kubelet.admit("next", "container", &resource, 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 32
 async fn edited_details_keep_devices_found_by_both() {
     let (node, kubelet, _agent, foo0) = scene("").await;
     node.write_configuration("echo", "debugEcho", "      descriptions: [foo0, foo1]\n", "");
@@ -119,7 +119,7 @@ async fn edited_details_keep_devices_found_by_both() {
     kubelet.wait_for("the end of foo0", |view| !view.resource(&removed).connected).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 32
 async fn new_handler_takes_over_with_its_first_good_round() {
     let (node, kubelet, _agent, instance) = scene("").await;
     let resource = resource_of(&instance);
@@ -139,7 +139,7 @@ async fn new_handler_takes_over_with_its_first_good_round() {
     kubelet.wait_for("the end of the other", |view| !view.resource(&resource).connected).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 32
 async fn disabled_resource_is_removed_and_held_ids_stay() {
     let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
@@ -162,7 +162,7 @@ async fn disabled_resource_is_removed_and_held_ids_stay() {
     assert_ne!(other.ids, held.ids);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 26
 async fn removed_configuration_removes_all_it_owns() {
     let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
     let resource = resource_of(&instance);
@@ -192,7 +192,7 @@ async fn removed_configuration_removes_all_it_owns() {
     assert_ne!(again.metadata.uid, instance.metadata.uid);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 26
 async fn renamed_manifest_directory_deletes_nothing() {
     let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
     let resource = resource_of(&instance);

@@ -7,7 +7,7 @@ use crate::example_handlers::{Peer, modbus, replays, root, serve_unit_7};
 use crate::support::namespace::Namespace;
 use crate::support::node::{Node, akri, compiled_components};
 
-#[test]
+#[test] // rule 76
 fn recorded_modbus_servers_replay() {
     let Some(namespace) = Namespace::new() else { return };
     let Some(_plc) = Peer::start(&namespace, "modbus_server.py", &["127.0.0.1", "1502", "Acme", "PLC-7"]) else {

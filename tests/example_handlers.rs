@@ -73,7 +73,7 @@ pub(crate) fn cassettes(example: &str) -> PathBuf {
     root().join("examples/handlers").join(example).join("cassettes")
 }
 
-#[test]
+#[test] // rule 76
 fn modbus_replays_its_cassettes() {
     replays(&Node::new(), &modbus(), &cassettes("modbus"));
 }

@@ -1,4 +1,4 @@
-//! The cost of agents for the API server, in requests and not in times (rules 77 and 78). Nodes without machines: the real owners and
+//! The cost of agents for the API server, in requests and not in times. Nodes without machines: the real owners and
 //! publishers, on a real API server.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ fn of_instances(recorder: &Recorder) -> u64 {
     recorder.events().get("instances").copied().unwrap_or_default()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 77, rule 78
 async fn requests_of_a_fleet_are_few() {
     let Some(site) = Site::begin("fleet").await else { return };
     let fleet = Fleet::new(&site.story.kubeconfig()).await;
@@ -153,7 +153,7 @@ async fn invalid_edits(site: &Site, configuration: &str) {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 22
 async fn device_of_many_nodes_keeps_its_longer_name() {
     let Some(site) = Site::begin("longer").await else { return };
     let name = format!("{}-shared", site.name());
@@ -203,7 +203,7 @@ fn instance(site: &Site, key: Key, configuration: &str, configuration_uid: Strin
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 77
 async fn shared_instance_of_50_nodes_stays_below_8_kib() {
     let Some(site) = Site::begin("many").await else { return };
     let spec = json!({"discoveryHandler": {"name": "nobody"}, "capacity": 5});

@@ -92,7 +92,7 @@ async fn health_and_metrics_are_served() {
 }
 
 /// Whoever asks for readiness is told what the agent does not do yet.
-#[tokio::test]
+#[tokio::test] // rule 93
 async fn readyz_names_what_is_missing() {
     let node = Node::new();
     node.write_echo("cam", 1, &["one"]);

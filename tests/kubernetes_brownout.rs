@@ -154,7 +154,7 @@ async fn claims_agree_after_a_brownout_of_the_api_server() {
 }
 
 /// Replaces Configurations as `kubectl replace --force` does, by deletion and creation, while pods come and go.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread")] // rule 43
 async fn claims_outlive_configurations_that_are_replaced() {
     let Some(site) = Site::begin("replaced").await else { return };
     site.echo(site.name(), 16, &["one"], json!({})).await;

@@ -1,4 +1,4 @@
-//! Slots of shared devices between nodes, by compare-and-swap in a real API server (rules 9 to 11, 28).
+//! Slots of shared devices between nodes, by compare-and-swap in a real API server.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn users(instances: &[Instance]) -> BTreeMap<String, usize> {
     users
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10
 async fn concurrent_claims_of_a_slot_have_one_winner() {
     let Some(site) = Site::begin("race").await else { return };
     let names: Vec<String> = (0..DEVICES).map(|number| format!("camera-{number}")).collect();
@@ -70,7 +70,7 @@ fn offers(view: &View, resource: &str) -> bool {
     view.resource(resource).allocatable() == 1
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10
 async fn slot_is_free_for_other_nodes_after_its_pod_ends() {
     let Some(site) = Site::begin("freed").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
@@ -88,7 +88,7 @@ async fn slot_is_free_for_other_nodes_after_its_pod_ends() {
     a.offers(&resource, 0).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10
 async fn configuration_resource_is_shared_between_nodes() {
     let Some(site) = Site::begin("whole").await else { return };
     site.echo(site.name(), 1, &["one", "two"], json!({})).await;
@@ -107,7 +107,7 @@ async fn configuration_resource_is_shared_between_nodes() {
     assert_eq!(users(&used).keys().collect::<Vec<_>>(), ["C:0:node-a", "C:0:node-b"]);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn conflicting_claim_records_an_event_and_keeps_both_pods() {
     let Some(site) = Site::begin("twice").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;

@@ -1,4 +1,4 @@
-//! Configurations on a real API server: what is wrong with them, and what an edit does (rules 29, 32 to 34).
+//! Configurations on a real API server: what is wrong with them, and what an edit does.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::cluster::wait_for;
 use crate::support::node::{is_online, name_of, resource_of};
 use crate::support::site::Site;
 
-#[tokio::test]
+#[tokio::test] // rule 34
 async fn node_problem_is_in_the_status_until_fixed() {
     let Some(site) = Site::begin("trouble").await else { return };
     let spec =
@@ -33,7 +33,7 @@ async fn node_problem_is_in_the_status_until_fixed() {
     assert!(status.nodes.is_empty() && status.observed_generation == Some(3), "{status:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 61
 async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
     let Some(site) = Site::begin("handlers").await else { return };
     let name = format!("{}-handler", site.name());
@@ -60,7 +60,7 @@ async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
     api.delete(&name, &DeleteParams::default()).await.unwrap(); // it is the whole cluster's
 }
 
-#[tokio::test]
+#[tokio::test] // rule 34
 async fn invalid_configuration_is_reported_and_affects_no_other() {
     let Some(site) = Site::begin("invalid").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
@@ -78,7 +78,7 @@ async fn invalid_configuration_is_reported_and_affects_no_other() {
     assert_eq!(after.uid(), made.uid());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 29
 async fn older_configuration_keeps_a_contested_name() {
     let Some(site) = Site::begin("older").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
@@ -175,7 +175,7 @@ async fn edits_take_effect_without_recreating_objects() {
 }
 
 /// Rule 48: `akri.sh/cam-8120fe` can be the resource of an Instance and that of a Configuration.
-#[tokio::test]
+#[tokio::test] // rule 48
 async fn resource_of_an_instance_is_taken_from_nobody() {
     let Some(site) = Site::begin("names").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;

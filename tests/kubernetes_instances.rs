@@ -1,4 +1,4 @@
-//! Instances on a real API server: who makes, names, owns and deletes them (rules 22 to 29).
+//! Instances on a real API server: who makes, names, owns and deletes them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn managers(instance: &Instance) -> BTreeSet<String> {
     instance.managed_fields().iter().map(name).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 23, rule 25
 async fn instance_is_deleted_by_its_last_node() {
     let Some(site) = Site::begin("shared").await else { return };
     site.echo(site.name(), 2, &["one"], json!({"brokerProperties": {"COLOUR": "black"}})).await;
@@ -61,7 +61,7 @@ async fn instance_is_deleted_by_its_last_node() {
     site.wait_for_instances("no Instance", |list| list.is_empty()).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn killed_agent_keeps_instances_and_slots() {
     let Some(site) = Site::begin("killed").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
@@ -80,7 +80,7 @@ async fn killed_agent_keeps_instances_and_slots() {
     assert_eq!(after.uid(), made.uid());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 27
 async fn deleted_instance_is_recreated_with_its_claims() {
     let Some(site) = Site::begin("remade").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
@@ -97,7 +97,7 @@ async fn deleted_instance_is_recreated_with_its_claims() {
     site.wait_for_the_instance("both claims", both).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 24
 async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
     let Some(site) = Site::begin("edited").await else { return };
     site.echo(site.name(), 2, &["one"], json!({})).await;
@@ -127,7 +127,7 @@ async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
 }
 
 /// Rule 24: the first node's agent has gone without a word, and its Lease ends.
-#[tokio::test]
+#[tokio::test] // rule 24
 async fn capacity_changes_without_the_first_nodes_agent() {
     let Some(site) = Site::begin("first").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
@@ -144,7 +144,7 @@ async fn capacity_changes_without_the_first_nodes_agent() {
     b.offers(&resource, 3).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 26
 async fn configuration_is_deleted_while_a_node_is_down() {
     let Some(site) = Site::begin("deleted").await else { return };
     site.echo(site.name(), 1, &["one"], json!({})).await;
@@ -162,7 +162,7 @@ async fn configuration_is_deleted_while_a_node_is_down() {
     site.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 36
 async fn removed_node_leaves_nothing_behind() {
     let Some(site) = Site::begin("departed").await else { return };
     site.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();

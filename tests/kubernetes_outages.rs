@@ -129,7 +129,7 @@ async fn agent_recovers_after_etcd_restart() {
 }
 
 /// A kubelet that starts while the API server is away knows of no pods (rule 19).
-#[tokio::test]
+#[tokio::test] // rule 19
 async fn kubelet_restart_without_api_server_keeps_claims() {
     let Some(site) = Site::begin_on_machines("amnesia").await else { return };
     configure(&site, site.name(), 1).await;

@@ -60,14 +60,18 @@ fn sorted(nodes: &[String]) -> Vec<&str> {
     nodes
 }
 
-#[tokio::test]
+#[tokio::test] // rule 65
 async fn instances_of_upstream_are_adopted_and_can_be_left() {
-    let Some(site) = Site::begin("upstream").await else { return };
+    let Some(mut site) = Site::begin("upstream").await else { return };
+    // Upstream's agents write their finalizers one after the other. A controller that runs meanwhile removes the first one, takes
+    // the second for that of an agent that still runs, and pauses.
+    site.stop_controller();
     site.echo(site.name(), 2, &["one"], json!({})).await;
     let finalizers = json!({"metadata": {"finalizers": NODES}});
     site.configurations().patch(site.name(), &PatchParams::default(), &Patch::Merge(finalizers)).await.unwrap();
     let left = left_by_upstream(&site, site.name(), "one").await;
     assert_eq!((sorted(&left.spec.nodes), left.finalizers().len()), (NODES.to_vec(), 2));
+    site.start_controller();
 
     // No pod uses the slot, and it is not to be released meanwhile.
     let patient: &[&str] = &["--reclaim-delay-seconds", "120"];

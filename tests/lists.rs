@@ -1,4 +1,4 @@
-//! The lists that the kubelet gets of an Instance's slots (rules 4 and 12).
+//! The lists that the kubelet gets of an Instance's slots.
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
@@ -53,7 +53,7 @@ fn write(node: &Node, capacity: u32, devices: &str) {
     node.write_configuration("echo", "debugEcho", &details, &spec);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4
 async fn deleted_instance_sends_an_empty_list_and_ends() {
     let Scene { node, kubelet, instance, resource, agent: _agent } = Scene::new().await;
     node.write_configuration("echo", "debugEcho", "      descriptions: []\n", "  capacity: 3\n");
@@ -68,7 +68,7 @@ async fn deleted_instance_sends_an_empty_list_and_ends() {
     assert_eq!(lists[0].len(), 3, "{}", name_of(&instance));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4
 async fn failed_allocate_resends_the_list() {
     let scene = Scene::new().await;
     scene.kubelet.admit("pod", "container", &scene.resource, 1).await.unwrap();
@@ -90,7 +90,7 @@ async fn failed_allocate_resends_the_list() {
     assert_eq!(rest.unwrap().ids.len(), 2);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 2
 async fn last_used_slot_is_preferred() {
     let scene = Scene::new().await;
     let Scene { kubelet, agent, resource, .. } = &scene;
@@ -107,7 +107,7 @@ async fn last_used_slot_is_preferred() {
     assert_eq!(next.ids, [format!("{name}-1")], "the second pod's, not the lowest");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4, rule 12
 async fn missing_device_keeps_slots_in_use_healthy() {
     let scene = Scene::new().await;
     let Scene { node, kubelet, agent, instance, resource } = &scene;
@@ -135,7 +135,7 @@ async fn missing_device_keeps_slots_in_use_healthy() {
     kubelet.admit("third", "container", resource, 2).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 12
 async fn slot_used_by_another_node_is_unhealthy() {
     let node = Node::new();
     node.write_echo("echo", 3, &["foo0"]);

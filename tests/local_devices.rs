@@ -8,7 +8,7 @@ use crate::support::zram::Zrams;
 
 const MEMORY: &str = "      udevRules:\n      - SUBSYSTEM==\"mem\", KERNEL==\"null|zero\"\n      permissions: rw\n";
 
-#[tokio::test]
+#[tokio::test] // rule 21
 async fn container_gets_a_real_device_and_releases_it() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -44,7 +44,7 @@ async fn container_gets_a_real_device_and_releases_it() {
     kubelet.admit("next", "container", &resource, 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 25
 async fn device_appears_disappears_and_returns() {
     let Some(zrams) = Zrams::claim().await else { return };
     let zram = zrams.plug();

@@ -1,4 +1,4 @@
-//! Shared devices while the API does not answer, or has other ideas (rules 6, 11, 28).
+//! Shared devices while the API does not answer, or has other ideas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -204,7 +204,7 @@ async fn change_slot(cluster: &Local, instance: &Key, slot: u32, from: &str, to:
     assert_eq!(patched.device_usage[&format!("{}-{slot}", instance.name)], to);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 41
 async fn release_is_retried_until_it_gets_through() {
     let site = Site::new().await;
     site.allocate(0).await.unwrap();
@@ -219,7 +219,7 @@ async fn release_is_retried_until_it_gets_through() {
     site.wait_for_slots(&[true, true]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 42
 async fn unconfirmed_slot_is_refused_again() {
     let site = Site::new().await;
     site.line.deaf.store(true, Ordering::SeqCst);
@@ -232,7 +232,7 @@ async fn unconfirmed_slot_is_refused_again() {
     site.allocate(0).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 46
 async fn held_id_is_allocated_while_the_api_server_hangs() {
     let site = Site::new().await;
     site.allocate(0).await.unwrap();
@@ -244,7 +244,7 @@ async fn held_id_is_allocated_while_the_api_server_hangs() {
     assert_eq!(site.usage(0), "node-a");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 11
 async fn unanswered_claim_is_refused_and_reconciled_later() {
     let site = Site::new().await;
     site.line.deaf.store(true, Ordering::SeqCst);
@@ -258,7 +258,7 @@ async fn unanswered_claim_is_refused_and_reconciled_later() {
     site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 6
 async fn held_slots_are_served_and_free_ones_wait_for_the_api() {
     let mut site = Site::new().await;
     let held = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
@@ -271,7 +271,7 @@ async fn held_slots_are_served_and_free_ones_wait_for_the_api() {
     site.wait_for_slots(&[true, true]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn claims_lost_by_the_api_are_claimed_again() {
     let mut site = Site::new().await;
     site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
@@ -281,7 +281,7 @@ async fn claims_lost_by_the_api_are_claimed_again() {
     wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10, rule 28
 async fn slot_taken_by_another_node_stays_healthy_for_its_user() {
     let mut site = Site::new().await;
     site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
@@ -293,7 +293,7 @@ async fn slot_taken_by_another_node_stays_healthy_for_its_user() {
     assert_eq!(site.usage(0), "node-b", "nobody is robbed");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn own_claims_are_recovered_without_the_journal() {
     let mut site = Site::new().await;
     site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
@@ -304,7 +304,7 @@ async fn own_claims_are_recovered_without_the_journal() {
     assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-a", "node-b"));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10
 async fn slot_taken_meanwhile_by_another_node_is_refused() {
     let site = Site::new().await;
     site.meddle(0, "", "node-b").await;
@@ -314,7 +314,7 @@ async fn slot_taken_meanwhile_by_another_node_is_refused() {
     assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-b", ""), "nobody is robbed, nothing is kept");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 7
 async fn slow_allocate_is_refused_and_undone() {
     let site = Site::new().await;
     let line = Arc::clone(&site.line);
@@ -331,7 +331,7 @@ async fn slow_allocate_is_refused_and_undone() {
     site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 6
 async fn local_device_is_served_without_the_api() {
     let node = Node::new();
     node.make_echo_local();
@@ -349,7 +349,7 @@ async fn local_device_is_served_without_the_api() {
     wait_for("both claims", || [site.usage(0), site.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 17
 async fn container_gets_properties_seen_by_this_node() {
     let site = Site::new().await;
     let identity = HashInput::new("one", true, "").identity();
@@ -360,7 +360,7 @@ async fn container_gets_properties_seen_by_this_node() {
     assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 27
 async fn instance_deleted_by_a_user_is_recreated_with_claims() {
     let node = Node::new();
     node.make_echo_local();
@@ -404,7 +404,7 @@ async fn failed_swap_of_slots_is_undone() {
     assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4
 async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
     let site = Site::new().await;
     let whole = |healthy: usize| move |view: &View| view.resource("akri.sh/cam").allocatable() == healthy;
@@ -422,7 +422,7 @@ async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
     assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn unconfirmed_instance_goes_with_its_device() {
     let site = Site::new().await;
     site.line.unconfirmed.store(true, Ordering::SeqCst);
@@ -434,7 +434,7 @@ async fn unconfirmed_instance_goes_with_its_device() {
     assert_eq!(left[0].metadata.name.as_ref(), Some(&site.instance.name));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
     let site = Site::new().await;
     let slow = site.line.slow_creation.write().await;
@@ -447,7 +447,7 @@ async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
     site.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn unconfirmed_instance_is_served_once_it_is_found() {
     let site = Site::new().await;
     site.line.unconfirmed.store(true, Ordering::SeqCst);

@@ -57,7 +57,7 @@ impl Scene {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn lost_journal_is_rebuilt_from_published_instances() {
     for shared in [true, false] {
         let mut scene = Scene::play(shared).await;
@@ -68,7 +68,7 @@ async fn lost_journal_is_rebuilt_from_published_instances() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn held_slots_are_served_before_any_round_without_journal() {
     let mut scene = Scene::play(false).await;
     scene.node.remove("state/journal.jsonl");
@@ -85,7 +85,7 @@ async fn held_slots_are_served_before_any_round_without_journal() {
     scene.kubelet.wait_for("the free slot", |view| view.resource(resource).allocatable() == 2).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn device_removed_while_the_journal_was_lost_is_noticed() {
     let scene = Scene::play(false).await;
     scene.node.remove("state/journal.jsonl");
@@ -95,7 +95,7 @@ async fn device_removed_while_the_journal_was_lost_is_noticed() {
     scene.node.wait_for_instances("one device", |list| list.len() == 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 6, rule 28
 async fn damaged_journal_is_set_aside_and_nothing_is_lost() {
     for shared in [true, false] {
         for line_to_damage in ["last", "all"] {
@@ -120,7 +120,7 @@ async fn damaged_journal_is_set_aside_and_nothing_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn torn_last_line_is_not_damage() {
     let mut scene = Scene::play(false).await;
     let torn = scene.journal() + "0123456789ab {\"put\":{\"key\":{\"namesp";
@@ -129,7 +129,7 @@ async fn torn_last_line_is_not_damage() {
     assert!(!scene.node.path("state/journal.jsonl.damaged").exists());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 27, rule 28
 async fn damaged_instances_are_recreated_with_their_claims() {
     for shared in [true, false] {
         let mut scene = Scene::play(shared).await;

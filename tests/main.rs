@@ -1,5 +1,5 @@
 //! One story per file: the real program with real components, real devices and a kubelet that is as strict as the real one.
-//! Rules that comments name by number are in `docs/rules.md`, with the tests that show them.
+//! Comments name rules of `docs/rules.md` and threats of `docs/threat-model.md` by number.
 
 mod architecture;
 mod bad_input;

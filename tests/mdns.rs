@@ -111,7 +111,7 @@ impl Drop for Zeroconf {
 }
 
 /// With an interval of an hour nothing but an announcement or a goodbye can start a round.
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn announcements_and_goodbyes_start_rounds() {
     let Some(place) = Place::new("1h") else { return };
     let Some(mut zeroconf) = Zeroconf::start(&place.namespace) else { return };

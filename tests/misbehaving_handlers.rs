@@ -31,7 +31,7 @@ fn of<'i>(instances: &'i [Instance], configuration: &str) -> Vec<&'i Instance> {
     instances.iter().filter(|instance| instance.spec.configuration_name == configuration).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // threat 57
 async fn failed_rounds_change_nothing_and_affect_no_other() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -106,7 +106,7 @@ async fn failing_handler_recovers_without_intervention() {
     node.wait_for_instances("device 1 as it was, and device 2", |list| list.len() == 2 && stayed(list) == 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91, threat 55
 async fn broken_component_does_not_replace_the_running_one() {
     let node = Node::new();
     node.add_guest(LIMITS);
@@ -150,7 +150,7 @@ async fn broken_component_does_not_replace_the_running_one() {
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 35
 async fn device_outside_its_grant_is_withheld() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));

@@ -38,7 +38,7 @@ fn of<'i>(instances: &'i [Instance], device: &str) -> &'i Instance {
     instances.iter().find(|instance| description(instance) == device).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 22
 async fn devices_with_colliding_hashes_stay_two_instances() {
     let [one, other] = twins();
     let (short, medium) = (format!("echo-{}", hash(&one, HashLength::Short)), |d: &str| hash(d, HashLength::Medium));
@@ -99,7 +99,7 @@ async fn first_goes_and_returns(node: &Node, kubelet: &Kubelet, found: &[Instanc
     assert_eq!(kept(&again), kept(found));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 30
 async fn configuration_name_is_limited_to_56_characters() {
     let (longest, too_long) = ("c".repeat(56), "c".repeat(57));
     let node = Node::new();
@@ -118,7 +118,7 @@ async fn configuration_name_is_limited_to_56_characters() {
     assert!(node.configurations().iter().all(|c| c.metadata.name.as_deref() != Some(&too_long)));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 30
 async fn device_whose_extended_name_does_not_fit_is_reported() {
     let [one, other] = twins();
     let configuration = "c".repeat(56);
@@ -150,7 +150,7 @@ async fn device_whose_extended_name_does_not_fit_is_reported() {
         .await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 22
 async fn instance_without_device_id_is_matched_by_name() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -170,7 +170,7 @@ async fn instance_without_device_id_is_matched_by_name() {
     kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 29
 async fn configurations_of_one_name_are_served_one_at_a_time() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));

@@ -83,7 +83,7 @@ fn kept(node: &Node) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|end| end == "wasm")).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74, threat 27
 async fn image_is_pulled_once_and_kept() {
     let Some(mut registry) = Registry::start(false) else { return };
     let node = Node::new();
@@ -132,7 +132,7 @@ async fn image_is_pulled_once_and_kept() {
     assert_eq!(agent.log().matches("pulling the component").count(), 1);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn registry_with_a_login_needs_the_pull_secret() {
     let Some(registry) = Registry::start(true) else { return };
     let node = Node::new();
@@ -161,7 +161,7 @@ async fn registry_with_a_login_needs_the_pull_secret() {
     runs(&node, 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 75, threat 26
 async fn only_signed_images_run_where_keys_are_named() {
     let Some(mut registry) = Registry::start(false) else { return };
     let node = Node::new();
@@ -205,7 +205,7 @@ async fn only_signed_images_run_where_keys_are_named() {
     runs(&node, 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn image_without_a_handler_in_it_is_refused() {
     let component = b"\0asm\x0d\0\x01\0"; // a component with nothing in it
     let fake = fake(Image::of(component)).await;
@@ -217,7 +217,7 @@ async fn image_without_a_handler_in_it_is_refused() {
     assert_eq!(asked, 2, "a manifest and a component: {:?}", fake.requests());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn pushed_component_is_pulled_into_a_file() {
     let Some(registry) = Registry::start(false) else { return };
     let node = Node::new();
@@ -250,7 +250,7 @@ async fn pushed_component_is_pulled_into_a_file() {
 }
 
 /// The client of the ORAS project.
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn oras_pulls_what_was_pushed_and_the_other_way_round() {
     let Some(registry) = Registry::start(false) else { return };
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

@@ -80,7 +80,7 @@ async fn servers_are_found_by_name_ipv4_and_ipv6() {
     assert_eq!((warnings(&output).as_str(), found(&output)), ("", vec!["urn:v4".to_owned(), "urn:v6".to_owned()]));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 35
 async fn dead_discovery_server_removes_no_device() {
     let (at, other, node) = (machine(), machine(), node());
     let (lds, other_lds) = (url(at, 4840), url(other, 4840));
@@ -247,7 +247,7 @@ async fn missing_discovery_server_is_reported_and_retried() {
 }
 
 /// No other server lists it, so that no other can say that it is gone.
-#[tokio::test]
+#[tokio::test] // rule 35
 async fn server_named_directly_goes_offline_and_returns() {
     let (at, node) = (machine(), node());
     let pump_url = url(at, 4841);

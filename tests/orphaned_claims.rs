@@ -33,7 +33,7 @@ async fn delete_configuration(node: &Node, kubelet: &Kubelet, resource: &str) {
     kubelet.wait_for("no device", |view| view.resource(resource).capacity() == 0).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 43
 async fn recreated_configuration_keeps_the_claims_of_its_pods() {
     let (node, kubelet, agent, resource) = in_use().await;
     delete_configuration(&node, &kubelet, &resource).await;
@@ -48,7 +48,7 @@ async fn recreated_configuration_keeps_the_claims_of_its_pods() {
     drop(agent);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 43
 async fn claims_of_a_deleted_configuration_end_with_their_pods() {
     let (node, kubelet, agent, resource) = in_use().await;
     delete_configuration(&node, &kubelet, &resource).await;
@@ -60,7 +60,7 @@ async fn claims_of_a_deleted_configuration_end_with_their_pods() {
     kubelet.admit("next", "container", &resource, 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 45
 async fn init_container_keeps_its_slot_by_the_checkpoint() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));

@@ -1,4 +1,4 @@
-//! Device plugins and the kubelet: rules 1-4 and 7, many resources, restarts.
+//! Device plugins and the kubelet: registrations, lists and calls, many resources, restarts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use shelf::{Node, Shelf};
 
 mod shelf;
 
-#[tokio::test]
+#[tokio::test] // rule 1, rule 2
 async fn resource_is_registered_listed_and_allocated() {
     for authority in [Authority::Localhost, Authority::Path] {
         let node = Node::new();
@@ -92,7 +92,7 @@ async fn closed_plugin_sends_an_empty_list_and_removes_its_socket() {
     assert_eq!(node.sockets(), [] as [PathBuf; 0]);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4
 async fn shutdown_removes_sockets_and_keeps_devices() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
@@ -108,7 +108,7 @@ async fn shutdown_removes_sockets_and_keeps_devices() {
     plugin.close().await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 7
 async fn restarted_kubelet_gets_every_resource_and_pods_stay() {
     for authority in [Authority::Localhost, Authority::Path] {
         let node = Node::new();
@@ -158,7 +158,7 @@ async fn pod_without_its_devices_is_not_readmitted() {
     assert_eq!(unknown, Err(AdmissionError::Unregistered("akri.sh/unknown".into())));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 3
 async fn lost_socket_is_bound_again() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
@@ -176,7 +176,7 @@ async fn lost_socket_is_bound_again() {
     assert_eq!(node.sockets().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 3
 async fn late_disconnect_keeps_a_new_registration_healthy() {
     let node = Node::new();
     let options = Options { late_disconnect: true, ..Options::default() };
@@ -197,7 +197,7 @@ async fn late_disconnect_keeps_a_new_registration_healthy() {
 }
 
 /// A second after registering, when its list is due again, the kubelet says that it has it (rule 49).
-#[tokio::test]
+#[tokio::test] // rule 49
 async fn list_that_the_kubelet_has_kept_is_not_sent_again() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
@@ -231,7 +231,7 @@ async fn late_kubelet_and_directory_are_waited_for() {
     plugin.close().await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 3
 async fn registration_is_retried_after_a_refusal() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
@@ -265,7 +265,7 @@ async fn app_container_is_offered_devices_of_its_init_container() {
     kubelet.admit("fourth", "app", &shelf.name, 2).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 2, rule 16
 async fn unused_calls_are_answered() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
@@ -296,7 +296,7 @@ async fn unused_calls_are_answered() {
     assert_eq!(shelf.requests().len(), 2);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 1
 async fn peer_without_http2_affects_no_other() {
     let node = Node::new();
     let kubelet = Kubelet::start(node.path());
@@ -347,7 +347,7 @@ async fn two_hundred_resources_are_served() {
     many(200).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread")] // rule 3
 async fn thousand_resources_are_served() {
     many(1000).await;
 }

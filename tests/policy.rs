@@ -117,7 +117,7 @@ fn assert_denied(denials: &[String], message: &str) {
     assert!(denials.len() == 1 && denials[0].starts_with(message), "expected '{message}', not {denials:?}");
 }
 
-#[test]
+#[test] // rule 64
 fn an_agent_writes_what_is_its_nodes() {
     let usage = |slot: u8, usage: &str| set(&format!("/spec/deviceUsage/cam-8120fe-{slot}"), json!(usage));
     for (node, patch) in [
@@ -149,7 +149,7 @@ fn an_agent_writes_what_is_its_nodes() {
     }
 }
 
-#[test]
+#[test] // rule 64
 fn an_agent_leaves_alone_what_is_another_nodes() {
     let usage = "spec.deviceUsage: an agent claims free slots";
     for (patch, message) in [
@@ -185,7 +185,7 @@ fn an_agent_leaves_alone_what_is_another_nodes() {
     }
 }
 
-#[test]
+#[test] // rule 64
 fn a_device_without_an_identity_gets_one() {
     let policy = Policy::named("akri-agent-instances");
     let mut old = instance();
@@ -193,7 +193,7 @@ fn a_device_without_an_identity_gets_one() {
     assert_eq!(policy.denials(&request("node-a", "UPDATE"), &old, &instance()), Some(Vec::new()));
 }
 
-#[test]
+#[test] // rule 64
 fn a_token_that_names_no_node_changes_nothing() {
     let policy = Policy::named("akri-agent-instances");
     let without = json!({"operation": "UPDATE", "userInfo": {"username": AGENT}});
@@ -204,7 +204,7 @@ fn a_token_that_names_no_node_changes_nothing() {
     }
 }
 
-#[test]
+#[test] // rule 64
 fn other_users_are_not_bound_to_a_node() {
     let policy = Policy::named("akri-agent-instances");
     let mut request = request("node-c", "UPDATE");
@@ -212,7 +212,7 @@ fn other_users_are_not_bound_to_a_node() {
     assert_eq!(policy.denials(&request, &instance(), &changed(set("/spec/nodes", json!([])))), None);
 }
 
-#[test]
+#[test] // rule 64
 fn an_agent_creates_instances_of_configurations_only() {
     let policy = Policy::named("akri-agent-instances");
     let create = |object: &Value| policy.denials(&request("node-a", "CREATE"), &Value::Null, object).unwrap();
@@ -239,7 +239,7 @@ fn an_agent_creates_instances_of_configurations_only() {
     }
 }
 
-#[test]
+#[test] // rule 64
 fn an_agent_deletes_only_what_nobody_else_has() {
     let policy = Policy::named("akri-agent-instances");
     let delete = |nodes: Value, usage: &str| {
@@ -256,7 +256,7 @@ fn an_agent_deletes_only_what_nobody_else_has() {
     }
 }
 
-#[test]
+#[test] // rule 64
 fn an_agent_says_only_what_its_node_has_to_say() {
     let problem = |reason: &str| json!({"reason": reason, "message": "m"});
     let object =
@@ -283,7 +283,7 @@ fn an_agent_says_only_what_its_node_has_to_say() {
     }
 }
 
-#[test]
+#[test] // rule 39, rule 64
 fn an_agent_tells_what_brokers_of_its_own_slots_say() {
     let policy = Policy::named("akri-agent-instances-status");
     let spec = json!({"deviceUsage": {"s-0": "node-a", "s-1": "C:0:node-a", "s-2": "node-b", "s-3": ""}});
@@ -323,7 +323,7 @@ fn an_agent_renews_the_lease_of_its_own_node() {
     }
 }
 
-#[test]
+#[test] // rule 64
 fn the_webhook_creates_nothing_but_dry_runs() {
     let policy = Policy::named("akri-webhook");
     let request = |dry_run: bool, account: &str| json!({"operation": "CREATE", "dryRun": dry_run, "userInfo": {"username": format!("system:serviceaccount:akri-system:{account}")}});

@@ -49,7 +49,7 @@ async fn wait_for(node: &Node, name: &str, value: &str) -> Vec<Instance> {
     node.wait_for_instances(&format!("{name}={value}"), |list| shown(list, name) == Some(value)).await
 }
 
-#[tokio::test]
+#[tokio::test] // rule 32, rule 90
 async fn each_source_reaches_the_handler_and_changes_start_rounds() {
     let node = Node::new();
     add_guest(&node);
@@ -93,7 +93,7 @@ async fn each_source_reaches_the_handler_and_changes_start_rounds() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 90
 async fn missing_property_stops_rounds_and_is_named() {
     let node = Node::new();
     add_guest(&node);
@@ -140,7 +140,7 @@ async fn missing_property_stops_rounds_and_is_named() {
     assert_shown_nowhere(&node, &agent, SECRET);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 90
 async fn unreadable_secret_is_not_treated_as_missing() {
     let node = Node::new();
     add_guest(&node);
@@ -161,7 +161,7 @@ async fn unreadable_secret_is_not_treated_as_missing() {
     node.wait_for_condition("guest", "PropertiesResolved", "True", "Resolved").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 90
 async fn rotated_secret_is_in_the_next_round_only() {
     let node = Node::new();
     add_guest(&node);
@@ -180,7 +180,7 @@ async fn rotated_secret_is_in_the_next_round_only() {
 }
 
 /// The handler tries to get it out in every way it has.
-#[tokio::test]
+#[tokio::test] // rule 90
 async fn secret_leaked_by_a_handler_is_withheld() {
     const PLACES: [&str; 12] = [
         "property",
@@ -216,7 +216,7 @@ async fn secret_leaked_by_a_handler_is_withheld() {
     assert_shown_nowhere(&node, &agent, SECRET);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 90
 async fn discover_reads_secrets_and_config_maps_from_its_file() {
     let node = Node::new();
     let configuration = |optional: bool| {

@@ -14,7 +14,7 @@ fn failures(agent: &Agent) -> usize {
     agent.log().matches("configuration=default/guest handler=\"guest\"").count()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn failing_handler_is_quarantined_until_a_change() {
     let node = Node::new();
     node.add_guest(LIMITS);

@@ -1,4 +1,4 @@
-//! Slots are released when their pods end, and not before (rules 19-21).
+//! Slots are released when their pods end, and not before.
 
 use std::fs;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn is_held(instances: &[Instance]) -> bool {
     instances.iter().any(|instance| usage(instance).iter().any(|(_, usage)| *usage == "C:0:node-a"))
 }
 
-#[tokio::test]
+#[tokio::test] // rule 7, rule 19
 async fn empty_pod_list_after_kubelet_restart_frees_nothing() {
     let (node, mut kubelet, _agent) = in_use(&["--reclaim-delay-seconds", "3600"]).await;
     kubelet.stop();
@@ -43,7 +43,7 @@ async fn empty_pod_list_after_kubelet_restart_frees_nothing() {
     node.wait_for_instances("one claim", is_held).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 19
 async fn agent_started_without_kubelet_frees_nothing() {
     let (node, mut kubelet, agent) = in_use(&[]).await;
     agent.kill();
@@ -56,7 +56,7 @@ async fn agent_started_without_kubelet_frees_nothing() {
     kubelet.readmit("pod").unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 21
 async fn claim_never_seen_in_use_is_kept_and_offered_again() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -69,7 +69,7 @@ async fn claim_never_seen_in_use_is_kept_and_offered_again() {
     kubelet.admit("pod", "app", CAMERAS, 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 4, rule 25
 async fn slot_of_a_removed_device_is_kept_until_its_pod_ends() {
     let (node, kubelet, agent) = in_use(&[]).await;
     node.write_echo("cam", 1, &[]);
@@ -82,7 +82,7 @@ async fn slot_of_a_removed_device_is_kept_until_its_pod_ends() {
     kubelet.wait_for("no id", |view| view.resource(CAMERAS).capacity() == 0).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 20
 async fn renewed_claim_must_be_observed_again() {
     let (node, kubelet, _agent) = in_use(&[]).await;
     kubelet.remove_pod("pod");

@@ -57,7 +57,7 @@ async fn pull(fakes: &[&FakeRegistry], manifest: &str, login: Option<&str>) -> R
 
 type Behaviour = Box<dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync>;
 
-#[tokio::test]
+#[tokio::test] // rule 74, threat 24
 async fn misbehaving_registries_are_refused_within_bounds() {
     let good = Image::of(b"component");
     let blob = |answer: fn() -> Response<Body>| -> Behaviour {
@@ -118,7 +118,7 @@ async fn misbehaving_registries_are_refused_within_bounds() {
     assert!(error.starts_with("cannot reach 127.0.0.1:1: "), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74, threat 25
 async fn credentials_go_to_the_registry_and_its_token_server_only() {
     let good = Image::of(b"component");
     let elsewhere = fake(good.clone()).await;
@@ -152,7 +152,7 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
 }
 
 /// A host that a redirect or an upload leads to must not name a token server: it would get the password.
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn other_hosts_name_no_token_server() {
     let good = Image::of(b"component");
     let thief = FakeRegistry::start(None, |_| text(200, r#"{"token": "abc"}"#)).await;
@@ -181,7 +181,7 @@ async fn other_hosts_name_no_token_server() {
     assert!(asked[1].ends_with(" -"), "{asked:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74, threat 24
 async fn certificates_of_registries_are_verified() {
     let good = Image::of(b"component");
     let key = KeyPair::generate().unwrap();

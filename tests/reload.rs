@@ -67,7 +67,7 @@ async fn finds(node: &Node, devices: usize) {
     node.wait_for_instances("as many devices", |list| list.len() == devices && list.iter().all(is_online)).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn handler_status_shows_its_activity() {
     let (node, _agent) = begin("").await;
     let status = runs(&node, 0).await;
@@ -95,7 +95,7 @@ async fn handler_status_shows_its_activity() {
     wait_for("no report", || node.handler("guest"), Option::is_none).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn many_quick_writes_load_the_last_version() {
     let (node, _agent) = begin("").await;
     let found = node.instances();
@@ -117,7 +117,7 @@ async fn many_quick_writes_load_the_last_version() {
     assert!(identities(&node.instances()).contains(&identities(&found)[0]));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn removed_component_keeps_running_and_removed_object_does_not() {
     let (node, agent) = begin("").await;
     let found = node.instances();
@@ -140,7 +140,7 @@ async fn removed_component_keeps_running_and_removed_object_does_not() {
 }
 
 /// As the kubelet writes a ConfigMap volume: a link to a directory of links is replaced.
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn swapped_symlinks_are_followed() {
     let node = Node::new();
     let components = node.path("components");
@@ -171,7 +171,7 @@ async fn swapped_symlinks_are_followed() {
     assert!(limited.message.starts_with("limit exceeded: devices: 3"), "{}", limited.message);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn pinned_digest_is_the_only_one_that_runs() {
     let pin =
         |number: usize| format!("    digest: sha256:{}\n  interval: 200ms\n", digest(&version(number)).to_uppercase());
@@ -203,7 +203,7 @@ async fn pinned_digest_is_the_only_one_that_runs() {
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn revoked_grant_applies_even_if_the_file_is_broken() {
     let (node, _agent) = begin("  grants: {udev: {subsystems: [mem]}, devicePaths: [/dev/**]}\n").await;
     node.write_configuration("guest", "guest", "      udev:m?m\n", "");
@@ -234,7 +234,7 @@ async fn round_of_revoked_grants_publishes_nothing() {
     assert!(!of_web.spec.broker_properties.contains_key("BODY"), "{of_web:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn reload_keeps_devices_and_instances() {
     let (node, _agent) = begin("").await;
     let found = node.instances();
@@ -254,7 +254,7 @@ async fn reload_keeps_devices_and_instances() {
 
 /// Of two objects with one handler the one that served first serves on, whatever they are called; after a restart it is the
 /// one that is named like the handler.
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn handler_name_stays_with_its_first_object() {
     let (node, agent) = begin("").await;
     fs::write(node.path("components/a.wasm"), version(1)).unwrap();
@@ -281,7 +281,7 @@ async fn handler_name_stays_with_its_first_object() {
 }
 
 /// Details that were refused may be good for another version.
-#[tokio::test]
+#[tokio::test] // rule 91
 async fn reload_validates_all_details_again() {
     let (node, agent) = begin("").await;
     node.write_configuration("bad", "guest", "      invalid-details\n", "");
@@ -294,7 +294,7 @@ async fn reload_validates_all_details_again() {
 }
 
 /// A cache belongs to one Configuration, and to one version of one handler under the same grants.
-#[tokio::test]
+#[tokio::test] // rule 92, threat 51
 async fn new_version_starts_with_an_empty_cache() {
     let (node, _agent) = begin("").await;
     let write = |name: &str, details: &str| node.write_configuration(name, "guest", &format!("      {details}\n"), "");

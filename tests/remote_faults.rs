@@ -81,7 +81,7 @@ impl Scene {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn ended_and_failed_streams_change_nothing() {
     let mut scene = Scene::play().await;
     let long = "x".repeat(4097);
@@ -138,7 +138,7 @@ fn babble(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandl
     })
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn non_grpc_server_is_reported_and_affects_no_other() {
     let mut scene = Scene::play().await;
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
@@ -171,7 +171,7 @@ async fn non_grpc_server_is_reported_and_affects_no_other() {
     babbling.iter().for_each(JoinHandle::abort);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn message_flood_is_reduced_to_the_last_message() {
     let mut scene = Scene::play().await;
     let before = rss_kib(scene.agent.pid());
@@ -193,7 +193,7 @@ async fn message_flood_is_reduced_to_the_last_message() {
     scene.goes_on(1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn stalled_handler_keeps_its_devices() {
     let mut scene = Scene::play().await;
     let calls = scene.cam.calls().len();
@@ -213,7 +213,7 @@ fn write_details(node: &Node, details: &str) {
     node.write_configuration("cam", "cam", &format!("      {details}\n"), spec);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn silent_handler_is_connected_without_result() {
     let node = Node::new();
     write(&node, "cam");
@@ -231,7 +231,7 @@ async fn silent_handler_is_connected_without_result() {
     node.wait_for_instances("a device", |list| list.len() == 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn restarted_handler_keeps_its_instances() {
     let mut scene = Scene::play().await;
     let kubelet = Kubelet::start(&scene.node.path("kubelet"));
@@ -255,7 +255,7 @@ async fn restarted_handler_keeps_its_instances() {
     assert_eq!(identities(&[after]), identities(&[instance]));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn changed_properties_and_details_reopen_the_stream() {
     let node = Node::new();
     let properties = "    discoveryProperties:\n    - name: plain\n      value: one\n    - name: password\n      \
@@ -289,7 +289,7 @@ async fn changed_properties_and_details_reopen_the_stream() {
     assert!(!agent.log().contains("hunter2") && !agent.log().contains("correct-horse"));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31, threat 50
 async fn secret_repeated_by_a_handler_is_hidden() {
     let node = Node::new();
     let properties = "    discoveryProperties:\n    - name: password\n      valueFrom:\n        \

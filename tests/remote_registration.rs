@@ -28,7 +28,7 @@ fn write(node: &Node, name: &str) {
     node.write_configuration(name, name, "      -\n", "  capacity: 2\n  offlineGracePeriod: 0s\n");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn late_handler_is_used_at_once() {
     let node = Node::new();
     write(&node, "cam");
@@ -48,7 +48,7 @@ async fn late_handler_is_used_at_once() {
     assert_eq!(handler.calls().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn repeated_registration_replaces_and_keeps_one_stream() {
     let node = Node::new();
     write(&node, "cam");
@@ -65,7 +65,7 @@ async fn repeated_registration_replaces_and_keeps_one_stream() {
     assert_eq!(node.remote_handlers().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn removed_configuration_closes_its_stream() {
     let node = Node::new();
     write(&node, "cam");
@@ -157,7 +157,7 @@ async fn registrations_beyond_the_limit_are_refused() {
     assert!(agent_process.log().lines().count() < 1000, "and the log is no flood");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn unreachable_endpoints_make_room_for_others() {
     let node = Node::new();
     let _agent = node.start();
@@ -174,7 +174,7 @@ async fn unreachable_endpoints_make_room_for_others() {
     node.wait_for_instances("its device", |list| list.len() == 1).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn disagreement_about_shared_is_refused_naming_both() {
     let node = Node::new();
     node.make_echo_local();
@@ -199,7 +199,7 @@ async fn disagreement_about_shared_is_refused_naming_both() {
     assert!(status.message().contains("but unix:") && status.message().contains("one.sock"), "{status}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn network_handler_is_served_if_allowed() {
     let node = Node::new();
     write(&node, "cam");

@@ -25,7 +25,7 @@ fn value_of(instance: &Instance) -> &str {
     instance.spec.broker_properties.values().next().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn component_and_two_remote_handlers_are_merged() {
     let node = Node::new();
     node.write_echo("echo", 1, &["foo0", "foo1"]);
@@ -56,7 +56,7 @@ async fn component_and_two_remote_handlers_are_merged() {
     node.wait_for_condition("echo", "DiscoveryComplete", "True", "Complete").await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn restart_keeps_devices_until_all_sources_report() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -102,7 +102,7 @@ async fn restart_keeps_devices_until_all_sources_report() {
     node.wait_for_instances("what a sees", |list| online(list) == ["a1", "a3"]).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn handler_is_found_by_its_socket_after_state_loss() {
     let node = Node::new();
     write(&node, "cam", "cam");
@@ -119,7 +119,7 @@ async fn handler_is_found_by_its_socket_after_state_loss() {
     assert!(after.iter().all(|instance| instance.spec.shared), "as the Instances of before are");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn new_handler_takes_over_with_its_first_message() {
     let node = Node::new();
     write(&node, "cam", "one");
@@ -148,7 +148,7 @@ fn unknown(instances: &[Instance]) -> Vec<&str> {
     instances.iter().filter(is_unknown).map(value_of).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn devices_of_a_lost_handler_are_unknown_until_reported() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -192,7 +192,7 @@ async fn devices_of_a_lost_handler_are_unknown_until_reported() {
     assert_eq!(used(&after[0]), admitted.ids);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn silent_handler_loses_its_devices_after_the_timeout() {
     let node = Node::new();
     write(&node, "cam", "cam");

@@ -68,27 +68,27 @@ async fn story(stack: Stack) {
     assert!(invalid.message.contains("'relative/path' is not an absolute path"), "{}", invalid.message);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 31
 async fn tonic_handler_is_served() {
     story(Stack::Tonic).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 1
 async fn grpcio_handler_is_served() {
     story(Stack::Grpcio).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 1
 async fn grpclib_handler_is_served() {
     story(Stack::Grpclib).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 1
 async fn grpc_js_handler_is_served() {
     story(Stack::GrpcJs).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 1
 async fn grpc_go_handler_is_served() {
     story(Stack::GrpcGo).await;
 }

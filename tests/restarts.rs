@@ -15,7 +15,7 @@ fn node_with_echo(shared: bool) -> Node {
     node
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn killed_agent_returns_with_its_instances_and_claims() {
     for shared in [true, false] {
         let node = node_with_echo(shared);
@@ -49,7 +49,7 @@ async fn killed_agent_returns_with_its_instances_and_claims() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // rule 6, rule 17
 async fn devices_are_served_before_and_without_a_handler() {
     let node = Node::new();
     let mut kubelet = Kubelet::start(&node.path("kubelet"));
@@ -128,7 +128,7 @@ async fn restarted_kubelet_finds_every_resource_again() {
     assert_eq!(identities(&node.instances()), identities(&found));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 6
 async fn second_agent_waits_unregistered_and_takes_over() {
     let node = node_with_echo(true);
     let kubelet = Kubelet::start(&node.path("kubelet"));

@@ -14,14 +14,14 @@ const KILLS: usize = 15;
 const SLOTS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 
-#[tokio::test]
+#[tokio::test] // rule 10, rule 28
 async fn local_claims_are_never_lost_or_duplicated() {
     let node = Node::new();
     node.make_echo_local();
     weather(&node).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10
 async fn shared_claims_are_never_lost_or_duplicated() {
     weather(&Node::new()).await;
 }

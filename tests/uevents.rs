@@ -134,7 +134,7 @@ async fn burst_of_600_uevents_causes_few_rounds() {
     node.wait_for_instances("half of them and some", |list| list.len() == 126 && online(list) == 83).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 18
 async fn replugged_camera_keeps_its_instance() {
     let Some(mut machine) = Machine::new() else { return };
     machine.start_udevd(CAPTURE).await;

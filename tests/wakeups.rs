@@ -33,7 +33,7 @@ async fn run_rounds(agent: &Agent, configuration: &str, count: usize) {
     wait_for(&format!("{count} rounds"), || rounds(agent, configuration), |rounds| *rounds == count).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn datagram_to_a_granted_group_starts_a_round() {
     let Some(network) = Namespace::new() else { return };
     let node = Node::new();

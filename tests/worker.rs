@@ -63,7 +63,7 @@ fn sockets(pid: u32) -> BTreeSet<PathBuf> {
     names.filter(|name| name.to_string_lossy().starts_with("socket:")).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // threat 21
 async fn sandbox_process_has_nothing_of_the_agent() {
     let node = Node::new();
     let _kubelet = Kubelet::start(&node.path("kubelet"));
@@ -98,7 +98,7 @@ async fn sandbox_process_has_nothing_of_the_agent() {
 }
 
 /// The kernel gives files in /proc of a process to root if others of its user may not attach to it.
-#[tokio::test]
+#[tokio::test] // threat 21
 async fn sandbox_process_is_hidden_from_others_of_its_user() {
     if !is_root() {
         return;
@@ -132,7 +132,7 @@ async fn sandbox_process_is_hidden_from_others_of_its_user() {
 }
 
 /// Its rounds fail when their time is over.
-#[tokio::test]
+#[tokio::test] // rule 92, threat 19
 async fn sandbox_process_that_hangs_is_killed() {
     let node = Node::new();
     node.add_guest("  limits:\n    round: 1s\n");
@@ -151,7 +151,7 @@ async fn sandbox_process_that_hangs_is_killed() {
 }
 
 /// Listeners of the time between rounds move with the component.
-#[tokio::test]
+#[tokio::test] // threat 29
 async fn process_of_a_replaced_component_ends_though_it_listened() {
     const GRANTED: &str =
         "  interval: 1h\n  grants:\n    multicast:\n    - {group: 239.255.255.250, port: 3702, interfaces: [lo]}\n";
@@ -180,7 +180,7 @@ async fn process_of_a_replaced_component_ends_though_it_listened() {
     wait_for("a round for a datagram", datagram, |rounds| *rounds > before).await;
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92, threat 18
 async fn killed_sandbox_process_takes_no_device() {
     let node = Node::new();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -220,7 +220,7 @@ async fn killed_sandbox_process_takes_no_device() {
     kubelet.admit("pod-b", "container", &resource_of(&of_guest), 1).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92, threat 18
 async fn component_whose_process_ends_twice_is_quarantined() {
     let node = Node::new();
     node.add_guest("  limits:\n    round: 20s\n");
@@ -250,7 +250,7 @@ async fn component_whose_process_ends_twice_is_quarantined() {
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
 }
 
-#[tokio::test]
+#[tokio::test] // threat 29
 async fn isolated_component_has_a_process_of_its_own() {
     let node = Node::new();
     node.add_guest("  isolation: own\n  limits:\n    round: 20s\n");
@@ -284,7 +284,7 @@ fn pid_of(agent: &Agent, name: &str) -> u32 {
 }
 
 /// Limits that together are more than the process may have.
-#[tokio::test]
+#[tokio::test] // threat 20
 async fn memory_of_guests_is_bounded_by_the_process() {
     let node = Node::new();
     node.add_guest("  limits:\n    memory: 1Gi\n    round: 20s\n");

@@ -62,10 +62,23 @@ impl Site {
             established(&story, &definition.name_any()).await;
         }
         let kubeconfig = story.kubeconfig();
-        let controller = Agent::spawn(Command::new(akri()).args(["controller", "-v"]).env("KUBECONFIG", &kubeconfig));
-        let site = Self { story, kubeconfig, controller: Some(controller), _turn: turn };
+        let mut site = Self { story, kubeconfig, controller: None, _turn: turn };
+        site.start_controller();
         site.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "200ms"})).await;
         site
+    }
+
+    /// Starts the controller again.
+    pub fn start_controller(&mut self) {
+        let mut command = Command::new(akri());
+        self.controller = Some(Agent::spawn(command.args(["controller", "-v"]).env("KUBECONFIG", &self.kubeconfig)));
+    }
+
+    /// Ends the controller, which gives up its Lease.
+    pub fn stop_controller(&mut self) {
+        if let Some(controller) = self.controller.take() {
+            controller.stop();
+        }
     }
 
     /// Adds a node with an agent and a kubelet.
@@ -175,8 +188,8 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         // One that is killed keeps its Lease, and the next story would wait for the end of that.
-        if let Some(controller) = self.controller.take().filter(|_| !std::thread::panicking()) {
-            controller.stop();
+        if !std::thread::panicking() {
+            self.stop_controller();
         }
     }
 }

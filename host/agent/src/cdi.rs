@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 8
     async fn file_follows_the_cdi_specification() {
         let directory = tempfile::tempdir().unwrap();
         let cdi = Cdi { directory: directory.path().join("cdi"), kubelet: true };
@@ -125,13 +125,13 @@ mod tests {
         assert_eq!(fs::read_dir(&cdi.directory).unwrap().count(), 0);
     }
 
-    #[test]
+    #[test] // rule 16
     fn engines_without_kubelet_get_the_variables_without_hash_too() {
         let cdi = Cdi { directory: PathBuf::new(), kubelet: false };
         assert_eq!(cdi.env("8120fe", &edits()), ["K=v=1", "K_8120FE=v=1"]);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 8
     async fn uncreatable_directory_is_a_warning() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");

@@ -1,4 +1,5 @@
-//! Polls what containers use, while there are claims: the kubelet's PodResources API and its checkpoint (rules 19-21, 45).
+//! Polls what containers use, while there are claims: the kubelet's PodResources API and its checkpoint
+//! (rule 19, rule 20, rule 21, rule 45).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -284,7 +285,7 @@ mod tests {
         Poller::new(kubelet_dir, claims, Polling { interval: INTERVAL, settle: Duration::ZERO, own_pod })
     }
 
-    #[test]
+    #[test] // rule 20
     fn allocate_is_never_quiet() {
         let claims = claims();
         let before = claims.quiet();
@@ -297,7 +298,7 @@ mod tests {
         assert!(claims.quiet().is_some() && claims.quiet() != before, "one that came and went meanwhile is noticed");
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 19
     async fn poll_fails_without_a_kubelet() {
         let dir = tempfile::tempdir().unwrap();
         let mut polled = poller(dir.path(), claims(), None);
@@ -306,7 +307,7 @@ mod tests {
         assert!(polled.lost, "what was seen before it is back does not count");
     }
 
-    #[test]
+    #[test] // rule 19
     fn list_without_own_pod_is_incomplete() {
         let (own, other) = (Key::new("akri-system", "akri-agent-x"), Key::new("default", "broker"));
         let mut polled = poller(Path::new("/"), claims(), Some(own.clone()));
@@ -317,7 +318,7 @@ mod tests {
         assert!(polled.is_complete(&BTreeSet::new()), "an agent that runs in no pod can't tell");
     }
 
-    #[test]
+    #[test] // rule 19
     fn restarted_kubelet_begins_an_epoch() {
         let dir = tempfile::tempdir().unwrap();
         let (plugins, socket) = (dir.path().join("device-plugins"), dir.path().join("device-plugins/kubelet.sock"));
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(claims.epoch(), 3);
     }
 
-    #[test]
+    #[test] // rule 21
     fn id_of_two_pods_is_in_use() {
         let of = |pod: &str, ids: &[&str]| PodUse {
             namespace: "default".into(),

@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 77
     fn newer_write_is_as_urgent_as_the_due_one_that_it_replaces() {
         let instance = |capacity| Instance {
             key: Key::new("default", "cam-1"),

@@ -1,5 +1,5 @@
 //! The holders of extended resource names. These names know no namespaces, and `akri.sh/cam-8120fe` can be that of a
-//! Configuration and that of an Instance: the oldest Configuration has it, then that of the lowest UID (rules 29, 48).
+//! Configuration and that of an Instance: the oldest Configuration has it, then that of the lowest UID (rule 29, rule 48).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 48
     fn oldest_configuration_has_a_name_until_it_goes() {
         let names = ResourceNames::default();
         let mut changes = names.changes();

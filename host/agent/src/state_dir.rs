@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700, "one of before is closed");
     }
 
-    #[test]
+    #[test] // threat 10
     fn state_in_the_handlers_directory_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let handlers = root.path().join("akri");

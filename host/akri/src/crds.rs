@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(documents().unwrap(), DEPLOYED, "run 'make manifests'");
     }
 
-    #[test]
+    #[test] // rule 33
     fn old_and_new_api_servers_accept_the_crds() {
         for schema in schemas() {
             walk(&schema, "", &mut |path, object| {

@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 34
     fn incomplete_discovery_is_in_the_table() {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| {
             json!({"type": kind, "status": status, "reason": reason, "message": message,

@@ -1,4 +1,4 @@
-//! The component of a DiscoveryHandler: a file, or an image in a registry (rules 74 and 75).
+//! The component of a DiscoveryHandler: a file, or an image in a registry (rule 74, rule 75).
 
 use std::collections::BTreeSet;
 
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(source.keys[0].name, "release");
     }
 
-    #[test]
+    #[test] // rule 74
     fn each_wrong_field_of_a_component_is_named_with_its_remedy() {
         let key = |name: &str, key: &str| json!({"name": name, "publicKey": key});
         let signed = |keys: Value| json!({"image": image(), "signature": {"keys": keys}});
@@ -230,7 +230,7 @@ mod tests {
     }
 
     /// A signature that can't be checked must not become one that is not needed.
-    #[test]
+    #[test] // rule 75
     fn unreadable_keys_leave_no_unsigned_image() {
         for keys in [json!([]), json!([{"name": "a", "publicKey": "x"}])] {
             let (source, errors) = read(json!({"image": image(), "signature": {"keys": keys}}));

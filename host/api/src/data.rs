@@ -202,7 +202,7 @@ binaryData:
         Hidden::new(text.as_bytes().to_vec())
     }
 
-    #[test]
+    #[test] // rule 90
     fn secrets_and_config_maps_are_read_as_kubectl_reads_them() {
         let (values, errors) = parsed(&format!("{SECRET}---\n{CONFIG_MAP}"));
         assert_eq!(errors, Vec::<String>::new());
@@ -237,7 +237,7 @@ binaryData:
     }
 
     /// Wherever the value is put, and whatever is wrong around it.
-    #[test]
+    #[test] // rule 90
     fn no_error_and_no_debug_output_shows_what_a_secret_holds() {
         let good = SECRET.replace("hunter2", "s3cr3t-value");
         assert!(!format!("{:?}", parse(Path::new("x.yaml"), &good)).contains("s3cr3t"));
@@ -260,7 +260,7 @@ binaryData:
         }
     }
 
-    #[test]
+    #[test] // rule 90
     fn what_was_read_is_overwritten() {
         let mut value = serde_json::json!({"a": ["hunter2", {"b": "hunter2"}], "c": 1, "d": null});
         wipe(&mut value);

@@ -293,7 +293,7 @@ mod tests {
         assert!(Document::parse_all("# nothing\n---\n").unwrap().is_empty());
     }
 
-    #[test]
+    #[test] // threat 7
     fn details_that_expand_are_refused() {
         let long = format!("- {}\n", "x".repeat(60_000));
         let copies = format!("a: &a {}\nb: [{}]\n", "x".repeat(60_000), vec!["*a"; 100].join(","));
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(Document::parse_details(shared).unwrap()[0].value, json!({"a": {"b": 1}, "c": {"b": 1}}));
     }
 
-    #[test]
+    #[test] // threat 7
     fn long_key_is_stored_once() {
         let key = "k".repeat(1000);
         let text = format!("{key}: [{}]\n", vec!["a"; 10_000].join(","));

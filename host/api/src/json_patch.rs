@@ -35,7 +35,7 @@ pub fn is_outdated(status: &Status) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 10
     fn failed_tests_differ_from_refused_objects() {
         let cause = json!({"reason": "FieldValueInvalid", "message": "Invalid value: 0", "field": "spec.capacity"});
         let invalid = json!({"name": "cam-1", "group": "akri.sh", "kind": "Instance", "causes": [cause]});

@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(handler("discoveryProperties/items/properties/value/maxLength"), Some(MAX_VALUE));
     }
 
-    #[test]
+    #[test] // rule 38
     fn broker_can_not_need_a_resource_that_is_not_advertised() {
         let errors = |resources: &str, broker: Value| {
             errors_of(json!({"discoveryHandler": {"name": "udev"}, "resources": resources, "brokerSpec": broker}))
@@ -319,7 +319,7 @@ mod tests {
         assert!(errors("instance", json!({"brokerPodSpec": pod(placeholder)})).is_empty());
     }
 
-    #[test]
+    #[test] // rule 90
     fn a_value_has_one_source_that_is_named_in_full() {
         let errors = |source: Value| {
             let mut property = json!({"name": "x"});
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(found, ["/spec/discoveryHandler/discoveryProperties: has 257 properties, more than 256"]);
     }
 
-    #[test]
+    #[test] // rule 30
     fn names_that_no_resource_could_have_are_refused() {
         let named = |name: &str| {
             let object = json!({"metadata": {"name": name}, "spec": {"discoveryHandler": {"name": "udev"}}});

@@ -208,7 +208,7 @@ mod tests {
         .await
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 76
     async fn events_come_one_at_a_time() {
         for other in [12, 70, NEVER] {
             let clock = Clock::new(60);
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 76
     async fn time_stands_while_the_guest_computes() {
         let clock = Clock::new(60);
         for moment in [10, NEVER] {

@@ -20,7 +20,7 @@ fn confined<T: Send>(readable: &[&Path], work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(confine).join().unwrap())
 }
 
-#[test]
+#[test] // threat 21
 fn confined_worker_reads_named_paths_only() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -48,7 +48,7 @@ fn confined_worker_reads_named_paths_only() {
     assert_eq!(fs::read(path("token")).unwrap(), b"x");
 }
 
-#[test]
+#[test] // threat 21
 fn confined_worker_starts_threads_and_no_processes() {
     let program = || Command::new("/bin/true").status();
     assert!(program().is_ok());
@@ -80,7 +80,7 @@ fn signal_of_confined_python(code: &str) -> Option<i32> {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[test]
+#[test] // threat 21
 fn calls_of_other_architectures_end_the_process() {
     let number = |number: u64| format!("import ctypes; ctypes.CDLL(None).syscall({number})");
     assert_eq!(signal_of_confined_python(&number(39)), None);
@@ -93,7 +93,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
     assert_eq!(signal_of_confined_python(i386), Some(libc::SIGSYS));
 }
 
-#[test]
+#[test] // threat 21
 fn confined_worker_has_no_power_over_other_processes() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let (pid, own) = (rustix::process::Pid::from_child(&child), rustix::process::getpid());
@@ -115,7 +115,7 @@ fn confined_worker_has_no_power_over_other_processes() {
     child.wait().unwrap();
 }
 
-#[test]
+#[test] // threat 21
 fn confined_worker_uses_the_network_only() {
     let directory = tempfile::tempdir().unwrap();
     let (socket, server) = (directory.path().join("kubelet.sock"), TcpListener::bind("127.0.0.1:0").unwrap());

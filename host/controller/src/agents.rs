@@ -74,7 +74,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": agent_lease::name("node-a")}, "spec": spec})).unwrap()
     }
 
-    #[test]
+    #[test] // rule 59
     fn agent_counts_until_its_lease_is_old() {
         let (mut agents, now) = (Agents::default(), Instant::now());
         assert_eq!(agents.good_for(now), None);
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(agents.good_for(now + Duration::from_secs(181)), None);
     }
 
-    #[test]
+    #[test] // rule 59
     fn lease_that_did_not_change_prolongs_nothing() {
         let (mut agents, lease, now) = (Agents::default(), lease(0), Instant::now());
         agents.put(&lease, now);

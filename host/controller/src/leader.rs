@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 60
     async fn lease_is_taken_from_a_silent_holder_only() {
         let (mut election, now) = (election(), Instant::now());
         let mut may_take =

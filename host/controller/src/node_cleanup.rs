@@ -218,7 +218,7 @@ mod tests {
         InstanceView::read(object(value)).unwrap()
     }
 
-    #[test]
+    #[test] // rule 36
     fn all_that_a_node_left_is_removed_and_nothing_else() {
         let before = instance();
         assert_eq!(view(before.clone()).mentions(), ["new".to_owned(), "old".to_owned()].into());
@@ -240,7 +240,7 @@ mod tests {
         assert!(json_patch::patch(&mut changed, &patch.0).is_err(), "its agent has returned");
     }
 
-    #[test]
+    #[test] // rule 36
     fn finalizer_of_a_node_is_removed_from_a_deleted_object() {
         let mut before = instance();
         before["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(after["metadata"]["finalizers"], json!(["orphan", "example.com/other", "new"]));
     }
 
-    #[test]
+    #[test] // rule 36
     fn instance_is_abandoned_without_nodes_and_users() {
         let mut value = instance();
         value["spec"]["nodes"] = json!([]);

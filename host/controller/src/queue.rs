@@ -153,7 +153,7 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    #[test]
+    #[test] // rule 60
     fn key_is_handed_out_once_for_many_reasons() {
         let (mut state, now) = (State::default(), Instant::now());
         state.push(work("a"), now);
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(state.pop(now + seconds(6)), Err(Some(now + seconds(7))), "a success can ask for another look");
     }
 
-    #[test]
+    #[test] // rule 60
     fn failing_key_backs_off_alone() {
         let (mut state, mut now) = (State::default(), Instant::now());
         let mut pauses = Vec::new();

@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 65
     fn only_finalizers_of_nodes_are_removed() {
         let finalizers = ["node-a", "example.com/x", "node-b", "other"].map(str::to_owned);
         let mut object = json!({"metadata": {"uid": "u", "finalizers": finalizers}});
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(object["metadata"]["finalizers"], json!(["example.com/x", "other"]));
     }
 
-    #[test]
+    #[test] // rule 65
     fn removals_from_one_object_are_ten_minutes_apart() {
         let (upstream, now) = (UpstreamFinalizers::default(), Instant::now());
         let due = |uid: &str, after: u64| upstream.is_due(uid, now + Duration::from_secs(after));

@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 36
     fn report_that_returns_stays_as_long_as_a_lease_is_good() {
         let world = World::default();
         let spec = json!({"renewTime": format!("{:.6}", Timestamp::now())});

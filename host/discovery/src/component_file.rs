@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test] // rule 91
     async fn invalid_component_files_are_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 91
     async fn first_directory_with_the_file_wins() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let directories = [first.path().to_owned(), second.path().to_owned()];

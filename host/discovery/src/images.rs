@@ -1,4 +1,4 @@
-//! Components that come from registries: pulled once, kept by digest, and verified each time they are read (rules 74 and 75).
+//! Components that come from registries: pulled once, kept by digest, and verified each time they are read (rule 74, rule 75).
 //! The agent uses a kept component while the registry is away.
 
 use std::collections::BTreeSet;
@@ -285,7 +285,7 @@ mod tests {
         format!("127.0.0.1:1/a@sha256:{}", digest.to_string().repeat(64)).parse().unwrap()
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 74
     async fn unused_images_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// A write that was begun goes on when its load is aborted: the next one has to wait for it.
-    #[tokio::test]
+    #[tokio::test] // rule 74
     async fn aborted_load_holds_the_lock_until_its_write_ends() {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(std::fs::read(&pipe).unwrap(), b"c");
     }
 
-    #[test]
+    #[test] // rule 74
     fn kept_images_are_bounded_in_all() {
         let directory = tempfile::tempdir().unwrap();
         let file = std::fs::File::create(directory.path().join("a.wasm")).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     /// Each pull alone could leave the bound on all of them.
-    #[tokio::test]
+    #[tokio::test] // rule 74
     async fn images_are_pulled_one_after_the_other() {
         let directory = tempfile::tempdir().unwrap();
         let images = images(directory.path(), Values::default());
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(read.await.err().map(|error| error.reason()), Some("PullFailed"));
     }
 
-    #[test]
+    #[test] // rule 74
     fn unusable_pull_secrets_are_named() {
         let secret = |json: &str| Stored::Data([(SECRET_KEY.to_owned(), Secret::new(json.into()))].into());
         let values = Values {

@@ -76,7 +76,7 @@ impl TriggerBackoff {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // threat 23
     fn continuous_datagrams_trigger_rounds_with_backoff() {
         let start = Instant::now();
         let mut backoff = TriggerBackoff { earliest: start, pause: SHORTEST };

@@ -214,7 +214,7 @@ mod tests {
         RoundTriggers::new(&rules, Duration::from_secs(30), triggers.collect())
     }
 
-    #[test]
+    #[test] // rule 92
     fn ungranted_events_start_no_round() {
         let triggers = [
             ("uevent", "tty"),
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(some.groups, [("239.255.255.250:3702".parse().unwrap(), wanted)].into());
     }
 
-    #[test]
+    #[test] // rule 92
     fn unfiltered_subscription_gets_all_granted_events() {
         for (granted, asked, expected) in [
             (&["tty", "usb"][..], "*", &["tty", "usb"][..]),
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 92
     fn interval_is_of_the_object_then_details_then_component() {
         let details = [("interval-ms", "5000"), ("interval-ms", "6000")];
         for (object, triggers, expected) in

@@ -166,7 +166,7 @@ impl Rates {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // threat 15
     fn log_lines_beyond_the_budget_are_counted() {
         let rates = Rates::default();
         let logged = (0..1000).filter(|_| rates.clone().log(4096)).count();
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(rates.log_dropped(0), 0);
     }
 
-    #[tokio::test]
+    #[tokio::test] // threat 15
     async fn connections_beyond_the_budget_wait() {
         let rates = Rates::default();
         rates.state().connections = Budget::new(2, 1);

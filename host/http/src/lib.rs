@@ -230,7 +230,7 @@ mod tests {
         sent
     }
 
-    #[tokio::test]
+    #[tokio::test] // threat 5
     async fn endless_request_head_is_cut_off() {
         let ready = watch::Sender::new(true);
         let (address, _server) = start(&ready).await;
@@ -250,7 +250,7 @@ mod tests {
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test] // threat 6
     async fn busy_connection_outlives_idle_ones() {
         let mut connections = Connections::new(2);
         let (ended, mut end) = tokio::sync::mpsc::unbounded_channel();
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // threat 5
     async fn probe_is_answered_beside_many_held_connections() {
         let ready = watch::Sender::new(true);
         let (address, _server) = start(&ready).await;

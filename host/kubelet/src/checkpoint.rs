@@ -130,7 +130,7 @@ mod tests {
         json!({"Data": data, "Checksum": 1, "BootID": "b"}).to_string().into_bytes()
     }
 
-    #[test]
+    #[test] // rule 45
     fn both_forms_of_ids_are_read() {
         let entries = [
             entry("akri.sh/cam-1", json!({"-1": ["cam-1-0"], "0": ["cam-1-1"]})),
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 45
     fn damaged_or_unknown_checkpoint_is_an_error() {
         let whole = text(&[entry("akri.sh/cam", json!({"0": ["0"]}))]);
         for end in 0..whole.len() {

@@ -148,7 +148,7 @@ mod tests {
         proto::AllocateRequest { container_requests: containers.into_iter().map(request).collect() }
     }
 
-    #[test]
+    #[test] // rule 2
     fn requests_are_accepted_up_to_their_bounds() {
         let id = |bytes: usize| "i".repeat(bytes);
         let taken = [vec![], vec![vec![]; 256], vec![vec![id(256)]], vec![vec![id(1); 2048]; 2]];
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(prestart_ids(request).unwrap_err().code(), Code::InvalidArgument);
     }
 
-    #[test]
+    #[test] // rule 2
     fn preference_size_fits_its_devices() {
         let ask = |available: &[&str], required: &[&str], allocation_size| {
             let own = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
@@ -193,13 +193,13 @@ mod tests {
         assert_eq!(list(&advertised).devices, []);
     }
 
-    #[test]
+    #[test] // rule 16
     fn response_without_a_container_is_an_internal_error() {
         assert_eq!(allocated(2, vec![ContainerResponse::default()]).unwrap_err().code(), Code::Internal);
         assert_eq!(allocated(1, vec![ContainerResponse::default()]).unwrap().container_responses.len(), 1);
     }
 
-    #[test]
+    #[test] // rule 16
     fn each_refusal_keeps_its_code_and_message() {
         let cases = [
             (AllocateError::InvalidArgument("m".into()), Code::InvalidArgument),

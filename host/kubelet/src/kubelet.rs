@@ -162,7 +162,7 @@ mod tests {
         *seen.expect("seen in time").expect("the watcher lives")
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 3
     async fn watcher_follows_a_kubelet_that_comes_and_goes() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("device-plugins");

@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 4
     async fn list_is_sent_at_once_and_then_on_change() {
         let mut source = source();
         assert_eq!(source.now().await, Some(vec![]));
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(other.next().await, None);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 3, rule 49
     async fn list_is_repeated_after_1_s_and_10_s() {
         let mut source = source();
         source.now().await;
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 3
     fn repetition_schedule_has_no_gaps() {
         let started = Instant::now();
         let at = |millis| started + Duration::from_millis(millis);

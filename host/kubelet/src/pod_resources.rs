@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(listed, [of("akri.sh/a", &["0"]), of("akri.sh/b", &["1", "2"])]);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 19
     async fn absent_kubelet_is_an_error_and_not_an_empty_list() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(list(dir.path(), "akri.sh/").await, Err(Error::Connect { .. })));

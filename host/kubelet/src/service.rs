@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 7
     async fn stuck_resource_does_not_block_the_kubelet() {
         let resource = Arc::new(Stuck(watch::Sender::new(AdvertisedDevices::default())));
         let kept = Arc::new(KeptDevices::new("/nonexistent".into()));

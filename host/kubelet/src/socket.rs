@@ -119,7 +119,7 @@ pub(super) fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 3
     fn names_are_short_and_unique_by_resource_and_process() {
         let (one, other) = (Sockets::new("a".into()), Sockets::new("a".into()));
         let name = |sockets: &Sockets, resource| sockets.next_name(resource);
@@ -132,7 +132,7 @@ mod tests {
         assert!(name(&one, "akri.sh/a").len() <= 32);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 3
     async fn socket_is_removed_with_its_owner_unless_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let sockets = Arc::new(Sockets::new(dir.path().to_owned()));

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(env, [("AKRI_BROKER_INFO_DIR", path), ("AKRI_BROKER_INFO_DIR_8120FE", path)]);
     }
 
-    #[test]
+    #[test] // rule 39
     fn files_with_bad_names_or_contents_are_refused() {
         let long = "x".repeat(64);
         let all = names(&["ok", "a b", "ü", "", &long, "binary", "big", "link", ".part", "..", "A-1_.z"]);
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(reading.refused["f0016"], FileRefusal::TooMany);
     }
 
-    #[test]
+    #[test] // rule 39
     fn node_publishes_a_bounded_amount_per_instance() {
         let full = || Reading::of(&(0..16).map(|n| format!("f{n}")).collect(), |_| Ok(vec![b'x'; MAX_FILE]));
         let mut readings: BTreeMap<u32, Reading> = (0..5).map(|slot| (slot, full())).collect();

@@ -1,4 +1,4 @@
-//! The resource of a whole Configuration: virtual devices that stand for "some device of it" (rules 13-15, after the
+//! The resource of a whole Configuration: virtual devices that stand for "some device of it" (rule 13, rule 14, rule 15, after the
 //! published Akri design "configuration-level resources").
 //!
 //! A virtual device that is held stands for one slot of one Instance and keeps its number. One that is free stands for
@@ -227,18 +227,18 @@ mod tests {
 
     // The worked examples of the published design: two cameras with two slots each.
 
-    #[test]
+    #[test] // rule 13, rule 15
     fn all_free_is_one_id_for_each_camera() {
         // The design's first listing shows four ids for this node; its own later text, which we follow, gives two.
         assert_eq!(pool(2, &[("cam1", &[]), ("cam2", &[])]).ids(), ["0", "1"]);
     }
 
-    #[test]
+    #[test] // rule 13, rule 15
     fn a_held_id_keeps_its_number_beside_the_free_ones() {
         assert_eq!(pool(2, &[("cam1", &[(0, vdev("4", HERE))]), ("cam2", &[])]).ids(), ["0", "1", "4"]);
     }
 
-    #[test]
+    #[test] // rule 15
     fn ids_beside_a_held_one_get_the_other_camera() {
         let start = pool(2, &[("cam1", &[]), ("cam2", &[(0, vdev("3", HERE))])]);
         assert_eq!(ask(&mut start.clone(), &["0", "3"]), Ok(pairs(&[("0", "cam1"), ("3", "cam2")])));
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(denied, Err(Denied::TooFew { wanted: 3, possible: 2 }));
     }
 
-    #[test]
+    #[test] // rule 15
     fn all_claimed_are_all_advertised_and_one_camera_is_not_two() {
         let cam1 = [(0, vdev("0", HERE)), (1, vdev("1", HERE))];
         let cam2 = [(0, vdev("2", HERE)), (1, vdev("3", HERE))];
@@ -262,14 +262,14 @@ mod tests {
         assert!(ask(&mut after_reclaim, &["0", "1"]).is_ok());
     }
 
-    #[test]
+    #[test] // rule 15
     fn three_of_two_cameras_are_never_admitted() {
         let mut pool = pool(4, &[("cam1", &[]), ("cam2", &[])]);
         assert!(ask(&mut pool, &["0", "1", "2"]).is_err());
         assert_eq!(pool.ids(), ["0", "1"], "a denied request changes nothing");
     }
 
-    #[test]
+    #[test] // rule 14
     fn a_held_id_moves_only_if_it_has_to() {
         let twins = [(0, vdev("0", HERE)), (1, vdev("1", HERE))];
         let mut both = pool(2, &[("cam1", &twins), ("cam2", &[])]);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(both.ids(), ["0", "1", "2"], "the slot it left is free once it has been released");
     }
 
-    #[test]
+    #[test] // rule 13, rule 14
     fn an_offline_camera_is_neither_counted_nor_given() {
         let (cam1, cam2) = (table(2, &[(0, vdev("0", HERE))]), table(2, &[]));
         let mut pool = Pool::new([("cam1", &cam1, false), ("cam2", &cam2, true)].into_iter());
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(ask(&mut pool, &["0"]), Ok(pairs(&[("0", "cam2")])), "a new user gets one that works");
     }
 
-    #[test]
+    #[test] // rule 14
     fn the_camera_with_most_free_slots_comes_first() {
         let busy = [(0, vdev("0", "node-b"))];
         let mut pool = pool(2, &[("cam1", &busy), ("cam2", &[]), ("cam3", &[])]);
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(ask(&mut pool, &["1"]), Ok(pairs(&[("1", "cam3")])));
     }
 
-    #[test]
+    #[test] // rule 14
     fn an_id_of_an_older_list_is_served_and_nonsense_is_not() {
         let mut cameras = pool(1, &[("cam1", &[])]);
         assert_eq!(ask(&mut cameras, &["17"]), Ok(pairs(&[("17", "cam1")])));
@@ -306,14 +306,14 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 13
     fn akris_longer_ids_are_kept_as_they_are() {
         let mut cameras = pool(2, &[("cam1", &[(0, vdev("akri-onvif-0", HERE))])]);
         assert_eq!(cameras.ids(), ["0", "akri-onvif-0"]);
         assert_eq!(ask(&mut cameras, &["akri-onvif-0"]), Ok(pairs(&[("akri-onvif-0", "cam1")])));
     }
 
-    #[test]
+    #[test] // rule 14
     fn the_kubelet_is_steered_to_distinct_cameras() {
         let twins = [(0, vdev("7", HERE)), (1, vdev("8", HERE))];
         let pool = pool(2, &[("cam1", &twins), ("cam2", &[(0, vdev("9", HERE))])]);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 14
         fn container_gets_distinct_cameras_or_is_denied(
             used in prop::collection::vec((0usize..3, 0u32..2, 0u32..5, any::<bool>()), 0..6),
             online in prop::collection::vec(any::<bool>(), 3),

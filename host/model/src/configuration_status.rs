@@ -225,7 +225,7 @@ mod tests {
         Some((verdict.truth, verdict.reason, verdict.message))
     }
 
-    #[test]
+    #[test] // rule 34, rule 35
     fn conditions_follow_discovery() {
         let invalid = RoundError::InvalidDetails(Vec::new());
         for (status, expected) in [
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 61
     fn problem_is_a_failure_or_a_warning() {
         let reason = |status: &ConfigurationStatus| status.problem().map(|problem| problem.reason);
         for (status, expected) in [
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(failed.problem().unwrap().message, "unavailable: m", "which other nodes say, too");
     }
 
-    #[test]
+    #[test] // rule 34
     fn taken_name_comes_before_an_unpublished_device() {
         let unpublished = Unpublished { count: 2, device: "a".into(), error: "no name is free".into() };
         let mut status = ConfigurationStatus { unpublished: Some(unpublished), ..found(2, Vec::new()) };
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(find(&found(0, Vec::new()), "PropertiesResolved"), None);
     }
 
-    #[test]
+    #[test] // rule 92
     fn quarantined_handler_is_not_available() {
         let last = Box::new(RoundError::Trapped("it trapped".into()));
         let quarantined = failed(RoundError::Quarantined { faults: 5, last, pause: Duration::from_secs(600) });

@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 92
     fn filter_matches_masked_bytes_at_an_offset() {
         let answers = DatagramFilter::parse("@2 80/80").unwrap();
         for (payload, counts) in [

@@ -149,7 +149,7 @@ mod tests {
         ContainerEdits { env: [(key.into(), value.into())].into(), ..ContainerEdits::default() }
     }
 
-    #[test]
+    #[test] // rule 16
     fn properties_come_bare_and_with_the_hash() {
         let properties = [("URL".to_owned(), "rtsp://cam".to_owned())].into();
         let edits = ContainerEdits::of_slot(&Device::default(), &properties, slot("8120fe"), None);
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(env, [("URL", "rtsp://cam"), ("URL_8120FE", "rtsp://cam")]);
     }
 
-    #[test]
+    #[test] // rule 15
     fn the_annotation_says_which_slot_and_through_what() {
         let annotation =
             |vdev| ContainerEdits::of_slot(&Device::default(), &BTreeMap::new(), slot("h"), vdev).annotations;
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(annotation(Some("0")), [(key, "C:0:cam-8120fe-1".to_owned())].into());
     }
 
-    #[test]
+    #[test] // rule 8
     fn by_cdi_name_there_are_no_nodes_and_each_name_counts_once() {
         let edits = with_node("/dev/v", "/dev/v0").by_cdi("akri.sh/cam=8120fe".into());
         let slots = [("a".to_owned(), edits.clone()), ("b".to_owned(), edits)].into();
@@ -175,7 +175,7 @@ mod tests {
         assert!(merged.device_specs.is_empty());
     }
 
-    #[test]
+    #[test] // rule 16
     fn devices_by_cdi_name_conflict_too() {
         let by_cdi = |host, name: &str| with_node("/dev/v", host).by_cdi(name.to_owned());
         let slots = [
@@ -185,13 +185,13 @@ mod tests {
         assert!(merge(&slots.into()).is_err());
     }
 
-    #[test]
+    #[test] // rule 16
     fn the_lowest_slot_name_gives_the_bare_variable() {
         let slots = [("cam-b-0".to_owned(), with_env("K", "b")), ("cam-a-1".to_owned(), with_env("K", "a"))].into();
         assert_eq!(merge(&slots).unwrap().env["K"], "a");
     }
 
-    #[test]
+    #[test] // rule 16
     fn identical_nodes_count_once_and_different_ones_conflict() {
         let same = [("a".to_owned(), with_node("/dev/v", "/dev/v0")), ("b".to_owned(), with_node("/dev/v", "/dev/v0"))];
         assert_eq!(merge(&same.into()).unwrap().device_specs.len(), 1);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(conflict.to_string(), "container path '/dev/v' is wanted for both '/dev/v0' and '/dev/v1'");
     }
 
-    #[test]
+    #[test] // rule 16
     fn a_mount_and_a_node_at_one_path_conflict_too() {
         let mount = Mount { container_path: "/dev/v".into(), host_path: "/run/v".into(), read_only: true };
         let mounted = ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() };

@@ -83,7 +83,7 @@ pub fn is_reserved(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // threat 13
     fn environment_variable_names_are_recognized() {
         for name in ["A", "_", "UDEV_DEVNODE_0", "lower", "_9"] {
             assert!(is_name(name), "{name}");

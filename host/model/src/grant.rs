@@ -209,7 +209,7 @@ mod tests {
         assert!(to.contain("[2001:db8::1]:1".parse().unwrap()));
     }
 
-    #[test]
+    #[test] // threat 41
     fn no_address_is_not_loopback_by_another_name() {
         let networks = ["0.0.0.0/0", "::/0"].iter().map(|network| network.parse().unwrap()).collect();
         let everything = Destinations { networks, ports: vec![0..=u16::MAX] };

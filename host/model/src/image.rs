@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 74
     fn hostile_references_are_refused() {
         let long = format!("r.example/{}", "a/".repeat(300));
         for (text, error) in [
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(pinned.to_string(), format!("r.example/a@{DIGEST}"));
     }
 
-    #[test]
+    #[test] // rule 75
     fn image_is_covered_while_all_its_keys_are_trusted() {
         let keys = |numbers: &[u8]| -> Vec<TrustedKey> {
             let key = |number: &u8| TrustedKey { name: "key".to_owned(), key: PublicKey::Ed25519([*number; 32]) };
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 74
     fn loopback_is_this_machine_only() {
         for registry in ["localhost", "localhost:5000", "127.0.0.1", "127.1.2.3:80", "[::1]:5000"] {
             assert!(is_loopback(registry), "{registry}");

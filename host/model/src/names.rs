@@ -283,7 +283,7 @@ mod tests {
         HashInput::new(id, shared, node).hash(HashLength::Short)
     }
 
-    #[test]
+    #[test] // rule 22
     fn hashes_are_those_of_upstream_akri() {
         for (id, hash) in [
             ("foo0", "8120fe"),
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(short("my_local_device", false, "my_other_node"), "099763");
     }
 
-    #[test]
+    #[test] // rule 22
     fn longer_hashes_and_identities_are_digests_of_their_own_length() {
         let input = HashInput::new("foo0", true, "n");
         let lengths = HashLength::ALL.map(|l| input.hash(l).len());
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(input.identity().as_str().len(), 32);
     }
 
-    #[test]
+    #[test] // rule 30
     fn names_that_do_not_fit_a_resource_are_refused() {
         assert_eq!(instance_name("cam", "8120fe").as_deref(), Some("cam-8120fe"));
         let longest = "c".repeat(MAX_CONFIGURATION_NAME);
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 15
     fn usage_is_read_in_both_forms_of_akri() {
         let short: Usage = "C:0:node-b".parse().unwrap();
         assert_eq!(short, Usage::Configuration { vdev: "0".into(), node: "node-b".into() });
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 45
     fn slot_annotations_are_read() {
         let read = |value| parse_slot_annotation("akri.agent.slot-cam-1-0", value, "n");
         let node = || "n".to_owned();
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(parse_slot_annotation("other", "cam-1-0", "n"), None);
     }
 
-    #[test]
+    #[test] // rule 8
     fn cdi_classes_follow_the_cdi_specification() {
         assert_eq!(cdi_name("cam", "8120fe"), "akri.sh/cam=8120fe");
         for name in ["0cam", "my.cam", "my-cam", "9.9"] {

@@ -1,4 +1,4 @@
-//! Selects the nodes that report a problem in the status of an object: of many with the same problem a few do (rules 34
+//! Selects the nodes that report a problem in the status of an object: of many with the same problem a few do (rule 34
 //! and 61).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +112,7 @@ mod tests {
         reasons.iter().flat_map(entries).collect()
     }
 
-    #[test]
+    #[test] // rule 61
     fn three_nodes_report_the_same_problem() {
         let wanted = report("R", "another message");
         for (others, expected) in [
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 61
     fn one_node_reports_details_that_are_invalid_on_all() {
         let wanted = |message| Some(report("InvalidDetails", message));
         let next = |shown: &[(&str, usize)], message| step(&self::shown(shown), "a", wanted(message).as_ref());
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(step(&all, "a", Some(&report("S", "m"))), Step::Add);
     }
 
-    #[test]
+    #[test] // rule 61
     fn others_report_a_problem_that_its_reporters_lost() {
         let wanted = report("R", "m");
         let mut all = shown(&[("R", 3)]);
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(step(&all, "a", Some(&wanted)), Step::Add);
     }
 
-    #[test]
+    #[test] // rule 36
     fn entry_is_stale_without_a_lease_unless_it_is_young() {
         let (now, seconds) = (1_000_000, Duration::from_secs);
         for (since, lease, is_stale, next) in [
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 36
     fn stale_entries_leave_the_others_and_their_time() {
         let of = |node: &str| (node.to_owned(), report("R", "m"));
         let shown = ["dead", "long", "short"].map(of).into();
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(stale(&shown, lease, 1_000_000), expected);
     }
 
-    #[test]
+    #[test] // rule 61
     fn turns_of_many_nodes_are_spread() {
         let key = Key::new("default", "cam");
         let turns: Vec<Duration> = (0..1000).map(|number| turn(&format!("node-{number}"), &key)).collect();

@@ -148,7 +148,7 @@ mod tests {
         assert!(plan.publish.is_empty());
     }
 
-    #[test]
+    #[test] // rule 35
     fn what_the_round_did_not_reach_stays() {
         let near = device("near", "opc.tcp://a");
         let far = device("far", "opc.tcp://b");
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(plan_for(&round, &[(&near, true), (&far, true)]).offline, [identity("near")]);
     }
 
-    #[test]
+    #[test] // rule 35
     fn a_withheld_device_is_neither_published_nor_lost() {
         let a = device("a", "");
         let round = DeviceSet { withheld: ["a".to_owned(), "new".to_owned()].into(), ..DeviceSet::default() };
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(plan_for(&set(&["a", "a"]), &[]).publish.len(), 1);
     }
 
-    #[test]
+    #[test] // rule 31
     fn what_it_means_not_to_be_listed_is_for_the_set_to_say() {
         let a = device("a", "");
         let kept = |missing: &[&str]| AbsenceMeaning::Kept(missing.iter().map(|id| (*id).to_owned()).collect());

@@ -194,7 +194,7 @@ mod tests {
             assert!(check(&device, &grants()).is_err(), "{name:?}={value:?}");
         }
     }
-    #[test]
+    #[test] // threat 13
     fn reserved_names_have_to_be_granted() {
         let device = Device { properties: [("LD_PRELOAD".into(), "/x.so".into())].into(), ..Device::default() };
         assert_eq!(check(&device, &grants()), Err(Refusal::ReservedPropertyName("LD_PRELOAD".into())));
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(check(&device, &grants), Ok(()));
     }
 
-    #[test]
+    #[test] // threat 12
     fn container_paths_outside_dev_need_a_grant() {
         let mut device = with_node("/dev/video0", "rw");
         device.device_specs[0].container_path = "/etc/ld.so.preload".into();
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(check(&device, &trusted), Ok(()));
     }
 
-    #[test]
+    #[test] // threat 12
     fn disks_are_not_covered_by_patterns() {
         let refusal = check(&with_node("/dev/vda", "rw"), &grants()).unwrap_err();
         assert_eq!(refusal, Refusal::PathNotNamed { path: "/dev/vda".into(), grant: "devicePaths" });

@@ -93,7 +93,7 @@ mod tests {
         (Identity::from_text(id.to_string()), Device { id: id.to_string(), properties, ..Device::default() })
     }
 
-    #[test]
+    #[test] // threat 8
     fn new_devices_are_published_at_a_bounded_rate() {
         let (start, mut budget) = (Instant::now(), PublishingBudget::default());
         let round =
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(back, 8192 + 59 * 100);
     }
 
-    #[test]
+    #[test] // threat 9
     fn changed_devices_are_published_at_a_bounded_rate() {
         let (start, mut budget) = (Instant::now(), PublishingBudget::default());
         let mut bytes = 0;

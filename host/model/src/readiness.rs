@@ -62,7 +62,7 @@ mod tests {
         AgentProgress { listed: true, loading: Some(BTreeSet::new()), wanted: 2, registered: 2, ..Default::default() }
     }
 
-    #[test]
+    #[test] // rule 93
     fn agent_is_ready_when_nothing_is_missing() {
         assert_eq!(ready().missing(), [""; 0]);
         let new = [
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(AgentProgress::default().missing(), new);
     }
 
-    #[test]
+    #[test] // rule 93
     fn everything_that_is_missing_is_named() {
         let keys = (0..7).map(|number| Key::new("default", format!("cam{number}"))).collect();
         let broken = AgentProgress {

@@ -1,6 +1,6 @@
 //! Decides when a claim ends. The kubelet never says that a device is free again, so the agent observes what pods use:
-//! by the kubelet's PodResources API, and by the kubelet's checkpoint, which also knows init containers (rules 19-21,
-//! 45, 47).
+//! by the kubelet's PodResources API, and by the kubelet's checkpoint, which also knows init containers (rule 19,
+//! rule 20, rule 21, rule 45, rule 47).
 
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ mod tests {
         judged.iter().position(|judgement| *judgement == Judgement::Ended)
     }
 
-    #[test]
+    #[test] // rule 21, rule 45
     fn claim_ends_when_two_snapshots_in_a_row_lack_it() {
         for (evidence, end) in [
             (&[Listed, Absent, Listed, Absent, Absent][..], Some(4)),
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 21
     fn unseen_claim_without_checkpoint_ends_after_5_minutes() {
         let mut claim = claim();
         claim.observe(Unlisted, &at(298));
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(claim.observe(Unlisted, &at(300)), Judgement::Ended);
     }
 
-    #[test]
+    #[test] // rule 47
     fn seen_claim_stays_seen_over_a_restart() {
         let mut claim = claim();
         assert_eq!(claim.observe(Listed, &at(0)), Judgement::Seen);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(claim.observe(Unlisted, &later(72, true)), Judgement::Ended);
     }
 
-    #[test]
+    #[test] // rule 19
     fn unseen_claim_waits_anew_after_a_restart() {
         let mut claim = claim();
         let later = |seconds| SnapshotInfo { epoch: 2, ..at(seconds) };
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 19
         fn unsettled_snapshot_never_ends_a_claim(snapshots in prop::collection::vec((0..4usize, 0u64..10_000, 0u64..3), 0..20)) {
             let mut claim = claim();
             for (evidence, seconds, epoch) in snapshots {

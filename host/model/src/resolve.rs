@@ -228,7 +228,7 @@ mod tests {
         resolve(&[("P".to_owned(), source)].into(), &values()).map_err(|unresolved| unresolved.to_string())
     }
 
-    #[test]
+    #[test] // rule 90
     fn each_source_resolves_and_secrets_are_kept_apart() {
         let plain = |value: &[u8]| {
             Ok(Resolved { properties: [("P".to_owned(), value.to_vec())].into(), ..Resolved::default() })
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!((found.properties.len(), found.secrets["P"].reveal()), (0, &b"hunter2"[..]));
     }
 
-    #[test]
+    #[test] // rule 90
     fn what_is_missing_is_named_unless_it_may_be() {
         let config_map = |name, key, optional| resolved(PropertySource::ConfigMap(reference(name, key, optional)));
         let secret = |name, key, optional| resolved(PropertySource::Secret(reference(name, key, optional)));
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 90
     fn everything_that_is_missing_is_named_at_once() {
         let missing = |name: &str| (name.to_owned(), PropertySource::Secret(reference(name, "k", false)));
         let sources = [missing("a"), missing("b"), ("c".to_owned(), PropertySource::Value(Vec::new()))].into();
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(unresolved.to_string(), expected_text);
     }
 
-    #[test]
+    #[test] // rule 90
     fn all_values_together_are_bounded() {
         let large = |count: usize| {
             let property = |n: usize| (format!("P{n}"), PropertySource::Value(vec![0; MAX_VALUE]));

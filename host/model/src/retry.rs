@@ -155,7 +155,7 @@ mod tests {
         course
     }
 
-    #[test]
+    #[test] // rule 92
     fn what_follows_a_failed_round() {
         for (rounds, expected) in [
             ("uuuuuuuu", "1 2 4 8 16 32 60 60"),
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 92
     fn pauses_differ_and_are_never_longer_than_a_minute() {
         let mut seen = std::collections::BTreeSet::new();
         for jitter in [0, 1, 100, 255, 256, u64::MAX] {

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(SecretScanner::default().within("hunter2"), None, "only what was revealed is looked for");
     }
 
-    #[test]
+    #[test] // threat 50
     fn a_secret_is_found_as_urls_and_headers_write_it() {
         let revealed = revealed(&[("password", "p@ss/w\u{f6}rd+1"), ("pin", "1234")]);
         for text in [

@@ -121,7 +121,7 @@ AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==
         );
     }
 
-    #[test]
+    #[test] // rule 75
     fn other_texts_are_no_keys() {
         for (pem, error) in [
             ("", KeyError::NotPem),
@@ -140,7 +140,7 @@ AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==
         }
     }
 
-    #[test]
+    #[test] // rule 75
     fn payload_vouches_for_one_digest() {
         let digest = format!("sha256:{}", "a".repeat(64));
         let payload = |kind: &str, digest: &str| {

@@ -275,7 +275,7 @@ impl SlotTable {
     }
 
     /// Keeps slots for those who had them when the device last had an Instance: they claim them again once they know of the
-    /// new one, which nobody may write for them (rules 43, 64).
+    /// new one, which nobody may write for them (rule 43, rule 64).
     pub fn reserve(&mut self, of_others: BTreeMap<u32, Usage>) {
         for (slot, usage) in of_others {
             if self.shared() && *self.state(slot) == SlotState::Free {

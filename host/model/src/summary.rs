@@ -1,4 +1,4 @@
-//! Aggregates the problems of single nodes into the conditions of an object (rules 34, 59 and 61).
+//! Aggregates the problems of single nodes into the conditions of an object (rule 34, rule 59, rule 61).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(verdicts[0].message, "3 devices have an Instance");
     }
 
-    #[test]
+    #[test] // rule 34
     fn problem_of_a_node_is_named_with_the_node() {
         let verdicts = configuration(None, &problems(&[("a", "Unavailable"), ("b", "NoHandler")]), devices(1), true);
         assert_eq!(
@@ -224,20 +224,20 @@ mod tests {
         );
     }
 
-    #[test]
+    #[test] // rule 61
     fn warnings_make_discovery_incomplete_but_ready() {
         let verdicts = configuration(None, &problems(&[("a", INCOMPLETE)]), devices(1), true);
         assert_eq!(false_ones(&verdicts), [("DiscoveryComplete", INCOMPLETE, "a: no DiscoveryIncomplete")]);
     }
 
-    #[test]
+    #[test] // rule 34
     fn nothing_but_warnings_is_neither_ready_nor_complete() {
         let verdicts = configuration(None, &problems(&[("a", NOTHING_FOUND)]), devices(0), true);
         let kinds: Vec<&str> = false_ones(&verdicts).into_iter().map(|(kind, ..)| kind).collect();
         assert_eq!(kinds, ["Ready", "DiscoveryComplete"]);
     }
 
-    #[test]
+    #[test] // rule 34
     fn offline_devices_are_counted_in_the_message() {
         for (instances, online, expected) in [
             (2, 2, "2 devices have an Instance"),
@@ -250,14 +250,14 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 59
     fn nothing_is_known_without_an_agent() {
         let verdicts = configuration(None, &problems(&[]), devices(3), false);
         assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, NO_AGENT)));
         assert_eq!(verdicts.len(), 5);
     }
 
-    #[test]
+    #[test] // rule 61
     fn handler_that_a_node_refuses_is_not_ready() {
         let ready = handler(&problems(&[]), true);
         assert!(ready.iter().all(|verdict| verdict.truth == Truth::True));

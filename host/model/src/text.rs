@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // threat 14
     fn hidden_characters_become_spaces() {
         for (text, shown) in [
             ("one\ntwo\x1b[31m\r\n", "one two [31m"),
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 34
     fn text_is_cut_between_characters() {
         for (text, max, expected) in [("grün", 3, "gr"), ("grün", 4, "grü"), ("grün", 99, "grün"), ("ü", 0, "")] {
             assert_eq!(cut(text, max), expected);

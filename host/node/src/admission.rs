@@ -121,7 +121,7 @@ mod tests {
         assert_eq!((set.devices.len(), set.withheld.len()), (2, 0));
     }
 
-    #[test]
+    #[test] // threat 54
     fn other_files_are_withheld_with_a_note() {
         let set = admitted(vec![with_node("a", "/dev/shm"), with_node("b", "/etc/passwd")], &["/dev/**"]);
         assert!(set.devices.is_empty());
@@ -130,7 +130,7 @@ mod tests {
         assert!(set.notes[1].message.contains("'/etc/passwd' is not covered by grants.devicePaths"));
     }
 
-    #[test]
+    #[test] // threat 54
     fn links_out_of_the_grant_and_sockets_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // threat 12
     fn memory_devices_are_recognized_by_number() {
         // Whoever may make nodes gives them other names.
         let directory = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(admitted(vec![with_node("a", path)], &[path]).devices.len(), 1);
     }
 
-    #[test]
+    #[test] // rule 35
     fn notes_are_bounded() {
         let many = (0..50).map(|n| with_node(&n.to_string(), "/dev/shm")).collect();
         let set = admitted(many, &["/dev/**"]);

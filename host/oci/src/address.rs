@@ -47,7 +47,7 @@ pub(crate) fn may_be_read(uri: &Uri, insecure: &[String]) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 74
     fn redirects_lead_to_https_or_to_named_registries() {
         let from: Uri = "https://r.example/v2/a".parse().unwrap();
         let local: Uri = "http://localhost:5000/v2/a".parse().unwrap();

@@ -100,7 +100,7 @@ mod tests {
         challenge(&HeaderValue::from_str(text).unwrap())
     }
 
-    #[test]
+    #[test] // rule 74
     fn challenges_are_understood() {
         let bearer = |realm: &str, service: Option<&str>| {
             Some(Challenge::Bearer { realm: realm.to_owned(), service: service.map(str::to_owned) })

@@ -166,7 +166,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 74
         fn credentials_go_to_their_registry_only(key in "[a-z.:/]{1,20}", path in "[a-z]{1,5}") {
             let json = serde_json::json!({"auths": {&key: {"username": "a", "password": "p"}}});
             let credentials = Credentials::parse(json.to_string().as_bytes()).unwrap();

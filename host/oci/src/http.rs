@@ -282,7 +282,7 @@ fn body(upload: &Upload) -> Body {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 74
     fn only_this_machine_is_reached_without_tls() {
         let insecure = ["localhost:5000", "r.example:5000", "10.0.0.1:5000"].map(str::to_owned).to_vec();
         let http = Http::new(&Settings { insecure, ..Settings::default() }).unwrap();

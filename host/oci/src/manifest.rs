@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(config["component"], json!({"exports": ["a"], "imports": ["b"]}));
     }
 
-    #[test]
+    #[test] // rule 74
     fn other_manifests_are_refused() {
         assert_eq!(with(|m| drop(m.as_object_mut().unwrap().remove("mediaType"))).map(|layer| layer.size), Ok(9));
         assert_eq!(with(|m| m["layers"] = json!([])), Err(ManifestError::Layers(0)));

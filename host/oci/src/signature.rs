@@ -123,7 +123,7 @@ mod tests {
         )
     }
 
-    #[test]
+    #[test] // rule 75
     fn signatures_of_both_kinds_are_verified() {
         let (digest, other) = (digest_of(b"a"), digest_of(b"b"));
         let ((ed, sign_ed), (ec, sign_ec)) = (ed25519(), p256());
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(name(&[], &digest, &[ed25519().0]), None);
     }
 
-    #[test]
+    #[test] // rule 75
     fn another_payload_under_a_signature_counts_for_nothing() {
         let (digest, other) = (digest_of(b"a"), digest_of(b"b"));
         let (trusted, sign) = ed25519();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 75
         fn a_changed_signature_is_not_valid(at in 0..64usize, bit in 0..8u32) {
             let digest = digest_of(b"a");
             let (trusted, sign) = ed25519();

@@ -180,7 +180,7 @@ mod tests {
         all.iter().map(|(endpoint, record)| (endpoint.handler.clone(), name(endpoint), record.shared)).collect()
     }
 
-    #[test]
+    #[test] // rule 31
     fn registrations_and_sockets_survive_a_restart() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().canonicalize().unwrap();

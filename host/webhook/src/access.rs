@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn the_question_is_about_the_user_of_the_request() {
         let (client, asked) = api(allow(""));
         let configuration =
@@ -164,7 +164,7 @@ mod tests {
         assert!(message.starts_with("user 'jo' may not get the Secret 'login' in namespace 'default'"), "{message}");
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn no_answer_is_a_refusal() {
         let (client, _) =
             api(|_, _, _| (500, json!({"kind": "Status", "status": "Failure", "message": "down", "code": 500})));
@@ -173,7 +173,7 @@ mod tests {
         assert!(verdict.forbidden[0].message.contains("down; try again"), "{verdict:?}");
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn secrets_of_brokers_count_and_each_is_asked_for_once() {
         let (client, asked) = api(allow("pull"));
         let pod = json!({

@@ -187,7 +187,7 @@ mod tests {
         assert!(!made.is_good(&service_names("akri-system", "other"), now()), "another Service");
     }
 
-    #[test]
+    #[test] // rule 63
     fn the_one_before_stays_trusted_and_no_older_one() {
         let first = Material::make(&names(), now(), DAY, None).unwrap();
         let second = Material::make(&names(), now(), DAY, Some(&first)).unwrap();

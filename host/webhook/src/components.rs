@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::testing::api;
 
-    #[test]
+    #[test] // rule 63
     fn a_problem_is_found_in_the_details() {
         let details = "udevRules:\n- 'KERNEL==\"video*\"'\n- 'KERNAL==\"x\"'\n";
         let problem = |path: &str| Problem { path: path.into(), reason: "InvalidRule".into(), message: "wrong".into() };
@@ -258,7 +258,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "cam"}, "spec": {"discoveryHandler": handler}})).unwrap()
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn a_component_is_asked_about_details_and_may_fail_to_answer() {
         let (components, client) = guest().await;
         let check = async |details: &str| components.check_details(&client, &naming("guest", details)).await;

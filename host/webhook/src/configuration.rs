@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(verdict(&spec).await, Verdict::default());
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn an_invalid_configuration_names_its_fields() {
         for (spec, field, message) in [
             (Value::Null, "spec", "invalid type"),
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn nothing_is_asked_about_an_invalid_configuration() {
         let (client, asked) = api(|_, _, body| (201, body.clone()));
         let spec = json!({"discoveryHandler": {"name": ""}, "brokerSpec": {"brokerPodSpec": {}}});
@@ -128,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 63
         fn any_spec_gets_a_verdict(spec in any_json(), field in 0_usize..6, value in any_json()) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(verdict(&spec));

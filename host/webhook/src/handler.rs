@@ -31,7 +31,7 @@ mod tests {
         verdict.invalid.into_iter().map(|finding| finding.field).collect()
     }
 
-    #[test]
+    #[test] // rule 63
     fn grants_and_limits_are_checked_before_an_agent_gets_them() {
         assert!(fields(&json!({"component": {"file": "udev.wasm"}})).is_empty());
         let grants = json!({"tcp": [{"networks": ["10.0.0.0/33"], "ports": [0]}], "devicePaths": ["/dev/../etc"]});

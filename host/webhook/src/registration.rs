@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(asked.lock().unwrap().len(), 1);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn another_replicas_certificate_is_not_overwritten() {
         let secret = json!({"metadata": {"name": "tls", "namespace": "akri-system", "resourceVersion": "3"}});
         let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});

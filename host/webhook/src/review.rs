@@ -103,7 +103,7 @@ mod tests {
         parse(review.to_string().as_bytes()).unwrap()
     }
 
-    #[test]
+    #[test] // rule 63
     fn only_writes_that_change_a_spec_are_checked() {
         let object = json!({"metadata": {"name": "cam", "namespace": "lab"}, "spec": {"capacity": 1}});
         let create = review("configurations", "CREATE", &object, &Value::Null);

@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(look().await, Upkeep::Done);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn a_renewed_certificate_waits_until_the_api_server_trusts_it() {
         let (client, state) = cluster();
         let (settings, serving) = (in_secret(Duration::from_hours(1)), Serving::default());
@@ -286,7 +286,7 @@ mod tests {
         assert!(!serving.is(&old));
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn files_are_read_again_and_bad_ones_do_not_replace_good_ones() {
         let directory = tempfile::tempdir().unwrap();
         let (certificate, key) = (directory.path().join("tls.crt"), directory.path().join("tls.key"));

@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(directories.list().unwrap(), [directory(1)].into());
     }
 
-    #[test]
+    #[test] // rule 39
     fn removed_directory_takes_nothing_else_with_it() {
         let state = tempfile::tempdir().unwrap();
         let directories = Directories::open(state.path().join("broker-info")).unwrap();
@@ -137,7 +137,7 @@ mod tests {
         assert!(!path.exists() && precious.join("file").exists());
     }
 
-    #[test]
+    #[test] // rule 39, threat 17
     fn deeply_nested_directories_end_no_agent() {
         let state = tempfile::tempdir().unwrap();
         let directories = Directories::open(state.path().join("broker-info")).unwrap();

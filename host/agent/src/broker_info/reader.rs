@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 39, threat 16
     fn only_regular_text_files_are_read() {
         let (directory, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| directory.path().join(name);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(of(FileRefusal::NotUtf8), ["binary"]);
     }
 
-    #[test]
+    #[test] // rule 39
     fn file_that_is_replaced_by_a_link_is_read_as_it_was() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("version");

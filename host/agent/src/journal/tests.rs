@@ -28,7 +28,7 @@ fn reopened(state: &Path) -> Vec<String> {
     read(&state.join("journal.jsonl"), "b").unwrap().0.into_keys().map(|key| key.name).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn what_was_put_is_there_after_a_restart() {
     let state = tempfile::tempdir().unwrap();
     let (journal, entries) = Journal::open(state.path()).unwrap();
@@ -43,7 +43,7 @@ async fn what_was_put_is_there_after_a_restart() {
     assert_eq!(entries, [(Key::new("default", "a"), entry("a"))].into());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn a_torn_last_line_is_dropped_at_every_length() {
     let state = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(state.path()).unwrap();
@@ -59,7 +59,7 @@ async fn a_torn_last_line_is_dropped_at_every_length() {
     assert!(!path.with_extension("jsonl.damaged").exists(), "a torn line is no damage");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn damage_is_set_aside_and_the_rest_goes_on() {
     let state = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(state.path()).unwrap();
@@ -73,7 +73,7 @@ async fn damage_is_set_aside_and_the_rest_goes_on() {
     assert!(path.with_extension("jsonl.damaged").exists());
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn the_file_does_not_grow_for_ever() {
     let state = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(state.path()).unwrap();
@@ -87,7 +87,7 @@ async fn the_file_does_not_grow_for_ever() {
     assert_eq!(reopened(state.path()), ["a"]);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 28
 async fn a_journal_that_cannot_be_written_says_so_and_recovers() {
     let state = tempfile::tempdir().unwrap();
     let inner = state.path().join("state");
@@ -109,7 +109,7 @@ async fn a_journal_that_cannot_be_written_says_so_and_recovers() {
     assert_eq!(*journal.failure().borrow(), None);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 93
 async fn failed_write_is_shown_and_repeated_by_itself() {
     let state = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(state.path()).unwrap();
@@ -135,7 +135,7 @@ async fn failed_write_is_shown_and_repeated_by_itself() {
 /// A journal as version 0.1 wrote it.
 const OLD: &str = r#"{"put":{"key":{"namespace":"default","name":"cam-1"},"uid":"u","identity":"i","configuration":"cam","configurationUid":"c","shared":true,"capacity":2,"device":{"id":"d"},"online":"true","withheld":false,"claims":{"0":{"usage":"node","edits":{},"generation":3,"doubtful":false},"1":{"usage":"C:0:node","edits":{},"generation":4,"doubtful":true}}}}"#;
 
-#[test]
+#[test] // rule 47
 fn journal_of_version_0_1_is_upgraded() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("journal.jsonl");
@@ -147,7 +147,7 @@ fn journal_of_version_0_1_is_upgraded() {
     assert!(claims.values().all(|claim| !claim.seen));
 }
 
-#[test]
+#[test] // rule 47
 fn journal_of_a_newer_agent_is_set_aside_and_read() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("journal.jsonl");
@@ -158,7 +158,7 @@ fn journal_of_a_newer_agent_is_set_aside_and_read() {
     assert!(path.with_extension("jsonl.damaged").exists());
 }
 
-#[test]
+#[test] // rule 47
 fn claims_of_before_a_reboot_count_as_seen() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("journal.jsonl");

@@ -1,5 +1,5 @@
 //! Allocates: each is decided in memory, confirmed by the journal and, for shared devices, by the API server, and answered
-//! when all of that is done. The owner does other things meanwhile (rules 7, 14, 42, 46).
+//! when all of that is done. The owner does other things meanwhile (rule 7, rule 14, rule 42, rule 46).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

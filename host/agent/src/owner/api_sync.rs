@@ -1,5 +1,5 @@
 //! Agreeing with the API server: what it shows is taken over at once, and what this node wants is sent until it shows
-//! (rules 28, 41, 46). The owner waits for none of it.
+//! (rule 28, rule 41, rule 46). The owner waits for none of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The Configuration's own resource, `akri.sh/<configuration>`: "some device of it" (rules 5, 13, 14).
+//! The Configuration's own resource, `akri.sh/<configuration>`: "some device of it" (rule 5, rule 13, rule 14).
 
 use std::collections::BTreeMap;
 

@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(unpublished(&health), None);
     }
 
-    #[test]
+    #[test] // rule 34
     fn unchanged_status_is_not_reported() {
         let mut health = Health::default();
         assert!(health.report(&configuration(), ONLINE).is_some());

@@ -18,7 +18,7 @@ impl State {
         futures::future::join_all(closing).await;
     }
 
-    /// Opens the device plugins that are wanted and missing, and takes those that are not wanted any more (rules 5, 48).
+    /// Opens the device plugins that are wanted and missing, and takes those that are not wanted any more (rule 5, rule 48).
     fn arrange_plugins(&mut self) -> Vec<Plugin> {
         let mut unwanted = Vec::new();
         let whole = self.configuration.key.name.clone();

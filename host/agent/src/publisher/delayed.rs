@@ -140,7 +140,7 @@ mod tests {
     use super::super::ObjectKind;
     use super::*;
 
-    #[test]
+    #[test] // rule 77
     fn copies_are_due_5_s_after_the_first_change() {
         let (mut copies, start) = (DelayedCopies::default(), Instant::now());
         let object = (ObjectKind::Instance, Key::new("default", "cam-1"));

@@ -145,7 +145,7 @@ mod tests {
         json!({"discoveryHandler": {"name": "udev", "discoveryDetails": format!("udevRules:\n- '{rule}'\n")}})
     }
 
-    #[test]
+    #[test] // rule 65
     fn what_works_as_before_is_not_mentioned() {
         for rule in ["KERNEL==\"video[0-9]*\"", "SUBSYSTEM==\"tty\", ENV{ID_BUS}==\"usb\"", "ATTRS{idVendor}==\"1d6b\""]
         {
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(messages(json!({"discoveryHandler": {"name": "debugEcho"}, "capacity": 2})), []);
     }
 
-    #[test]
+    #[test] // rule 65
     fn what_differs_is_said_with_what_to_do() {
         use Weight::{Differs, InTheWay};
         assert_one(json!({"discoveryHandler": {"name": "onvif"}}), Differs, "camera's UUID");

@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 65
     fn instances_of_upstream_are_adopted() {
         let upstream = json!({
             "kind": "Instance",
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(instance(&ours), []);
     }
 
-    #[test]
+    #[test] // rule 65
     fn what_upstream_runs_is_in_the_way() {
         let weight = |kind: &str, name: &str| {
             let object = json!({"kind": kind, "metadata": {"name": name}});

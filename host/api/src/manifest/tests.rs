@@ -22,7 +22,7 @@ fn errors(text: &str) -> Vec<String> {
     parse(Path::new("cam.yaml"), text).1.iter().map(ToString::to_string).collect()
 }
 
-#[test]
+#[test] // rule 33
 fn a_configuration_is_read_and_its_broker_left_alone() {
     let (manifests, errors) = parse(Path::new("cam.yaml"), GOOD);
     assert_eq!(errors, []);
@@ -34,7 +34,7 @@ fn a_configuration_is_read_and_its_broker_left_alone() {
     assert_eq!(broker["containers"][0]["someFieldOfTomorrow"], 1);
 }
 
-#[test]
+#[test] // rule 33
 fn errors_name_file_line_and_field() {
     for (from, to, expected) in [
         ("  capacity: 2", "  capacity: 0", "cam.yaml:12: spec.capacity: 0 is not between 1 and 1000"),
@@ -91,7 +91,7 @@ fn lists_are_read_as_their_items() {
     assert_eq!(parse(Path::new("l"), "apiVersion: v1\nkind: List\nitems: []\n"), (Vec::new(), Vec::new()));
 }
 
-#[test]
+#[test] // rule 33
 fn older_spellings_name_todays_field() {
     let text = GOOD.replacen("  brokerSpec:\n    brokerPodSpec:", "  brokerPodSpec:", 1);
     assert_eq!(

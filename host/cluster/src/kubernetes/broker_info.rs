@@ -136,7 +136,7 @@ mod tests {
         (written, foreign.into_iter().collect())
     }
 
-    #[test]
+    #[test] // rule 39
     fn node_writes_broker_info_of_its_own_slots() {
         let all: Vec<(u32, Files)> = (0..5).map(|slot| (slot, files("new"))).collect();
         let (own, others) = (json!({"f": "new"}), json!({"f": "b"}));
@@ -167,7 +167,7 @@ mod tests {
         assert!(matches!(refused, Err(ClusterError::Refused(_))));
     }
 
-    #[test]
+    #[test] // rule 39
     fn slot_that_changes_hands_meanwhile_is_not_written() {
         let (mut object, infos) = (instance(Value::Null), [(0, files("x"))].into());
         let operations = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap().operations.unwrap();

@@ -245,7 +245,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    #[test]
+    #[test] // rule 77
     fn older_list_does_not_undo_the_answer_to_a_request() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         instances.take(Change::All(vec![object("7", "")]));
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(instances.get(&key), None);
     }
 
-    #[test]
+    #[test] // rule 77
     fn older_events_do_not_undo_the_answer_to_a_request() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         let mut again = object("9", "");
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(instances.get(&key), None);
     }
 
-    #[test]
+    #[test] // rule 77
     fn owners_are_told_of_instances_that_requests_find_gone() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         let mut changes = instances.changes();

@@ -70,7 +70,7 @@ fn lease(name: &str, node: &str, now: Timestamp) -> Value {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 59
     fn lease_names_its_node_and_fits_the_type() {
         let now = Timestamp::from_second(1_767_225_600).unwrap();
         let node = "n".repeat(253);

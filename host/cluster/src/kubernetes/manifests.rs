@@ -195,7 +195,7 @@ mod tests {
         assert!(assembler.manifests().borrow().complete);
     }
 
-    #[test]
+    #[test] // rule 44
     fn invalid_object_is_served_as_saved_after_a_restart() {
         let state = tempfile::tempdir().unwrap();
         let start = || Assembler::new(SavedConfigurations::open(state.path()));
@@ -212,7 +212,7 @@ mod tests {
         assert!(capacities(&another).is_empty(), "another object of the name was never valid");
     }
 
-    #[test]
+    #[test] // rule 44
     fn invalid_edit_keeps_the_previous_version() {
         let assembler = Assembler::new(SavedConfigurations::default());
         assembler.configurations(Change::Put(Box::new(camera("u", 2))));
@@ -227,7 +227,7 @@ mod tests {
         assert!(capacities(&assembler).is_empty());
     }
 
-    #[test]
+    #[test] // rule 26
     fn deleted_and_unlisted_objects_are_removed() {
         let assembler = Assembler::new(SavedConfigurations::default());
         assembler.configurations(Change::Put(Box::new(camera("u", 2))));

@@ -1,5 +1,5 @@
 //! The cluster implementation for an API server. Watches keep the required objects up to date, and every write states
-//! what it expects to find (rules 10, 22 to 25).
+//! what it expects to find (rule 10, rule 22, rule 23, rule 24, rule 25).
 
 mod broker_info;
 mod events;

@@ -1,4 +1,4 @@
-//! Writes what is wrong on this node into the status of objects (rules 34 and 61): `status.nodes` has an entry for each node
+//! Writes what is wrong on this node into the status of objects (rule 34, rule 61): `status.nodes` has an entry for each node
 //! that has a problem. The controller aggregates them into conditions.
 //!
 //! Entries are written by JSON Patch. With server-side apply the first node that had nothing to say would own the map as a
@@ -185,7 +185,7 @@ mod tests {
         Some(object["status"].clone())
     }
 
-    #[test]
+    #[test] // rule 34
     fn entry_is_added_beside_those_of_other_nodes() {
         let problem = NodeProblem::new("NotFound", "m");
         let entry = json!({"reason": "NotFound", "message": "m", "since": NOW});
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 34
     fn entry_keeps_its_time_while_the_reason_is_the_same() {
         let before =
             || object(json!({"nodes": {"a": {"reason": "NotFound", "message": "m", "since": "2025-01-01T00:00:00Z"}}}));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(since(NodeProblem::new("HandlerGone", "m")), NOW);
     }
 
-    #[test]
+    #[test] // rule 34
     fn entry_is_removed_alone() {
         let both = object(json!({"nodes": {"a": {"reason": "R"}, "b": {"reason": "R"}}}));
         assert_eq!(after(both, "a", None), Some(json!({"nodes": {"b": {"reason": "R"}}})));
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(after(object(Value::Null), "a", None), None);
     }
 
-    #[test]
+    #[test] // rule 61
     fn enough_nodes_report_a_problem() {
         let nodes = |count: usize, reason: &str| -> Value {
             let entry = |number| (format!("n{number}"), json!({"reason": reason}));
@@ -235,7 +235,7 @@ mod tests {
         assert!(patch(&nodes(20, "R"), "a", Some(&problem), Writers::All, now()).is_some(), "of an Instance all do");
     }
 
-    #[test]
+    #[test] // rule 61
     fn handler_that_a_node_can_not_use_is_a_problem() {
         let condition =
             |kind, holds, reason: &str| Verdict::new(kind, if holds { Truth::True } else { Truth::False }, reason, "m");

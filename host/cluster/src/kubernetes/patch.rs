@@ -21,7 +21,7 @@ pub(super) fn node_label_value(node: &str) -> &str {
     if node.len() <= 63 { node } else { "" }
 }
 
-/// Returns the patch by which a node joins the nodes of an Instance (rules 23 and 77): its entry, its label, and the identity if the
+/// Returns the patch by which a node joins the nodes of an Instance (rule 23, rule 77): its entry, its label, and the identity if the
 /// Instance has none, as one of upstream Akri. `None` if it has joined. Nodes that join at once do not disturb each other, unless
 /// they make a list or a map that was empty.
 pub(super) fn joining(object: &akri_api::Instance, identity: Option<&Identity>, node: &str) -> Option<Value> {
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(agreement(&one, &one), None);
     }
 
-    #[test]
+    #[test] // rule 24
     fn first_node_writes_what_all_agree_on() {
         let published = instance(true, &["b", "a"], &[("cam-1-0", "b")]);
         let mut wanted = instance(true, &["b"], &[("cam-1-0", "b"), ("cam-1-1", "")]);
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(spec["deviceUsage"], json!({"cam-1-0": "b", "cam-1-1": ""}));
     }
 
-    #[test]
+    #[test] // rule 24
     fn usage_of_shared_devices_is_never_overwritten() {
         let published = instance(true, &["a"], &[("cam-1-0", "b"), ("cam-1-1", ""), ("cam-1-2", "a")]);
         let wanted = instance(true, &["a"], &[("cam-1-0", "a")]);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(spec["deviceUsage"], json!({"cam-1-0": "b", "cam-1-2": "a"}), "only the free one above goes");
     }
 
-    #[test]
+    #[test] // rule 24
     fn usage_of_local_devices_is_written_by_this_node() {
         let published = instance(false, &["a"], &[("cam-1-0", "x"), ("cam-1-1", "a")]);
         let wanted = instance(false, &["a"], &[("cam-1-0", "a")]);
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!((&spec["capacity"], &spec["deviceUsage"]), (&json!(1), &json!({"cam-1-0": "a"})));
     }
 
-    #[test]
+    #[test] // rule 10, rule 41
     fn slots_patch_says_what_it_expects() {
         let claimed = Usage::Configuration { vdev: "0".into(), node: "a".into() };
         let changes = [(0, (Some(Usage::Free), claimed.clone())), (1, (None, claimed))].into();
@@ -248,7 +248,7 @@ mod tests {
         object
     }
 
-    #[test]
+    #[test] // rule 23
     fn nodes_join_and_leave_and_touch_nothing_of_others() {
         let identity = Identity::from_text("i");
         let first = joining(&object(&[]), Some(&identity), "a").unwrap();
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(leaving("u", &two.spec.nodes, false, "b"), None);
     }
 
-    #[test]
+    #[test] // rule 23, rule 65
     fn instance_of_upstream_gets_label_and_identity_of_a_node_in_it() {
         let identity = Identity::from_text("i");
         let mut made = object(&["a"]);
@@ -288,7 +288,7 @@ mod tests {
         assert!(adopted.metadata.annotations.unwrap().contains_key(IDENTITY_ANNOTATION));
     }
 
-    #[test]
+    #[test] // rule 77
     fn usage_of_a_local_device_alone_is_a_copy() {
         let published = instance(false, &["a"], &[("cam-1-0", "")]);
         let claimed = instance(false, &["a"], &[("cam-1-0", "a")]);

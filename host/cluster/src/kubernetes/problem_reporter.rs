@@ -1,5 +1,5 @@
 //! Reports what is wrong with Configurations and DiscoveryHandlers on this node: the wanted entry of `status.nodes` is compared
-//! with what the watches show until they agree (rules 34 and 61). A node waits for its turn first, and looks at the watch
+//! with what the watches show until they agree (rule 34, rule 61). A node waits for its turn first, and looks at the watch
 //! again: if enough others report the same, it does not.
 
 use std::collections::BTreeMap;
@@ -223,7 +223,7 @@ mod tests {
         now + Duration::from_secs(10)
     }
 
-    #[test]
+    #[test] // rule 61
     fn node_waits_for_its_turn_and_looks_again() {
         let (mut state, now) = (State::default(), Instant::now());
         state.want(subject(), Some("u".into()), report("R"), now);
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!((due.uid.as_str(), due.report), ("u", report("R")));
     }
 
-    #[test]
+    #[test] // rule 61
     fn entry_of_this_node_is_changed_and_removed_at_once() {
         let (mut state, now) = (State::default(), Instant::now());
         state.put(subject(), &object(json!({"a": {"reason": "R", "message": "m"}})));
@@ -254,7 +254,7 @@ mod tests {
         assert!(state.due("a", now).is_err());
     }
 
-    #[test]
+    #[test] // rule 36
     fn entry_that_the_controller_removed_is_written_again() {
         let (mut state, now) = (State::default(), Instant::now());
         state.want(subject(), Some("u".into()), report("R"), now);

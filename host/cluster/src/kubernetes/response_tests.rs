@@ -48,7 +48,7 @@ async fn get(client: Client) -> Result<Option<akri_api::Instance>, ClusterError>
     bounded(&key, Api::namespaced(client, &key.namespace).get_opt(&key.name)).await
 }
 
-#[tokio::test]
+#[tokio::test] // rule 77
 async fn overloaded_api_server_is_asked_again_when_it_says() {
     let object = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"cam-1","namespace":"default"},
         "spec":{"configurationName":"cam","cdiName":"akri.sh/cam=1","capacity":1,"shared":true,"nodes":[]}}"#;
@@ -59,7 +59,7 @@ async fn overloaded_api_server_is_asked_again_when_it_says() {
     assert!(times.len() == 2 && times[1] - times[0] >= Duration::from_secs(1), "{times:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 77
 async fn overloaded_api_server_holds_up_no_request_for_ever() {
     let (client, requests) = server(vec![too_many(3600), too_many(3600)]).await;
     assert_eq!(get(client).await.unwrap_err(), late());
@@ -83,7 +83,7 @@ async fn change(answers: &[&str]) -> (Result<bool, ClusterError>, usize) {
     (changed.map(|object| object.is_some()), requests.lock().unwrap().len())
 }
 
-#[tokio::test]
+#[tokio::test] // rule 10
 async fn refused_patch_is_reported_and_not_repeated() {
     let failed_test = r#"{"kind":"Status","status":"Failure","code":422,"reason":"Invalid","details":{},
         "message":"the server rejected our request due to an error in our request"}"#;

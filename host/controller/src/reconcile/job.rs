@@ -1,4 +1,4 @@
-//! Job brokers: once for each Instance and spec (rules 37 and 55).
+//! Job brokers: once for each Instance and spec (rule 37, rule 55).
 
 use akri_api::Instance;
 use akri_api::document::pointer_token;

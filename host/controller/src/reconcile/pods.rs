@@ -1,4 +1,4 @@
-//! Pod brokers: one on each node that sees the device, up to capacity (rules 52 to 54, 57).
+//! Pod brokers: one on each node that sees the device, up to capacity (rule 52, rule 53, rule 54, rule 57).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

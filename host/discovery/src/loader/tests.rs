@@ -32,7 +32,7 @@ async fn end_one(loader: &mut Loader, manifests: &Manifests) {
     loader.loaded(manifests, id, &object, component);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn load_that_ended_before_an_edit_counts_for_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
@@ -72,7 +72,7 @@ async fn failure_of_the_sandbox_process_is_retried() {
 }
 
 /// Whoever may write a ConfigMap must not make the agent try all images again.
-#[tokio::test]
+#[tokio::test] // rule 74
 async fn only_an_images_own_pull_secrets_end_its_pause() {
     let values = watch::Sender::new(Arc::<Values>::default());
     let mut loader = loader(PathBuf::new(), values.subscribe());

@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 91
     fn precompiled_code_is_found_by_digest_and_engine() {
         let mut shipped = Shipped::new();
         assert_eq!(shipped.copy("d").unwrap().unwrap(), b"machine code");
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(shipped.copy("d"), Ok(None), "an image may have none");
     }
 
-    #[test]
+    #[test] // threat 11
     fn precompiled_code_that_others_can_write_is_refused() {
         for name in ["", "records", "records/d", "modules", "modules/wasmtime-1", "modules/wasmtime-1/code"] {
             for bit in [0o020, 0o002] {
@@ -284,7 +284,7 @@ mod tests {
         assert!(shipped.refusal().contains("belongs to user 65534"));
     }
 
-    #[test]
+    #[test] // rule 91
     fn damaged_precompiled_code_is_refused() {
         let engine = engine_hash(&Engine::default());
         for (file, text) in [

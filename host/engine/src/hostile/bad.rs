@@ -9,33 +9,33 @@ async fn over_limit(details: &str) -> String {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 30
 pub(super) async fn a_guest_that_does_not_end_is_ended() {
     for details in ["loop", "import-loop", "sleep"] {
         assert_eq!(error(brief(details)).await, RoundError::DeadlineExceeded(Duration::from_millis(300)), "{details}");
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 32
 pub(super) async fn a_panic_is_told_in_the_guest_s_words() {
     let RoundError::Trapped(why) = error(call("panic")).await else { panic!("a trap") };
     assert!(why.contains("unreachable") && why.contains("the guest panics on purpose"), "{why}");
     assert!(!why.contains('\n') && !why.contains("wasm backtrace") && !why.contains("RUST_BACKTRACE"), "{why}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 32
 pub(super) async fn an_exit_is_a_trap() {
     let RoundError::Trapped(why) = error(call("exit")).await else { panic!("a trap") };
     assert!(why.contains("exited"), "{why}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 32
 pub(super) async fn endless_recursion_is_a_trap() {
     let RoundError::Trapped(why) = error(call("stack")).await else { panic!("a trap") };
     assert!(why.contains("out of bounds") || why.contains("stack"), "{why}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 33, threat 34
 pub(super) async fn too_much_is_refused_by_name() {
     for (details, what) in [
         ("memory", "memory: more than 64Mi; limits.memory of its DiscoveryHandler allows more"),
@@ -71,7 +71,7 @@ pub(super) async fn a_result_may_be_larger_than_an_argument() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 33
 pub(super) async fn memory_is_what_the_limit_says() {
     let small = Limits { memory_bytes: 1 << 20, ..Limits::default() };
     let RoundError::LimitExceeded(what) = error(Call { limits: small, ..call("devices:1") }).await else {
@@ -80,21 +80,21 @@ pub(super) async fn memory_is_what_the_limit_says() {
     assert!(what.contains("more than 1Mi"), "{what}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 36
 pub(super) async fn a_query_that_is_too_wide_is_answered_with_its_limit() {
     let wide = granted("wide-query:33", "*");
     assert!(properties(wide).await["RUN"].contains("at most 32 sysnames"));
     assert_eq!(properties(granted("wide-query:32", "*")).await["RUN"], "Ok(())");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 35
 pub(super) async fn notes_beyond_the_bound_are_counted() {
     let set = discover("note-flood:1000").await.unwrap();
     assert_eq!((set.notes.len(), set.notes_dropped), (10, 990));
     assert_eq!(set.notes[9].message, "note 9");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 35
 pub(super) async fn log_lines_beyond_the_bound_are_counted() {
     logged("");
     for details in ["log-flood:1000", "stdout-flood:1000"] {
@@ -105,7 +105,7 @@ pub(super) async fn log_lines_beyond_the_bound_are_counted() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 35
 pub(super) async fn a_flood_without_line_ends_is_one_line() {
     logged("");
     discover("stderr-flood:10000").await.unwrap();
@@ -114,7 +114,7 @@ pub(super) async fn a_flood_without_line_ends_is_one_line() {
     assert!(lines[0].len() < 5000, "{}", lines[0].len());
 }
 
-#[tokio::test]
+#[tokio::test] // threat 57
 pub(super) async fn a_guest_works_after_every_kind_of_failure() {
     for details in ["panic", "exit", "stack", "memory", "aliased-strings:1000000"] {
         error(call(details)).await;

@@ -25,13 +25,13 @@ async fn refused(bytes: Vec<u8>) -> String {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 55
 async fn a_component_without_the_export_is_refused_by_its_name() {
     let why = refused(renamed("akri:discovery/handler@0.1.0", "akri:discovery/handled@0.1.0")).await;
     assert!(why.contains("akri:discovery/handler@0.1.0"), "{why}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 55
 async fn component_with_an_unknown_import_is_refused_by_name() {
     let why = refused(renamed("akri:discovery/udev@0.1.0", "akri:discovery/usbx@0.1.0")).await;
     assert!(why.contains("akri:discovery/usbx@0.1.0") && why.contains("it was made for a newer host"), "{why}");
@@ -48,7 +48,7 @@ async fn component_of_a_changed_package_is_told_so() {
 }
 
 /// Made against the package as it was before most of its interfaces: it is a handler still.
-#[tokio::test]
+#[tokio::test] // threat 56
 async fn a_component_of_an_older_package_is_a_handler() {
     let older = host(None).load(read("akri_older_guest.wasm", "AKRI_OLDER_GUEST")).await.unwrap();
     let ours = |name: &&String| name.starts_with("akri:");
@@ -61,7 +61,7 @@ async fn a_component_of_an_older_package_is_a_handler() {
 }
 
 /// Made against a later 0.1 that it asks for nothing new of.
-#[tokio::test]
+#[tokio::test] // threat 56
 async fn component_of_a_later_package_may_ask_for_nothing_new() {
     let later = host(None).load(renamed("@0.1.0", "@0.1.7")).await.unwrap();
     assert_eq!(later.discover(call("devices:3")).await.unwrap().devices.len(), 3);
@@ -115,7 +115,7 @@ async fn damaged_components_do_no_harm() {
 }
 
 /// A million globals in each of 240 instances: 5 MB of a component, and 3.9 GB of a round that no memory limit counts.
-#[tokio::test]
+#[tokio::test] // threat 1
 pub(super) async fn oversized_instances_are_refused_before_compiling() {
     let error = host(None).load(many_globals()).await.err().unwrap();
     assert!(matches!(&error, LoadError::Instances(what) if what.contains("take 3840")), "{error}");

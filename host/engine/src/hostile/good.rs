@@ -84,7 +84,7 @@ pub(super) async fn the_time_left_is_less_than_the_limit() {
     assert!(left < Limits::default().round && left > Duration::ZERO, "{left:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 35
 pub(super) async fn kept_origins_and_notes_come_with_the_devices() {
     let set = discover("keep").await.unwrap();
     assert_eq!(set.kept.iter().collect::<Vec<_>>(), ["http://camera-1", "http://camera-2"]);
@@ -120,7 +120,7 @@ pub(super) async fn details_are_validated_without_a_round() {
     assert!(matches!(refused, Err(RoundError::InvalidDetails(_))), "it has no grants while it validates: {refused:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 38
 pub(super) async fn udev_shows_what_is_granted() {
     let guest = guest().await;
     let set = guest.discover(granted("udev:mem", "m*")).await.unwrap();
@@ -137,7 +137,7 @@ pub(super) async fn udev_answers_in_pages_that_join() {
     assert!(paths.is_sorted());
 }
 
-#[tokio::test]
+#[tokio::test] // threat 38
 pub(super) async fn udev_without_a_grant_says_what_to_do() {
     let Err(RoundError::NotGranted(why)) = discover("udev:mem").await else { panic!("it has to be refused") };
     assert!(why.contains("akri:discovery/udev") && why.contains("DiscoveryHandler"), "{why}");
@@ -157,7 +157,7 @@ pub(super) async fn sysfs_that_is_not_there_is_no_machine_without_devices() {
     assert!(matches!(error, RoundError::Unavailable(ref why) if why.contains("/nonexistent")), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 28, threat 38
 pub(super) async fn capabilities_without_a_grant_refuse() {
     let seen = properties(call("capabilities")).await;
     for name in ["SECRETS", "MULTICAST"] {
@@ -165,7 +165,7 @@ pub(super) async fn capabilities_without_a_grant_refuse() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 37
 pub(super) async fn wasi_is_empty_but_for_the_clocks() {
     let seen = properties(call("surroundings")).await;
     for (name, value) in [("ARGUMENTS", "0"), ("ENVIRONMENT", "0"), ("STDIN", "Some(0)"), ("CLOCK", "runs")] {
@@ -176,7 +176,7 @@ pub(super) async fn wasi_is_empty_but_for_the_clocks() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 37
 pub(super) async fn there_is_no_network() {
     for (name, answer) in properties(call("network")).await {
         assert_ne!(answer, "OPEN", "{name}");

@@ -45,7 +45,7 @@ pub(super) async fn a_granted_group_is_asked_and_answers() {
     assert_eq!(seen, BTreeMap::from(expected.map(|(name, value)| (name.to_owned(), value.to_owned()))));
 }
 
-#[tokio::test]
+#[tokio::test] // threat 44
 pub(super) async fn an_ungranted_group_port_or_interface_is_refused() {
     for (grants, told) in [
         (Grants::default(), "NotGranted"),
@@ -62,7 +62,7 @@ pub(super) async fn an_ungranted_group_port_or_interface_is_refused() {
     assert!(nonsense["ERROR"].contains("NotGranted"), "{nonsense:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 31
 pub(super) async fn host_waits_end_before_the_round() {
     let grants = granted_group("239.255.78.4", 37034, &["lo"]);
     let call = Call { limits: short(), ..with(grants, "wait-an-hour:239.255.78.4 37034") };
@@ -70,20 +70,20 @@ pub(super) async fn host_waits_end_before_the_round() {
     assert_eq!(seen["HEARD"], "OPEN", "there was time to return what there is");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 47
 pub(super) async fn datagrams_are_bounded_in_number_and_size() {
     let seen = properties(with(granted_group("239.255.78.5", 37035, &["lo"]), "send-flood:239.255.78.5 37035")).await;
     assert_eq!((seen["SENT"].as_str(), seen["AGAIN"].as_str()), ("255", "Ok(0)"), "one was too large");
     assert!(seen["LARGE"].contains("Limit"), "{seen:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 47
 pub(super) async fn conversations_are_bounded() {
     let grants = granted_group("239.255.78.6", 37036, &["lo"]);
     assert_eq!(properties(with(grants, "conversations:9 239.255.78.6 37036")).await["HELD"], "4");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 48
 pub(super) async fn a_flood_fills_the_queue_and_no_more() {
     let flood = member(Ipv4Addr::new(239, 255, 78, 7), 37037);
     std::thread::spawn(move || {

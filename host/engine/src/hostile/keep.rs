@@ -14,7 +14,7 @@ fn secret(details: &str, granted: &[&str]) -> Call {
     Call { properties: Resolved { secrets, ..Resolved::default() }, ..with(grants, details) }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 49
 pub(super) async fn a_secret_is_shown_by_grant_and_each_time_is_counted() {
     let guest = guest().await;
     let set = guest.discover(secret("reveal:password", &["pass*"])).await.unwrap();
@@ -29,13 +29,13 @@ pub(super) async fn a_secret_is_shown_by_grant_and_each_time_is_counted() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 49
 pub(super) async fn a_secret_is_no_property() {
     let seen = properties(secret("properties", &["*"])).await;
     assert_eq!(seen, BTreeMap::from([("ABSENT".to_owned(), "none".to_owned())]));
 }
 
-#[tokio::test]
+#[tokio::test] // threat 50
 pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
     let guest = guest().await;
     for place in ["property", "origin", "mount", "device-spec"] {
@@ -52,7 +52,7 @@ pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
 }
 
 /// Shows that a cached secret, revealed long ago, is withheld.
-#[tokio::test]
+#[tokio::test] // threat 50
 pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
     let cache = Cache::default();
     let round =
@@ -66,7 +66,7 @@ pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 50
 pub(super) async fn a_secret_in_words_is_replaced() {
     log();
     let note = guest().await.discover(secret("leak:note", &["*"])).await.unwrap();
@@ -108,7 +108,7 @@ pub(super) async fn what_a_round_remembers_the_next_one_recalls() {
     assert_eq!(recalled(&cache).await, "error", "it returned");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 52
 pub(super) async fn what_a_round_that_did_not_return_remembers_is_dropped() {
     let cache = Cache::default();
     for how in ["panic", "loop", "limit"] {
@@ -117,7 +117,7 @@ pub(super) async fn what_a_round_that_did_not_return_remembers_is_dropped() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 52
 pub(super) async fn the_cache_is_bounded() {
     let cache = Cache::default();
     let seen = of(remembering(&cache, "cache-flood:1024").await);

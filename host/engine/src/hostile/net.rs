@@ -20,7 +20,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
-#[tokio::test]
+#[tokio::test] // threat 39
 pub(super) async fn tcp_goes_where_it_is_granted() {
     logged("");
     let server = serve("127.0.0.1", |mut stream| {
@@ -37,14 +37,14 @@ pub(super) async fn tcp_goes_where_it_is_granted() {
     assert!(log.iter().any(|line| line.contains(&refused)), "{log:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 40
 pub(super) async fn a_granted_name_opens_nothing_by_itself() {
     let server = serve("127.0.0.1", |_| panic!("nobody may connect"));
     let grants = Grants { names: names(&["localhost"]), ..tcp(&["10.0.0.0/8"]) };
     assert_eq!(properties(with(grants, &format!("tcp:localhost:{}", server.port()))).await["TCP"], "PermissionDenied");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 43
 pub(super) async fn nobody_connects_to_a_guest() {
     let everything = Grants { udp: vec![to(&["0.0.0.0/0"])], ..tcp(&["0.0.0.0/0", "::/0"]) };
     for address in ["0.0.0.0:0", "127.0.0.1:0", "0.0.0.0:8080", "[::]:0"] {
@@ -53,7 +53,7 @@ pub(super) async fn nobody_connects_to_a_guest() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 39
 pub(super) async fn udp_goes_to_and_comes_from_granted_addresses() {
     let echo = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = echo.local_addr().unwrap();
@@ -73,7 +73,7 @@ pub(super) async fn udp_goes_to_and_comes_from_granted_addresses() {
 }
 
 /// A granted peer tells another where the guest is: what that one sends does not arrive.
-#[tokio::test]
+#[tokio::test] // threat 43
 pub(super) async fn a_reflected_datagram_does_not_arrive() {
     let granted = UdpSocket::bind("127.0.0.1:0").unwrap();
     let other = UdpSocket::bind("127.0.0.2:0").unwrap();
@@ -86,7 +86,7 @@ pub(super) async fn a_reflected_datagram_does_not_arrive() {
     assert_eq!((seen["UDP"].as_str(), bounced.join().unwrap()), ("WouldBlock", 14));
 }
 
-#[tokio::test]
+#[tokio::test] // threat 47
 pub(super) async fn sockets_are_bounded_and_a_closed_one_makes_room() {
     let limited = |connections, details: &str| Call {
         limits: Limits { connections, ..Limits::default() },
@@ -100,7 +100,7 @@ pub(super) async fn sockets_are_bounded_and_a_closed_one_makes_room() {
     assert_eq!(properties(limited(1, "socket-reuse:1000")).await["OPENED"], "1000");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 47
 pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
     let lookup = Arc::new(|name: &str| match name {
         "camera.example" => Ok(vec!["10.0.0.1".parse::<IpAddr>().unwrap(), "::ffff:10.0.0.2".parse().unwrap()]),
@@ -120,7 +120,7 @@ pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
 }
 
 /// A thread that asks can't be ended: those that hang are few, and only their own component waits for them.
-#[tokio::test]
+#[tokio::test] // threat 31
 pub(super) async fn a_resolver_that_hangs_holds_up_nobody_else() {
     let (release, hung) = std::sync::mpsc::channel::<()>();
     let hung = Mutex::new(hung);

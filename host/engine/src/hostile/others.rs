@@ -31,7 +31,7 @@ fn misbehaviours() -> Vec<Call> {
     ]
 }
 
-#[tokio::test]
+#[tokio::test] // threat 53
 async fn while_one_misbehaves_others_go_on() {
     let host = host(None);
     let (guest, other) = (host.load(bytes()).await.unwrap(), host.load(bytes()).await.unwrap());

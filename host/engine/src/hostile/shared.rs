@@ -36,7 +36,7 @@ async fn round_waits(guest: &LocalComponent) -> bool {
     tokio::time::timeout(Duration::from_millis(50), guest.discover(call("devices:1"))).await.is_err()
 }
 
-#[tokio::test]
+#[tokio::test] // threat 53
 async fn while_guests_loop_others_go_on() {
     let [bad, other] = &handlers(2).await[..] else { unreachable!() };
     let mut looping = occupy(bad, "loop").await;
@@ -46,7 +46,7 @@ async fn while_guests_loop_others_go_on() {
     assert!(looping.try_join_next().is_none(), "the looping ones go on all the while");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92, threat 53
 async fn a_handler_takes_half_of_the_turns_at_most() {
     let [bad, other] = &handlers(2).await[..] else { unreachable!() };
     let _sleeping = occupy(bad, "sleep").await;
@@ -55,7 +55,7 @@ async fn a_handler_takes_half_of_the_turns_at_most() {
     assert_eq!(other.discover(call("devices:10")).await.unwrap().devices.len(), 10);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92, threat 53
 async fn four_rounds_run_at_once_and_the_fifth_waits() {
     let [first, second, third] = &handlers(3).await[..] else { unreachable!() };
     let (mut sleeping, _other) = (occupy(first, "sleep").await, occupy(second, "sleep").await);
@@ -110,7 +110,7 @@ async fn a_guest_nobody_ends_is_interrupted() {
     assert_eq!(ended, RoundError::DeadlineExceeded(Duration::from_millis(300)));
 }
 
-#[tokio::test]
+#[tokio::test] // threat 55
 async fn what_is_no_handler_is_refused() {
     let host = host(None);
     let load = |bytes: Vec<u8>| host.load(bytes);

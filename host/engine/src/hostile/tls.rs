@@ -54,7 +54,7 @@ async fn seen(server: SocketAddr, tls: Tls) -> BTreeMap<String, String> {
     properties(with(Grants { http, ..Grants::default() }, &format!("get:https://{server}/"))).await
 }
 
-#[tokio::test]
+#[tokio::test] // threat 46
 async fn a_server_is_trusted_as_its_grant_says() {
     let certificates = Certificates::new();
     let server = certificates.serve();
@@ -78,7 +78,7 @@ async fn a_server_is_trusted_as_its_grant_says() {
 }
 
 /// A certificate is public: whoever shows it has to have its key.
-#[tokio::test]
+#[tokio::test] // threat 46
 async fn a_fingerprint_is_no_use_without_the_key() {
     let mut stolen = Certificates::new();
     let pinned = Tls::Fingerprints(vec![stolen.fingerprint()]);

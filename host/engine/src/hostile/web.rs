@@ -37,7 +37,7 @@ pub(super) async fn a_granted_server_answers() {
     }
 }
 
-#[tokio::test]
+#[tokio::test] // threat 39
 pub(super) async fn an_ungranted_server_is_not_asked() {
     logged("");
     let server = serve("127.0.0.1", |_| panic!("nobody may connect"));
@@ -59,7 +59,7 @@ pub(super) async fn an_ungranted_server_is_not_asked() {
     assert!(log.iter().any(|line| line.contains(&refused)), "{log:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 40
 pub(super) async fn a_name_has_to_be_granted_and_so_has_what_it_means() {
     let server = answering("127.0.0.1", ok("hello"));
     let guest = resolving(|name| if name == "camera.example" { vec!["127.0.0.1"] } else { vec![] }).await;
@@ -79,7 +79,7 @@ pub(super) async fn a_name_has_to_be_granted_and_so_has_what_it_means() {
 }
 
 /// The node's own resolver says that `localhost` is loopback: that does not open it.
-#[tokio::test]
+#[tokio::test] // threat 40
 pub(super) async fn localhost_is_a_name_like_any_other() {
     let server = answering("127.0.0.1", ok("hello"));
     let url = format!("get:http://localhost:{}/", server.port());
@@ -88,7 +88,7 @@ pub(super) async fn localhost_is_a_name_like_any_other() {
     assert_eq!(properties(with(named(&["localhost"], &["127.0.0.0/8"]), &url)).await["STATUS"], "200");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 40
 pub(super) async fn a_name_that_changes_its_meaning_is_dialled_as_it_was_checked() {
     let server = answering("127.0.0.1", ok("granted"));
     let asked = Arc::new(AtomicUsize::new(0));
@@ -109,7 +109,7 @@ pub(super) async fn a_name_that_changes_its_meaning_is_dialled_as_it_was_checked
     assert!(of(guest.discover(call()).await)["ERROR"].contains("DestinationIpProhibited"));
 }
 
-#[tokio::test]
+#[tokio::test] // threat 40
 pub(super) async fn of_many_addresses_only_granted_ones_are_dialled() {
     let server = answering("127.0.0.3", ok("granted"));
     let guest = resolving(|_| vec!["127.0.0.1", "::ffff:127.0.0.2", "::1", "127.0.0.3"]).await;
@@ -117,7 +117,7 @@ pub(super) async fn of_many_addresses_only_granted_ones_are_dialled() {
     assert_eq!(of(guest.discover(with(named(&["*"], &["127.0.0.3/32"]), &url)).await)["BODY"], "granted");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 41
 pub(super) async fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
     let server = answering("127.0.0.1", ok("hello"));
     let url = format!("get:http://[::ffff:127.0.0.1]:{}/", server.port());
@@ -130,7 +130,7 @@ pub(super) async fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
     assert!(seen["ERROR"].contains("DestinationIpProhibited"), "{seen:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 42
 pub(super) async fn a_redirect_is_the_guest_s_to_follow_and_is_checked_again() {
     let elsewhere = serve("127.0.0.2", |_| panic!("nobody may connect"));
     let redirect = format!("HTTP/1.1 302 Found\r\nLocation: http://{elsewhere}/\r\nContent-Length: 0\r\n\r\n");
@@ -141,7 +141,7 @@ pub(super) async fn a_redirect_is_the_guest_s_to_follow_and_is_checked_again() {
     assert!(seen["ERROR"].contains("HttpRequestDenied"), "{seen:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 45
 pub(super) async fn bodies_are_bounded_both_ways() {
     let (announced, large) = ("Content-Length: 2097152\r\n", "x".repeat(2 << 20));
     let chunked = format!("Transfer-Encoding: chunked\r\n\r\n200000\r\n{large}\r\n0\r\n\r\n");
@@ -170,7 +170,7 @@ pub(super) async fn bodies_are_bounded_both_ways() {
     assert_eq!(seen["BODY"], "taken");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 45
 pub(super) async fn a_body_that_trickles_ends_in_time() {
     let slow = serve("127.0.0.1", |mut stream| {
         head(&mut stream);
@@ -181,7 +181,7 @@ pub(super) async fn a_body_that_trickles_ends_in_time() {
     assert!(seen["BODY_ERROR"].contains("read timeout"), "{seen:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 31
 pub(super) async fn silent_server_times_out_before_the_round() {
     let (left, gone) = mpsc::channel();
     let left = Mutex::new(left);
@@ -199,7 +199,7 @@ pub(super) async fn silent_server_times_out_before_the_round() {
     assert_eq!(gone.recv_timeout(Duration::from_secs(60)).unwrap(), 0, "also if the guest did not wait");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 47
 pub(super) async fn of_a_thousand_requests_a_host_gets_four_at_once() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let highest = most.clone();
@@ -220,14 +220,14 @@ pub(super) async fn of_a_thousand_requests_a_host_gets_four_at_once() {
     assert!(what.contains("resources"), "{what}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 42
 pub(super) async fn a_tunnel_is_no_request() {
     let server = serve("127.0.0.1", |_| panic!("nobody may connect"));
     let seen = properties(with(http(&["127.0.0.0/8"]), &format!("connect:http://{server}/"))).await;
     assert!(seen["ERROR"].contains("HttpRequestMethodInvalid"), "{seen:?}");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 35
 pub(super) async fn refused_requests_do_not_fill_the_log() {
     log();
     let details = "no-path:3000 http://10.0.0.1";
@@ -237,7 +237,7 @@ pub(super) async fn refused_requests_do_not_fill_the_log() {
     assert!(!log().contains("wasmtime_wasi_http"), "nor does anybody else say it");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 45
 pub(super) async fn headers_are_bounded() {
     let RoundError::LimitExceeded(what) = error(call("header-flood")).await else { panic!("100 MB of headers") };
     assert!(what.contains("HTTP headers"), "{what}");
@@ -251,7 +251,7 @@ pub(super) async fn headers_are_bounded() {
 }
 
 /// A guest may hold a thousand requests that it never sends: each is small.
-#[tokio::test]
+#[tokio::test] // threat 47
 pub(super) async fn what_a_request_is_made_of_is_bounded() {
     assert_eq!(properties(call("long-method")).await, BTreeMap::from([("METHOD".to_owned(), "Err(())".to_owned())]));
     let longest = properties(call("long-target")).await;

@@ -105,7 +105,7 @@ mod tests {
         assert!(refused("10.0.0.1:80", TcpBind).contains("port 0 only"));
     }
 
-    #[test]
+    #[test] // threat 41
     fn each_use_of_an_address_is_checked_by_itself() {
         let grant = |network: &str, port| Destinations { networks: vec![network.parse().unwrap()], ports: vec![port] };
         let addresses = Addresses {

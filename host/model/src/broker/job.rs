@@ -1,4 +1,4 @@
-//! Decides when a Job broker is created (rules 37 and 55): once for each Instance and spec. A creation is recorded on
+//! Decides when a Job broker is created (rule 37, rule 55): once for each Instance and spec. A creation is recorded on
 //! the Instance, before and after, so that neither a crash nor a Job that was deleted since makes a second one.
 
 use std::fmt;
@@ -88,7 +88,7 @@ mod tests {
         JobRecord { hash: hash.into(), name: name.into(), is_created }
     }
 
-    #[test]
+    #[test] // rule 37
     fn job_is_recorded_then_created_then_left_alone() {
         let creating = record("new", "cam-1-2-job", false);
         for (before, step) in [
@@ -112,7 +112,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 55
         fn records_round_trip(hash in "[0-9a-f]{1,16}", name in "[a-z0-9-]{1,63}", is_created: bool) {
             let record = JobRecord { hash, name, is_created };
             prop_assert_eq!(record.to_string().parse(), Ok(record));

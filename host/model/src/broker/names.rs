@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 51
     fn names_are_those_of_upstream_akri() {
         for (name, expected) in [
             (pod_name("cam-8120fe", "node-a", true), "node-a-cam-8120fe-pod"),
@@ -80,14 +80,14 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 51
     fn service_name_begins_with_a_letter() {
         let name = configuration_service_name("0cam");
         assert!(name.starts_with("akri-0cam-svc-") && name.len() == "akri-0cam-svc-".len() + 8, "{name}");
         assert_ne!(name, configuration_service_name("akri-0cam"));
     }
 
-    #[test]
+    #[test] // rule 51
     fn long_names_are_cut_and_stay_distinct() {
         let (one, other) = (format!("{}-000001", "c".repeat(56)), format!("{}-000002", "c".repeat(56)));
         for name in [job_name, |instance: &str, _| instance_service_name(instance)] {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 51
         fn names_are_valid_for_their_kinds(instance in "[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", node in "[a-z0-9]([a-z0-9-]{0,200}[a-z0-9])?") {
             let ends_well = |name: &str| name.ends_with(|c: char| c.is_ascii_alphanumeric());
             let service = instance_service_name(&instance);

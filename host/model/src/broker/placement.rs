@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(placed(5, &[], &[], &[]), [""; 0]);
     }
 
-    #[test]
+    #[test] // rule 52
     fn existing_brokers_stay_when_nodes_exceed_capacity() {
         let nodes = ["a", "b", "c", "d", "e"];
         for holder in nodes {
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 53
     fn missing_device_keeps_its_broker_and_gets_no_new_one() {
         assert_eq!(placed(2, &["a", "b"], &["a"], &["a", "b"]), ["a"]);
         assert_eq!(placed(1, &["a", "b"], &[], &["a"]), ["b"]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     proptest! {
-        #[test]
+        #[test] // rule 52
         fn placement_is_stable_once_its_brokers_exist(
             nodes in prop::collection::btree_set("[a-z]{1,3}", 0..12), capacity in 0usize..6,
         ) {

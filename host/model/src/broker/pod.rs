@@ -205,7 +205,7 @@ mod tests {
         Observed { phase: Phase::Ended, ready_since: None, started, ended, failures, ..pod() }
     }
 
-    #[test]
+    #[test] // rule 52
     fn states_and_their_steps() {
         let starting = PodState::Starting { is_failing: false, settled_at: None };
         let crashed = PodState::Starting { is_failing: true, settled_at: None };
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // rule 52
     fn unwanted_broker_is_deleted_whatever_its_state() {
         for pod in [pod(), ended(0, 1, 9), Observed { hash: "old".into(), ..pod() }] {
             let state = PodState::of(None, Some(&pod), 200);
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(PodState::of(None, None, 200).step(false, 200), PodStep::Wait);
     }
 
-    #[test]
+    #[test] // rule 52
     fn pause_doubles_to_five_minutes_and_resets_after_ten() {
         let pauses: Vec<i64> = (0..8).map(|failures| Backoff::after(&ended(0, 5, failures), 5).until - 5).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300, 300]);
@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         /// However Pods come and go, a broker that always ends is created at most so often.
-        #[test]
+        #[test] // rule 52
         fn brokers_that_always_end_are_no_storm(lifetime in 0i64..500) {
             let (mut now, mut failures, mut created) = (0, 0, 0);
             while now < 86_400 {

@@ -189,7 +189,7 @@ mod tests {
         (counts, format!("{} {}: {}", verdict.truth.as_str(), verdict.reason, verdict.message))
     }
 
-    #[test]
+    #[test] // rule 52
     fn first_broker_that_does_not_run_says_why() {
         let backoff = PodState::Backoff(Backoff { until: 9, failures: 3 });
         let starting = PodState::Starting { is_failing: false, settled_at: None };

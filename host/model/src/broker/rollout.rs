@@ -117,12 +117,12 @@ mod tests {
         (0..instances).filter(|number| rollout.replace(&number.to_string(), instances)).count()
     }
 
-    #[test]
+    #[test] // rule 57
     fn tenth_of_all_brokers_and_at_least_one_is_replaced_at_a_time() {
         assert_eq!([1, 2, 9, 19, 20, 200].map(replaced_at_once), [1, 1, 1, 1, 2, 20]);
     }
 
-    #[test]
+    #[test] // rule 57
     fn next_one_follows_when_the_new_one_works() {
         let mut rollout = rollout(2);
         assert!(rollout.replace("0", 2) && !rollout.replace("1", 2));
@@ -134,7 +134,7 @@ mod tests {
         assert!(rollout.replace("1", 2));
     }
 
-    #[test]
+    #[test] // rule 57
     fn new_broker_that_fails_stops_the_rollout() {
         let mut rollout = rollout(40);
         rollout.update("0", Counts { failing: 1, ..GONE });

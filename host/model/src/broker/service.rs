@@ -49,7 +49,7 @@ pub fn is_service_wanted(exists: bool, running: usize, desired: usize) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 56
     fn service_selects_brokers_and_what_the_user_selects() {
         let spec = json!({"ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}], "selector": {"tier": "front", "controller": "mine"}});
         let owner = Owner { kind: "Configuration", name: "cam", uid: "u" };
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(service["metadata"]["ownerReferences"][0]["kind"], "Configuration");
     }
 
-    #[test]
+    #[test] // rule 56
     fn service_comes_with_the_first_broker_and_goes_with_the_last() {
         for (exists, running, desired, wanted) in [
             (false, 0, 1, false),

@@ -1,4 +1,4 @@
-//! From the opaque specs of a Configuration to the objects that are created (rules 38 and 54). What is not of the expected
+//! From the opaque specs of a Configuration to the objects that are created (rule 38, rule 54). What is not of the expected
 //! shape is left as it is: the API server says what is wrong with it better than this could.
 
 use blake2::Blake2b;

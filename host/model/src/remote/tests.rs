@@ -26,7 +26,7 @@ fn registered(endpoints: &[&Endpoint]) -> Endpoints {
     all
 }
 
-#[test]
+#[test] // rule 31
 fn an_endpoint_goes_through_its_states() {
     let one = endpoint("cam", "/a");
     let mut all = registered(&[&one]);
@@ -51,7 +51,7 @@ fn an_endpoint_goes_through_its_states() {
     assert_eq!(state(&all), Some((EndpointState::Waiting, at(7))));
 }
 
-#[test]
+#[test] // rule 31
 fn only_what_is_offline_is_forgotten() {
     let (one, other) = (endpoint("cam", "/a"), endpoint("cam", "/b"));
     let mut all = registered(&[&one, &other]);
@@ -63,7 +63,7 @@ fn only_what_is_offline_is_forgotten() {
     assert_eq!(all.iter().count(), 1);
 }
 
-#[test]
+#[test] // rule 31
 fn registering_again_replaces_and_counts() {
     let one = endpoint("cam", "/a");
     let mut all = registered(&[&one, &one]);
@@ -74,7 +74,7 @@ fn registering_again_replaces_and_counts() {
     assert_eq!(all.get(&one).unwrap().shared, Some(true), "there is nobody else to disagree");
 }
 
-#[test]
+#[test] // rule 31
 fn endpoints_of_one_handler_agree_about_shared() {
     let mut all = registered(&[&endpoint("cam", "/a")]);
     let refusal = all.register(endpoint("cam", "/b"), true, at(0), alive).unwrap_err();
@@ -93,7 +93,7 @@ fn absurd_names_are_refused() {
     assert!(is_handler_name("debugEcho") && is_handler_name("my.handler_2/x") && is_handler_name("kamera-ä"));
 }
 
-#[test]
+#[test] // rule 31
 fn there_are_at_most_so_many() {
     let mut all = Endpoints::default();
     for n in 0..10_000 {
@@ -109,7 +109,7 @@ fn there_are_at_most_so_many() {
     }
 }
 
-#[test]
+#[test] // rule 31
 fn what_is_of_no_use_makes_room() {
     let many: Vec<Endpoint> = (0..MAX_OF_ONE_HANDLER).map(|n| endpoint("h", &format!("/{n}"))).collect();
     let mut all = registered(&many.iter().collect::<Vec<_>>());

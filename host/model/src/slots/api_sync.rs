@@ -1,4 +1,5 @@
-//! The API server's view of the slots, and the steps that bring it closer to the state that this node wants (rules 40-42).
+//! The API server's view of the slots, and the steps that bring it closer to the state that this node wants
+//! (rule 40, rule 41, rule 42).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -83,7 +83,7 @@ fn view_is_observed_until_there_is_another_version() {
     assert!(!table.has_observed("u", &version("2")));
 }
 
-#[test]
+#[test] // rule 40
 fn every_state_follows_what_the_api_server_shows() {
     let unreadable = Usage::read("C:0");
     for (state, shown, expected) in [
@@ -111,7 +111,7 @@ fn every_state_follows_what_the_api_server_shows() {
     }
 }
 
-#[test]
+#[test] // rule 9, rule 40, rule 42
 fn claim_is_granted_confirmed_or_refused_by_state() {
     let cases = [
         ("free", Ok(Claimed::Pending)),
@@ -139,7 +139,7 @@ fn shared_slots_are_closed_until_the_api_server_answers() {
     assert_eq!(table.instance_level(true), [(0, false)]);
 }
 
-#[test]
+#[test] // rule 41
 fn next_patch_claims_first_and_releases_by_version() {
     let mut table = shared(&[(0, by(HERE)), (1, Usage::Free)]);
     table.release(0);
@@ -174,7 +174,7 @@ fn held_slot_is_claimed_again_unless_another_node_has_it() {
     assert_eq!(table.observe(there, claim), [], "it is told once");
 }
 
-#[test]
+#[test] // rule 41
 fn outdated_view_changes_nothing() {
     let mut table = shared(&[(0, by(HERE))]);
     table.release(0);
@@ -215,7 +215,7 @@ fn damaged_journal_takes_over_what_the_api_server_has_once() {
     assert_eq!(label(table.state(0)), "free", "from now on the journal decides");
 }
 
-#[test]
+#[test] // rule 11, rule 42
 fn abandoned_claim_closes_the_slot_until_it_is_shown_free() {
     let mut table = in_state("claiming");
     table.abandon(0);
@@ -227,7 +227,7 @@ fn abandoned_claim_closes_the_slot_until_it_is_shown_free() {
     assert_eq!(table.instance_level(true)[0], (0, true));
 }
 
-#[test]
+#[test] // rule 43
 fn absent_instance_keeps_what_others_have() {
     let mut table = shared(&[(0, by("there")), (1, by(HERE))]);
     table.release(1);
@@ -244,7 +244,7 @@ fn successor(version: u64, used: &[(u32, Usage)]) -> ApiView {
     }
 }
 
-#[test]
+#[test] // rule 43
 fn slots_of_others_are_kept_until_they_claim_them_again() {
     let mut table = shared(&[(0, by("there")), (1, by("away"))]);
     table.observe(ApiView::Absent, claim);
@@ -259,7 +259,7 @@ fn slots_of_others_are_kept_until_they_claim_them_again() {
     assert_eq!(table.free().collect::<Vec<_>>(), [0, 1]);
 }
 
-#[test]
+#[test] // rule 43
 fn slots_known_from_an_earlier_instance_are_kept() {
     let mut table = SlotTable::new(HERE, Authority::Api, 2);
     table.reserve([(1, by("there"))].into());
@@ -268,7 +268,7 @@ fn slots_known_from_an_earlier_instance_are_kept() {
     assert_eq!(table.of_others(), [(1, by("there"))].into());
 }
 
-#[test]
+#[test] // rule 12
 fn health_of_instance_level_slots() {
     let mut table = SlotTable::new(HERE, Authority::Api, 4);
     let used = [(0, by(HERE)), (1, by("there")), (2, by_configuration(HERE)), (4, by(HERE))];
@@ -281,7 +281,7 @@ fn health_of_instance_level_slots() {
     }
 }
 
-#[test]
+#[test] // rule 9
 fn slot_above_a_lowered_capacity_stays_until_released() {
     let mut table = local(2, &[(1, by(HERE))]);
     table.resize(1);
@@ -291,14 +291,14 @@ fn slot_above_a_lowered_capacity_stays_until_released() {
     assert!(table.claim(1, claim(by(HERE))).is_err());
 }
 
-#[test]
+#[test] // rule 9
 fn every_key_below_the_capacity_always_exists() {
     let usage = local(3, &[(1, by(HERE))]).to_usage("cam-1");
     let expected = [("cam-1-0", ""), ("cam-1-1", "here"), ("cam-1-2", "")];
     assert_eq!(usage, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
 }
 
-#[test]
+#[test] // rule 40
 fn unreadable_usage_is_never_free() {
     let usage = [("cam-1-0", "a"), ("cam-2-0", "a"), ("cam-1-1", "C:0"), ("cam-1-2", "")];
     let (slots, unknown) = read_usage("cam-1", &usage.map(|(k, v)| (k.to_owned(), v.to_owned())).into());

@@ -70,7 +70,7 @@ fn ids(ids: &[&str]) -> Vec<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-#[test]
+#[test] // rule 31
 fn of_a_device_that_two_report_the_first_view_counts() {
     let (a, b) = (remote("/a"), remote("/b"));
     let mut sources = expecting(&[&b, &a, &C]);
@@ -84,7 +84,7 @@ fn of_a_device_that_two_report_the_first_view_counts() {
     assert_eq!(set.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), ["d", "c", "a", "b"]);
 }
 
-#[test]
+#[test] // rule 31
 fn nothing_is_missing_before_all_who_may_know_it_have_spoken() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
@@ -100,7 +100,7 @@ fn nothing_is_missing_before_all_who_may_know_it_have_spoken() {
     assert_eq!(found(&mut sources), (ids(&["c1"]), AbsenceMeaning::Missing));
 }
 
-#[test]
+#[test] // rule 31
 fn who_comes_later_only_adds() {
     let a = remote("/a");
     let mut sources = expecting(&[&C]);
@@ -111,7 +111,7 @@ fn who_comes_later_only_adds() {
     assert_eq!(found(&mut sources).0, ids(&["c", "a"]));
 }
 
-#[test]
+#[test] // rule 31
 fn who_fails_keeps_its_devices_and_is_noted() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
@@ -127,7 +127,7 @@ fn who_fails_keeps_its_devices_and_is_noted() {
     assert_eq!((both.devices.len(), both.notes.len()), (2, 0));
 }
 
-#[test]
+#[test] // rule 31
 fn devices_of_a_removed_source_are_unknown_until_reported() {
     let (a, b) = (remote("/a"), remote("/b"));
     let mut sources = expecting(&[&a, &b]);
@@ -169,7 +169,7 @@ fn who_was_never_there_takes_nothing_along() {
     assert_eq!(sources.merge(10), failed(no_handler()));
 }
 
-#[test]
+#[test] // rule 31
 fn devices_of_a_silent_source_are_unknown_after_the_timeout() {
     let (a, timeout) = (remote("/a"), Duration::from_secs(300));
     let mut sources = expecting(&[&C, &a]);
@@ -219,7 +219,7 @@ fn what_was_found_just_before_a_failure_is_told_once() {
     assert_eq!(sources.merge(10), failed(unavailable("c")));
 }
 
-#[test]
+#[test] // rule 31
 fn a_component_that_disagrees_about_shared_is_not_used() {
     let a = remote("/a");
     let mut sources = SourceStates::default();

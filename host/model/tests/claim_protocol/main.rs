@@ -30,12 +30,12 @@ fn explore_all(slots: u32, faults: u8, allocates: u8) {
     assert!(explored.states > 10_000, "the model does nothing");
 }
 
-#[test]
+#[test] // rule 50
 fn two_nodes_never_share_or_lose_one_of_two_slots() {
     explore_all(2, 1, 1);
 }
 
-#[test]
+#[test] // rule 50
 fn two_nodes_never_share_or_lose_a_slot_used_twice() {
     explore_all(1, 1, 2);
 }

@@ -114,7 +114,7 @@ mod tests {
         choose(node, &globs, group.parse().unwrap()).iter().map(|l| format!("{} {}", l.name, l.address)).collect()
     }
 
-    #[test]
+    #[test] // threat 44
     fn interfaces_are_granted_by_name_and_loopback_by_its_own_alone() {
         for (globs, group, expected) in [
             (&["*"][..], "239.255.255.250", &["eth0 10.0.0.7", "wan0 198.51.100.7"][..]),

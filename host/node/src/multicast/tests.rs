@@ -191,7 +191,7 @@ fn listening(group: SocketAddr, filters: &[&str], own: &OwnSenders) -> Listener 
     Listener::new(group, &lo(), filters, own.clone())
 }
 
-#[tokio::test]
+#[tokio::test] // threat 23
 async fn listener_ignores_own_datagrams() {
     let group = "239.255.77.6:37026".parse().unwrap();
     let own = OwnSenders::default();
@@ -204,7 +204,7 @@ async fn listener_ignores_own_datagrams() {
     tokio::time::timeout(LONG, listener.received()).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // threat 48
 async fn a_listener_hears_through_a_flood() {
     let group = "239.255.77.5:37025".parse().unwrap();
     let mut listener = listening(group, &["Hello"], &OwnSenders::default());

@@ -118,7 +118,7 @@ mod tests {
         DeviceSet { devices, ..DeviceSet::default() }
     }
 
-    #[test]
+    #[test] // threat 22
     fn sets_beyond_the_limits_are_refused() {
         let limits = Limits { devices: 2, properties: 1, string_bytes: 4, ..Limits::default() };
         let property = |name: &str, value: &str| Device {
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // threat 22
     fn kept_origins_withheld_ids_and_triggers_are_within_the_limits() {
         let limits = Limits { devices: 2, string_bytes: 4, ..Limits::default() };
         for (texts, is_good) in [(vec!["a", "b"], true), (vec!["a", "b", "c"], false), (vec!["texts"], false)] {
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[test] // threat 22
     fn processor_time_is_at_most_the_time_that_went_by() {
         let reply = |ticks| Reply::Validated { call: 1, result: Ok(Bounded::default()), ticks };
         let ticks = |forged, millis| ticks(&reply(forged), Duration::from_millis(millis));

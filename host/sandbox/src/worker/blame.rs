@@ -130,7 +130,7 @@ mod tests {
         blame.died(is_alone, "by signal 9", Some(&Deadly::from(&call("a"))), now)
     }
 
-    #[test]
+    #[test] // rule 92
     fn second_certain_end_leads_to_quarantine() {
         let (blame, now) = (Blame::default(), Instant::now());
         assert!(matches!(died(&blame, false, now), RoundError::Unavailable(_)));
@@ -141,7 +141,7 @@ mod tests {
         assert!(matches!(died(&blame, true, now + QUARANTINE / 2), RoundError::Quarantined { .. }), "at once");
     }
 
-    #[test]
+    #[test] // rule 92
     fn uncertain_ends_never_lead_to_quarantine() {
         let (blame, now) = (Blame::default(), Instant::now());
         for _ in 0..9 {
@@ -159,7 +159,7 @@ mod tests {
         assert!(matches!(died(&blame, true, now + COUNTED), RoundError::Trapped(_)), "the first one is forgotten");
     }
 
-    #[test]
+    #[test] // rule 92
     fn quarantine_ends_with_a_change_of_its_objects() {
         let other_limits = Call { limits: Limits { devices: 1, ..Limits::default() }, ..call("a") };
         let elsewhere = Call { subject: "ns/other".to_owned(), ..call("b") };

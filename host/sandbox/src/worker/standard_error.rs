@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(lines, expected.map(|(level, line)| (level, line.to_owned())));
     }
 
-    #[tokio::test]
+    #[tokio::test] // threat 19
     async fn flood_of_a_sandbox_process_is_dropped_and_reported_once() {
         let flood = [vec![b'x'; 1 << 20], [vec![b'y'; 99], vec![b'\n']].concat().repeat(10_000)].concat();
         let lines = lines(flood).await;

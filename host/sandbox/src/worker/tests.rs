@@ -122,7 +122,7 @@ async fn server_sends_many_devices_in_parts() {
     assert_eq!((parts, ids), (2, expected));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn too_large_answer_is_an_error_of_its_round_alone() {
     let mut agent = Agent::with_guest(16 << 10).await;
     for (call, devices, are_sent) in [(2, 1500, false), (3, 500, false), (4, 3, true)] {
@@ -155,7 +155,7 @@ async fn server_forwards_log_lines_before_the_answer() {
     assert!(lines > 0);
 }
 
-#[tokio::test]
+#[tokio::test] // threat 15
 async fn server_keeps_few_log_lines_that_nobody_reads() {
     const FLOOD: u64 = 20_000;
     let mut agent = Agent::with_guest(LARGEST_ANSWER).await;
@@ -198,7 +198,7 @@ async fn unknown_components_and_malformed_requests_are_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
-    #[test]
+    #[test] // threat 22
     fn server_survives_arbitrary_requests(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test] // rule 92, threat 18
     async fn few_probation_processes_run_at_once() {
         let program = WorkerProgram { path: "/bin/false".into(), arguments: Vec::new(), memory_bytes: 1 };
         let paths = ReadablePaths { compiled: "/".into(), sysfs: "/".into(), udev_data: "/".into() };

@@ -132,7 +132,7 @@ mod tests {
         assert!(asked.lock().unwrap().is_empty());
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn api_server_errors_are_named_in_the_configuration() {
         let cause =
             json!([{"field": "spec.containers[0].image", "message": "Required value", "reason": "FieldValueRequired"}]);
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(verdict.invalid, [Finding::new("spec.brokerSpec.brokerPodSpec", message)]);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn what_an_old_api_server_drops_is_an_unknown_field() {
         let (client, _) = api(|_, _, body| {
             let mut stored = body.clone();
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(verdict.invalid, [expected]);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 63
     async fn a_refusal_that_is_not_about_the_object_is_a_warning() {
         for code in [403, 404, 429, 500] {
             let (client, _) = api(move |_, _, _| failure(code, "exceeded quota", json!([])));

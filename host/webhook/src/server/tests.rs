@@ -104,7 +104,7 @@ async fn a_review_is_answered() {
     assert_eq!(server.ask("GET", "/readyz", b"").await.0, 200);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 63
 async fn hostile_bodies_are_refused_and_the_next_is_served() {
     let server = Server::start().await;
     let deep = format!("{{\"request\":{}1{}}}", "[".repeat(200_000), "]".repeat(200_000));
@@ -126,7 +126,7 @@ async fn hostile_bodies_are_refused_and_the_next_is_served() {
     assert_eq!(server.ask("POST", "/validate", configuration(1).to_string().as_bytes()).await.0, 200);
 }
 
-#[tokio::test]
+#[tokio::test] // rule 63
 async fn clients_without_tls_or_trust_get_nothing() {
     let server = Server::start().await;
     let mut plain = TcpStream::connect(server.address).await.unwrap();
@@ -169,7 +169,7 @@ async fn the_end_waits_for_what_is_under_way() {
     server.task.await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // threat 6
 async fn idle_connections_and_slow_bodies_keep_no_review_waiting() {
     let server = Server::start().await;
     let mut held = Vec::new();

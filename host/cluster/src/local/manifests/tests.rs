@@ -11,7 +11,7 @@ fn names(manifests: &Manifests) -> Vec<String> {
     manifests.configurations.keys().map(ToString::to_string).collect()
 }
 
-#[test]
+#[test] // rule 26
 fn broken_file_keeps_its_objects_and_removed_file_does_not() {
     let directory = tempfile::tempdir().unwrap();
     let (cam, other) = (directory.path().join("cam.yaml"), directory.path().join("other.yaml"));
@@ -42,7 +42,7 @@ fn vanished_directory_deletes_nothing() {
     assert_eq!((names(&removed_items).len(), removed_items.complete), (1, false));
 }
 
-#[test]
+#[test] // rule 44
 fn another_directory_that_is_empty_deletes_nothing() {
     let root = tempfile::tempdir().unwrap();
     let (manifests, state) = (root.path().join("manifests"), root.path().join("state"));
@@ -65,7 +65,7 @@ fn another_directory_that_is_empty_deletes_nothing() {
     assert_eq!(read(&mut first), (0, true), "somebody means it");
 }
 
-#[test]
+#[test] // rule 44
 fn emptied_directory_deletes_its_objects() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("cam.yaml"), CAM).unwrap();

@@ -96,7 +96,7 @@ fn connection(authority: &str) -> Vec<u8> {
 
 const END_HEADERS: u8 = 4;
 
-#[test]
+#[test] // rule 1
 fn invalid_authority_becomes_localhost_and_others_stay() {
     let cases = [
         ("localhost", "localhost"),
@@ -115,7 +115,7 @@ fn invalid_authority_becomes_localhost_and_others_stay() {
     }
 }
 
-#[test]
+#[test] // rule 1
 fn other_frames_pass_byte_for_byte() {
     let sent = connection("%2Fa.sock");
     let unchanged = |bytes: &[u8]| -> Vec<_> { frames(bytes).into_iter().filter(|frame| frame.0 != 1).collect() };
@@ -235,7 +235,7 @@ fn refused(sent: &[u8]) {
     assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
 }
 
-#[test]
+#[test] // rule 1
 fn invalid_framing_closes_the_connection() {
     let block = encode(&mut Encoder::new(), &request("a"));
     let after_preface: [(&str, Vec<u8>); 12] = [

@@ -17,7 +17,7 @@ fn resources(list: &Value, index: usize) -> &Value {
     &list[index]["resources"]
 }
 
-#[test]
+#[test] // rule 54
 fn placeholder_is_replaced_in_all_containers_with_its_quantity() {
     let both = json!({"limits": {PLACEHOLDER: "2", "cpu": "1"}, "requests": {PLACEHOLDER: "2"}});
     let spec = pod_spec(json!({
@@ -30,7 +30,7 @@ fn placeholder_is_replaced_in_all_containers_with_its_quantity() {
     assert!(spec["containers"][1].get("resources").is_none());
 }
 
-#[test]
+#[test] // rule 38
 fn first_container_gets_the_device_without_placeholder() {
     let one = json!({"akri.sh/cam-8120fe": "1"});
     for resources_before in [json!({}), json!({"resources": null}), json!({"resources": {"limits": null}})] {
@@ -42,7 +42,7 @@ fn first_container_gets_the_device_without_placeholder() {
     assert_eq!(resources(&cpu["containers"], 0)["limits"], json!({"akri.sh/cam-8120fe": "1", "cpu": "1"}));
 }
 
-#[test]
+#[test] // rule 38
 fn broker_that_names_a_resource_of_akri_gets_no_other() {
     let named = json!({"containers": [{}, {"resources": {"limits": {"akri.sh/cam": "1"}}}]});
     assert!(!needs_instance(&map(named.clone())));
@@ -52,7 +52,7 @@ fn broker_that_names_a_resource_of_akri_gets_no_other() {
     }
 }
 
-#[test]
+#[test] // rule 54
 fn node_is_required_beside_what_the_user_requires() {
     let here = json!({"key": "metadata.name", "operator": "In", "values": ["node-a"]});
     let terms = |spec: &Value| {
@@ -74,7 +74,7 @@ fn node_is_required_beside_what_the_user_requires() {
     assert_eq!(terms(&pod_spec(with(json!([{}])))), json!([{}]), "matches no node, as before");
 }
 
-#[test]
+#[test] // rule 51
 fn pod_is_named_labelled_and_owned() {
     let (pod, hash) = pod(&TARGET, &map(json!({"containers": [], "restartPolicy": "Never"})), "node-a", 3);
     assert_eq!(pod["metadata"]["name"], "node-a-cam-8120fe-pod");
@@ -94,7 +94,7 @@ fn pod_is_named_labelled_and_owned() {
     assert_eq!(pod["spec"]["restartPolicy"], "Never");
 }
 
-#[test]
+#[test] // rule 51
 fn pods_of_a_job_are_selected_by_services() {
     let template = json!({"metadata": {"labels": {"mine": "x"}}, "spec": {"containers": [{"name": "c"}]}});
     let (job, _) = job(&TARGET, &map(json!({"template": template, "backoffLimit": 4})), "cam-8120fe-7-job");
@@ -110,7 +110,7 @@ fn pods_of_a_job_are_selected_by_services() {
     assert_eq!(limits, &json!({"akri.sh/cam-8120fe": "1"}));
 }
 
-#[test]
+#[test] // rule 57
 fn hash_follows_the_final_spec_alone() {
     let hash = |spec: &str, target: &Target<'_>, node: &str, failures| {
         pod(target, &serde_json::from_str(spec).unwrap(), node, failures).1
@@ -156,7 +156,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     /// Specs are opaque: whatever they hold, nothing panics, and a placeholder in the right place is gone.
-    #[test]
+    #[test] // rule 54
     fn any_spec_becomes_a_pod_and_a_job(spec in any_json()) {
         let spec = spec.as_object().cloned().unwrap_or_default();
         let (pod, hash) = pod(&TARGET, &spec, "node-a", 0);

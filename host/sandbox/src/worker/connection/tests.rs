@@ -44,7 +44,7 @@ async fn call(connection: &Connection, component: u64, limit: Duration) -> Round
 
 const LONG: Duration = Duration::from_secs(60);
 
-#[tokio::test]
+#[tokio::test] // threat 19
 async fn connection_ends_with_its_process_even_if_another_holds_it() {
     let directory = tempfile::tempdir().unwrap();
     // The child keeps the stream, and ends by itself.
@@ -54,7 +54,7 @@ async fn connection_ends_with_its_process_even_if_another_holds_it() {
     assert!(connection.is_closed());
 }
 
-#[tokio::test]
+#[tokio::test] // threat 19
 async fn connection_is_closed_as_soon_as_there_is_no_answer() {
     let directory = tempfile::tempdir().unwrap();
     let connection = connection(directory.path(), "exec sleep 60");
@@ -118,7 +118,7 @@ async fn devices_before_the_answer_are_bounded_and_checked() {
     assert!((0..empty).any(|_| devices.add(payload(0)).is_err()), "each takes memory, even without a device");
 }
 
-#[tokio::test]
+#[tokio::test] // threat 18
 async fn component_is_alone_only_where_no_other_was_ever_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let connection = connection(directory.path(), "exec sleep 60");
@@ -130,7 +130,7 @@ async fn component_is_alone_only_where_no_other_was_ever_loaded() {
     assert!(matches!(error, RoundError::Unavailable(_)), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn component_whose_devices_can_not_be_read_is_blamed() {
     let directory = tempfile::tempdir().unwrap();
     let description = Description { name: "udev".to_owned(), version: "1".to_owned(), shared: false, interval: None };

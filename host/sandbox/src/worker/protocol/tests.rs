@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(join(*found, received(&[earlier, payload]).unwrap()).unwrap(), set);
     }
 
-    #[test]
+    #[test] // threat 22
     fn arbitrary_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..512)) {
         let _ = decode::<Request>(&bytes);
         if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&bytes) {
@@ -118,7 +118,7 @@ proptest! {
     }
 }
 
-#[test]
+#[test] // threat 22
 fn lists_are_bounded_before_there_is_memory_for_them() {
     let frame = encode(&vec![String::new(); 3], &[]).unwrap();
     assert!(decode::<Bounded<String, 3>>(&frame[LENGTH..]).is_ok());
