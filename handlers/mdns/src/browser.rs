@@ -264,13 +264,13 @@ impl<'a> Browser<'a> {
     fn found(&self) -> impl Iterator<Item = (&Name, &Instance)> {
         let exists = |(name, instance): &(&Name, &Instance)| {
             instance.is_listed
-                || instance.service.is_some() && self.known.contains_key(*name) && self.is_of_a_whole_type(name)
+                || instance.service.is_some() && self.known.contains_key(*name) && self.is_of_a_browsed_type(name)
         };
         self.instances.iter().filter(exists)
     }
 
     /// Returns whether all instances of its type are asked for, and not those of a subtype only.
-    fn is_of_a_whole_type(&self, name: &Name) -> bool {
+    fn is_of_a_browsed_type(&self, name: &Name) -> bool {
         let Some((_, rest)) = name.split_first() else { return false };
         self.details.services.iter().any(|service| service.name == rest && service.browsed == rest)
     }

@@ -38,13 +38,13 @@ impl Handler for Mdns {
     }
 
     fn discover(details: Details) -> Result<Vec<Device>, Failure> {
-        let remembered = cache::get(MEMORY).unwrap_or_default();
-        let known = memory::decode(&remembered, &details.browsed());
+        let cached = cache::get(MEMORY).unwrap_or_default();
+        let known = memory::decode(&cached, &details.browsed());
         let groups = Groups::open()?;
         let mut browser = Browser::new(&details, &known);
         browse(&groups, &mut browser, details.window)?;
         let report = browser.report(groups.dropped());
-        remember(&details, &report, &remembered);
+        update_cache(&details, &report, &cached);
         Ok(reported(report))
     }
 }
@@ -123,7 +123,7 @@ impl Groups {
 }
 
 /// Writes the instances to the cache. Without it a silent one is gone at once.
-fn remember(details: &Details, report: &Report, before: &[u8]) {
+fn update_cache(details: &Details, report: &Report, before: &[u8]) {
     let bytes = memory::encode(&details.browsed(), &report.known, MEMORY_BYTES);
     if bytes != before && cache::set(MEMORY, &bytes).is_err() {
         cache::delete(MEMORY);

@@ -48,12 +48,12 @@ impl Handler for Onvif {
         for error in errors {
             note("", "CredentialsInvalid", &error.to_string());
         }
-        let remembered = cache::get(MEMORY).unwrap_or_default();
-        let known = memory::decode(&remembered);
+        let cached = cache::get(MEMORY).unwrap_or_default();
+        let known = memory::decode(&cached);
         let transport = Http::new();
         let time = host::time_left(RESERVE);
         let report = wstd::runtime::block_on(survey(&details, &answers, &known, &store, &transport, time));
-        remember(&report.memory, &remembered);
+        update_cache(&report.memory, &cached);
         Ok(reported(report))
     }
 }
@@ -104,7 +104,7 @@ impl Source for Properties {
 }
 
 /// Writes as many cameras to the cache as fit.
-fn remember(memory: &Memory, before: &[u8]) {
+fn update_cache(memory: &Memory, before: &[u8]) {
     let mut room = MEMORY_BYTES;
     let mut bytes = memory::encode(memory, room);
     while bytes != before && cache::set(MEMORY, &bytes).is_err() && !bytes.is_empty() {

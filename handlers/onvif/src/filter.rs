@@ -10,7 +10,7 @@ use crate::announcement;
 
 /// The decision of a filter, or of all filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum Decision {
     /// The camera is selected.
     Keep,
     /// Undecided: the filter is on a value that is not known.
@@ -20,11 +20,11 @@ pub enum Verdict {
 }
 
 /// Compares with the known values of a camera; `None` if there are none.
-pub fn verdict<T: PartialEq>(filter: &Filter<T>, values: Option<&[T]>) -> Verdict {
+pub fn decision<T: PartialEq>(filter: &Filter<T>, values: Option<&[T]>) -> Decision {
     match values {
-        None if !filter.items.is_empty() => Verdict::Unknown,
-        values if filter.selects(|item| values.unwrap_or_default().contains(item)) => Verdict::Keep,
-        _ => Verdict::Drop,
+        None if !filter.items.is_empty() => Decision::Unknown,
+        values if filter.selects(|item| values.unwrap_or_default().contains(item)) => Decision::Keep,
+        _ => Decision::Drop,
     }
 }
 
@@ -112,7 +112,7 @@ impl TryFrom<String> for Scope {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::{Drop, Keep, Unknown};
+    use super::Decision::{Drop, Keep, Unknown};
     use akri_handler::FilterAction;
 
     use super::*;
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn filter_decides_as_upstream_or_is_undecided() {
         let decision =
-            |action, items: &[u8], values: Option<&[u8]>| verdict(&Filter { action, items: items.to_vec() }, values);
+            |action, items: &[u8], values: Option<&[u8]>| decision(&Filter { action, items: items.to_vec() }, values);
         for (items, values, include, exclude) in [
             (&[1, 2][..], Some(&[2, 3][..]), Keep, Drop),
             (&[1, 2], Some(&[3]), Drop, Keep),

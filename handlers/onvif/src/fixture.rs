@@ -33,7 +33,7 @@ pub(crate) enum Wants {
 
 /// The behaviour of a camera.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub(crate) enum Behaviour {
     #[default]
     Good,
     /// It refuses connections.
@@ -57,7 +57,7 @@ pub(crate) fn credentials(password: &str) -> Credentials {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeCamera {
     pub(crate) wants: Wants,
-    pub(crate) mood: Mood,
+    pub(crate) behaviour: Behaviour,
     /// The difference of its clock from ours, in seconds.
     pub(crate) ahead: i64,
     /// XML responses by request.
@@ -194,10 +194,10 @@ impl Site {
             let message = soap::envelope("", body).into_bytes();
             Some(Reply { status, challenge, date: date.clone(), message })
         };
-        match camera.mood {
-            Mood::Off => None,
-            Mood::OffLater if !is_first => None,
-            Mood::Html => Some(Reply { status: 200, message: b"<html><body>Hello".to_vec(), ..Reply::default() }),
+        match camera.behaviour {
+            Behaviour::Off => None,
+            Behaviour::OffLater if !is_first => None,
+            Behaviour::Html => Some(Reply { status: 200, message: b"<html><body>Hello".to_vec(), ..Reply::default() }),
             _ if !is_free && !camera.trusts(&envelope, post, now) => match camera.wants {
                 Wants::HttpDigest | Wants::HttpBasic => reply(401, ""),
                 _ => reply(400, "<s:Fault><s:Code><s:Value>ter:NotAuthorized</s:Value></s:Code></s:Fault>"),
@@ -210,8 +210,9 @@ impl Site {
     }
 
     fn is_mute(&self, post: &Post<'_>) -> bool {
-        let mood = self.cameras.borrow().get(&post.url.to_string()).map(|camera| camera.mood);
-        mood == Some(Mood::Mute) || mood == Some(Mood::MuteLater) && !post.message.contains("GetSystemDateAndTime")
+        let behaviour = self.cameras.borrow().get(&post.url.to_string()).map(|camera| camera.behaviour);
+        behaviour == Some(Behaviour::Mute)
+            || behaviour == Some(Behaviour::MuteLater) && !post.message.contains("GetSystemDateAndTime")
     }
 }
 
@@ -225,11 +226,11 @@ impl Transport for Site {
 
     /// Advances the clock when nothing else runs: a second is a number of executor turns.
     async fn sleep(&self, time: Duration) {
-        let mut turns = time.as_secs() * 100;
+        let mut polls = time.as_secs() * 100;
         poll_fn(|context| {
-            turns = turns.saturating_sub(1);
+            polls = polls.saturating_sub(1);
             context.waker().wake_by_ref();
-            if turns == 0 { Poll::Ready(()) } else { Poll::Pending }
+            if polls == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }

@@ -62,7 +62,7 @@ impl Facts {
 
 /// The result of an inquiry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Learnt {
+pub struct CameraReport {
     /// The facts.
     pub facts: Facts,
     /// Set if it requires credentials, or other ones.
@@ -80,12 +80,12 @@ pub async fn ask<T: Transport>(
     camera: &Camera,
     credentials: Option<&Credentials>,
     wanted: Wanted<'_>,
-) -> Result<Learnt, String> {
+) -> Result<CameraReport, String> {
     let (session, url) = reach(transport, camera.tried(), credentials).await?;
-    let learnt = Learnt { facts: Facts { url: url.to_string(), ..Facts::default() }, ..Learnt::default() };
-    let mut inquiry = Inquiry { session, url, learnt };
+    let report = CameraReport { facts: Facts { url: url.to_string(), ..Facts::default() }, ..CameraReport::default() };
+    let mut inquiry = Inquiry { session, url, report };
     let result = inquiry.ask(wanted, camera.scopes.is_empty()).await;
-    result.map(|()| inquiry.learnt).map_err(|error| format!("{url}: {error}"))
+    result.map(|()| inquiry.report).map_err(|error| format!("{url}: {error}"))
 }
 
 /// Returns the first URL that responds.
@@ -112,13 +112,13 @@ pub async fn reach<'a, T: Transport>(
 struct Inquiry<'a, T> {
     session: Session<'a, T>,
     url: &'a ServiceUrl,
-    learnt: Learnt,
+    report: CameraReport,
 }
 
 impl<T: Transport> Inquiry<'_, T> {
     async fn ask(&mut self, wanted: Wanted<'_>, is_without_scopes: bool) -> Result<(), CallError> {
         self.ask_information().await?;
-        if self.learnt.refused {
+        if self.report.refused {
             return Ok(()); // the same credentials again would be refused again, and count as an attack
         }
         self.ask_interfaces().await?;
@@ -127,8 +127,8 @@ impl<T: Transport> Inquiry<'_, T> {
         }
         if let Some(stream) = wanted.stream {
             match self.stream(stream).await {
-                Ok(uri) => self.learnt.facts.stream = Some(uri),
-                Err(why) => self.learnt.no_stream = Some(why),
+                Ok(uri) => self.report.facts.stream = Some(uri),
+                Err(why) => self.report.no_stream = Some(why),
             }
         }
         Ok(())
@@ -136,7 +136,7 @@ impl<T: Transport> Inquiry<'_, T> {
 
     async fn ask_information(&mut self) -> Result<(), CallError> {
         let body = self.call(&service::get_device_information()).await?;
-        self.learnt.facts.information = body.as_ref().and_then(service::information).unwrap_or_default();
+        self.report.facts.information = body.as_ref().and_then(service::information).unwrap_or_default();
         Ok(())
     }
 
@@ -145,8 +145,8 @@ impl<T: Transport> Inquiry<'_, T> {
         let interface = body.and_then(|body| service::interface(&body, self.url.ip()));
         if let Some(interface) = interface {
             let address = interface.addresses.first().filter(|_| self.url.ip().is_none());
-            self.learnt.facts.address = address.map(ToString::to_string);
-            self.learnt.facts.mac = Some(interface.mac);
+            self.report.facts.address = address.map(ToString::to_string);
+            self.report.facts.mac = Some(interface.mac);
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl<T: Transport> Inquiry<'_, T> {
     async fn ask_scopes(&mut self) -> Result<(), CallError> {
         let body = self.call(&service::get_scopes()).await?;
         let scopes = body.as_ref().and_then(service::scopes);
-        self.learnt.facts.scopes = scopes.map(|list| announcement::scopes(&list));
+        self.report.facts.scopes = scopes.map(|list| announcement::scopes(&list));
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl<T: Transport> Inquiry<'_, T> {
         match self.session.call(self.url, request).await {
             Ok(body) => Ok(Some(body)),
             Err(CallError::Refused) => {
-                self.learnt.refused = true;
+                self.report.refused = true;
                 Ok(None)
             }
             Err(CallError::Fault(_) | CallError::NotSoap { .. }) => Ok(None),
@@ -215,7 +215,7 @@ impl<T: Transport> Inquiry<'_, T> {
     /// Sends a request to any service; returns the response, or a description of the failure.
     async fn answer(&mut self, url: &ServiceUrl, request: &Request) -> Result<Element, String> {
         let answer = self.session.call(url, request).await;
-        self.learnt.refused |= answer == Err(CallError::Refused);
+        self.report.refused |= answer == Err(CallError::Refused);
         answer.map_err(|error| format!("asked {} at {url}, {error}", request.name))
     }
 }

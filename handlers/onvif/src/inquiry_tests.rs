@@ -1,7 +1,7 @@
 use futures::executor::block_on;
 
 use super::*;
-use crate::fixture::{FakeCamera, Mood, PASSWORD, Site, Wants, credentials};
+use crate::fixture::{Behaviour, FakeCamera, PASSWORD, Site, Wants, credentials};
 
 const URL: &str = "http://10.0.0.9/onvif/device_service";
 const MEDIA: &str = "http://10.0.0.9/onvif/media";
@@ -13,7 +13,7 @@ fn camera(urls: &[&str]) -> Camera {
     Camera { uuid: "a".into(), scopes: vec![], metadata_version: String::new(), urls, answered: None }
 }
 
-fn ask_site(site: &Site, password: Option<&str>, wanted: Wanted<'_>) -> Result<Learnt, String> {
+fn ask_site(site: &Site, password: Option<&str>, wanted: Wanted<'_>) -> Result<CameraReport, String> {
     let credentials = password.map(credentials);
     block_on(ask(site, &camera(&[URL]), credentials.as_ref(), wanted))
 }
@@ -25,17 +25,17 @@ fn site(wants: Wants) -> Site {
 #[test]
 fn open_camera_answers_everything() {
     for password in [None, Some(PASSWORD), Some("wrong")] {
-        let learnt = ask_site(&site(Wants::Nothing), password, NOTHING_MORE).unwrap();
-        assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (Some(MAC), false));
-        assert_eq!((learnt.facts.url.as_str(), learnt.facts.information.model.as_str()), (URL, "Dome"));
+        let report = ask_site(&site(Wants::Nothing), password, NOTHING_MORE).unwrap();
+        assert_eq!((report.facts.mac.as_deref(), report.refused), (Some(MAC), false));
+        assert_eq!((report.facts.url.as_str(), report.facts.information.model.as_str()), (URL, "Dome"));
     }
 }
 
 #[test]
 fn password_works_in_each_authentication_scheme() {
     for wants in [Wants::Token, Wants::TokenAlways, Wants::HttpDigest] {
-        let learnt = ask_site(&site(wants), Some(PASSWORD), NOTHING_MORE).unwrap();
-        assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (Some(MAC), false), "{wants:?}");
+        let report = ask_site(&site(wants), Some(PASSWORD), NOTHING_MORE).unwrap();
+        assert_eq!((report.facts.mac.as_deref(), report.refused), (Some(MAC), false), "{wants:?}");
     }
 }
 
@@ -50,8 +50,8 @@ fn missing_or_wrong_credentials_are_tried_once() {
         (Wants::HttpBasic, Some(PASSWORD), 1),
     ] {
         let site = site(wants);
-        let learnt = ask_site(&site, password, NOTHING_MORE).unwrap();
-        assert_eq!((learnt.facts.mac.as_deref(), learnt.refused), (None, true), "{wants:?}");
+        let report = ask_site(&site, password, NOTHING_MORE).unwrap();
+        assert_eq!((report.facts.mac.as_deref(), report.refused), (None, true), "{wants:?}");
         let asked = site.take_requests();
         assert_eq!(asked.iter().filter(|name| name.contains("GetDeviceInformation")).count(), tries, "{asked:?}");
         assert_eq!(asked.len(), tries + 1);
@@ -71,32 +71,32 @@ fn wrong_camera_clock_is_compensated() {
 
 #[test]
 fn first_answering_url_is_used() {
-    let broken = |mood| FakeCamera { mood, ..FakeCamera::default() };
+    let broken = |behaviour| FakeCamera { behaviour, ..FakeCamera::default() };
     let site = Site::new([
-        ("http://10.0.0.1/", broken(Mood::Off)),
-        ("http://10.0.0.2/", broken(Mood::Html)),
+        ("http://10.0.0.1/", broken(Behaviour::Off)),
+        ("http://10.0.0.2/", broken(Behaviour::Html)),
         (URL, FakeCamera::with_mac(MAC)),
     ]);
-    let learn = |urls: &[&str]| block_on(ask(&site, &camera(urls), None, NOTHING_MORE));
-    assert_eq!(learn(&["http://10.0.0.1/", "http://10.0.0.2/", URL]).unwrap().facts.url, URL);
+    let asked = |urls: &[&str]| block_on(ask(&site, &camera(urls), None, NOTHING_MORE));
+    assert_eq!(asked(&["http://10.0.0.1/", "http://10.0.0.2/", URL]).unwrap().facts.url, URL);
     assert_eq!(
-        learn(&["http://10.0.0.1/", "http://10.0.0.2/"]),
+        asked(&["http://10.0.0.1/", "http://10.0.0.2/"]),
         Err("http://10.0.0.1/: connection refused; http://10.0.0.2/: it answers with HTTP status 200, and it is not \
              well-formed XML"
             .into())
     );
     let many: Vec<String> = (0..8).map(|number| format!("http://10.0.1.{number}/")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(learn(&many).unwrap_err().matches("connection refused").count(), MAX_TRIED);
+    assert_eq!(asked(&many).unwrap_err().matches("connection refused").count(), MAX_TRIED);
 }
 
 #[test]
 fn unsupported_values_are_omitted() {
     let site = Site::new([(URL, FakeCamera::default())]);
-    let learnt = ask_site(&site, None, Wanted { scopes: true, stream: None }).unwrap();
+    let report = ask_site(&site, None, Wanted { scopes: true, stream: None }).unwrap();
     assert_eq!(
-        learnt,
-        Learnt { facts: Facts { url: URL.into(), ..Facts::default() }, refused: false, no_stream: None }
+        report,
+        CameraReport { facts: Facts { url: URL.into(), ..Facts::default() }, refused: false, no_stream: None }
     );
     let names = ["GetSystemDateAndTime", "GetDeviceInformation", "GetNetworkInterfaces", "GetScopes"];
     assert_eq!(site.take_requests(), names.map(|name| format!("{URL} {name}")));
@@ -117,7 +117,7 @@ fn scopes_are_requested_only_if_wanted_and_not_announced() {
     assert!(site.take_requests().iter().all(|name| !name.contains("GetScopes")));
 }
 
-fn stream(site: &Site, wanted: &WantedStream) -> Learnt {
+fn stream(site: &Site, wanted: &WantedStream) -> CameraReport {
     ask_site(site, Some(PASSWORD), Wanted { scopes: false, stream: Some(wanted) }).unwrap()
 }
 
@@ -135,9 +135,9 @@ fn stream_uri_is_of_the_wanted_profile_without_password() {
 #[test]
 fn missing_stream_is_explained() {
     let why = |media: FakeCamera, device: FakeCamera, wanted: &WantedStream| {
-        let learnt = stream(&Site::new([(URL, device), (MEDIA, media)]), wanted);
-        assert_eq!((learnt.facts.stream, learnt.facts.mac.as_deref()), (None, Some(MAC)), "the rest is known");
-        learnt.no_stream.unwrap()
+        let report = stream(&Site::new([(URL, device), (MEDIA, media)]), wanted);
+        assert_eq!((report.facts.stream, report.facts.mac.as_deref()), (None, Some(MAC)), "the rest is known");
+        report.no_stream.unwrap()
     };
     let device = || FakeCamera::with_mac(MAC).with_media(MEDIA);
     let mut talkative = device();
@@ -152,7 +152,7 @@ fn missing_stream_is_explained() {
     let profiles = format!("<GetProfilesResponse><Profiles token='{}'/></GetProfilesResponse>", "x".repeat(257));
     endless.answers.insert("GetProfiles", profiles);
     assert_eq!(why(endless, device(), &WantedStream::First), "its profile has an endless token");
-    let off = FakeCamera { mood: Mood::Off, ..device() };
+    let off = FakeCamera { behaviour: Behaviour::Off, ..device() };
     assert_eq!(why(off, device(), &WantedStream::First), format!("asked GetProfiles at {MEDIA}, connection refused"));
     let closed = FakeCamera { wants: Wants::HttpBasic, ..device() };
     assert_eq!(
@@ -195,7 +195,7 @@ fn password_in_a_uri_is_detected_in_either_encoding() {
 #[test]
 fn camera_lost_midway_is_not_reported_in_part() {
     let site = site(Wants::Nothing);
-    site.cameras.borrow_mut().get_mut(URL).unwrap().mood = Mood::OffLater;
+    site.cameras.borrow_mut().get_mut(URL).unwrap().behaviour = Behaviour::OffLater;
     assert_eq!(ask_site(&site, None, NOTHING_MORE), Err(format!("{URL}: connection refused")));
 }
 

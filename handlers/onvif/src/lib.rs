@@ -73,7 +73,9 @@
 pub mod announcement;
 #[cfg(target_family = "wasm")]
 mod component;
+pub mod concurrent_jobs;
 pub mod credentials;
+pub mod decision;
 pub mod details;
 pub mod device;
 pub mod device_service;
@@ -83,14 +85,12 @@ mod fixture;
 #[cfg(target_family = "wasm")]
 mod http_client;
 pub mod inquiry;
-pub mod lanes;
 pub mod memory;
 pub mod security;
 pub mod service_url;
 pub mod session;
 pub mod soap;
 pub mod survey;
-pub mod verdict;
 pub mod xml;
 
 /// The handler name that Configurations use.

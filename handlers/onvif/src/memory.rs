@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_credentials_are_remembered_for_five_minutes() {
+    fn refused_credentials_are_kept_for_five_minutes() {
         let wanted = Wanted { scopes: true, stream: Some(&WantedStream::First) };
         let is_current = |credentials, after: i64| {
             let known = Known { refused: true, credentials, stream: None, ..known() };

@@ -216,8 +216,8 @@ mod tests {
             ("http://camera.example/", false, "grants.names"),
             ("http://camera.example/", true, "grants.http"),
         ] {
-            let told = TransportError::not_granted(&url(text), is_by_address).to_string();
-            assert_eq!(told, format!("{grant} of the handler's DiscoveryHandler object does not cover it"), "{text}");
+            let error = TransportError::not_granted(&url(text), is_by_address).to_string();
+            assert_eq!(error, format!("{grant} of the handler's DiscoveryHandler object does not cover it"), "{text}");
         }
     }
 

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_tell_whether_credentials_would_help() {
+    fn faults_show_whether_credentials_would_help() {
         let code = |value: &str, subcode: &str| {
             fault_of(&format!(
                 "<s:Fault><s:Code><s:Value>{value}</s:Value><s:Subcode><s:Value>{subcode}</s:Value></s:Subcode>\

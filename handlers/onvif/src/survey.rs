@@ -9,16 +9,16 @@ use futures::future::{Either, select};
 use jiff::Timestamp;
 
 use crate::announcement::{Answers, Camera};
+use crate::concurrent_jobs;
 use crate::credentials::{Credentials, Source, Store};
+use crate::decision::{self, decision};
 use crate::details::Details;
 use crate::device::{Device, device};
-use crate::filter::Verdict;
-use crate::inquiry::{self, Facts, Learnt, Wanted};
-use crate::lanes;
+use crate::filter::Decision;
+use crate::inquiry::{self, CameraReport, Facts, Wanted};
 use crate::memory::{Known, Memory};
 use crate::service_url::ServiceUrl;
 use crate::session::Transport;
-use crate::verdict::{self, verdict};
 
 /// Time limit for one camera. A slower one is retried in the next round and does not delay others.
 const PER_CAMERA: Duration = Duration::from_secs(5);
@@ -52,12 +52,12 @@ enum Task<'a> {
     /// Queries a camera.
     Ask { camera: &'a Camera, credentials: Option<Credentials> },
     /// Checks whether a camera that did not respond to the probe still exists: datagrams get lost.
-    Look { uuid: &'a str, url: ServiceUrl },
+    Probe { uuid: &'a str, url: ServiceUrl },
 }
 
 /// The result of a job.
 enum Outcome {
-    Learnt(Box<Learnt>),
+    CameraReport(Box<CameraReport>),
     IsThere,
     Unreachable(String),
 }
@@ -66,7 +66,7 @@ impl Task<'_> {
     fn host(&self) -> &str {
         match self {
             Self::Ask { camera, .. } => camera.urls.first().map_or("", ServiceUrl::host),
-            Self::Look { url, .. } => url.host(),
+            Self::Probe { url, .. } => url.host(),
         }
     }
 
@@ -75,8 +75,8 @@ impl Task<'_> {
             match self {
                 Self::Ask { camera, credentials } => inquiry::ask(transport, camera, credentials.as_ref(), wanted)
                     .await
-                    .map(|learnt| Outcome::Learnt(Box::new(learnt))),
-                Self::Look { url, .. } => {
+                    .map(|camera_report| Outcome::CameraReport(Box::new(camera_report))),
+                Self::Probe { url, .. } => {
                     inquiry::reach(transport, slice::from_ref(url), None).await.map(|_| Outcome::IsThere)
                 }
             }
@@ -102,11 +102,11 @@ pub async fn survey<T: Transport, S: Source>(
     tasks.extend(silent(answers, memory));
     if !tasks.is_empty() {
         // Start at a varying camera, so that a lack of time does not always affect the same ones.
-        let turn = usize::try_from(survey.now.as_second()).unwrap_or_default() % tasks.len();
-        tasks.rotate_left(turn);
+        let first = usize::try_from(survey.now.as_second()).unwrap_or_default() % tasks.len();
+        tasks.rotate_left(first);
     }
     let perform = async |task: &Task<'_>| task.perform(transport, survey.wanted()).await;
-    let outcomes = lanes::run(&tasks, Task::host, perform, transport.sleep(time)).await;
+    let outcomes = concurrent_jobs::run(&tasks, Task::host, perform, transport.sleep(time)).await;
     survey.conclude(tasks, outcomes);
     survey.report
 }
@@ -120,7 +120,7 @@ fn silent<'a>(answers: &'a Answers, memory: &'a Memory) -> impl Iterator<Item = 
         move |(uuid, known): &(&String, &Known)| !answers.contains(uuid) && !taken.contains(&known.facts.url);
     memory.iter().filter(is_silent).filter_map(|(uuid, known)| {
         let url = ServiceUrl::parse(&known.facts.url)?;
-        Some(Task::Look { uuid, url })
+        Some(Task::Probe { uuid, url })
     })
 }
 
@@ -138,7 +138,7 @@ impl<'a> Survey<'a> {
 
     /// Determines the queries for a camera; none if it is rejected or known.
     fn consider<S: Source>(&mut self, camera: &'a Camera, store: &Store<S>) -> Option<Task<'a>> {
-        if verdict(self.details, camera, None) == Verdict::Drop {
+        if decision(self.details, camera, None) == Decision::Drop {
             return None;
         }
         let credentials = store.find(&camera.uuid).unwrap_or_else(|error| {
@@ -151,22 +151,22 @@ impl<'a> Survey<'a> {
             return Some(Task::Ask { camera, credentials });
         };
         // A new filter may be on a fact that was not requested, or that requires credentials.
-        let is_unknown = verdict(self.details, camera, Some(&known.facts)) == Verdict::Unknown;
+        let is_unknown = decision(self.details, camera, Some(&known.facts)) == Decision::Unknown;
         if is_unknown && !known.is_locked_out() {
             return Some(Task::Ask { camera, credentials });
         }
-        let learnt = Learnt { facts: known.facts.clone(), refused: known.refused, no_stream: None };
-        self.decide(camera, credentials.is_some(), learnt);
-        self.remember(&camera.uuid);
+        let camera_report = CameraReport { facts: known.facts.clone(), refused: known.refused, no_stream: None };
+        self.decide(camera, credentials.is_some(), camera_report);
+        self.keep_in_cache(&camera.uuid);
         None
     }
 
     fn conclude(&mut self, tasks: Vec<Task<'a>>, outcomes: Vec<Option<Outcome>>) {
-        let mut unasked = 0;
+        let mut not_queried = 0;
         for (task, outcome) in tasks.into_iter().zip(outcomes) {
             match (task, outcome) {
-                (Task::Ask { camera, credentials }, Some(Outcome::Learnt(learnt))) => {
-                    self.learn(camera, credentials.as_ref(), *learnt);
+                (Task::Ask { camera, credentials }, Some(Outcome::CameraReport(camera_report))) => {
+                    self.add_report(camera, credentials.as_ref(), *camera_report);
                 }
                 (Task::Ask { camera, .. }, Some(Outcome::Unreachable(why))) => {
                     self.keep(&camera.uuid);
@@ -174,15 +174,15 @@ impl<'a> Survey<'a> {
                 }
                 (Task::Ask { camera, .. }, _) => {
                     self.keep(&camera.uuid);
-                    unasked += 1;
+                    not_queried += 1;
                 }
-                (Task::Look { .. }, Some(Outcome::Unreachable(_))) => {}
-                (Task::Look { uuid, .. }, _) => self.keep(uuid),
+                (Task::Probe { .. }, Some(Outcome::Unreachable(_))) => {}
+                (Task::Probe { uuid, .. }, _) => self.keep(uuid),
             }
         }
-        if unasked > 0 {
+        if not_queried > 0 {
             let message =
-                format!("{unasked} cameras could not be asked in the time a round has; they stay as they are");
+                format!("{not_queried} cameras could not be asked in the time a round has; they stay as they are");
             self.report.notes.push(Note { origin: String::new(), reason: "RoundTooShort", message });
         }
         // The order of the queries must not show in the result.
@@ -190,35 +190,35 @@ impl<'a> Survey<'a> {
         self.report.notes.sort_by(|a, b| a.origin.cmp(&b.origin));
     }
 
-    fn learn(&mut self, camera: &Camera, credentials: Option<&Credentials>, mut learnt: Learnt) {
-        if let Some(earlier) = self.memory.get(&camera.uuid).filter(|_| learnt.refused) {
-            learnt.facts = learnt.facts.or(earlier.facts.clone());
+    fn add_report(&mut self, camera: &Camera, credentials: Option<&Credentials>, mut camera_report: CameraReport) {
+        if let Some(earlier) = self.memory.get(&camera.uuid).filter(|_| camera_report.refused) {
+            camera_report.facts = camera_report.facts.or(earlier.facts.clone());
         }
         let known = Known {
-            was_announced: camera.urls.iter().any(|url| url.to_string() == learnt.facts.url),
-            facts: learnt.facts.clone(),
-            refused: learnt.refused,
+            was_announced: camera.urls.iter().any(|url| url.to_string() == camera_report.facts.url),
+            facts: camera_report.facts.clone(),
+            refused: camera_report.refused,
             asked_at: self.now.as_second(),
             metadata_version: camera.metadata_version.clone(),
             credentials: credentials.map(Credentials::fingerprint),
             stream: self.details.stream.clone(),
         };
-        let has_no_stream = learnt.no_stream.is_some() || learnt.refused && self.details.stream.is_some();
+        let has_no_stream = camera_report.no_stream.is_some() || camera_report.refused && self.details.stream.is_some();
         if known.is_locked_out() || !has_no_stream {
             self.report.memory.insert(camera.uuid.clone(), known);
         } else {
-            self.remember(&camera.uuid);
+            self.keep_in_cache(&camera.uuid);
         }
-        self.decide(camera, credentials.is_some(), learnt);
+        self.decide(camera, credentials.is_some(), camera_report);
     }
 
     /// Decides on a camera whose facts are known, and reports it.
-    fn decide(&mut self, camera: &Camera, with_credentials: bool, learnt: Learnt) {
-        let Learnt { facts, refused, no_stream } = learnt;
-        match verdict(self.details, camera, Some(&facts)) {
-            Verdict::Drop => return,
-            Verdict::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
-            Verdict::Keep => {}
+    fn decide(&mut self, camera: &Camera, with_credentials: bool, camera_report: CameraReport) {
+        let CameraReport { facts, refused, no_stream } = camera_report;
+        match decision(self.details, camera, Some(&facts)) {
+            Decision::Drop => return,
+            Decision::Unknown => return self.hold_back(camera, with_credentials, refused, &facts),
+            Decision::Keep => {}
         }
         let wants_stream = self.details.stream.is_some();
         let problem = match no_stream {
@@ -240,7 +240,7 @@ impl<'a> Survey<'a> {
                 "the camera asks for credentials, and there are none for it, or none that grants.secrets covers"
             }
         };
-        let what = verdict::unknown(self.details, camera, facts);
+        let what = decision::unknown(self.details, camera, facts);
         let message = format!("{}: it is held back, as there is a filter on its {what}: {why}", facts.url);
         self.report.kept.push(camera.uuid.clone());
         self.note(camera, "HeldBack", message);
@@ -249,11 +249,11 @@ impl<'a> Survey<'a> {
     /// Keeps the known state of a camera that could not be queried.
     fn keep(&mut self, uuid: &str) {
         self.report.kept.push(uuid.to_owned());
-        self.remember(uuid);
+        self.keep_in_cache(uuid);
     }
 
     /// Keeps the cache entry of a camera, with its age.
-    fn remember(&mut self, uuid: &str) {
+    fn keep_in_cache(&mut self, uuid: &str) {
         if let Some(known) = self.memory.get(uuid) {
             self.report.memory.insert(uuid.to_owned(), known.clone());
         }

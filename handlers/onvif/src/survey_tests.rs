@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::details::WantedStream;
-use crate::fixture::{FakeCamera, Mood, PASSWORD, Site, Wants};
+use crate::fixture::{Behaviour, FakeCamera, PASSWORD, Site, Wants};
 
 const A: &str = "http://10.0.0.1/onvif/device_service";
 const B: &str = "http://10.0.0.2/onvif/device_service";
@@ -231,20 +231,20 @@ fn unreadable_credentials_are_reported_per_camera() {
 
 #[test]
 fn slow_camera_is_unchanged_and_delays_no_other() {
-    let in_mood = |mood| FakeCamera { mood, ..FakeCamera::with_mac(MAC) };
-    for mood in [Mood::Off, Mood::OffLater, Mood::Mute, Mood::MuteLater, Mood::Html] {
-        let mut rounds = Rounds::new("{}", [(A, in_mood(mood)), (B, in_mood(Mood::Good))]);
+    let behaving = |behaviour| FakeCamera { behaviour, ..FakeCamera::with_mac(MAC) };
+    for behaviour in [Behaviour::Off, Behaviour::OffLater, Behaviour::Mute, Behaviour::MuteLater, Behaviour::Html] {
+        let mut rounds = Rounds::new("{}", [(A, behaving(behaviour)), (B, behaving(Behaviour::Good))]);
         let report = rounds.round(&[("a", A), ("b", B)]);
-        assert_eq!((ids(&report), &report.kept), (vec!["b"], &vec!["a".to_owned()]), "{mood:?}");
-        assert!(notes(&report)[0].starts_with("a CameraUnreachable: "), "{mood:?}");
-        rounds.change(A, |camera| camera.mood = Mood::Good);
+        assert_eq!((ids(&report), &report.kept), (vec!["b"], &vec!["a".to_owned()]), "{behaviour:?}");
+        assert!(notes(&report)[0].starts_with("a CameraUnreachable: "), "{behaviour:?}");
+        rounds.change(A, |camera| camera.behaviour = Behaviour::Good);
         assert_eq!(ids(&rounds.round(&[("a", A), ("b", B)])), ["a", "b"]);
     }
 }
 
 #[test]
 fn round_ends_in_time_and_keeps_unreached_cameras() {
-    let mute = FakeCamera { mood: Mood::Mute, ..FakeCamera::default() };
+    let mute = FakeCamera { behaviour: Behaviour::Mute, ..FakeCamera::default() };
     let mut rounds = Rounds::new("{}", [(A, mute), (B, FakeCamera::default())]);
     rounds.time.set(Duration::from_secs(2));
     let report = rounds.round(&[("a", A), ("b", B)]);
@@ -259,10 +259,10 @@ fn round_ends_in_time_and_keeps_unreached_cameras() {
 
 #[test]
 fn slow_cameras_do_not_always_go_first() {
-    let mute: Vec<String> = (0..lanes::AT_ONCE).map(|number| format!("http://10.0.0.{number}/")).collect();
+    let mute: Vec<String> = (0..concurrent_jobs::AT_ONCE).map(|number| format!("http://10.0.0.{number}/")).collect();
     let mut rounds = Rounds::new("{}", [("http://10.9.9.9/", FakeCamera::default())]);
     for url in &mute {
-        let camera = FakeCamera { mood: Mood::Mute, ..FakeCamera::default() };
+        let camera = FakeCamera { behaviour: Behaviour::Mute, ..FakeCamera::default() };
         rounds.site.cameras.borrow_mut().insert(url.clone(), camera);
     }
     rounds.time.set(Duration::from_secs(2));
@@ -281,7 +281,7 @@ fn camera_whose_answer_was_lost_is_queried_at_its_address() {
     let mut rounds = Rounds::new("{}", [(A, locked()), (B, locked()), (C, locked())]);
     rounds.round(&[("a", A), ("b", B), ("c", C)]);
     rounds.site.take_requests();
-    rounds.change(B, |camera| camera.mood = Mood::Off);
+    rounds.change(B, |camera| camera.behaviour = Behaviour::Off);
     let report = rounds.round(&[("new", C)]);
     assert_eq!((ids(&report), &report.kept), (vec!["new"], &vec!["a".to_owned()]), "c's address is another's now");
     assert_eq!(notes(&report), [""; 0]);
@@ -290,8 +290,8 @@ fn camera_whose_answer_was_lost_is_queried_at_its_address() {
     let mut kept = rounds.round(&[]).kept;
     kept.sort();
     assert_eq!(kept, ["a", "new"]);
-    rounds.change(A, |camera| camera.mood = Mood::Off);
-    rounds.change(C, |camera| camera.mood = Mood::Off);
+    rounds.change(A, |camera| camera.behaviour = Behaviour::Off);
+    rounds.change(C, |camera| camera.behaviour = Behaviour::Off);
     assert_eq!(rounds.round(&[]).kept, [""; 0]);
     assert!(rounds.memory.is_empty());
 }

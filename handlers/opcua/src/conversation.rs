@@ -38,7 +38,7 @@ pub enum Error {
     Refused(Refusal),
     /// An unexpected chunk.
     #[error("it sent what it was not asked for")]
-    OutOfTurn,
+    UnexpectedChunk,
     /// The channel has another security policy.
     #[error("it opened a channel with security policy '{0}'")]
     Policy(String),
@@ -81,7 +81,7 @@ pub struct Conversation {
     question: Question,
     url: String,
     now: SystemTime,
-    stage: Stage,
+    state: State,
     /// Received bytes of an incomplete chunk.
     inbox: Vec<u8>,
     /// The response so far.
@@ -90,7 +90,7 @@ pub struct Conversation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum State {
     Hello,
     Opening,
     Asked(Token),
@@ -104,7 +104,7 @@ impl Conversation {
         hello.u32(chunk::RECEIVE_BUFFER).u32(chunk::RECEIVE_BUFFER);
         hello.u32(question.max_response()).u32(MAX_CHUNKS).string(&url);
         let (inbox, response) = (Vec::new(), Vec::new());
-        let conversation = Self { question, url, now, stage: Stage::Hello, inbox, response, chunks: 0 };
+        let conversation = Self { question, url, now, state: State::Hello, inbox, response, chunks: 0 };
         (conversation, chunk::write(*b"HEL", &hello.into_bytes()))
     }
 
@@ -124,19 +124,19 @@ impl Conversation {
             rest = rest.get(length..).unwrap_or_default();
         }
         if step != Step::Read && !rest.is_empty() {
-            return Err(Error::OutOfTurn); // a server speaks when it is spoken to
+            return Err(Error::UnexpectedChunk); // a server speaks when it is spoken to
         }
         self.inbox = rest.to_vec();
         Ok(step)
     }
 
     fn chunk(&mut self, chunk: Chunk<'_>) -> Result<Step, Error> {
-        match (self.stage, chunk.kind) {
+        match (self.state, chunk.kind) {
             (_, Kind::Error) => Err(refusal(chunk.body)),
-            (Stage::Hello, Kind::Acknowledge) => self.acknowledged(chunk.body),
-            (Stage::Opening, Kind::Open) if chunk.place == Place::Final => self.opened(chunk.body),
-            (Stage::Asked(token), Kind::Message) => self.answered(token, chunk),
-            _ => Err(Error::OutOfTurn),
+            (State::Hello, Kind::Acknowledge) => self.acknowledged(chunk.body),
+            (State::Opening, Kind::Open) if chunk.place == Place::Final => self.opened(chunk.body),
+            (State::Asked(token), Kind::Message) => self.answered(token, chunk),
+            _ => Err(Error::UnexpectedChunk),
         }
     }
 
@@ -152,14 +152,14 @@ impl Conversation {
         open.u32(0); // the channel has no number yet
         open.string(POLICY_NONE).null().null(); // no certificates
         open.u32(1).u32(OPEN_REQUEST).raw(&message::open_secure_channel(self.now));
-        self.stage = Stage::Opening;
+        self.state = State::Opening;
         Ok(Step::Send(chunk::write(*b"OPN", &open.into_bytes())))
     }
 
     /// Handles the opened channel and sends the request.
     fn opened(&mut self, body: &[u8]) -> Result<Step, Error> {
         let token = message::read_token(opening(body)?)?;
-        self.stage = Stage::Asked(token);
+        self.state = State::Asked(token);
         let request = self.question.request(&self.url, self.now);
         Ok(Step::Send(secured(*b"MSG", token, QUESTION_REQUEST, &request)))
     }

@@ -85,7 +85,7 @@ fn messages_are_exchanged_in_order() {
         (awaiting_response(), [message(), message()].concat()),
         (after(&[acknowledge(8192)]), in_parts),
     ] {
-        assert_eq!(conversation.receive(&bytes), Err(Error::OutOfTurn));
+        assert_eq!(conversation.receive(&bytes), Err(Error::UnexpectedChunk));
     }
 }
 

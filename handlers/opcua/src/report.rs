@@ -98,7 +98,7 @@ impl Why {
         }
     }
 
-    fn said_of(self, count: usize) -> String {
+    fn message(self, count: usize) -> String {
         match self {
             Self::NotReached => format!("{count} of the servers listed there were {}", Error::NotReached),
             Self::Busy => format!("{count} of the servers listed there have no connection left to say who they are"),
@@ -134,7 +134,7 @@ impl Findings {
             Check::Unknown(why) => self.leave(&candidate.origins, why),
             Check::Absent(failures) => self.add_absent(candidate, &failures),
         }
-        self.tell_of_doubles(candidate);
+        self.note_duplicates(candidate);
     }
 
     /// Adds a device. Of two with one id the first in order wins, whichever was found first; a device stays if its
@@ -176,7 +176,7 @@ impl Findings {
     }
 
     /// Notes two servers with the same URI, which are one device.
-    fn tell_of_doubles(&mut self, candidate: &Candidate) {
+    fn note_duplicates(&mut self, candidate: &Candidate) {
         let mut urls: Vec<&Url> = candidate.itself_at().collect();
         urls.dedup();
         if let [first, second, ..] = urls.as_slice() {
@@ -217,7 +217,7 @@ impl Findings {
         let note = |((origin, why), count): (&(usize, Why), &usize)| Note {
             origin: *origin,
             reason: why.reason(),
-            message: why.said_of(*count),
+            message: why.message(*count),
         };
         report.notes.extend(self.left.iter().map(note));
         report.notes.sort_by_key(|note| note.origin);

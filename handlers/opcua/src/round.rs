@@ -57,7 +57,7 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
         return Err(failure(&failed));
     }
     let mut findings = Findings::without(failed.into_iter().map(|(origin, _, error)| (origin, error)));
-    let candidates = in_turns(candidates(lists, details.application_names.as_ref(), details.identify_by), start);
+    let candidates = interleaved(candidates(lists, details.application_names.as_ref(), details.identify_by), start);
     let waiting = Cell::new(candidates.len());
     let checks = stream::iter(&candidates).map(async |candidate| {
         let time = network.remaining().saturating_sub(RESERVE);
@@ -73,19 +73,19 @@ pub async fn run(network: &impl Network, details: &Details, start: usize) -> Res
 }
 
 /// Interleaves the lists, so that a long one does not starve others; each starts at another place.
-fn in_turns(candidates: Vec<Candidate>, start: usize) -> Vec<Candidate> {
+fn interleaved(candidates: Vec<Candidate>, start: usize) -> Vec<Candidate> {
     let mut lists: BTreeMap<Option<usize>, Vec<Candidate>> = BTreeMap::new();
     for candidate in candidates {
         lists.entry(candidate.origins.first().copied()).or_default().push(candidate);
     }
-    let mut turns = Vec::new();
+    let mut interleaved = Vec::new();
     for mut list in lists.into_values() {
         let places = list.len().max(1);
         list.rotate_left(start % places);
-        turns.extend(list.into_iter().enumerate());
+        interleaved.extend(list.into_iter().enumerate());
     }
-    turns.sort_by_key(|(turn, _)| *turn); // stable: of one turn, the lists in their order
-    turns.into_iter().map(|(_, candidate)| candidate).collect()
+    interleaved.sort_by_key(|(place, _)| *place); // stable: of one place, the lists in their order
+    interleaved.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 type Failed<'d> = (usize, &'d Url, Error);
@@ -122,8 +122,8 @@ fn fitting(applications: Vec<Application>, room: &mut usize) -> Result<Vec<Appli
 /// Returns the time for each of `count` jobs, so that all are completed in time at that concurrency even if none
 /// responds.
 fn share(time: Duration, count: usize, at_once: usize) -> Duration {
-    let turns = u32::try_from(count.div_ceil(at_once)).unwrap_or(u32::MAX);
-    time / turns.max(1)
+    let batches = u32::try_from(count.div_ceil(at_once)).unwrap_or(u32::MAX);
+    time / batches.max(1)
 }
 
 fn failure(failed: &[Failed<'_>]) -> Failure {

@@ -67,7 +67,7 @@ fn group_is_named_after_its_topmost_device() {
 }
 
 #[test]
-fn grouping_compares_whole_path_components() {
+fn grouping_compares_complete_path_components() {
     let found = find(&[r#"KERNEL=="usb1|usb10|1-1|10-1""#], true, None);
     let nodes: Vec<(&str, &[String])> = found.iter().map(|device| (device.id.as_str(), &device.nodes[..])).collect();
     let usb1 = ["/dev/bus/usb/001/001".to_owned(), "/dev/bus/usb/001/002".to_owned()];

@@ -26,7 +26,7 @@ pub fn explain(rules: &[Rule], snapshot: &Snapshot, index: usize) -> Vec<String>
         if holds {
             holding.push(number.to_string());
         }
-        lines.push(format!("rule {number} {}: {rule}", verdict(holds)));
+        lines.push(format!("rule {number} {}: {rule}", outcome(holds)));
         lines.extend(on_device(rule, snapshot, index));
         lines.extend(on_lineage(rule, snapshot, index));
     }
@@ -51,7 +51,7 @@ fn stands_for(snapshot: &Snapshot, index: usize) -> String {
     }
 }
 
-fn verdict(holds: bool) -> &'static str {
+fn outcome(holds: bool) -> &'static str {
     if holds { "holds" } else { "fails" }
 }
 

@@ -14,7 +14,7 @@ fn explained_in(snapshot: &Snapshot, devpath: &str, rules: &[&str]) -> String {
 
 /// The fixture as a handler sees it that may only see video devices.
 fn of_video_alone() -> Snapshot {
-    let whole = snapshot();
+    let full = snapshot();
     let named = |record: &Record| Record {
         devpath: record.devpath.clone(),
         parent: record.parent,
@@ -26,7 +26,7 @@ fn of_video_alone() -> Snapshot {
         Some("video4linux") => record.clone(),
         _ => named(record),
     };
-    (0..).map_while(|index| whole.get(index)).map(seen).collect()
+    (0..).map_while(|index| full.get(index)).map(seen).collect()
 }
 
 #[test]

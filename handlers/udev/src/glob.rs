@@ -179,8 +179,8 @@ impl Glob {
 
 /// The set after a `[` that stands at `start`.
 fn set(rest: &mut Chars<'_>, start: usize) -> Result<Element, PatternError> {
-    let whole = rest.as_str();
-    let here = |rest: &Chars<'_>| start + 1 + whole.len() - rest.as_str().len();
+    let full = rest.as_str();
+    let here = |rest: &Chars<'_>| start + 1 + full.len() - rest.as_str().len();
     let negated = rest.as_str().starts_with(['!', '^']);
     if negated {
         rest.next();

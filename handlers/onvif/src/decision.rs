@@ -4,22 +4,22 @@ use akri_handler::Filter;
 
 use crate::announcement::Camera;
 use crate::details::Details;
-use crate::filter::{self, Ip, Mac, Scope, Uuid, Verdict};
+use crate::filter::{self, Decision, Ip, Mac, Scope, Uuid};
 use crate::inquiry::Facts;
 use crate::service_url::ServiceUrl;
 
 /// Returns the combined decision, with the facts if they are known.
-pub fn verdict(details: &Details, camera: &Camera, facts: Option<&Facts>) -> Verdict {
-    verdicts(details, camera, facts).into_iter().map(|(_, verdict)| verdict).max().unwrap_or(Verdict::Keep)
+pub fn decision(details: &Details, camera: &Camera, facts: Option<&Facts>) -> Decision {
+    decisions(details, camera, facts).into_iter().map(|(_, decision)| decision).max().unwrap_or(Decision::Keep)
 }
 
 /// Describes the unknown facts that filters depend on.
 pub fn unknown(details: &Details, camera: &Camera, facts: &Facts) -> &'static str {
-    let verdicts = verdicts(details, camera, Some(facts));
-    verdicts.into_iter().find(|(_, verdict)| *verdict == Verdict::Unknown).map_or("nothing", |(what, _)| what)
+    let decisions = decisions(details, camera, Some(facts));
+    decisions.into_iter().find(|(_, decision)| *decision == Decision::Unknown).map_or("nothing", |(what, _)| what)
 }
 
-fn verdicts(details: &Details, camera: &Camera, facts: Option<&Facts>) -> [(&'static str, Verdict); 4] {
+fn decisions(details: &Details, camera: &Camera, facts: Option<&Facts>) -> [(&'static str, Decision); 4] {
     let addresses = addresses(camera, facts);
     let mac = facts.and_then(|facts| Mac::parse(facts.mac.as_deref()?));
     let scopes = if camera.scopes.is_empty() { facts.and_then(|f| f.scopes.as_deref()) } else { Some(&*camera.scopes) };
@@ -32,8 +32,8 @@ fn verdicts(details: &Details, camera: &Camera, facts: Option<&Facts>) -> [(&'st
     ]
 }
 
-fn one<T: PartialEq>(filter: Option<&Filter<T>>, values: Option<&[T]>) -> Verdict {
-    filter.map_or(Verdict::Keep, |filter| filter::verdict(filter, values))
+fn one<T: PartialEq>(filter: Option<&Filter<T>>, values: Option<&[T]>) -> Decision {
+    filter.map_or(Decision::Keep, |filter| filter::decision(filter, values))
 }
 
 /// Returns the announced addresses, or the reported one if only names are announced.
@@ -45,7 +45,7 @@ fn addresses(camera: &Camera, facts: Option<&Facts>) -> Vec<Ip> {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::{Drop, Keep, Unknown};
+    use super::Decision::{Drop, Keep, Unknown};
     use super::*;
 
     fn details(json: &str) -> Details {
@@ -68,10 +68,10 @@ mod tests {
     }
 
     /// Returns the decisions before a query, with a MAC address, and after a query without one.
-    fn verdicts_of(json: &str) -> [Verdict; 3] {
+    fn decisions_of(json: &str) -> [Decision; 3] {
         let camera = camera(&["http://10.0.0.9/", "http://192.168.1.9/"], &["onvif://x", "onvif://y"]);
         let (mac, none) = (facts_with(Some("00:1A:2B:3C:4D:5E")), facts_with(None));
-        [None, Some(&mac), Some(&none)].map(|facts| verdict(&details(json), &camera, facts))
+        [None, Some(&mac), Some(&none)].map(|facts| decision(&details(json), &camera, facts))
     }
 
     #[test]
@@ -89,18 +89,18 @@ mod tests {
             (r#"{"ipAddresses": {"action": "Exclude", "items": ["192.168.1.9"]}}"#, Drop),
             (r#"{"macAddresses": {"action": "Exclude", "items": []}}"#, Keep),
         ] {
-            assert_eq!(verdicts_of(json), [expected; 3], "{json}");
+            assert_eq!(decisions_of(json), [expected; 3], "{json}");
         }
     }
 
     #[test]
     fn mac_filter_requires_a_query() {
         let include = r#"{"macAddresses": {"items": ["00-1a-2b-3c-4d-5e"]}}"#;
-        assert_eq!(verdicts_of(include), [Unknown, Keep, Unknown]);
+        assert_eq!(decisions_of(include), [Unknown, Keep, Unknown]);
         let exclude = r#"{"macAddresses": {"action": "Exclude", "items": ["001a2b3c4d5e"]}}"#;
-        assert_eq!(verdicts_of(exclude), [Unknown, Drop, Unknown]);
+        assert_eq!(decisions_of(exclude), [Unknown, Drop, Unknown]);
         let other = r#"{"macAddresses": {"items": ["00:00:00:00:00:01"]}, "uuids": {"items": ["b"]}}"#;
-        assert_eq!(verdicts_of(other), [Drop; 3]);
+        assert_eq!(decisions_of(other), [Drop; 3]);
         assert_eq!(
             unknown(&details(include), &camera(&["http://10.0.0.9/"], &[]), &facts_with(Some("garbage"))),
             "MAC address"
@@ -111,16 +111,16 @@ mod tests {
     fn unannounced_scopes_and_addresses_can_be_queried() {
         let scopes = details(r#"{"scopes": {"items": ["onvif://x"]}}"#);
         let camera = camera(&["http://camera.example/"], &[]);
-        assert_eq!(verdict(&scopes, &camera, None), Unknown);
+        assert_eq!(decision(&scopes, &camera, None), Unknown);
         assert_eq!(unknown(&scopes, &camera, &facts_with(None)), "scopes");
         for (found, expected) in [(vec![], Drop), (vec!["onvif://x".to_owned()], Keep)] {
             let facts = Facts { scopes: Some(found), ..Facts::default() };
-            assert_eq!(verdict(&scopes, &camera, Some(&facts)), expected);
+            assert_eq!(decision(&scopes, &camera, Some(&facts)), expected);
         }
         let addresses = details(r#"{"ipAddresses": {"items": ["10.0.0.9"]}}"#);
-        assert_eq!(verdict(&addresses, &camera, None), Unknown);
+        assert_eq!(decision(&addresses, &camera, None), Unknown);
         assert_eq!(unknown(&addresses, &camera, &facts_with(None)), "IP address");
         let facts = Facts { address: Some("10.0.0.9".into()), ..Facts::default() };
-        assert_eq!(verdict(&addresses, &camera, Some(&facts)), Keep);
+        assert_eq!(decision(&addresses, &camera, Some(&facts)), Keep);
     }
 }

@@ -21,8 +21,8 @@ pub async fn run<J, R>(
     end: impl Future<Output = ()>,
 ) -> Vec<Option<R>> {
     let results = RefCell::new(jobs.iter().map(|_| None).collect::<Vec<Option<R>>>());
-    let lane = async |lane: Vec<usize>| {
-        for index in lane {
+    let queue = async |queue: Vec<usize>| {
+        for index in queue {
             let Some(job) = jobs.get(index) else { continue };
             let result = perform(job).await;
             if let Some(place) = results.borrow_mut().get_mut(index) {
@@ -30,25 +30,25 @@ pub async fn run<J, R>(
             }
         }
     };
-    let all = stream::iter(lanes(jobs.iter().map(host))).for_each_concurrent(AT_ONCE, lane);
+    let all = stream::iter(queues(jobs.iter().map(host))).for_each_concurrent(AT_ONCE, queue);
     select(pin!(all), pin!(end)).await;
     results.take()
 }
 
-/// Distributes jobs into sequential lanes, at most [`PER_HOST`] per host. Lanes are in the order of their first jobs,
+/// Distributes jobs into sequential queues, at most [`PER_HOST`] per host. Queues are in the order of their first jobs,
 /// so that the order of the jobs decides which ones are left out when time runs out.
-fn lanes<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
+fn queues<'a>(hosts: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, host) in hosts.enumerate() {
         by_host.entry(host).or_default().push(index);
     }
     let split = |jobs: Vec<usize>| {
-        let lane = move |number| jobs.iter().skip(number).step_by(PER_HOST).copied().collect::<Vec<usize>>();
-        (0..PER_HOST).map(lane)
+        let queue = move |number| jobs.iter().skip(number).step_by(PER_HOST).copied().collect::<Vec<usize>>();
+        (0..PER_HOST).map(queue)
     };
-    let mut lanes: Vec<Vec<usize>> = by_host.into_values().flat_map(split).filter(|lane| !lane.is_empty()).collect();
-    lanes.sort_unstable();
-    lanes
+    let mut queues: Vec<Vec<usize>> = by_host.into_values().flat_map(split).filter(|queue| !queue.is_empty()).collect();
+    queues.sort_unstable();
+    queues
 }
 
 #[cfg(test)]
@@ -66,18 +66,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_job_is_in_one_lane_and_a_host_has_four_at_most(hosts in prop::collection::vec("[a-e]", 0..60)) {
-            let lanes = lanes(hosts.iter().map(String::as_str));
-            let mut all: Vec<usize> = lanes.concat();
+        fn each_job_is_in_one_queue_and_a_host_has_four_at_most(hosts in prop::collection::vec("[a-e]", 0..60)) {
+            let queues = queues(hosts.iter().map(String::as_str));
+            let mut all: Vec<usize> = queues.concat();
             all.sort_unstable();
             prop_assert_eq!(all, (0..hosts.len()).collect::<Vec<_>>());
             for host in "abcde".chars() {
-                let of_host = lanes.iter().filter(|lane| lane.iter().any(|job| hosts[*job].starts_with(host)));
+                let of_host = queues.iter().filter(|queue| queue.iter().any(|job| hosts[*job].starts_with(host)));
                 prop_assert!(of_host.count() <= PER_HOST);
             }
-            prop_assert!(lanes.is_sorted_by_key(|lane| lane[0]), "in the order of jobs");
-            for lane in lanes {
-                prop_assert!(lane.iter().all(|job| hosts[*job] == hosts[lane[0]]));
+            prop_assert!(queues.is_sorted_by_key(|queue| queue[0]), "in the order of jobs");
+            for queue in queues {
+                prop_assert!(queue.iter().all(|job| hosts[*job] == hosts[queue[0]]));
             }
         }
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn stuck_job_blocks_only_its_own_lane() {
+    fn stuck_job_blocks_only_its_own_queue() {
         let (end, ended) = oneshot::channel();
         let end = RefCell::new(Some(end));
         let jobs = [("slow", 0), ("slow", 1), ("slow", 2), ("slow", 3), ("slow", 4), ("quick", 5), ("quick", 6)];
