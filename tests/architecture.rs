@@ -181,7 +181,8 @@ fn assert_cited(what: &str, numbers: &BTreeSet<u32>) {
     let mut tested = BTreeSet::new();
     for (path, source) in files(&root(), &["rs", "wit"]) {
         for (line, comment) in source.lines().filter_map(|line| Some((line, line.split_once("//")?.1))) {
-            let many = comment.split(&format!("{what}s ")).skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            let many =
+                comment.split(&format!("{what}s ")).skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
             assert!(!many, "{}: name each {what} by itself in '{comment}'", path.display());
             let cited = cited(what, comment);
             let unknown = cited.iter().find(|number| !numbers.contains(number));

@@ -269,8 +269,8 @@ fn fingerprint(text: &str) -> Result<[u8; 32], String> {
     let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
     let hex = digits.iter().all(u8::is_ascii_hexdigit);
     let bytes: Option<Vec<u8>> = if hex { digits.chunks(2).map(byte).collect() } else { None };
-    let whole = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    whole.ok_or_else(|| format!("'{text}' is not a SHA-256: 64 hex digits, perhaps with colons"))
+    let digest = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    digest.ok_or_else(|| format!("'{text}' is not a SHA-256: 64 hex digits, perhaps with colons"))
 }
 
 fn destinations(networks: &[String], ports: &[Ports], path: &str, errors: &mut Vec<FieldError>) -> model::Destinations {

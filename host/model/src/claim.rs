@@ -86,14 +86,14 @@ struct StoredClaim {
     #[serde(default)]
     state: ClaimState,
     /// Version 0.1: the API server had not answered, and the kubelet was told that the claim failed.
-    #[serde(default)]
-    doubtful: bool,
+    #[serde(default, rename = "doubtful")]
+    unconfirmed: bool,
 }
 
 impl From<StoredClaim> for JournaledClaim {
     fn from(stored: StoredClaim) -> Self {
-        let StoredClaim { usage, edits, generation, seen, state, doubtful } = stored;
-        let state = if doubtful { ClaimState::Releasing } else { state };
+        let StoredClaim { usage, edits, generation, seen, state, unconfirmed } = stored;
+        let state = if unconfirmed { ClaimState::Releasing } else { state };
         Self { usage, edits, generation, seen, state }
     }
 }

@@ -108,14 +108,14 @@ impl<'a> Pool<'a> {
         let mut taken = BTreeSet::new();
         let mut assignments = Vec::new();
         let (held, new): (Vec<&String>, Vec<&String>) = vdevs.iter().partition(|id| self.held.contains_key(**id));
-        let mut homeless = Vec::new();
+        let mut moved = Vec::new();
         for vdev in held {
             match after.keep(vdev, &mut taken) {
                 Some(assignment) => assignments.push(assignment),
-                None => homeless.push(vdev),
+                None => moved.push(vdev),
             }
         }
-        for vdev in homeless.into_iter().chain(ascending(new)?) {
+        for vdev in moved.into_iter().chain(ascending(new)?) {
             let Some(assignment) = after.place_anew(vdev, &mut taken) else {
                 return Err(Denied::TooFew { wanted: vdevs.len(), possible: assignments.len() });
             };

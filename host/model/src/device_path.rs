@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pattern_covers_whole_components() {
+    fn pattern_covers_complete_components() {
         for (pattern, path, covered) in [
             ("/dev/**", "/dev/video0", true),
             ("/dev/**", "/dev/bus/usb/001/002", true),

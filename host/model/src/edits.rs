@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test] // rule 15
-    fn the_annotation_says_which_slot_and_through_what() {
+    fn annotation_names_slot_and_resource() {
         let annotation =
             |vdev| ContainerEdits::of_slot(&Device::default(), &BTreeMap::new(), slot("h"), vdev).annotations;
         let key = "akri.agent.slot-cam-8120fe-1".to_owned();

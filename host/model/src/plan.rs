@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test] // rule 31
-    fn what_it_means_not_to_be_listed_is_for_the_set_to_say() {
+    fn set_decides_what_absence_means() {
         let a = device("a", "");
         let kept = |missing: &[&str]| AbsenceMeaning::Kept(missing.iter().map(|id| (*id).to_owned()).collect());
         let (none, offline, unknown) = (Plan::default(), [identity("a")], [identity("a")]);

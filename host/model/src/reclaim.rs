@@ -62,7 +62,7 @@ impl Evidence {
 
 /// The effect of a snapshot on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judgement {
+pub enum SnapshotEffect {
     /// It stays.
     Keep,
     /// It was observed in use for the first time since the kubelet or the agent started: worth a line in the journal.
@@ -91,7 +91,7 @@ impl ClaimObservation {
     }
 
     /// Takes a snapshot into account. The caller has checked that the claim is older than the snapshot.
-    pub fn observe(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> Judgement {
+    pub fn observe(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> SnapshotEffect {
         let is_new_epoch = self.epoch != snapshot.epoch;
         if is_new_epoch {
             *self = Self::restored(self.seen, snapshot.epoch, snapshot.at);
@@ -100,24 +100,24 @@ impl ClaimObservation {
             Evidence::Listed => {
                 self.absent = 0;
                 let is_first = !std::mem::replace(&mut self.seen, true) || is_new_epoch;
-                if is_first { Judgement::Seen } else { Judgement::Keep }
+                if is_first { SnapshotEffect::Seen } else { SnapshotEffect::Keep }
             }
-            _ if !snapshot.settled => Judgement::Keep,
+            _ if !snapshot.settled => SnapshotEffect::Keep,
             Evidence::Checkpoint => {
                 self.absent = 1; // what the refreshed checkpoint says next time decides
-                Judgement::Refresh
+                SnapshotEffect::Refresh
             }
             Evidence::Absent | Evidence::Unlisted => self.is_absent(evidence, snapshot),
         }
     }
 
-    fn is_absent(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> Judgement {
+    fn is_absent(&mut self, evidence: Evidence, snapshot: &SnapshotInfo) -> SnapshotEffect {
         self.absent = self.absent.saturating_add(1);
         let waited = snapshot.at.saturating_sub(self.since) >= UNSEEN;
         match () {
-            () if self.absent < ABSENT => Judgement::Refresh,
-            () if self.seen || evidence == Evidence::Absent || waited => Judgement::Ended,
-            () => Judgement::Keep,
+            () if self.absent < ABSENT => SnapshotEffect::Refresh,
+            () if self.seen || evidence == Evidence::Absent || waited => SnapshotEffect::Ended,
+            () => SnapshotEffect::Keep,
         }
     }
 }
@@ -140,8 +140,8 @@ mod tests {
     /// Returns the index of the snapshot, one a second, that ends the claim.
     fn ends_at(evidence: &[Evidence]) -> Option<usize> {
         let mut claim = claim();
-        let judged: Vec<Judgement> = evidence.iter().zip(0..).map(|(e, t)| claim.observe(*e, &at(t))).collect();
-        judged.iter().position(|judgement| *judgement == Judgement::Ended)
+        let effects: Vec<SnapshotEffect> = evidence.iter().zip(0..).map(|(e, t)| claim.observe(*e, &at(t))).collect();
+        effects.iter().position(|effect| *effect == SnapshotEffect::Ended)
     }
 
     #[test] // rule 21, rule 45
@@ -163,18 +163,18 @@ mod tests {
     fn unseen_claim_without_checkpoint_ends_after_5_minutes() {
         let mut claim = claim();
         claim.observe(Unlisted, &at(298));
-        assert_eq!(claim.observe(Unlisted, &at(299)), Judgement::Keep);
-        assert_eq!(claim.observe(Unlisted, &at(300)), Judgement::Ended);
+        assert_eq!(claim.observe(Unlisted, &at(299)), SnapshotEffect::Keep);
+        assert_eq!(claim.observe(Unlisted, &at(300)), SnapshotEffect::Ended);
     }
 
     #[test] // rule 47
     fn seen_claim_stays_seen_over_a_restart() {
         let mut claim = claim();
-        assert_eq!(claim.observe(Listed, &at(0)), Judgement::Seen);
+        assert_eq!(claim.observe(Listed, &at(0)), SnapshotEffect::Seen);
         let later = |seconds, settled| SnapshotInfo { epoch: 2, settled, ..at(seconds) };
-        assert_eq!(claim.observe(Unlisted, &later(10, false)), Judgement::Keep, "the kubelet has just started");
-        assert_eq!(claim.observe(Unlisted, &later(70, true)), Judgement::Refresh);
-        assert_eq!(claim.observe(Unlisted, &later(72, true)), Judgement::Ended);
+        assert_eq!(claim.observe(Unlisted, &later(10, false)), SnapshotEffect::Keep, "the kubelet has just started");
+        assert_eq!(claim.observe(Unlisted, &later(70, true)), SnapshotEffect::Refresh);
+        assert_eq!(claim.observe(Unlisted, &later(72, true)), SnapshotEffect::Ended);
     }
 
     #[test] // rule 19
@@ -183,8 +183,8 @@ mod tests {
         let later = |seconds| SnapshotInfo { epoch: 2, ..at(seconds) };
         claim.observe(Unlisted, &at(250));
         claim.observe(Unlisted, &later(260));
-        assert_eq!(claim.observe(Unlisted, &later(559)), Judgement::Keep);
-        assert_eq!(claim.observe(Unlisted, &later(560)), Judgement::Ended);
+        assert_eq!(claim.observe(Unlisted, &later(559)), SnapshotEffect::Keep);
+        assert_eq!(claim.observe(Unlisted, &later(560)), SnapshotEffect::Ended);
     }
 
     proptest! {
@@ -194,7 +194,7 @@ mod tests {
             for (evidence, seconds, epoch) in snapshots {
                 let evidence = [Listed, Checkpoint, Absent, Unlisted][evidence];
                 let snapshot = SnapshotInfo { settled: false, epoch, ..at(seconds) };
-                prop_assert_ne!(claim.observe(evidence, &snapshot), Judgement::Ended);
+                prop_assert_ne!(claim.observe(evidence, &snapshot), SnapshotEffect::Ended);
             }
         }
     }

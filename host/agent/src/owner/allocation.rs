@@ -312,7 +312,7 @@ impl State {
             Target::Instance(identity) => {
                 self.published.get(identity).into_iter().for_each(|published| published.advertise(true));
             }
-            Target::Configuration => self.whole.advertise(&self.published, true),
+            Target::Configuration => self.configuration_resource.advertise(&self.published, true),
         }
     }
 

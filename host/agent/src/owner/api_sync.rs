@@ -140,7 +140,7 @@ impl State {
         let old = self.orphans.take(&identity).filter(|old| *old != entry.key);
         let published = Published::new(entry, &self.context.node, &self.context.claims, true);
         // The claims are in the journal all the time.
-        self.remember(&published).await;
+        self.save(&published).await;
         if let Some(old) = old {
             self.forget(old).await;
         }
@@ -158,14 +158,14 @@ impl State {
 
     fn take_view(&mut self, identity: &Identity, shown: Option<&Instance>) -> bool {
         let Some(published) = self.published.get_mut(identity) else { return false };
-        let (adopted, occurrences, changed) = published.observe(shown, &self.context.claims);
+        let (adopted, object_events, changed) = published.observe(shown, &self.context.claims);
         for slot in adopted {
             warn!(instance = %published.entry().key, slot, "the API server has a claim of this node that the journal lacks");
             let usage = published.slots.claims().find(|(held, _)| *held == slot).map(|(_, claim)| claim.usage.clone());
             let edits = published.edits_for(&self.configuration, slot, &usage.unwrap_or_default());
             published.edits.insert(slot, edits);
         }
-        occurrences.into_iter().for_each(|occurrence| self.context.cluster.record_event(occurrence));
+        object_events.into_iter().for_each(|object_event| self.context.cluster.record_event(object_event));
         self.unsynced.insert(identity.clone());
         changed
     }

@@ -81,7 +81,7 @@ impl State {
         for (identity, device) in plan.change {
             if let Some(published) = self.published.get_mut(&identity) {
                 let moved = published.set_device(device);
-                moved.into_iter().for_each(|occurrence| self.context.cluster.record_event(occurrence));
+                moved.into_iter().for_each(|object_event| self.context.cluster.record_event(object_event));
                 touched.push(identity);
             }
         }
@@ -233,7 +233,7 @@ impl State {
         if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
             self.context
                 .cluster
-                .record_event(self.occurrence("NotPublished", format!("device '{}': {error}", device.id)));
+                .record_event(self.object_event("NotPublished", format!("device '{}': {error}", device.id)));
         }
     }
 
@@ -244,7 +244,7 @@ impl State {
             self.advertise_and_publish(identity);
         }
         let changed = identities.iter().filter_map(|identity| self.published.get(identity));
-        futures::future::join_all(changed.map(|published| self.remember(published))).await;
+        futures::future::join_all(changed.map(|published| self.save(published))).await;
         self.write_cdi(identities).await;
     }
 
@@ -275,7 +275,7 @@ impl State {
         futures::future::join_all(wanted.map(|(_, published)| write(published))).await;
     }
 
-    pub(super) async fn remember(&self, published: &Published) {
+    pub(super) async fn save(&self, published: &Published) {
         if let Err(error) = self.context.journal.put(published.journal_entry()).await {
             debug!(instance = %published.entry().key, "{error}");
         }

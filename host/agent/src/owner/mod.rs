@@ -173,7 +173,7 @@ struct State {
     context: Arc<Context>,
     configuration: Arc<Configuration>,
     published: AllPublished,
-    whole: ConfigurationResource,
+    configuration_resource: ConfigurationResource,
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
     pending: BTreeMap<Identity, devices::Pending>,
@@ -196,7 +196,7 @@ struct State {
     health: Health,
     commands: mpsc::Receiver<Command>,
     /// For the plugins.
-    asks: mpsc::Sender<Command>,
+    command_sender: mpsc::Sender<Command>,
     counted: usize,
     /// Resources and IDs that two pods have at once, as recorded.
     duplicates: BTreeSet<(String, String)>,
@@ -214,12 +214,12 @@ struct State {
 
 impl State {
     fn new(context: Arc<Context>, entries: Vec<Entry>, inbox: &Inbox) -> Self {
-        let (asks, commands) = mpsc::channel(COMMANDS);
+        let (command_sender, commands) = mpsc::channel(COMMANDS);
         let mut state = Self {
             context,
             configuration: inbox.configuration.borrow().clone(),
             published: AllPublished::new(),
-            whole: ConfigurationResource::new(),
+            configuration_resource: ConfigurationResource::new(),
             naming: JoinSet::new(),
             pending: BTreeMap::new(),
             orphans: Orphans::default(),
@@ -233,7 +233,7 @@ impl State {
             last: devices::LastSet::default(),
             health: Health::default(),
             commands,
-            asks,
+            command_sender,
             counted: 0,
             duplicates: BTreeSet::new(),
             leaving: BTreeMap::new(),
@@ -342,7 +342,7 @@ impl State {
         self.naming.shutdown().await;
         self.keep_reservations();
         self.remove(self.published.keys().cloned().collect()).await;
-        if let Some(plugin) = self.whole.plugin.take() {
+        if let Some(plugin) = self.configuration_resource.plugin.take() {
             plugin.close().await;
         }
         self.context.resource_names.release(&self.configuration.key.name, &self.configuration);
@@ -353,7 +353,7 @@ impl State {
     }
 
     /// Returns an event of the Configuration, and logs it.
-    fn occurrence(&self, reason: &'static str, message: String) -> ObjectEvent {
+    fn object_event(&self, reason: &'static str, message: String) -> ObjectEvent {
         warn!(configuration = %self.configuration.key, "{reason}: {message}");
         let Configuration { key, uid, .. } = &*self.configuration;
         ObjectEvent { kind: "Configuration", key: key.clone(), uid: uid.clone(), reason, message }

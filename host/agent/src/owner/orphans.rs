@@ -69,7 +69,7 @@ impl Orphans {
 
     /// Ends the claims that no container uses any more, and writes the journal.
     pub async fn release(&mut self, snapshot: &UsageSnapshot, journal: &Journal) {
-        for (key, entry) in self.judge(snapshot) {
+        for (key, entry) in self.apply_snapshot(snapshot) {
             let written = match entry {
                 Some(entry) => journal.put(entry).await,
                 None => journal.remove(key.clone()).await,
@@ -81,17 +81,17 @@ impl Orphans {
     }
 
     /// Ends the claims that no container uses any more. Returns the journal's new entries; `None` removes one.
-    fn judge(&mut self, snapshot: &UsageSnapshot) -> Vec<(Key, Option<Entry>)> {
+    fn apply_snapshot(&mut self, snapshot: &UsageSnapshot) -> Vec<(Key, Option<Entry>)> {
         let Some(info) = snapshot.info else { return Vec::new() };
         let mut changes = Vec::new();
         self.0.retain(|_, published| {
-            let (own, whole) = (&published.entry().key.name, &published.entry().configuration);
-            let (own, whole) = (resource_name(own), resource_name(whole));
+            let (own, configuration_resource) = (&published.entry().key.name, &published.entry().configuration);
+            let (own, configuration_resource) = (resource_name(own), resource_name(configuration_resource));
             // Nobody sends lists for the resource any more, so that the checkpoint may be older than the end of the pod.
             let all_seen = published.slots.claims().all(|(_, claim)| claim.observation.is_seen());
             let checkpoint = snapshot.checkpoint.clone().filter(|_| !all_seen);
             let snapshot = UsageSnapshot { checkpoint, ..snapshot.clone() };
-            let observed = published.judge(&own, &whole, &snapshot, &info);
+            let observed = published.apply_snapshot(&own, &configuration_resource, &snapshot, &info);
             observed.ended.iter().for_each(|slot| published.slots.release(*slot));
             let is_used = published.slots.claims().next().is_some();
             if !observed.ended.is_empty() {

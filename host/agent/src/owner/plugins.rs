@@ -21,12 +21,13 @@ impl State {
     /// Opens the device plugins that are wanted and missing, and takes those that are not wanted any more (rule 5, rule 48).
     fn arrange_plugins(&mut self) -> Vec<Plugin> {
         let mut unwanted = Vec::new();
-        let whole = self.configuration.key.name.clone();
-        let is_wanted = self.configuration.resources != Resources::Instance && self.has_name(&whole);
-        if is_wanted && self.whole.plugin.is_none() {
-            self.whole.plugin = Some(self.plugin(&whole, Target::Configuration, &self.whole.advertised));
+        let name = self.configuration.key.name.clone();
+        let is_wanted = self.configuration.resources != Resources::Instance && self.has_name(&name);
+        if is_wanted && self.configuration_resource.plugin.is_none() {
+            self.configuration_resource.plugin =
+                Some(self.plugin(&name, Target::Configuration, &self.configuration_resource.advertised));
         } else if !is_wanted {
-            unwanted.extend(self.whole.plugin.take());
+            unwanted.extend(self.configuration_resource.plugin.take());
         }
         let wants_instances = self.configuration.resources != Resources::Configuration;
         for identity in self.published.keys().cloned().collect::<Vec<_>>() {
@@ -70,7 +71,7 @@ impl State {
     }
 
     fn plugin(&self, name: &str, target: Target, advertised: &watch::Sender<AdvertisedDevices>) -> Plugin {
-        let resource = OwnedResource::new(name, target, advertised.subscribe(), self.asks.clone());
+        let resource = OwnedResource::new(name, target, advertised.subscribe(), self.command_sender.clone());
         self.context.plugins.serve(Arc::new(resource))
     }
 }

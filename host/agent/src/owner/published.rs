@@ -13,7 +13,7 @@ use akri_model::edits::{ContainerEdits, SlotRef};
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{Usage, cdi_name, hash_of_instance, slot_name};
 use akri_model::plan::Known;
-use akri_model::reclaim::{Evidence, Judgement, SnapshotInfo};
+use akri_model::reclaim::{Evidence, SnapshotEffect, SnapshotInfo};
 use akri_model::slots::{ApiView, Authority, Claim, PublishedSlots, SlotTable, read_usage};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -182,12 +182,12 @@ impl Published {
         let moved = self.entry.device.device_specs != device.device_specs && self.slots.claims().next().is_some();
         self.entry.device = device;
         moved.then(|| {
-            self.occurrence("DeviceNodeChanged", "containers that use the device keep its old node".to_owned())
+            self.object_event("DeviceNodeChanged", "containers that use the device keep its old node".to_owned())
         })
     }
 
     /// Returns an event of the Instance, and logs it.
-    pub(super) fn occurrence(&self, reason: &'static str, message: String) -> ObjectEvent {
+    pub(super) fn object_event(&self, reason: &'static str, message: String) -> ObjectEvent {
         warn!(instance = %self.entry.key, "{reason}: {message}");
         let Entry { key, uid, .. } = &self.entry;
         ObjectEvent { kind: "Instance", key: key.clone(), uid: uid.clone(), reason, message }
@@ -256,20 +256,20 @@ impl Published {
         if let Some(shown) = shown {
             self.entry.uid.clone_from(&shown.uid);
         }
-        let (mut adopted, mut occurrences) = (Vec::new(), Vec::new());
+        let (mut adopted, mut object_events) = (Vec::new(), Vec::new());
         for event in events {
             match event {
                 Adopted(slot) => adopted.push(slot),
                 Overcommitted(slot, by) => {
                     let message = format!("slot {slot} is in use on this node and claimed by '{by}'");
-                    occurrences.push(self.occurrence("SlotOvercommitted", message));
+                    object_events.push(self.object_event("SlotOvercommitted", message));
                 }
             }
         }
         let changed = !before.0.taken().eq(self.slots.taken())
             || matches!(before.0.api(), ApiView::Present(_)) != matches!(self.slots.api(), ApiView::Present(_))
             || before.1 != self.entry.uid;
-        (adopted, occurrences, changed)
+        (adopted, object_events, changed)
     }
 
     fn view(&self, shown: Option<&Instance>) -> ApiView {
@@ -281,8 +281,14 @@ impl Published {
         ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), slots })
     }
 
-    /// Judges its claims by a snapshot. `own` and `whole` are the names of its own resource and the Configuration's.
-    pub(super) fn judge(&mut self, own: &str, whole: &str, snapshot: &UsageSnapshot, info: &SnapshotInfo) -> Observed {
+    /// Judges its claims by a snapshot. `own` and `configuration_resource` are the names of its own resource and the Configuration's.
+    pub(super) fn apply_snapshot(
+        &mut self,
+        own: &str,
+        configuration_resource: &str,
+        snapshot: &UsageSnapshot,
+        info: &SnapshotInfo,
+    ) -> Observed {
         let mut observed = Observed::default();
         let claims: Vec<(u32, Usage)> = self
             .slots
@@ -291,25 +297,32 @@ impl Published {
             .map(|(slot, claim)| (slot, claim.usage.clone()))
             .collect();
         for (slot, usage) in claims {
-            let evidence = self.evidence(own, whole, snapshot, slot, &usage);
-            let judged = self.slots.observation_mut(slot).map(|observation| observation.observe(evidence, info));
-            match judged {
-                None | Some(Judgement::Keep) => {}
-                Some(Judgement::Seen) => {
+            let evidence = self.evidence(own, configuration_resource, snapshot, slot, &usage);
+            let effect = self.slots.observation_mut(slot).map(|observation| observation.observe(evidence, info));
+            match effect {
+                None | Some(SnapshotEffect::Keep) => {}
+                Some(SnapshotEffect::Seen) => {
                     debug!(instance = %self.entry.key, slot, "a container uses it");
                     observed.seen = true;
                 }
-                Some(Judgement::Refresh) if usage.vdev().is_some() => observed.refresh.1 = true,
-                Some(Judgement::Refresh) => observed.refresh.0 = true,
-                Some(Judgement::Ended) => observed.ended.push(slot),
+                Some(SnapshotEffect::Refresh) if usage.vdev().is_some() => observed.refresh.1 = true,
+                Some(SnapshotEffect::Refresh) => observed.refresh.0 = true,
+                Some(SnapshotEffect::Ended) => observed.ended.push(slot),
             }
         }
         observed
     }
 
-    fn evidence(&self, own: &str, whole: &str, snapshot: &UsageSnapshot, slot: u32, usage: &Usage) -> Evidence {
+    fn evidence(
+        &self,
+        own: &str,
+        configuration_resource: &str,
+        snapshot: &UsageSnapshot,
+        slot: u32,
+        usage: &Usage,
+    ) -> Evidence {
         let (resource, id) = match usage.vdev() {
-            Some(vdev) => (whole, vdev.to_owned()),
+            Some(vdev) => (configuration_resource, vdev.to_owned()),
             None => (own, slot_name(&self.entry.key.name, slot)),
         };
         let has =

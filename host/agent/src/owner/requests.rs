@@ -46,13 +46,13 @@ impl State {
     pub(super) async fn apply_snapshot(&mut self, snapshot: &UsageSnapshot) {
         let Some(info) = snapshot.info else { return };
         self.record_duplicates(&snapshot.duplicates);
-        let whole = resource_name(&self.configuration.key.name);
+        let configuration_resource = resource_name(&self.configuration.key.name);
         let mut ended = Vec::new();
-        let (mut seen, mut refresh_whole) = (Vec::new(), false);
+        let (mut seen, mut refresh_configuration_resource) = (Vec::new(), false);
         for (identity, published) in &mut self.published {
             let own = resource_name(&published.entry().key.name);
-            let observed = published.judge(&own, &whole, snapshot, &info);
-            refresh_whole |= observed.refresh.1;
+            let observed = published.apply_snapshot(&own, &configuration_resource, snapshot, &info);
+            refresh_configuration_resource |= observed.refresh.1;
             if observed.refresh.0 {
                 published.refresh();
             }
@@ -63,11 +63,11 @@ impl State {
                 ended.push((identity.clone(), observed.ended));
             }
         }
-        if refresh_whole {
-            self.whole.refresh(&self.published);
+        if refresh_configuration_resource {
+            self.configuration_resource.refresh(&self.published);
         }
         let seen = seen.iter().filter_map(|identity| self.published.get(identity));
-        futures::future::join_all(seen.map(|published| self.remember(published))).await;
+        futures::future::join_all(seen.map(|published| self.save(published))).await;
         for (identity, slots) in ended {
             self.release(&identity, &slots).await;
         }
@@ -84,16 +84,16 @@ impl State {
             let (resource, id) = slot;
             let message = format!("pods {pods} have '{id}' of {resource} at once");
             let of_this = |published: &&Published| resource_name(&published.entry().key.name) == *resource;
-            let occurrence = if *resource == resource_name(&self.configuration.key.name) {
-                self.occurrence("SlotUsedTwice", message)
+            let object_event = if *resource == resource_name(&self.configuration.key.name) {
+                self.object_event("SlotUsedTwice", message)
             } else if let Some(published) = self.published.values().find(of_this) {
-                published.occurrence("SlotUsedTwice", message)
+                published.object_event("SlotUsedTwice", message)
             } else {
                 continue; // another Configuration's
             };
             self.duplicates.insert(slot.clone());
             self.context.metrics.used_twice();
-            self.context.cluster.record_event(occurrence);
+            self.context.cluster.record_event(object_event);
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 pub(super) const RESERVED: Duration = Duration::from_secs(60);
 
 /// The time that the usage of other nodes is kept for a device without an Instance.
-const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Maximum number of such devices.
 const DEVICES: usize = 4096;
@@ -32,7 +32,7 @@ struct OfOthers {
 impl Reservations {
     /// Keeps the slots that others have of a device whose Instance goes.
     pub(super) fn keep(&self, configuration: &Key, identity: &Identity, slots: BTreeMap<u32, Usage>) {
-        let until = Instant::now() + REMEMBERED;
+        let until = Instant::now() + KEPT_FOR;
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|_, of_others| of_others.until > Instant::now());
         if !slots.is_empty() && kept.len() < DEVICES {

@@ -59,7 +59,7 @@ impl State {
     /// Claims are counted, and the Configuration's resource shows what its Instances have.
     fn update_totals(&mut self) {
         self.reservations_end = self.next_end_of_reservations();
-        self.whole.advertise(&self.published, false);
+        self.configuration_resource.advertise(&self.published, false);
         self.totals.expiry = self.next_expiry();
         self.totals.devices = self.count_devices();
         let claims: usize = self.published.values().map(|published| published.slots.claims().count()).sum();

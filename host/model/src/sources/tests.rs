@@ -85,7 +85,7 @@ fn of_a_device_that_two_report_the_first_view_counts() {
 }
 
 #[test] // rule 31
-fn nothing_is_missing_before_all_who_may_know_it_have_spoken() {
+fn device_is_missing_once_all_its_sources_have_reported() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
     assert_eq!(sources.merge(10), MergedResult::default());
@@ -210,7 +210,7 @@ fn without_any_device_the_first_failure_counts() {
 }
 
 #[test]
-fn what_was_found_just_before_a_failure_is_told_once() {
+fn result_before_a_failure_is_delivered_once() {
     let mut sources = expecting(&[&C]);
     report(&mut sources, &C, set(&["c"]));
     fail(&mut sources, &C, unavailable("c"));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use akri_model::claim::{ClaimState, Claims, journaled, restore};
 use akri_model::instance::Version;
 use akri_model::names::Usage;
-use akri_model::reclaim::{ClaimObservation, Evidence, Judgement, SnapshotInfo};
+use akri_model::reclaim::{ClaimObservation, Evidence, SnapshotEffect, SnapshotInfo};
 use akri_model::slots::{ApiView, Authority, Claim, PublishedSlots, SlotPatch, SlotState, SlotTable, SyncStep};
 
 pub(crate) const NODES: [&str; 2] = ["a", "b"];
@@ -349,8 +349,8 @@ impl World {
         for slot in 0..slots {
             let container = node.kubelet[slot as usize];
             let evidence = Evidence::new(container == Container::App, Some(container == Container::Init));
-            let judged = table.observation_mut(slot).map(|observation| observation.observe(evidence, &info));
-            if judged == Some(Judgement::Ended) {
+            let effects = table.observation_mut(slot).map(|observation| observation.observe(evidence, &info));
+            if effects == Some(SnapshotEffect::Ended) {
                 table.release(slot);
             }
         }
