@@ -191,7 +191,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
     supervisor.stop().await;
     registration.stop().await;
-    let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // what is not published by then is after the next start
+    let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // the rest is published after the next start
     drop(registry);
     if let Some(problems) = problems {
         problems.abort();

@@ -2,7 +2,7 @@
 //!
 //! One append-only file. A line is a checksum and a record; the last record of an Instance counts. A claim is on disk
 //! before the kubelet hears of it, so `kill -9` and a power cut lose none. A line torn by a crash is the last one and is
-//! dropped; any other damage sets the file aside for a person to look at, and what can be read goes on.
+//! dropped; any other damage sets the file aside for a person to look at, and the readable part is used.
 
 mod format;
 
@@ -109,7 +109,7 @@ impl Lines {
 }
 
 impl Journal {
-    /// Opens the journal of a state directory and returns what it remembers.
+    /// Opens the journal of a state directory and returns its entries.
     pub fn open(state: &Path) -> Result<(Self, BTreeMap<Key, Entry>), JournalError> {
         let path = state.join("journal.jsonl");
         let new = !path.exists();
@@ -126,7 +126,7 @@ impl Journal {
         Ok((Self { writes, failure, live, damaged, new }, entries))
     }
 
-    /// Returns what it remembers of an Instance now, or will as soon as the disk has it.
+    /// Returns the entry of an Instance, which may not be on the disk yet.
     pub fn entry(&self, key: &Key) -> Option<Entry> {
         let line = self.live.lines().by_key.get(key).cloned()?;
         match parse_line(line.trim_end())? {
@@ -200,7 +200,7 @@ async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<Request>, fai
             refused = 0;
         }
         for done in waiting {
-            let _ = done.send(result.clone()); // whoever asked may have given up
+            let _ = done.send(result.clone()); // the receiver may have gone
         }
     }
 }

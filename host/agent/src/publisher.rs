@@ -30,7 +30,7 @@ const AT_ONCE: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Publisher {
     queue: Arc<Mutex<WriteQueue>>,
-    /// Wakes the task; that it is full is as good.
+    /// Wakes the task. A full queue is fine: one wake-up is enough.
     wake: mpsc::Sender<()>,
 }
 
@@ -118,7 +118,7 @@ impl Publisher {
 
     fn change(&self, change: impl FnOnce(&mut WriteQueue)) {
         change(&mut lock(&self.queue));
-        let _ = self.wake.try_send(()); // one that waits already is enough
+        let _ = self.wake.try_send(()); // a full queue is fine: one wake-up is enough
     }
 }
 
@@ -261,7 +261,7 @@ fn in_turn(mut writes: PendingWrites, silent: Option<Object>) -> Vec<(Object, Pe
 async fn fulfil(cluster: &dyn Cluster, key: &Key, write: &PendingWrite) -> Result<Published, ClusterError> {
     let done = match write {
         PendingWrite::Publish(instance, copies) => match cluster.publish(instance, *copies).await {
-            Err(ClusterError::NotFound(_)) => Ok(()), // its owner is told, too, and makes it again or has let it go
+            Err(ClusterError::NotFound(_)) => Ok(()), // the watch tells its owner, who creates it again or has given it up
             other => return other,
         },
         PendingWrite::Delete { uid, is_used } => cluster.delete(key, uid, *is_used).await,
@@ -274,7 +274,7 @@ async fn fulfil(cluster: &dyn Cluster, key: &Key, write: &PendingWrite) -> Resul
 }
 
 fn answer(done: oneshot::Sender<()>) {
-    let _ = done.send(()); // whoever asked may have given up
+    let _ = done.send(()); // the receiver may have gone
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ impl Readiness {
         self.0.sources.get()?.optional_kubelet.as_ref().filter(|socket| !socket.exists())
     }
 
-    /// Returns what a person should know.
+    /// Returns warnings for users.
     fn problems(&self) -> Vec<String> {
         let progress = self.progress();
         let mut problems = progress.missing();

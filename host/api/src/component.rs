@@ -82,7 +82,7 @@ impl ComponentSource {
     }
 }
 
-/// Converts what validation lets pass. An object that it refuses is taken for one with the file of no name.
+/// Converts a valid object. An invalid one gets a file without a name.
 impl From<&ComponentRef> for ComponentSource {
     fn from(component: &ComponentRef) -> Self {
         let Some(image) = &component.image else { return Self::File(component.file.clone()) };
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A signature that can't be checked must not become one that is not needed.
+    /// Unreadable keys must not make signatures optional.
     #[test] // rule 75
     fn unreadable_keys_leave_no_unsigned_image() {
         for keys in [json!([]), json!([{"name": "a", "publicKey": "x"}])] {

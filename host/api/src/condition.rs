@@ -34,7 +34,7 @@ impl From<&NodeProblem> for summary::NodeProblem {
     }
 }
 
-/// Reads null as nothing: it is what server-side apply of Kubernetes 1.20 leaves of a list or map when its last owner goes.
+/// Reads null as nothing: server-side apply of Kubernetes 1.20 leaves null of a list or map when its last owner goes.
 pub(crate) fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }

@@ -187,7 +187,7 @@ pub struct ConfigurationStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// An object whose fields are somebody else's.
+/// An object with fields of Kubernetes, passed on as they are.
 fn opaque(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
 }

@@ -72,7 +72,7 @@ fn key_ref(reference: &configuration::KeyRef) -> KeyRef {
 /// The rules of a DiscoveryHandler object, beside its component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerRules {
-    /// Overrides what the component says of its devices.
+    /// Overrides the `shared` of the component.
     pub shared: Option<bool>,
     /// Overrides the component's own pause between rounds.
     pub interval: Option<Duration>,
@@ -87,7 +87,7 @@ pub struct HandlerRules {
 impl From<&DiscoveryHandler> for HandlerRules {
     fn from(object: &DiscoveryHandler) -> Self {
         let spec = &object.spec;
-        let mut errors = Vec::new(); // what validation is for
+        let mut errors = Vec::new(); // validation has reported them
         Self {
             shared: spec.shared,
             interval: spec.interval.as_deref().and_then(|text| parse_duration(text).ok()),
@@ -127,7 +127,7 @@ pub fn instance_to_model(object: &Instance) -> instance::Instance {
     }
 }
 
-/// The object of an Instance. What the object was before keeps its creation time and its condition's transition time.
+/// The object of an Instance. The creation time and the condition's transition time of the earlier object are kept.
 pub fn instance_from_model(instance: &instance::Instance, before: Option<&Instance>, now: Timestamp) -> Instance {
     let created = before.and_then(|object| object.metadata.creation_timestamp.clone()).unwrap_or(Time(now));
     let version = Some(instance.version.0.clone()).filter(|version| !version.is_empty());

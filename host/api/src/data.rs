@@ -71,7 +71,7 @@ pub(crate) fn config_map(value: &mut Value) -> Result<ConfigMap, Vec<FieldError>
     if errors.is_empty() { Ok(ConfigMap { key, data }) } else { Err(errors) }
 }
 
-/// Reads a Secret and overwrites what it was read from. `stringData` wins over `data`, as in Kubernetes.
+/// Reads a Secret and overwrites the text that it was read from. `stringData` wins over `data`, as in Kubernetes.
 pub(crate) fn secret(mut value: Value) -> Result<Secret, Vec<FieldError>> {
     join_base64(&mut value, "data");
     let object: Result<core::Secret, _> = typed(&value);

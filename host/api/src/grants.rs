@@ -52,7 +52,7 @@ pub struct Grants {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub http: Vec<HttpGrant>,
-    /// DNS names that may be resolved, as globs. What they resolve to has to be granted, too.
+    /// DNS names that may be resolved, as globs. The addresses they resolve to have to be granted, too.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub names: Vec<String>,
@@ -120,7 +120,7 @@ pub struct TlsGrant {
     /// SHA-256 of the only certificates allowed, as 64 hex digits each; colons may be between them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprints: Option<Vec<String>>,
-    /// True: not at all. Whoever is on the way can then read and change what is said.
+    /// True: certificates are not verified. Anyone on the path can then read and change the traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insecure: Option<bool>,
 }
@@ -137,7 +137,7 @@ pub struct UdevGrant {
     pub subsystems: Vec<String>,
 }
 
-/// The grants in the model. What makes no sense grants nothing and is an error below `/spec/grants`.
+/// The grants in the model. An invalid grant grants nothing and is an error below `/spec/grants`.
 pub(crate) fn read(grants: &Grants, errors: &mut Vec<FieldError>) -> model::Grants {
     model::Grants {
         udev_subsystems: grants.udev.as_ref().map(|udev| udev.subsystems.clone()).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! JSON Patches: their operations, and the API server's answer to one that came too late.
+//! JSON Patches: their operations, and the API server's answers to conflicts.
 
 use kube::core::Status;
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub fn remove(path: &str) -> Value {
     json!({"op": "remove", "path": path})
 }
 
-/// Returns whether a JSON Patch does not fit the object as it is now: a test failed, or what it changes is not there. An object
+/// Returns whether a JSON Patch does not fit the object as it is now: a test failed, or a path does not exist. An object
 /// that is invalid, and one that admission denies, have the same code; but those answers name the object or who denies it.
 pub fn is_outdated(status: &Status) -> bool {
     let names_nothing = status.details.as_ref().is_none_or(|of| of.name.is_empty() && of.causes.is_empty());

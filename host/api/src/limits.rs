@@ -68,7 +68,7 @@ pub struct CompileLimits {
     pub time: Option<String>,
 }
 
-/// The limits in the model. What makes no sense leaves the default and is an error below `/spec/limits`.
+/// The limits in the model. An invalid limit leaves the default and is an error below `/spec/limits`.
 pub(crate) fn read(limits: &Limits, errors: &mut Vec<FieldError>) -> model::Limits {
     let default = model::Limits::default();
     let mut reader = Reader { errors };

@@ -311,7 +311,7 @@ const FIELDS: [&str; 56] = [
     "valueFrom",
 ];
 
-/// Lists the grants there are, for whoever guesses at one.
+/// Lists the names of all grants, for the error about an unknown one.
 fn known_grants() -> String {
     let schema = schemars::schema_for!(Grants);
     let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();

@@ -219,8 +219,7 @@ fn check_duration(path: &str, text: Option<&str>, errors: &mut Vec<FieldError>) 
     }
 }
 
-/// RFC 1123, as Kubernetes checks object names.
-/// Whether it is a DNS subdomain as Kubernetes means it (RFC 1123): what most objects, nodes among them, may be called.
+/// Returns whether a name is a DNS subdomain (RFC 1123), as the names of most objects of Kubernetes are.
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_dns_part)
 }

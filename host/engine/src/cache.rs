@@ -24,7 +24,7 @@ struct Kept {
 }
 
 impl fmt::Debug for Cache {
-    /// Sessions are in there, and nobody's business.
+    /// The cache holds sessions, which are secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cache({} entries)", self.kept().entries.len())
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A token bucket. Whoever takes more than is left goes into debt, and gets nothing until it is paid, so that one large
+/// A token bucket. A taker of more than is left goes into debt, and gets nothing until the debt is paid, so that one large
 /// amount is late and not impossible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {

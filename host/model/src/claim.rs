@@ -30,7 +30,7 @@ pub struct Entry {
     pub shared: bool,
     /// The number of slots.
     pub capacity: u32,
-    /// As last seen by this node: what a claim hands out (rule 17).
+    /// The device as last seen by this node. A claim hands it out (rule 17).
     pub device: Device,
     /// The state of the device in the last conclusive round.
     pub online: Online,

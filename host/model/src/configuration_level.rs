@@ -141,7 +141,7 @@ impl<'a> Pool<'a> {
         let most = self.instances.iter().filter_map(free).max_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(a.1)));
         let (_, instance) = most?;
         let slot = self.instances.get_mut(instance)?.free.pop_first()?;
-        let moved_from = self.held.remove(vdev); // what it leaves is free once it has been released
+        let moved_from = self.held.remove(vdev); // the slot that it leaves is free once it has been released
         taken.insert(instance.to_owned());
         let place = Place { instance: instance.to_owned(), slot };
         self.held.insert(vdev.to_owned(), place.clone());

@@ -130,7 +130,7 @@ pub enum AbsenceMeaning {
     /// It is missing.
     #[default]
     Missing,
-    /// Only these ids are missing; of all others somebody has not spoken yet who may know them.
+    /// Only these ids are missing. Sources that may know the others have not reported yet.
     Kept(BTreeSet<String>),
     /// The state is unknown: the handler that reported it has gone (rule 31).
     Unknown,

@@ -11,7 +11,7 @@ const DISKS: [&str; 22] = [
     "sd", "sg", "ubi", "vd", "xvd", "zram", "zvol",
 ];
 
-/// Links to what the process that opens them has open: they mean something else for everybody.
+/// Links to what the process that opens them has open: they lead elsewhere in each process.
 const OWN: [&str; 4] = ["fd", "stderr", "stdin", "stdout"];
 
 /// Returns whether a path is absolute, not the root, and every component of it a plain name.

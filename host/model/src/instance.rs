@@ -11,7 +11,7 @@ use crate::names::{Identity, Key};
 pub struct Instance {
     /// Its Configuration's namespace, and its name `<configuration>-<hash>`.
     pub key: Key,
-    /// Given by whoever stores it; empty before.
+    /// Set by the store of objects; empty before.
     pub uid: String,
     /// The version that was read; [`Version::default`] before it is stored.
     pub version: Version,

@@ -1,4 +1,4 @@
-//! The rules of Akri over plain types: what a device is, what things are called, what changes, which slot is whose.
+//! The rules of Akri over plain types: devices, names, plans, slots and claims.
 //!
 //! No I/O, no async runtime, no Kubernetes, no wasm: everything here is a value or a pure function, and everything that
 //! touches the outside world converts to these types at its border. The rules that comments name by number are in

@@ -75,7 +75,7 @@ impl HashInput {
 /// device has (rule 22).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HashLength {
-    /// 3 bytes, 6 digits: what upstream Akri uses.
+    /// 3 bytes, 6 digits, as in upstream Akri.
     Short,
     /// 6 bytes.
     Medium,
@@ -189,7 +189,7 @@ pub enum Usage {
         /// The node whose container uses it.
         node: String,
     },
-    /// Text that is no usage. Somebody wrote it, so the slot is not free; who it belongs to is unknown (rule 40).
+    /// Text that is no usage. The slot is not free, and its user is unknown (rule 40).
     Unreadable(String),
 }
 
@@ -246,7 +246,7 @@ impl TryFrom<String> for Usage {
     }
 }
 
-/// A `deviceUsage` value nobody writes.
+/// An invalid value of `deviceUsage`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no device usage: expected \"\", \"<node>\" or \"C:<virtual device>:<node>\"")]
 pub struct InvalidUsage(String);

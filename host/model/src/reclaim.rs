@@ -104,7 +104,7 @@ impl ClaimObservation {
             }
             _ if !snapshot.settled => SnapshotEffect::Keep,
             Evidence::Checkpoint => {
-                self.absent = 1; // what the refreshed checkpoint says next time decides
+                self.absent = 1; // the refreshed checkpoint decides next time
                 SnapshotEffect::Refresh
             }
             Evidence::Absent | Evidence::Unlisted => self.is_absent(evidence, snapshot),

@@ -27,7 +27,7 @@ pub enum SlotState {
     Held(Claim),
     /// This node gives it back, and the API server does not show that yet.
     Releasing(Usage),
-    /// Another node has it, or nobody can tell who.
+    /// Another node has it, or its usage is unreadable.
     Elsewhere(Usage),
 }
 

@@ -39,7 +39,7 @@ fn bytes(directory: BorrowedFd<'_>, name: &str) -> Result<Vec<u8>, FileRefusal> 
     Ok(bytes)
 }
 
-/// Finds what has this name, without opening it: opening a device can do harm, and opening a FIFO waits for its other end.
+/// Looks a name up without opening it: opening a device can do harm, and opening a FIFO waits for its other end.
 /// Kernels before 5.6, and some seccomp profiles, have no openat2; a name without a slash leads nowhere else either.
 fn find(directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;

@@ -157,7 +157,7 @@ impl Reporter {
             match reading {
                 Ok(reading) => drop(readings.insert(directory.slot, reading)),
                 Err(error) if self.unreadable.insert(directory) => warn!("{error}"),
-                Err(_) => {} // a container can take the right to read it away, and that is said once
+                Err(_) => {} // a container can remove the right to read it; that is logged once
             }
         }
         limit(&mut readings);
@@ -217,7 +217,7 @@ impl Reporter {
         }
     }
 
-    /// Removes directories. One that a container has made unremovable stays for a person.
+    /// Removes directories. Unremovable directories of containers stay for a person.
     async fn remove(&mut self, outdated: Vec<ClaimDirectory>) {
         if outdated.is_empty() {
             return;

@@ -263,7 +263,7 @@ impl State {
         let answered = reply.send(Ok(answer)).is_ok();
         self.count_claim(&target, started, answered);
         if !answered {
-            self.give_up(claimed).await; // nobody waits for the answer any more
+            self.give_up(claimed).await; // the kubelet has given up
             return self.advertise_again(&target);
         }
         for (identity, slot) in &left {
@@ -274,7 +274,7 @@ impl State {
         self.changed(touched.into_iter().collect()).await;
     }
 
-    /// Gives up slots that were claimed. What was held before stays.
+    /// Gives up slots that were claimed. Slots that were held before stay.
     async fn give_up(&mut self, claimed: Vec<(Identity, u32, u64)>) {
         let mut touched = BTreeSet::new();
         for (identity, slot, generation) in claimed {
@@ -294,7 +294,7 @@ impl State {
         self.refuse(allocation, refused);
     }
 
-    /// Refuses an Allocate. What it has claimed was not sent to anybody.
+    /// Refuses an Allocate whose claims were not sent.
     fn refuse(&mut self, allocation: Allocation, refused: AllocateError) {
         for (identity, slot, _) in &allocation.claimed {
             self.published.get_mut(identity).into_iter().for_each(|published| published.slots.withdraw(*slot));

@@ -56,7 +56,7 @@ impl SyncState {
 pub(super) enum Step {
     /// Change or read the slots of a shared Instance.
     Slots(SyncStep),
-    /// Make the Instance again: somebody deleted it, and its device is there (rule 27).
+    /// Create the Instance again: it was deleted, and its device is there (rule 27).
     Create(Box<Instance>),
 }
 
@@ -123,7 +123,7 @@ impl State {
             let found = self.found_identities();
             unknown.retain(|instance| instance.identity.as_ref().is_some_and(|identity| !found.contains(identity)));
         }
-        // Of several with one identity, of which all but one are forged, the one that the journal has claims of comes first.
+        // Of several Instances with one identity at most one is not forged: that of which the journal has claims comes first.
         unknown
             .sort_by_key(|instance| !instance.identity.as_ref().is_some_and(|of| self.orphans.has(of, &instance.key)));
         for instance in &unknown {
@@ -254,7 +254,7 @@ async fn perform(cluster: &dyn Cluster, key: &Key, step: Step) -> Result<Option<
     }
 }
 
-/// Makes an Instance with what this node knows about its slots (rule 43).
+/// Creates an Instance with the slots as this node knows them (rule 43).
 async fn create(cluster: &dyn Cluster, wanted: &Instance) -> Result<Instance, ClusterError> {
     match cluster.create(wanted).await? {
         CreateOutcome::New(instance) => {

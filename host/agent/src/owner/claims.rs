@@ -35,7 +35,7 @@ pub(super) fn instance_requests(
 }
 
 /// Returns the IDs that the kubelet should take: the required ones, then the slots last used here, then the lowest. Slots
-/// that somebody else has come last: the kubelet may know an older list.
+/// that other nodes have come last: the kubelet may know an older list.
 pub(super) fn prefer(published: &Published, preference: &Preference) -> Vec<String> {
     let name = &published.entry().key.name;
     let rank = |id: &String| {

@@ -147,7 +147,7 @@ impl State {
         self.pending.retain(|identity, pending| pending.has_begun() || seen.contains(identity));
     }
 
-    /// Leaves for later what a handler may not have at once.
+    /// Defers devices beyond the rate limit.
     fn limit(&mut self, plan: &mut Plan) {
         let now = Instant::now();
         let held = self.published.values().map(|published| published.entry().device.bytes()).sum();
@@ -228,7 +228,7 @@ impl State {
         }
     }
 
-    /// A device that can't have an Instance is worth an Event (rule 30); one whose turn has only not come is not.
+    /// Records an Event for a device that can't have an Instance (rule 30), and none for a device that only waits.
     fn warn_unpublished(&self, device: &Device, error: &NamingError) {
         if matches!(error, NamingError::TooLong { .. } | NamingError::AllTaken) {
             self.context
@@ -237,8 +237,7 @@ impl State {
         }
     }
 
-    /// Advertises, publishes and remembers Instances that are not what they were. The kubelet hears of all of them before
-    /// the disk has written any.
+    /// Advertises, publishes and journals changed Instances. The kubelet gets all lists before the first write to the disk.
     pub(super) async fn changed(&mut self, identities: Vec<Identity>) {
         for identity in &identities {
             self.advertise_and_publish(identity);

@@ -108,7 +108,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Starts with what the journal remembers: those Instances are served at once, before any handler runs.
+    /// Starts with the entries of the journal: their Instances are served at once, before any handler runs.
     pub fn start(
         context: Arc<Context>,
         configuration: Arc<Configuration>,
@@ -247,7 +247,7 @@ impl State {
         state
     }
 
-    /// Takes what the journal has. Instances of an earlier Configuration of the name go with it; claims on their devices stay
+    /// Takes an entry of the journal. Instances of an earlier Configuration of the name go with it; claims on their devices stay
     /// (rule 43).
     fn take_entry(&mut self, mut entry: Entry) {
         let (node, tracker) = (self.context.node.clone(), Arc::clone(&self.context.claims));
@@ -313,7 +313,7 @@ impl State {
         self.finish(end).await
     }
 
-    /// Serves what is known from before, with the API server or without it.
+    /// Serves the Instances of the journal, with the API server or without it.
     async fn start(&mut self) {
         for key in std::mem::take(&mut self.outdated) {
             self.forget(key).await;

@@ -87,7 +87,7 @@ impl Orphans {
         self.0.retain(|_, published| {
             let (own, configuration_resource) = (&published.entry().key.name, &published.entry().configuration);
             let (own, configuration_resource) = (resource_name(own), resource_name(configuration_resource));
-            // Nobody sends lists for the resource any more, so that the checkpoint may be older than the end of the pod.
+            // No lists are sent for the resource any more, so that the checkpoint may be older than the end of the pod.
             let all_seen = published.slots.claims().all(|(_, claim)| claim.observation.is_seen());
             let checkpoint = snapshot.checkpoint.clone().filter(|_| !all_seen);
             let snapshot = UsageSnapshot { checkpoint, ..snapshot.clone() };

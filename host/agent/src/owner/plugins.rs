@@ -12,7 +12,7 @@ use super::State;
 use super::resource::{OwnedResource, Target};
 
 impl State {
-    /// Opens and closes device plugins; what containers hold through a resource that goes stays theirs.
+    /// Opens and closes device plugins; claims through a resource that goes stay.
     pub(super) async fn rearrange_plugins(&mut self) {
         let closing = self.arrange_plugins().into_iter().map(Plugin::close);
         futures::future::join_all(closing).await;

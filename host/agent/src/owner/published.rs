@@ -1,4 +1,4 @@
-//! An Instance as this node knows it: the device, its slots, this node's claims, and what the kubelet is told.
+//! An Instance as this node knows it: the device, its slots, this node's claims, and the list for the kubelet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Published {
         Entry { claims: journaled(&self.slots, &self.edits), ..self.entry.clone() }
     }
 
-    /// Keeps in `edits` what is still needed.
+    /// Removes entries of `edits` whose slots are not claimed.
     pub(super) fn forget_edits(&mut self) {
         let held: BTreeSet<u32> = self.slots.claims().map(|(slot, _)| slot).collect();
         self.edits.retain(|slot, _| held.contains(slot));
@@ -143,7 +143,7 @@ impl Published {
         self.slots.resize(capacity);
     }
 
-    /// Returns what a round is compared with.
+    /// Returns the known device, for the comparison with a round.
     pub(super) fn known(&self) -> Known<'_> {
         Known { device: &self.entry.device, online: self.entry.online }
     }
@@ -219,7 +219,7 @@ impl Published {
         });
     }
 
-    /// Returns what is published about it.
+    /// Returns the Instance to publish.
     pub(super) fn instance(&self, configuration: &Configuration, node: &str) -> Instance {
         let entry = &self.entry;
         Instance {
@@ -281,7 +281,7 @@ impl Published {
         ApiView::Present(PublishedSlots { uid: shown.uid.clone(), version: shown.version.clone(), slots })
     }
 
-    /// Judges its claims by a snapshot. `own` and `configuration_resource` are the names of its own resource and the Configuration's.
+    /// Applies a snapshot to its claims. `own` is the name of its resource.
     pub(super) fn apply_snapshot(
         &mut self,
         own: &str,

@@ -97,7 +97,7 @@ impl State {
         }
     }
 
-    /// Gives slots back. That is in the journal before anybody is told: an agent that starts again must not take them for
+    /// Gives slots back. The journal has that before the kubelet and the cluster: an agent that starts again must not take them for
     /// held while a release of before is on its way (rule 41).
     async fn release(&mut self, identity: &Identity, slots: &[u32]) {
         let Some(published) = self.published.get_mut(identity) else { return };

@@ -30,7 +30,7 @@ pub(super) enum Target {
 
 /// A request of a device plugin to the owner.
 pub(super) enum Command {
-    /// Claim slots for containers. If nobody waits for the answer any more, the claim is undone.
+    /// Claim slots for containers. If the kubelet has given up, the claim is undone.
     Allocate { target: Target, containers: Vec<Vec<String>>, reply: oneshot::Sender<AllocateResult> },
     /// Asks which ids to take.
     Prefer { target: Target, containers: Vec<Preference>, reply: oneshot::Sender<Vec<Vec<String>>> },

@@ -56,7 +56,7 @@ impl State {
         self.report();
     }
 
-    /// Claims are counted, and the Configuration's resource shows what its Instances have.
+    /// Counts claims and devices, and advertises the Configuration's resource.
     fn update_totals(&mut self) {
         self.reservations_end = self.next_end_of_reservations();
         self.configuration_resource.advertise(&self.published, false);

@@ -113,7 +113,7 @@ impl Later {
         due
     }
 
-    /// Takes what came of a write, and returns the error if it failed.
+    /// Processes the result of a write, and returns the error if it failed.
     pub(super) fn take_result(
         &mut self,
         object: &Object,

@@ -53,7 +53,7 @@ fn errors_name_file_line_and_field() {
     }
     let found = errors(&GOOD.replacen("capacity: 2", "capacity: many", 1));
     assert!(found[0].starts_with("cam.yaml:12: spec.capacity: invalid type: string \"many\""), "{found:?}");
-    // A required field that is misspelt is missed, and what stands there instead is named, too.
+    // A misspelt required field is an error twice: the field is missing, and the other one is unknown.
     let found = errors(&GOOD.replacen("    name: udev", "    nam: udev", 1));
     let misspelt = "cam.yaml:7: spec.discoveryHandler.nam: unknown field, did you mean 'name'?";
     assert_eq!(found, [misspelt, "cam.yaml:6: spec.discoveryHandler: missing field `name`"]);

@@ -71,7 +71,7 @@ impl SlotTable {
             ApiView::Unknown => return Vec::new(),
             _ if self.authority == Authority::Journal => return Vec::new(),
             ApiView::Absent => {
-                // Nothing is left to give back. What others have stays known, for the Instance that takes its place.
+                // Nothing is left to give back. Slots of other nodes stay known, for the Instance that takes its place.
                 self.slots.retain(|_, state| !matches!(state, SlotState::Releasing(_)));
                 return Vec::new();
             }

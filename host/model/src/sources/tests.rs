@@ -56,7 +56,7 @@ fn union(sources: &mut SourceStates) -> DeviceSet {
     merged.devices.unwrap().set
 }
 
-/// Ids of the union, and what it means not to be there.
+/// Ids of the union, and the meaning of an absent id.
 fn found(sources: &mut SourceStates) -> (Vec<String>, AbsenceMeaning) {
     let set = union(sources);
     (set.devices.into_iter().map(|device| device.id).collect(), set.absence)
