@@ -187,8 +187,8 @@ async fn invalid_components_are_refused_by_name() {
     ];
     let missing = node.wait_for_condition("script", "Ready", "False", "NoHandler").await;
     for (object, refusal) in &refusals {
-        let is_told = |line: &str| line.contains(refusal.as_str()) && line.contains(&format!("object=\"{object}\""));
-        wait_for(refusal, || agent.log(), |log| log.lines().any(is_told)).await;
+        let is_shown = |line: &str| line.contains(refusal.as_str()) && line.contains(&format!("object=\"{object}\""));
+        wait_for(refusal, || agent.log(), |log| log.lines().any(is_shown)).await;
     }
     let expected_text = format!("(ready: debugEcho, udev; absent: {}", refusals[1].1);
     assert!(missing.message.starts_with("no discovery handler 'script' ("), "{}", missing.message);

@@ -13,9 +13,9 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 
 use crate::support::cluster::wait_for as wait_for_cluster;
+use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::kubelet::{Admitted, Kubelet};
 use crate::support::node::{Agent, Node, resource_of, used, wait_for};
-use crate::support::site::Site;
 
 const CAMERAS: &str = "akri.sh/cam";
 const VARIABLE: &str = "AKRI_BROKER_INFO_DIR";
@@ -69,8 +69,8 @@ async fn broker_info_stays_until_the_next_claim() {
     let suffixed = format!("{VARIABLE}_{}", name.strip_prefix("cam-").unwrap().to_uppercase());
     assert_eq!(admitted.response.envs[&suffixed], format!("/run/akri/broker-info/{name}-0"));
     report(&first, "firmware", "2.1");
-    let says = |expected: Vec<(String, String)>| move |instance: &Instance| files(instance) == expected;
-    let shown = node.wait_for_instance(&name, "the firmware", says(vec![pair("firmware", "2.1")])).await;
+    let reports = |expected: Vec<(String, String)>| move |instance: &Instance| files(instance) == expected;
+    let shown = node.wait_for_instance(&name, "the firmware", reports(vec![pair("firmware", "2.1")])).await;
     assert_eq!(infos(&shown).keys().collect::<Vec<_>>(), [&format!("{name}-0")]);
     let output = node.akri(&["get", "instances", "-o", "yaml", "--state-dir", node.path("state").to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -80,7 +80,7 @@ async fn broker_info_stays_until_the_next_claim() {
     let agent = node.start();
     kubelet.wait_for("the resource again", |view| view.resource(CAMERAS).connected).await;
     report(&first, "firmware", "2.2");
-    node.wait_for_instance(&name, "the firmware after a restart", says(vec![pair("firmware", "2.2")])).await;
+    node.wait_for_instance(&name, "the firmware after a restart", reports(vec![pair("firmware", "2.2")])).await;
     agent.wait_for_log("a container uses it").await;
     kubelet.remove_pod("update");
     node.wait_for_instance(&name, "a free slot", |instance| used(instance).is_empty()).await;
@@ -90,7 +90,7 @@ async fn broker_info_stays_until_the_next_claim() {
     kubelet.wait_for("the camera", |view| view.resource(CAMERAS).allocatable() > 0).await;
     let second = directory(&kubelet.admit("next", "container", CAMERAS, 1).await.unwrap());
     assert!(second != first && fs::read_dir(&second).unwrap().next().is_none());
-    node.wait_for_instance(&name, "nothing of the claim before", says(Vec::new())).await;
+    node.wait_for_instance(&name, "nothing of the claim before", reports(Vec::new())).await;
 }
 
 #[tokio::test] // rule 39, threat 16
@@ -151,10 +151,10 @@ async fn containers_get_no_directory_unless_asked_for() {
 
 #[tokio::test] // rule 39
 async fn jobs_of_two_nodes_report_in_one_instance() {
-    let Some(site) = Site::begin("reports").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({"brokerInfo": true})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2).await;
+    let Some(cluster) = ClusterFixture::begin("reports").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({"brokerInfo": true})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2).await;
     let resource = resource_of(&made);
     a.offers(&resource, 2).await;
     b.offers(&resource, 2).await;
@@ -164,24 +164,24 @@ async fn jobs_of_two_nodes_report_in_one_instance() {
     report(&directory(&of_a), "firmware", "a");
     report(&directory(&of_b), "firmware", "b");
     let both = |instance: &Instance| {
-        let says = |slot: &str, text: &str| infos(instance).get(slot).is_some_and(|files| files["firmware"] == text);
-        says(&of_a.ids[0], "a") && says(&of_b.ids[0], "b")
+        let reports = |slot: &str, text: &str| infos(instance).get(slot).is_some_and(|files| files["firmware"] == text);
+        reports(&of_a.ids[0], "a") && reports(&of_b.ids[0], "b")
     };
-    site.wait_for_the_instance("what both report", both).await;
+    cluster.wait_for_the_instance("what both report", both).await;
 
     symlink("/etc/passwd", directory(&of_b).join("link")).unwrap();
-    let events = async || site.story.api::<Event>().list(&Default::default()).await.unwrap().items;
+    let events = async || cluster.story.api::<Event>().list(&Default::default()).await.unwrap().items;
     let refused = |event: &Event| {
         event.reason.as_deref() == Some("BrokerInfoRefused")
             && event.message.as_deref().is_some_and(|message| message.contains("'link' is not a regular file"))
     };
     wait_for_cluster("the event", events, |events| events.iter().any(refused)).await;
 
-    b.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &of_b.ids).await;
+    b.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &of_b.ids).await;
     b.kubelet.remove_pod("job-b");
     a.offers(&resource, 2).await;
-    site.wait_for_the_instance("what the Job has reported", both).await;
+    cluster.wait_for_the_instance("what the Job has reported", both).await;
     b.kubelet.admit("next", "container", &resource, 1).await.unwrap();
     let only_a = |instance: &Instance| files(instance) == [pair("firmware", "a")];
-    site.wait_for_the_instance("nothing of the Job before", only_a).await;
+    cluster.wait_for_the_instance("nothing of the Job before", only_a).await;
 }

@@ -9,47 +9,48 @@ use serde_json::{Value, json};
 
 use crate::support::brokers::{is_going, pod_broker};
 use crate::support::cluster::wait_for;
+use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::node::{is_online, resource_of, used};
-use crate::support::site::Site;
 
-async fn pods(site: &Site) -> Vec<Pod> {
-    site.story.api::<Pod>().list(&ListParams::default()).await.unwrap().items
+async fn pods(cluster: &ClusterFixture) -> Vec<Pod> {
+    cluster.story.api::<Pod>().list(&ListParams::default()).await.unwrap().items
 }
 
 /// Waits for the only Pod that is not this one.
-async fn wait_for_broker(site: &Site, before: Option<&Pod>) -> Pod {
+async fn wait_for_broker(cluster: &ClusterFixture, before: Option<&Pod>) -> Pod {
     let is_new = |pods: &Vec<Pod>| {
         pods.len() == 1 && !is_going(&pods[0]) && before.is_none_or(|before| before.uid() != pods[0].uid())
     };
-    wait_for("a broker", async || pods(site).await, is_new).await.remove(0)
+    wait_for("a broker", async || pods(cluster).await, is_new).await.remove(0)
 }
 
 #[tokio::test] // rule 53
 async fn unplugged_device_loses_its_broker_and_returns() {
-    let Some(site) = Site::begin("unplugged").await else { return };
+    let Some(cluster) = ClusterFixture::begin("unplugged").await else { return };
     let broker = pod_broker(json!({}));
-    site.echo(site.name(), 1, &["one"], broker.clone()).await;
-    let a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
+    cluster.echo(cluster.name(), 1, &["one"], broker.clone()).await;
+    let a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
     let resource = resource_of(&made);
     a.offers(&resource, 1).await;
-    let first = wait_for_broker(&site, None).await;
+    let first = wait_for_broker(&cluster, None).await;
     let admitted = a.kubelet.admit("broker", "main", &resource, 1).await.unwrap();
-    site.wait_for_the_instance("the claim", |instance| used(instance) == ["node-a"] || !used(instance).is_empty())
+    cluster
+        .wait_for_the_instance("the claim", |instance| used(instance) == ["node-a"] || !used(instance).is_empty())
         .await;
-    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &admitted.ids).await;
+    a.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &admitted.ids).await;
 
-    site.echo(site.name(), 1, &[], broker.clone()).await;
-    wait_for("no broker", async || pods(&site).await, Vec::is_empty).await;
-    let kept = site.wait_for_the_instance("a missing device", |instance| !is_online(instance)).await;
+    cluster.echo(cluster.name(), 1, &[], broker.clone()).await;
+    wait_for("no broker", async || pods(&cluster).await, Vec::is_empty).await;
+    let kept = cluster.wait_for_the_instance("a missing device", |instance| !is_online(instance)).await;
     assert!(!used(&kept).is_empty(), "the container has not ended yet");
     a.kubelet.remove_pod("broker");
-    site.wait_for_instances("no Instance", <[Instance]>::is_empty).await;
+    cluster.wait_for_instances("no Instance", <[Instance]>::is_empty).await;
 
-    site.echo(site.name(), 1, &["one"], broker).await;
-    let back = site.wait_for_the_instance("the device again", is_online).await;
+    cluster.echo(cluster.name(), 1, &["one"], broker).await;
+    let back = cluster.wait_for_the_instance("the device again", is_online).await;
     assert_ne!(back.uid(), made.uid());
-    let second = wait_for_broker(&site, Some(&first)).await;
+    let second = wait_for_broker(&cluster, Some(&first)).await;
     assert_eq!(second.owner_references()[0].uid, back.uid().unwrap());
     a.offers(&resource, 1).await;
     a.kubelet.admit("broker-again", "main", &resource, 1).await.unwrap();
@@ -57,25 +58,25 @@ async fn unplugged_device_loses_its_broker_and_returns() {
 
 #[tokio::test] // rule 51
 async fn deletion_ends_in_seconds_without_agents() {
-    let Some(site) = Site::begin("agentless").await else { return };
+    let Some(cluster) = ClusterFixture::begin("agentless").await else { return };
     let mut more = pod_broker(json!({}));
     more["instanceServiceSpec"] = json!({"ports": [{"port": 80}]});
-    site.echo(site.name(), 2, &["one", "two"], more).await;
-    let mut a = site.add("node-a");
-    let listed = site.wait_for_instances("two devices", |list| list.len() == 2).await;
+    cluster.echo(cluster.name(), 2, &["one", "two"], more).await;
+    let mut a = cluster.add("node-a");
+    let listed = cluster.wait_for_instances("two devices", |list| list.len() == 2).await;
     let resource = resource_of(&listed[0]);
     a.offers(&resource, 2).await;
     a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    wait_for("two brokers", async || pods(&site).await, |pods| pods.len() == 2).await;
+    wait_for("two brokers", async || pods(&cluster).await, |pods| pods.len() == 2).await;
     a.kill();
     let started = std::time::Instant::now();
-    site.delete(site.name()).await;
-    wait_for("no broker", async || pods(&site).await, Vec::is_empty).await;
+    cluster.delete(cluster.name()).await;
+    wait_for("no broker", async || pods(&cluster).await, Vec::is_empty).await;
     assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
 }
 
 /// Creates an Instance of a Configuration by hand.
-async fn create_instance(site: &Site, namespace: &str, configuration_uid: &str, node: &str) -> Instance {
+async fn create_instance(cluster: &ClusterFixture, namespace: &str, configuration_uid: &str, node: &str) -> Instance {
     let owner = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration", "name": "twin", "uid": configuration_uid, "controller": true,
         "blockOwnerDeletion": false,
@@ -89,17 +90,17 @@ async fn create_instance(site: &Site, namespace: &str, configuration_uid: &str, 
         },
     }))
     .unwrap();
-    let api: Api<Instance> = Api::namespaced(site.story.client(), namespace);
+    let api: Api<Instance> = Api::namespaced(cluster.story.client(), namespace);
     api.create(&PostParams::default(), &object).await.unwrap()
 }
 
 #[tokio::test] // rule 51
 async fn equal_names_in_two_namespaces_have_brokers_of_their_own() {
-    let Some(site) = Site::begin("twins").await else { return };
-    let other = format!("{}-b", site.story.namespace());
+    let Some(cluster) = ClusterFixture::begin("twins").await else { return };
+    let other = format!("{}-b", cluster.story.namespace());
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}});
-    site.story.apply_one(object).await.unwrap();
-    let namespaces = [site.story.namespace().to_owned(), other.clone()];
+    cluster.story.apply_one(object).await.unwrap();
+    let namespaces = [cluster.story.namespace().to_owned(), other.clone()];
     let configuration = |namespace: &str, image: &str| -> Value {
         json!({
             "apiVersion": "akri.sh/v0", "kind": "Configuration", "metadata": {"name": "twin", "namespace": namespace},
@@ -111,11 +112,11 @@ async fn equal_names_in_two_namespaces_have_brokers_of_their_own() {
     };
     let mut made = Vec::new();
     for (namespace, image) in namespaces.iter().zip(["first:1", "second:1"]) {
-        let applied = site.story.apply_one(configuration(namespace, image)).await.unwrap();
-        made.push(create_instance(&site, namespace, &applied.uid().unwrap(), "node-a").await);
+        let applied = cluster.story.apply_one(configuration(namespace, image)).await.unwrap();
+        made.push(create_instance(&cluster, namespace, &applied.uid().unwrap(), "node-a").await);
     }
     let of = async |namespace: &str| {
-        let api: Api<Pod> = Api::namespaced(site.story.client(), namespace);
+        let api: Api<Pod> = Api::namespaced(cluster.story.client(), namespace);
         api.list(&ListParams::default()).await.unwrap().items
     };
     for ((namespace, image), instance) in namespaces.iter().zip(["first:1", "second:1"]).zip(&made) {
@@ -123,8 +124,8 @@ async fn equal_names_in_two_namespaces_have_brokers_of_their_own() {
         assert_eq!(pods[0].spec.as_ref().unwrap().containers[0].image.as_deref(), Some(image));
         assert_eq!(pods[0].meta().owner_references.as_ref().unwrap()[0].uid, instance.uid().unwrap());
     }
-    site.configurations().delete("twin", &DeleteParams::default()).await.unwrap();
+    cluster.configurations().delete("twin", &DeleteParams::default()).await.unwrap();
     wait_for("no broker", async || of(&namespaces[0]).await, Vec::is_empty).await;
     assert_eq!(of(&other).await.iter().filter(|pod| !is_going(*pod)).count(), 1, "the other one runs on");
-    site.story.delete_namespace(&other);
+    cluster.story.delete_namespace(&other);
 }

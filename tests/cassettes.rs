@@ -125,7 +125,7 @@ fn hand_written_rounds_are_played() {
 #[test] // rule 76
 fn differences_are_told() {
     let node = Node::new();
-    for (from, to, told) in [
+    for (from, to, message) in [
         (
             r#"bytes: "hello\n""#,
             r#"bytes: "hallo\n""#,
@@ -189,7 +189,7 @@ fn differences_are_told() {
         let output = test(&node, &guest(), &node.path("guest.yaml"));
         let printed = text(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{to}");
-        assert!(printed.starts_with("FAILED ") && printed.contains(told), "{to}: {printed}");
+        assert!(printed.starts_with("FAILED ") && printed.contains(message), "{to}: {printed}");
         assert!(text(&output.stderr).contains("1 of 1 cassette failed"), "{}", text(&output.stderr));
     }
 }
@@ -228,7 +228,7 @@ fn damaged_cassettes_are_refused() {
     let head = r#"{"akriCassette":1,"handler":"guest"}"#;
     let round = r#"{"round":{"details":"devices:1"}}"#;
     let call = |call: &str| format!("{head}\n{round}\n{call}\n");
-    for (cassette, told) in [
+    for (cassette, message) in [
         (String::new(), ":1: the file is empty"),
         ("{".to_owned(), ":1: this is no JSON"),
         ("\u{0}\u{1}".to_owned(), ":1: this is no JSON"),
@@ -348,8 +348,8 @@ fn damaged_cassettes_are_refused() {
         node.write("bad.jsonl", &cassette);
         let output = test(&node, &guest(), &node.path("bad.jsonl"));
         let printed = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(printed.contains(&format!("bad.jsonl{told}")), "{told}: {printed}");
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(printed.contains(&format!("bad.jsonl{message}")), "{message}: {printed}");
         assert!(printed.len() < 2000, "{printed}");
     }
     // The others are played all the same, and no name of a file can forge a line.
@@ -360,7 +360,7 @@ fn damaged_cassettes_are_refused() {
     let (played, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(played.lines().count() == 2 && played.contains("\nok ") && !played.contains('\u{1b}'), "{played}");
     assert!(errors.contains("1 of 2 cassettes failed") && !errors.contains('\u{1b}'), "{errors}");
-    for (cassette, told) in [
+    for (cassette, message) in [
         ("a: 1", "bad.yaml:1: a cassette in YAML is a list"),
         ("- a: [", "bad.yaml:"),
         (
@@ -370,7 +370,7 @@ fn damaged_cassettes_are_refused() {
     ] {
         node.write("bad.yaml", cassette);
         let printed = text(&test(&node, &guest(), &node.path("bad.yaml")).stderr);
-        assert!(printed.contains(told), "{told}: {printed}");
+        assert!(printed.contains(message), "{message}: {printed}");
     }
 }
 
@@ -428,7 +428,7 @@ fn recorded_sockets_replay() {
         ("resolve:nowhere.example".to_owned(), "error"),
         ("udev:".to_owned(), "not-granted"),
         ("ask:239.255.255.250 3702".to_owned(), "NotGranted"),
-        ("remember:a=b".to_owned(), "\"VALUE\":\"b\""),
+        ("write-cache:a=b".to_owned(), "\"VALUE\":\"b\""),
         ("remaining:".to_owned(), "remaining"),
     ] {
         let (output, cassette) = record(&node, &details, PASSWORD, &["--rounds", "2", "--trace"]);
@@ -461,7 +461,7 @@ fn recording_has_the_name_of_json_lines() {
 #[test] // rule 76
 fn recordings_replace_cassettes_and_nothing_else() {
     let node = Node::new();
-    let told = |output: &Output| text(&output.stderr).lines().last().unwrap_or_default().to_owned();
+    let message = |output: &Output| text(&output.stderr).lines().last().unwrap_or_default().to_owned();
     let path = node.path("recorded.jsonl");
     for others in ["", "{}\n", "{\"id\": 1}\n{\"akriCassette\": 1}\n", "\u{0}"] {
         fs::write(&path, others).unwrap();
@@ -470,14 +470,14 @@ fn recordings_replace_cassettes_and_nothing_else() {
             "error: '{}' exists and is no cassette; it is not replaced: name another file with --record",
             cassette.display()
         );
-        assert_eq!((output.status.code(), told(&output)), (Some(1), expected));
+        assert_eq!((output.status.code(), message(&output)), (Some(1), expected));
         assert_eq!(fs::read_to_string(&cassette).unwrap(), others);
     }
     fs::remove_file(&path).unwrap();
-    let first = told(&record(&node, "devices:1", PASSWORD, &[]).0);
+    let first = message(&record(&node, "devices:1", PASSWORD, &[]).0);
     assert_eq!(first, format!("recorded 1 round with 0 calls: {}", path.display()));
     let (output, cassette) = record(&node, "devices:2", PASSWORD, &["--rounds", "2"]);
-    assert_eq!(told(&output), format!("recorded 2 rounds with 0 calls: {} (replaced)", path.display()));
+    assert_eq!(message(&output), format!("recorded 2 rounds with 0 calls: {} (replaced)", path.display()));
     assert_same(&test(&node, &guest(), &cassette));
 }
 
@@ -498,11 +498,11 @@ fn files_that_are_no_cassettes_are_told() {
     let node = Node::new();
     node.write("rounds.txt", SCRIPT);
     node.write("guest.yml", SCRIPT);
-    let told = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
+    let message = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
     let named = format!("error: '{}' is not named like a cassette: *.jsonl", node.path("rounds.txt").display());
-    assert!(told(&guest(), "rounds.txt").starts_with(&named), "{}", told(&guest(), "rounds.txt"));
+    assert!(message(&guest(), "rounds.txt").starts_with(&named), "{}", message(&guest(), "rounds.txt"));
     let absent = "error: cannot read the component 'nowhere.wasm' (has it been built?): No such file";
-    assert!(told(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
+    assert!(message(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
     assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }
 
@@ -510,7 +510,7 @@ fn files_that_are_no_cassettes_are_told() {
 fn secrets_are_in_no_cassette() {
     let node = Node::new();
     let (tcp, _) = serve("it is correct horse!");
-    for (details, told) in [
+    for (details, message) in [
         (format!("tcp:{tcp}"), "holds the secret 'password'"),
         (format!("get:http://{tcp}/x"), "holds the secret 'password'"),
         (
@@ -521,7 +521,7 @@ fn secrets_are_in_no_cassette() {
     ] {
         let (output, cassette) = record(&node, &details, PASSWORD, &["--trace"]);
         assert_eq!(output.status.code(), Some(1), "{details}");
-        assert!(text(&output.stderr).contains(told), "{details}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{details}: {}", text(&output.stderr));
         assert!(!text(&output.stderr).contains(PASSWORD), "{details}: {}", text(&output.stderr));
         assert!(!cassette.exists(), "{details}");
     }

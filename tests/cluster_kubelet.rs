@@ -13,13 +13,13 @@ use crate::support::cluster::{BUSYBOX, Story, Worker, is_ready, wait_for};
 use crate::support::node::{self, Agent, Node, akri, name_of, resource_of, usage};
 
 /// A node of the cluster with an agent, whose Configurations are files.
-struct Edge<'a> {
+struct LocalAgentOnNode<'a> {
     story: &'a Story,
     worker: &'a Worker,
     node: Node,
 }
 
-impl<'a> Edge<'a> {
+impl<'a> LocalAgentOnNode<'a> {
     /// On `node-a`, which is what [`Node`] tells its agents.
     fn new(story: &'a Story) -> Self {
         let node = Node::new();
@@ -90,15 +90,15 @@ fn container(pod: &Pod) -> &ContainerStatus {
 #[tokio::test]
 async fn pod_gets_the_device_and_its_properties_alone() {
     let Some(story) = Story::begin_on_machines("device").await else { return };
-    let edge = Edge::new(&story);
-    write_kernel_log(&edge.node, "device-log", 2);
-    edge.node.write_echo("device-echo", 1, &["one"]);
-    let agent = edge.start();
-    let (log, echo) = (edge.found("device-log", 2).await, edge.found("device-echo", 1).await);
+    let agent_node = LocalAgentOnNode::new(&story);
+    write_kernel_log(&agent_node.node, "device-log", 2);
+    agent_node.node.write_echo("device-echo", 1, &["one"]);
+    let agent = agent_node.start();
+    let (log, echo) = (agent_node.found("device-log", 2).await, agent_node.found("device-echo", 1).await);
     story.wait_for_allocatable("node-a", "akri.sh/device-echo", 1).await;
     assert_eq!(story.allocatable("node-b", &resource_of(&log)).await, None, "no agent there");
 
-    edge.run("with", &[&resource_of(&log), "akri.sh/device-echo"], &format!("env; {TRY_TO_OPEN}")).await;
+    agent_node.run("with", &[&resource_of(&log), "akri.sh/device-echo"], &format!("env; {TRY_TO_OPEN}")).await;
     let printed = story.wait_for_log("with", "opened").await;
     let suffix = name_of(&echo).rsplit_once('-').unwrap().1.to_uppercase();
     for line in
@@ -106,55 +106,56 @@ async fn pod_gets_the_device_and_its_properties_alone() {
     {
         assert!(printed.lines().any(|printed| printed == line), "no {line} in {printed}");
     }
-    edge.run("without", &[], TRY_TO_OPEN).await;
+    agent_node.run("without", &[], TRY_TO_OPEN).await;
     story.wait_for_log("without", "refused").await;
 
     let slot = format!("{}-0", name_of(&echo));
-    let used = edge.node.wait_for_instance(name_of(&echo), "its use", |i| usage(i) == [(&*slot, "C:0:node-a")]).await;
+    let used =
+        agent_node.node.wait_for_instance(name_of(&echo), "its use", |i| usage(i) == [(&*slot, "C:0:node-a")]).await;
     agent.sees_in_use(std::slice::from_ref(&slot)).await;
     story.delete_pod("with").await;
-    edge.node.wait_for_instance(name_of(&used), "the end of its use", |i| usage(i) == [(&*slot, "")]).await;
+    agent_node.node.wait_for_instance(name_of(&used), "the end of its use", |i| usage(i) == [(&*slot, "")]).await;
 }
 
 #[tokio::test] // rule 39
 async fn container_reports_what_the_agent_may_publish() {
     let Some(story) = Story::begin_on_machines("reports").await else { return };
-    let edge = Edge::new(&story);
+    let agent_node = LocalAgentOnNode::new(&story);
     let details = "      descriptions:\n      - one\n";
-    edge.node.write_configuration("reports-echo", "debugEcho", details, "  capacity: 1\n  brokerInfo: true\n");
-    let agent = edge.start();
-    let echo = edge.found("reports-echo", 1).await;
+    agent_node.node.write_configuration("reports-echo", "debugEcho", details, "  capacity: 1\n  brokerInfo: true\n");
+    let agent = agent_node.start();
+    let echo = agent_node.found("reports-echo", 1).await;
     // A character device of this number is a watchdog, which would restart the machine if it were opened and closed.
     let script = "cd $AKRI_BROKER_INFO_DIR && mkfifo fifo && mknod watchdog c 10 130 && ln -s /etc/passwd link && \
                   echo 2.1 >.firmware && chown 1000 .firmware && mv .firmware firmware && echo reported";
-    edge.run("update", &[&resource_of(&echo)], script).await;
+    agent_node.run("update", &[&resource_of(&echo)], script).await;
     story.wait_for_log("update", "reported").await;
     let files = |instance: &Instance| {
         let infos = instance.status.as_ref().map(|status| status.broker_info.clone()).unwrap_or_default();
         infos.into_values().flatten().collect::<Vec<_>>()
     };
     let expected = [("firmware".to_owned(), "2.1\n".to_owned())];
-    let shown = edge.node.wait_for_instance(name_of(&echo), "the firmware", |i| files(i) == expected).await;
+    let shown = agent_node.node.wait_for_instance(name_of(&echo), "the firmware", |i| files(i) == expected).await;
     agent.wait_for_log("'fifo' is not a regular file; 'link' is not a regular file; 'watchdog' is not").await;
     let slot = format!("{}-0", name_of(&echo));
     agent.sees_in_use(std::slice::from_ref(&slot)).await;
     story.delete_pod("update").await;
-    let ended = edge.node.wait_for_instance(name_of(&shown), "a free slot", |i| usage(i) == [(&*slot, "")]).await;
+    let ended = agent_node.node.wait_for_instance(name_of(&shown), "a free slot", |i| usage(i) == [(&*slot, "")]).await;
     assert_eq!(files(&ended), expected);
-    let left = || fs::read_dir(edge.node.path("state/broker-info")).unwrap().count();
+    let left = || fs::read_dir(agent_node.node.path("state/broker-info")).unwrap().count();
     node::wait_for("no directory", left, |count| *count == 0).await;
 }
 
 #[tokio::test]
 async fn pods_run_up_to_the_number_of_slots() {
     let Some(story) = Story::begin_on_machines("slots").await else { return };
-    let edge = Edge::new(&story);
-    write_kernel_log(&edge.node, "slots-log", 2);
-    let _agent = edge.start();
-    let resource = resource_of(&edge.found("slots-log", 2).await);
+    let agent_node = LocalAgentOnNode::new(&story);
+    write_kernel_log(&agent_node.node, "slots-log", 2);
+    let _agent = agent_node.start();
+    let resource = resource_of(&agent_node.found("slots-log", 2).await);
 
-    edge.run("first", &[&resource], "echo").await;
-    edge.run("second", &[&resource], "echo").await;
+    agent_node.run("first", &[&resource], "echo").await;
+    agent_node.run("second", &[&resource], "echo").await;
     story.apply_one(pod("third", &[&resource], "echo")).await.unwrap();
     story.wait_for_object("third", "a pod that waits for a slot", |pod| waits_for(pod, &resource)).await;
     story.delete_pod("first").await;
@@ -165,21 +166,21 @@ async fn pods_run_up_to_the_number_of_slots() {
 #[tokio::test]
 async fn replicas_of_two_cameras_each_wait_for_capacity() {
     let Some(story) = Story::begin_on_machines("replicas").await else { return };
-    let edge = Edge::new(&story);
-    edge.node.write_echo("replicas-cam", 2, &["one", "two"]);
-    let _agent = edge.start();
+    let agent_node = LocalAgentOnNode::new(&story);
+    agent_node.node.write_echo("replicas-cam", 2, &["one", "two"]);
+    let _agent = agent_node.start();
     story.wait_for_allocatable("node-a", "akri.sh/replicas-cam", 2).await;
     story.apply_one(replicas()).await.unwrap();
     let pods = async || story.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
     wait_for("two replicas that run", pods, |pods| pods.len() == 2 && pods.iter().all(is_ready)).await;
-    for camera in edge.node.instances() {
+    for camera in agent_node.node.instances() {
         assert!(usage(&camera).iter().all(|(_, user)| user.starts_with("C:")), "both use {}", name_of(&camera));
     }
 
     story.api::<Deployment>().delete("viewer", &DeleteParams::default()).await.unwrap();
     wait_for("no replica", pods, Vec::is_empty).await;
-    edge.node.write_echo("replicas-cam", 2, &["one"]);
-    edge.node.wait_for_instances("one camera", |all| all.len() == 1).await;
+    agent_node.node.write_echo("replicas-cam", 2, &["one"]);
+    agent_node.node.wait_for_instances("one camera", |all| all.len() == 1).await;
     story.wait_for_allocatable("node-a", "akri.sh/replicas-cam", 1).await;
     story.apply_one(replicas()).await.unwrap();
     let all_wait = |pods: &Vec<Pod>| pods.len() == 2 && pods.iter().all(|pod| waits_for(pod, "akri.sh/replicas-cam"));
@@ -209,20 +210,20 @@ fn replicas() -> Value {
 #[tokio::test]
 async fn restarted_kubelet_finds_all_resources_and_keeps_pods() {
     let Some(story) = Story::begin_alone("kubelet").await else { return };
-    let edge = Edge::new(&story);
-    write_kernel_log(&edge.node, "kubelet-log", 2);
-    let agent = edge.start();
-    let resource = resource_of(&edge.found("kubelet-log", 2).await);
-    let before = edge.run("before", &[&resource], "echo").await;
+    let agent_node = LocalAgentOnNode::new(&story);
+    write_kernel_log(&agent_node.node, "kubelet-log", 2);
+    let agent = agent_node.start();
+    let resource = resource_of(&agent_node.found("kubelet-log", 2).await);
+    let before = agent_node.run("before", &[&resource], "echo").await;
 
     for round in ["once", "twice"] {
-        edge.worker.kubelet.kill();
+        agent_node.worker.kubelet.kill();
         let since = agent.log().len();
-        edge.worker.kubelet.start().unwrap();
+        agent_node.worker.kubelet.start().unwrap();
         let is_seen = |log: &String| log[since..].contains("the kubelet is available");
         node::wait_for("the new kubelet", || agent.log(), is_seen).await;
         story.wait_for_allocatable("node-a", &resource, 2).await;
-        edge.run(round, &[&resource], "echo").await;
+        agent_node.run(round, &[&resource], "echo").await;
         story.delete_pod(round).await;
     }
     let stayed = story.wait_for_running("before").await;
@@ -233,17 +234,17 @@ async fn restarted_kubelet_finds_all_resources_and_keeps_pods() {
 #[tokio::test]
 async fn killed_agent_takes_no_device_from_a_pod() {
     let Some(story) = Story::begin_on_machines("agent").await else { return };
-    let edge = Edge::new(&story);
-    write_kernel_log(&edge.node, "agent-log", 1);
-    let agent = edge.start();
-    let instance = edge.found("agent-log", 1).await;
+    let agent_node = LocalAgentOnNode::new(&story);
+    write_kernel_log(&agent_node.node, "agent-log", 1);
+    let agent = agent_node.start();
+    let instance = agent_node.found("agent-log", 1).await;
     let resource = resource_of(&instance);
-    let before = edge.run("holder", &[&resource], "echo").await;
+    let before = agent_node.run("holder", &[&resource], "echo").await;
     agent.kill();
     story.wait_for_allocatable("node-a", &resource, 0).await;
-    let _agent = edge.start();
+    let _agent = agent_node.start();
     story.wait_for_allocatable("node-a", &resource, 1).await;
     let stayed = story.wait_for_running("holder").await;
     assert_eq!(container(&stayed).container_id, container(&before).container_id);
-    assert_eq!(usage(&edge.node.instance(name_of(&instance)).unwrap())[0].1, "node-a");
+    assert_eq!(usage(&agent_node.node.instance(name_of(&instance)).unwrap())[0].1, "node-a");
 }

@@ -36,8 +36,8 @@ async fn slow_compilation_delays_no_other_handler() {
     node.write_echo("echo", 1, &["one"]);
     let agent = node.start();
     node.wait_for_instances("the device of another handler", |all| all.len() == 1).await;
-    let is_told = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Loading;
-    node.wait_for_handler("aaa", "being compiled", is_told).await;
+    let is_shown = |status: &DiscoveryHandlerStatus| status.state == HandlerState::Loading;
+    node.wait_for_handler("aaa", "being compiled", is_shown).await;
     agent.wait_for_log("the component is being compiled").await;
     // What is granted takes effect at once, although the compiler is busy.
     node.write_handler("udev", "udev.wasm", "  interval: 200ms\n");

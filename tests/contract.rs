@@ -72,10 +72,10 @@ fn host_links_everything_in_the_worlds() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     for world in ["discovery-handler", "net-handler", "http-handler"] {
-        let [core, whole] = ["core.wasm", "whole.wasm"].map(|name| node.path(name).display().to_string());
+        let [core, component_file] = ["core.wasm", "whole.wasm"].map(|name| node.path(name).display().to_string());
         component(&["embed", wit().to_str().unwrap(), "--world", world, "--dummy", "--output", &core]);
-        component(&["new", &core, "--output", &whole]);
-        let error = String::from_utf8(node.akri(&["handler", "inspect", &whole]).stderr).unwrap();
+        component(&["new", &core, "--output", &component_file]);
+        let error = String::from_utf8(node.akri(&["handler", "inspect", &component_file]).stderr).unwrap();
         assert!(error.contains("the handler does not describe itself"), "{world}: {error}");
     }
 }

@@ -15,12 +15,12 @@ use crate::support::udev::sysfs::Sysfs;
 use crate::support::zram::Zrams;
 
 /// A node and how `akri discover` is called on it.
-struct Stage {
+struct DiscoverFixture {
     node: Node,
     sysfs: PathBuf,
 }
 
-impl Stage {
+impl DiscoverFixture {
     /// With this machine's own devices.
     fn real() -> Self {
         Self { node: Node::new(), sysfs: "/sys".into() }
@@ -156,8 +156,8 @@ fn name(path: &Path) -> String {
 
 #[test]
 fn real_device_is_explained_by_any_of_its_names() {
-    let stage = Stage::real();
-    stage.write_rules(&[r#"SUBSYSTEM=="tty", KERNEL=="null""#, r#"KERNEL=="nul?", ENV{MINOR}=="3""#]);
+    let fixture = DiscoverFixture::real();
+    fixture.write_rules(&[r#"SUBSYSTEM=="tty", KERNEL=="null""#, r#"KERNEL=="nul?", ENV{MINOR}=="3""#]);
     let expected = r#"/devices/virtual/mem/null against default/rules
   rule 1 fails: SUBSYSTEM=="tty", KERNEL=="null"
     fails  SUBSYSTEM=="tty"   it is "mem"
@@ -168,9 +168,9 @@ fn real_device_is_explained_by_any_of_its_names() {
   found by rule 2
 "#;
     for device in ["/dev/null", "null", "/devices/virtual/mem/null", "/sys/class/mem/null"] {
-        assert_eq!(stage.explain(device), expected, "{device}");
+        assert_eq!(fixture.explain(device), expected, "{device}");
     }
-    let json = stage.run("rules", &["--explain", "null", "-o", "json"]);
+    let json = fixture.run("rules", &["--explain", "null", "-o", "json"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(
         (&json[0]["device"], &json[0]["configuration"]),
@@ -181,15 +181,15 @@ fn real_device_is_explained_by_any_of_its_names() {
 
 #[test]
 fn plural_matches_are_explained_on_a_real_parent() {
-    let stage = Stage::real();
+    let fixture = DiscoverFixture::real();
     let (device, parent, subsystem) = real_device_with_a_parent();
     let (device, parent) = (device.display().to_string(), parent.display().to_string());
     let kernel = name(Path::new(&parent));
-    stage.write_rules(&[
+    fixture.write_rules(&[
         &format!(r#"SUBSYSTEMS=="{subsystem}", KERNELS=="{kernel}""#),
         &format!(r#"SUBSYSTEMS=="{subsystem}", KERNELS=="{kernel}", ATTRS{{no such}}=="x""#),
     ]);
-    let printed = stage.explain(&device);
+    let printed = fixture.explain(&device);
     let on_parent = format!(
         "    on its parent {}:\n      holds  SUBSYSTEMS==\"{subsystem}\"\n      holds  KERNELS==\"{kernel}\"\n",
         parent.trim_start_matches("/sys")
@@ -201,8 +201,8 @@ fn plural_matches_are_explained_on_a_real_parent() {
 
 #[test]
 fn undiscovered_camera_is_explained() {
-    let (stage, _sysfs) = Stage::with_camera();
-    stage.write_rules(&[
+    let (fixture, _sysfs) = DiscoverFixture::with_camera();
+    fixture.write_rules(&[
         r#"SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*""#,
         r#"KERNEL=="video[0-9]*", ATTRS{idVendor}=="046d", DRIVERS=="uvcvideo""#,
     ]);
@@ -220,14 +220,14 @@ fn undiscovered_camera_is_explained() {
   not found: no rule holds
 "#
     );
-    assert_eq!(stage.explain("/dev/video0"), expected);
+    assert_eq!(fixture.explain("/dev/video0"), expected);
 }
 
 #[test]
 fn absent_or_hidden_device_is_reported() {
-    let (stage, _sysfs) = Stage::with_camera();
-    stage.write_rules(&[r#"SUBSYSTEM=="usb""#]);
-    stage.grant("[video4linux]");
+    let (fixture, _sysfs) = DiscoverFixture::with_camera();
+    fixture.write_rules(&[r#"SUBSYSTEM=="usb""#]);
+    fixture.grant("[video4linux]");
     let hidden = format!(
         "error: default/rules: '{}' is hidden from the handler: its subsystem 'usb' is not granted\n",
         Camera::in_port(1).devpath()
@@ -238,43 +238,43 @@ fn absent_or_hidden_device_is_reported() {
         ("/sys/class/video4linux", "error: no device '/sys/class/video4linux' in sysfs\n"),
         ("1-1", &hidden),
     ] {
-        let output = stage.run("rules", &["--explain", device]);
+        let output = fixture.run("rules", &["--explain", device]);
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), expected_text));
         assert!(output.stdout.is_empty(), "{device}");
     }
-    let printed = stage.explain("video0");
+    let printed = fixture.explain("video0");
     assert!(printed.contains("fails  SUBSYSTEM==\"usb\"   it is \"video4linux\"\n"), "{printed}");
 }
 
 #[test]
 fn handler_without_explain_is_reported() {
-    let stage = Stage::real();
-    stage.write_rules(&[r#"KERNEL=="null""#]);
-    stage.node.write_echo("echo", 1, &["foo0"]);
+    let fixture = DiscoverFixture::real();
+    fixture.write_rules(&[r#"KERNEL=="null""#]);
+    fixture.node.write_echo("echo", 1, &["foo0"]);
     let expected_text = "warning: default/echo: the handler 'debugEcho' can't explain what it finds\n";
-    let alone = stage.run("echo", &["--explain", "null"]);
+    let alone = fixture.run("echo", &["--explain", "null"]);
     assert_eq!((alone.status.code(), stderr(&alone).as_str()), (Some(1), expected_text));
 
-    let text = |name: &str| fs::read_to_string(stage.node.path(&format!("manifests/{name}.yaml"))).unwrap();
-    stage.node.write("manifests/both.yaml", &format!("{}---\n{}", text("echo"), text("rules")));
-    let both = stage.run("both", &["--explain", "null"]);
+    let text = |name: &str| fs::read_to_string(fixture.node.path(&format!("manifests/{name}.yaml"))).unwrap();
+    fixture.node.write("manifests/both.yaml", &format!("{}---\n{}", text("echo"), text("rules")));
+    let both = fixture.run("both", &["--explain", "null"]);
     assert_eq!((both.status.code(), stderr(&both).as_str()), (Some(0), expected_text));
     assert!(both.stdout.starts_with(b"/devices/virtual/mem/null against default/rules\n"));
 
-    stage.write_rules(&["KERNAL==\"null\""]);
-    let bad = stage.run("rules", &["--explain", "null"]);
+    fixture.write_rules(&["KERNAL==\"null\""]);
+    let bad = fixture.run("rules", &["--explain", "null"]);
     assert!(bad.status.code() == Some(1) && stderr(&bad).contains("did you mean 'KERNEL'?"), "{}", stderr(&bad));
-    assert_eq!(stage.run("rules", &["--explain", "null", "--watch"]).status.code(), Some(2), "one or the other");
+    assert_eq!(fixture.run("rules", &["--explain", "null", "--watch"]).status.code(), Some(2), "one or the other");
 }
 
 #[tokio::test]
 async fn watch_shows_a_real_device_going_and_returning() {
     let Some(zrams) = Zrams::claim().await else { return };
     let zram = zrams.plug();
-    let stage = Stage::real();
-    stage.grant("[\"*\"]");
-    stage.write_rules(&[&format!(r#"SUBSYSTEM=="block", KERNEL=="{}""#, zram.name())]);
-    let (people, programs) = (stage.watch("rules", &[]), stage.watch("rules", &["-o", "json"]));
+    let fixture = DiscoverFixture::real();
+    fixture.grant("[\"*\"]");
+    fixture.write_rules(&[&format!(r#"SUBSYSTEM=="block", KERNEL=="{}""#, zram.name())]);
+    let (people, programs) = (fixture.watch("rules", &[]), fixture.watch("rules", &["-o", "json"]));
     let table = people.lines(2).await;
     let event = programs.events(1).await.remove(0);
     let resource = event["resource"].as_str().unwrap().to_owned();
@@ -302,9 +302,9 @@ async fn watch_shows_a_real_device_going_and_returning() {
 
 #[tokio::test]
 async fn watch_prints_nothing_when_nothing_changes() {
-    let stage = Stage::real();
-    stage.node.write_echo("echo", 1, &["foo0", "foo1"]);
-    let watch = stage.watch("echo", &["-v"]);
+    let fixture = DiscoverFixture::real();
+    fixture.node.write_echo("echo", 1, &["foo0", "foo1"]);
+    let watch = fixture.watch("echo", &["-v"]);
     watch.wait_for_log(5, "round done").await;
     assert_eq!(watch.lines(3).await.len(), 3, "a header and two devices");
     assert_eq!(watch.end(Signal::INT).code(), Some(0));
@@ -312,9 +312,9 @@ async fn watch_prints_nothing_when_nothing_changes() {
 
 #[tokio::test]
 async fn watch_shows_changes_and_survives_a_failed_round() {
-    let (stage, sysfs) = Stage::with_camera();
-    stage.write_rules(&[r#"KERNEL=="video0""#]);
-    let (people, programs) = (stage.watch("rules", &[]), stage.watch("rules", &["-o", "json"]));
+    let (fixture, sysfs) = DiscoverFixture::with_camera();
+    fixture.write_rules(&[r#"KERNEL=="video0""#]);
+    let (people, programs) = (fixture.watch("rules", &[]), fixture.watch("rules", &["-o", "json"]));
     people.lines(2).await;
     programs.events(1).await;
 
@@ -347,18 +347,18 @@ async fn watch_shows_changes_and_survives_a_failed_round() {
 
 #[tokio::test]
 async fn watch_ends_without_events_or_readers() {
-    let (stage, sysfs) = Stage::with_camera();
-    stage.write_rules(&["KERNAL==\"video0\""]);
-    let bad = stage.run("rules", &["--watch"]);
+    let (fixture, sysfs) = DiscoverFixture::with_camera();
+    fixture.write_rules(&["KERNAL==\"video0\""]);
+    let bad = fixture.run("rules", &["--watch"]);
     assert!(bad.status.code() == Some(1) && stderr(&bad).contains("did you mean 'KERNEL'?"), "{}", stderr(&bad));
     assert!(bad.stdout.is_empty());
-    stage.node.write_configuration("onvif", "onvif", "      {}\n", "");
-    let nobody = stage.run("onvif", &["--watch"]);
+    fixture.node.write_configuration("onvif", "onvif", "      {}\n", "");
+    let nobody = fixture.run("onvif", &["--watch"]);
     assert!(nobody.status.code() == Some(1) && stderr(&nobody).contains("'onvif'"), "{}", stderr(&nobody));
 
-    stage.write_rules(&[r#"SUBSYSTEM=="video4linux""#]);
+    fixture.write_rules(&[r#"SUBSYSTEM=="video4linux""#]);
     let mut command = Command::new(akri());
-    command.args(stage.arguments("rules", &["--watch"])).env("XDG_CACHE_HOME", stage.node.path("cache"));
+    command.args(fixture.arguments("rules", &["--watch"])).env("XDG_CACHE_HOME", fixture.node.path("cache"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut header = String::new();
     let mut reader = BufReader::new(child.stdout.take().unwrap());

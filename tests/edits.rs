@@ -11,7 +11,7 @@ use crate::support::node::{Agent, Node, identities, name_of, resource_of, usage,
 const FOO0: &str = "      descriptions: [foo0]\n";
 
 /// A node, its kubelet, its agent and the Instance of its one device, which belongs to the node alone.
-async fn scene(spec: &str) -> (Node, Kubelet, Agent, Instance) {
+async fn fixture(spec: &str) -> (Node, Kubelet, Agent, Instance) {
     let node = Node::new();
     node.make_echo_local();
     let kubelet = Kubelet::start(&node.path("kubelet"));
@@ -39,7 +39,7 @@ fn slots(instance: &Instance, list: &[(u32, bool)]) -> Vec<(String, bool)> {
 
 #[tokio::test] // rule 18, rule 32
 async fn broker_properties_reach_instance_and_new_containers() {
-    let (node, kubelet, _agent, instance) = scene("  capacity: 2\n  brokerProperties: {COLOUR: black}\n").await;
+    let (node, kubelet, _agent, instance) = fixture("  capacity: 2\n  brokerProperties: {COLOUR: black}\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
     let first = kubelet.admit("first", "container", &resource, 1).await.unwrap();
     assert_eq!(first.response.envs["COLOUR"], "black");
@@ -62,7 +62,7 @@ async fn broker_properties_reach_instance_and_new_containers() {
 
 #[tokio::test] // rule 4, rule 9, rule 12, rule 32
 async fn capacity_change_keeps_slots_in_use() {
-    let (node, kubelet, agent, instance) = scene("  capacity: 1\n").await;
+    let (node, kubelet, agent, instance) = fixture("  capacity: 1\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
     let capacity = |slots: u32| node.write_configuration("echo", "debugEcho", FOO0, &format!("  capacity: {slots}\n"));
     capacity(4);
@@ -100,7 +100,7 @@ async fn capacity_change_keeps_slots_in_use() {
 
 #[tokio::test] // rule 32
 async fn edited_details_keep_devices_found_by_both() {
-    let (node, kubelet, _agent, foo0) = scene("").await;
+    let (node, kubelet, _agent, foo0) = fixture("").await;
     node.write_configuration("echo", "debugEcho", "      descriptions: [foo0, foo1]\n", "");
     let both = node.wait_for_instances("two devices", |list| list.len() == 2).await;
     assert!(identities(&both).contains(&identities(from_ref(&foo0))[0]));
@@ -121,7 +121,7 @@ async fn edited_details_keep_devices_found_by_both() {
 
 #[tokio::test] // rule 32
 async fn new_handler_takes_over_with_its_first_good_round() {
-    let (node, kubelet, _agent, instance) = scene("").await;
+    let (node, kubelet, _agent, instance) = fixture("").await;
     let resource = resource_of(&instance);
     node.add_guest("");
     for (handler, details, reason) in
@@ -141,7 +141,7 @@ async fn new_handler_takes_over_with_its_first_good_round() {
 
 #[tokio::test] // rule 32
 async fn disabled_resource_is_removed_and_held_ids_stay() {
-    let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
+    let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
     let (name, resource) = (name_of(&instance), resource_of(&instance));
     let held = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     agent.sees_in_use(&held.ids).await;
@@ -164,7 +164,7 @@ async fn disabled_resource_is_removed_and_held_ids_stay() {
 
 #[tokio::test] // rule 26
 async fn removed_configuration_removes_all_it_owns() {
-    let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
+    let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
     let resource = resource_of(&instance);
     node.write_echo("other", 1, &["bar"]);
     let other = node.wait_for_instances("the other's device", |list| list.len() == 2).await;
@@ -194,7 +194,7 @@ async fn removed_configuration_removes_all_it_owns() {
 
 #[tokio::test] // rule 26
 async fn renamed_manifest_directory_deletes_nothing() {
-    let (node, kubelet, agent, instance) = scene("  capacity: 2\n").await;
+    let (node, kubelet, agent, instance) = fixture("  capacity: 2\n").await;
     let resource = resource_of(&instance);
     fs::rename(node.path("manifests"), node.path("elsewhere")).unwrap();
     agent.wait_for_log(&format!("{}: cannot list the directory", node.path("manifests").display())).await;

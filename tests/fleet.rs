@@ -19,9 +19,9 @@ use tokio::time::sleep;
 
 use crate::support::api_metrics::ApiMetrics;
 use crate::support::cluster::wait_for;
+use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::fleet::Fleet;
 use crate::support::recorder::{Recorded, Recorder};
-use crate::support::site::Site;
 
 /// Time for what follows at once to be sent.
 const AT_ONCE: Duration = Duration::from_millis(1500);
@@ -30,13 +30,13 @@ const AT_ONCE: Duration = Duration::from_millis(1500);
 const AT_A_TIME: usize = 5;
 
 /// The nodes of the story. The controller has to know that they exist.
-async fn add_node(site: &Site, name: &str) {
+async fn add_node(cluster: &ClusterFixture, name: &str) {
     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
-    site.story.apply_one(object).await.unwrap();
+    cluster.story.apply_one(object).await.unwrap();
 }
 
-async fn remove_nodes(site: &Site, names: &[String]) {
-    let api = Api::<Node>::all(site.story.client());
+async fn remove_nodes(cluster: &ClusterFixture, names: &[String]) {
+    let api = Api::<Node>::all(cluster.story.client());
     for name in names {
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
@@ -55,22 +55,22 @@ fn of_instances(recorder: &Recorder) -> u64 {
 
 #[tokio::test] // rule 77, rule 78
 async fn requests_of_a_fleet_are_few() {
-    let Some(site) = Site::begin("fleet").await else { return };
-    let fleet = Fleet::new(&site.story.kubeconfig()).await;
-    let (shared, local) = (format!("{}-shared", site.name()), format!("{}-local", site.name()));
-    site.echo(&shared, 2, &["one", "two"], json!({})).await;
-    site.echo(&local, 2, &["three", "four"], json!({})).await;
-    let names = ["a", "b", "c"].map(|node| format!("{}-{node}", site.name()));
+    let Some(cluster) = ClusterFixture::begin("fleet").await else { return };
+    let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
+    let (shared, local) = (format!("{}-shared", cluster.name()), format!("{}-local", cluster.name()));
+    cluster.echo(&shared, 2, &["one", "two"], json!({})).await;
+    cluster.echo(&local, 2, &["three", "four"], json!({})).await;
+    let names = ["a", "b", "c"].map(|node| format!("{}-{node}", cluster.name()));
     let mut nodes = Vec::new();
     for name in &names {
-        add_node(&site, name).await;
-        nodes.push(fleet.node(name, site.name()).await);
+        add_node(&cluster, name).await;
+        nodes.push(fleet.node(name, cluster.name()).await);
     }
     for node in &nodes {
         node.offers(4).await;
     }
     let all_nodes = |list: &[akri_api::Instance]| list.iter().map(|instance| instance.spec.nodes.len()).sum::<usize>();
-    site.wait_for_instances("all devices", |list| list.len() == 8 && all_nodes(list) == 12).await;
+    cluster.wait_for_instances("all devices", |list| list.len() == 8 && all_nodes(list) == 12).await;
     sleep(AT_ONCE).await;
     let recorder = &fleet.recorder;
     let start = recorder.since(0);
@@ -121,33 +121,33 @@ async fn requests_of_a_fleet_are_few() {
     let started = ["list", "get", "create", "patch"].map(about);
     assert_eq!(started, [1, 0, 0, 0], "its own Instances are listed once: {restart:#?}");
 
-    invalid_edits(&site, &shared).await;
+    invalid_edits(&cluster, &shared).await;
     for node in &mut nodes {
         node.stop().await;
     }
     for configuration in [&shared, &local] {
-        site.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
+        cluster.configurations().delete(configuration, &DeleteParams::default()).await.unwrap();
     }
-    remove_nodes(&site, &names).await;
+    remove_nodes(&cluster, &names).await;
 }
 
 /// Edits that the API server can't refuse: one that the handler refuses on every node, and one that no agent can take over.
-async fn invalid_edits(site: &Site, configuration: &str) {
+async fn invalid_edits(cluster: &ClusterFixture, configuration: &str) {
     let twice = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
     for (handler, mistake) in [
         (json!({"name": "debugEcho", "discoveryDetails": "nonsense: ["}), "discoveryDetails"),
         (json!({"name": "debugEcho", "discoveryDetails": "{}", "discoveryProperties": twice}), "discoveryProperties"),
     ] {
-        let before = ApiMetrics::read(&site.story.client()).await;
-        site.configure(configuration, json!({"discoveryHandler": handler, "capacity": 2})).await;
-        let is_told = async || {
-            let found = site.configurations().get(configuration).await.unwrap();
+        let before = ApiMetrics::read(&cluster.story.client()).await;
+        cluster.configure(configuration, json!({"discoveryHandler": handler, "capacity": 2})).await;
+        let is_shown = async || {
+            let found = cluster.configurations().get(configuration).await.unwrap();
             let conditions = found.status.map(|status| status.conditions).unwrap_or_default();
             conditions.iter().any(|condition| condition.status == "False" && condition.message.contains(mistake))
         };
-        wait_for("the mistake in the status", is_told, |told| *told).await;
+        wait_for("the mistake in the status", is_shown, |message| *message).await;
         sleep(Duration::from_secs(4)).await; // nodes report within 3 s
-        let after = ApiMetrics::read(&site.story.client()).await;
+        let after = ApiMetrics::read(&cluster.story.client()).await;
         let written = after.writes(&["configurations", "status"]) - before.writes(&["configurations", "status"]);
         assert!((1.0..=3.0).contains(&written), "{written} status writes for {mistake}");
     }
@@ -155,37 +155,44 @@ async fn invalid_edits(site: &Site, configuration: &str) {
 
 #[tokio::test] // rule 22
 async fn device_of_many_nodes_keeps_its_longer_name() {
-    let Some(site) = Site::begin("longer").await else { return };
-    let name = format!("{}-shared", site.name());
-    site.echo(&name, 1, &["one"], json!({})).await;
-    let uid = site.configurations().get(&name).await.unwrap().uid().unwrap();
-    let names = ["a", "b"].map(|node| format!("{}-{node}", site.name()));
+    let Some(cluster) = ClusterFixture::begin("longer").await else { return };
+    let name = format!("{}-shared", cluster.name());
+    cluster.echo(&name, 1, &["one"], json!({})).await;
+    let uid = cluster.configurations().get(&name).await.unwrap().uid().unwrap();
+    let names = ["a", "b"].map(|node| format!("{}-{node}", cluster.name()));
     for name in &names {
-        add_node(&site, name).await;
+        add_node(&cluster, name).await;
     }
     // Another device had the short name when the first node found this one, and has gone since.
     let input = HashInput::new("one", true, "");
     let hash = input.hash(HashLength::Medium);
     let longer = format!("{name}-{hash}");
     let (recorder, state) = (Recorder::default(), tempfile::tempdir().unwrap());
-    let first = Kubernetes::start(recorder.client(&site.story.kubeconfig(), &names[0]).await, &names[0], state.path());
+    let first =
+        Kubernetes::start(recorder.client(&cluster.story.kubeconfig(), &names[0]).await, &names[0], state.path());
     let wanted = Instance {
         identity: Some(input.identity()),
-        ..instance(&site, Key::new(site.story.namespace(), &longer), &name, uid, 1)
+        ..instance(&cluster, Key::new(cluster.story.namespace(), &longer), &name, uid, 1)
     };
     assert!(matches!(first.create(&wanted).await.unwrap(), CreateOutcome::New(_)));
-    let fleet = Fleet::new(&site.story.kubeconfig()).await;
-    let mut second = fleet.node(&names[1], site.name()).await;
+    let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
+    let mut second = fleet.node(&names[1], cluster.name()).await;
     let joined = |list: &[akri_api::Instance]| list.len() == 1 && list[0].spec.nodes.len() == 2;
-    let found = site.wait_for_instances("one Instance of both nodes", joined).await;
+    let found = cluster.wait_for_instances("one Instance of both nodes", joined).await;
     assert_eq!(found[0].name_any(), longer);
     second.stop().await;
-    site.configurations().delete(&name, &DeleteParams::default()).await.unwrap();
-    remove_nodes(&site, &names).await;
+    cluster.configurations().delete(&name, &DeleteParams::default()).await.unwrap();
+    remove_nodes(&cluster, &names).await;
 }
 
 /// A shared Instance without nodes.
-fn instance(site: &Site, key: Key, configuration: &str, configuration_uid: String, capacity: u32) -> Instance {
+fn instance(
+    cluster: &ClusterFixture,
+    key: Key,
+    configuration: &str,
+    configuration_uid: String,
+    capacity: u32,
+) -> Instance {
     Instance {
         cdi_name: format!("akri.sh/{configuration}=abcdef"),
         uid: String::new(),
@@ -194,7 +201,7 @@ fn instance(site: &Site, key: Key, configuration: &str, configuration_uid: Strin
         configuration: configuration.to_owned(),
         configuration_uid,
         capacity,
-        properties: BTreeMap::from([("ADDRESS".to_owned(), format!("rtsp://{}.example/stream", site.name()))]),
+        properties: BTreeMap::from([("ADDRESS".to_owned(), format!("rtsp://{}.example/stream", cluster.name()))]),
         shared: true,
         nodes: Vec::new(),
         device_usage: free_usage(&key.name, capacity),
@@ -205,26 +212,26 @@ fn instance(site: &Site, key: Key, configuration: &str, configuration_uid: Strin
 
 #[tokio::test] // rule 77
 async fn shared_instance_of_50_nodes_stays_below_8_kib() {
-    let Some(site) = Site::begin("many").await else { return };
+    let Some(cluster) = ClusterFixture::begin("many").await else { return };
     let spec = json!({"discoveryHandler": {"name": "nobody"}, "capacity": 5});
-    site.configure(site.name(), spec).await;
-    let uid = site.configurations().get(site.name()).await.unwrap().uid().unwrap();
+    cluster.configure(cluster.name(), spec).await;
+    let uid = cluster.configurations().get(cluster.name()).await.unwrap().uid().unwrap();
     let (recorder, state) = (Recorder::default(), tempfile::tempdir().unwrap());
     let names: Vec<String> = (0..50).map(|node| format!("worker-{node:03}")).collect();
     let mut clusters = Vec::new();
     for name in &names {
-        add_node(&site, name).await;
-        let client = recorder.client(&site.story.kubeconfig(), name).await;
+        add_node(&cluster, name).await;
+        let client = recorder.client(&cluster.story.kubeconfig(), name).await;
         clusters.push(Kubernetes::start(client, name, state.path()));
     }
-    let key = Key::new(site.story.namespace(), format!("{}-abcdef", site.name()));
-    let mut wanted = instance(&site, key.clone(), site.name(), uid, 5);
+    let key = Key::new(cluster.story.namespace(), format!("{}-abcdef", cluster.name()));
+    let mut wanted = instance(&cluster, key.clone(), cluster.name(), uid, 5);
     let CreateOutcome::New(made) = clusters[0].create(&wanted).await.unwrap() else { panic!("it exists already") };
     wanted.uid = made.uid;
     let joins = clusters[1..].iter().map(|cluster| cluster.publish(&wanted, Copies::Later));
     let joined: Vec<_> = stream::iter(joins).buffer_unordered(AT_A_TIME).collect().await;
     assert!(joined.iter().all(Result::is_ok), "{joined:?}");
-    let object = site.instances().get(&key.name).await.unwrap();
+    let object = cluster.instances().get(&key.name).await.unwrap();
     assert_eq!(instance_to_model(&object).nodes.len(), 50);
     let value: Value = serde_json::to_value(&object).unwrap();
     let size = value.to_string().len();
@@ -233,6 +240,6 @@ async fn shared_instance_of_50_nodes_stays_below_8_kib() {
     let leaves = clusters.iter().map(|cluster| cluster.delete(&key, &wanted.uid, false));
     let left: Vec<_> = stream::iter(leaves).buffer_unordered(AT_A_TIME).collect().await;
     assert!(left.iter().all(Result::is_ok), "{left:?}");
-    assert!(site.instances().get_opt(&key.name).await.unwrap().is_none(), "the last one deletes it");
-    remove_nodes(&site, &names).await;
+    assert!(cluster.instances().get_opt(&key.name).await.unwrap().is_none(), "the last one deletes it");
+    remove_nodes(&cluster, &names).await;
 }

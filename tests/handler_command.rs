@@ -90,9 +90,9 @@ fn run_prints_all_results_of_a_round() {
         printed.contains("warning: default/cam: http://camera-1: camera 1 did not answer (Unreachable)"),
         "{printed}"
     );
-    let spoke = run(&node, "run", &guest, &configuration("cam", "guest", "log:hello"), &[]);
+    let logged = run(&node, "run", &guest, &configuration("cam", "guest", "log:hello"), &[]);
     for what in ["stdout hello", "stderr hello", " hello handler=\"guest\""] {
-        assert!(text(&spoke.stderr).contains(what), "{what}: {}", text(&spoke.stderr));
+        assert!(text(&logged.stderr).contains(what), "{what}: {}", text(&logged.stderr));
     }
 }
 
@@ -391,14 +391,14 @@ fn components_that_an_agent_would_not_compile_are_told() {
         (text(&ran.stderr), text(&inspected.stderr), text(&suggested.stdout), packed)
     };
     // Code of it is in the cache: its limits count all the same, each time.
-    let told = "an agent would refuse the component: compiling it takes more than 32 MiB of memory; limits.compile.memory of \
+    let message = "an agent would refuse the component: compiling it takes more than 32 MiB of memory; limits.compile.memory of \
                 its DiscoveryHandler allows more. This is enough, below its spec:\n  limits: {compile: {memory: 256Mi, time: \
                 30s}}\n";
     for _ in 0..2 {
         let (ran, inspected, suggested, packed) = within("32Mi");
-        assert_eq!((ran, inspected), (format!("warning: {told}"), format!("warning: {told}")));
+        assert_eq!((ran, inspected), (format!("warning: {message}"), format!("warning: {message}")));
         assert!(suggested.ends_with("\n  limits: {compile: {memory: 256Mi, time: 30s}}\n"), "{suggested}");
-        assert_eq!((packed.status.code(), text(&packed.stderr)), (Some(1), format!("error: {told}")));
+        assert_eq!((packed.status.code(), text(&packed.stderr)), (Some(1), format!("error: {message}")));
         assert!(!node.path("out").exists(), "nothing is written");
     }
     let (ran, inspected, suggested, packed) = within("256Mi");
@@ -420,13 +420,13 @@ fn compile_tells_the_limit_that_is_too_small() {
         (&guest, ["--memory", "33554432"], "32 MiB of memory; limits.compile.memory"),
         (&costly, ["--time", "1"], "1s of processor time; limits.compile.time"),
     ] {
-        let told =
+        let message =
             format!("error: '{file}': compiling it takes more than {over} of its DiscoveryHandler allows more\n");
-        assert_eq!(compile(file, &limit), (Some(1), told));
+        assert_eq!(compile(file, &limit), (Some(1), message));
     }
     node.write("costly.wasm", "no component");
-    let (code, told) = compile(&costly, &[]);
-    assert!(code == Some(1) && told.matches("error: ").count() == 1, "{told}");
+    let (code, message) = compile(&costly, &[]);
+    assert!(code == Some(1) && message.matches("error: ").count() == 1, "{message}");
     assert_eq!(compile(&guest, &[]).0, Some(0));
     let code =
         fs::read_dir(node.path("out/modules")).unwrap().flat_map(|versions| fs::read_dir(versions.unwrap().path()));

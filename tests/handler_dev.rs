@@ -90,9 +90,9 @@ fn dev_outside_of_a_project_wants_a_build_command() {
     let directory = node.path("").display().to_string();
     let arguments = ["handler", "dev", "built.wasm", "configuration.yaml", "--directory", &directory];
     let output = node.akri(&arguments);
-    let told =
+    let message =
         format!("error: '{directory}' has no Makefile; name the command that builds the component with --build\n");
-    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(1), told));
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(1), message));
 }
 
 #[test]

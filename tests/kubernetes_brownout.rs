@@ -8,12 +8,12 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::cluster::Brownout;
+use crate::support::cluster_fixture::{ClusterFixture, Member};
 use crate::support::kubelet::Admitted;
 use crate::support::node::{is_online, resource_of};
-use crate::support::site::{Member, Site};
 
 /// The duration of the brownout.
-const TROUBLE: Duration = Duration::from_secs(60);
+const FAULTS: Duration = Duration::from_secs(60);
 
 /// Pods at once on one node.
 const PODS: usize = 3;
@@ -84,20 +84,20 @@ fn published(instances: &[Instance]) -> BTreeMap<String, String> {
 }
 
 /// Waits until pods, API server and, after a restart from it, the journals agree about who has what.
-async fn all_agree(site: &Site, mut a: Member, mut b: Member, free: usize) {
+async fn all_agree(cluster: &ClusterFixture, mut a: Member, mut b: Member, free: usize) {
     let agree = |members: [&Member; 2], found: &[Instance]| {
         let held: BTreeMap<String, String> =
             held(members).into_iter().map(|(slot, node)| (slot, node.into())).collect();
         held == published(found)
     };
     let found =
-        site.wait_for_instances("slots in use by the pods and by nobody else", |all| agree([&a, &b], all)).await;
+        cluster.wait_for_instances("slots in use by the pods and by nobody else", |all| agree([&a, &b], all)).await;
     let used = published(&found);
     for member in [&mut a, &mut b] {
         member.kill();
         member.start();
     }
-    let whole = |member: &Member| {
+    let has_all_slots = |member: &Member| {
         let mine = used.values().filter(|node| *node == member.name).count();
         member.kubelet.view(|view| {
             let of_instances = found.iter().map(|instance| view.resource(&resource_of(instance)));
@@ -108,58 +108,58 @@ async fn all_agree(site: &Site, mut a: Member, mut b: Member, free: usize) {
     };
     for member in [&a, &b] {
         let enough = async {
-            while !whole(member) {
+            while !has_all_slots(member) {
                 sleep(Duration::from_millis(200)).await;
             }
         };
         timeout(Duration::from_secs(100), enough).await.expect("every free slot is offered again");
     }
     sleep(Duration::from_secs(1)).await; // several polls of what the pods use
-    site.wait_for_instances("the same after restarts", |all| published(all) == used && agree([&a, &b], all)).await;
+    cluster.wait_for_instances("the same after restarts", |all| published(all) == used && agree([&a, &b], all)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_agree_after_a_brownout_of_the_api_server() {
-    let Some(site) = Site::begin("brownout").await else { return };
+    let Some(cluster) = ClusterFixture::begin("brownout").await else { return };
     let (slots, devices) = (4, ["one", "two", "three"]);
-    site.echo(site.name(), slots, &devices, json!({})).await;
+    cluster.echo(cluster.name(), slots, &devices, json!({})).await;
     let directory = tempfile::tempdir().unwrap();
-    let proxy = Brownout::before(&site.story.kubeconfig()).await;
-    let kubeconfig = proxy.kubeconfig(&site.story.kubeconfig(), directory.path().join("kubeconfig"));
-    let (a, b) = (site.add_with("node-a", kubeconfig.clone(), &[]), site.add_with("node-b", kubeconfig, &[]));
+    let proxy = Brownout::before(&cluster.story.kubeconfig()).await;
+    let kubeconfig = proxy.kubeconfig(&cluster.story.kubeconfig(), directory.path().join("kubeconfig"));
+    let (a, b) = (cluster.add_with("node-a", kubeconfig.clone(), &[]), cluster.add_with("node-b", kubeconfig, &[]));
     let ready = |all: &[Instance]| all.len() == 3 && all.iter().all(|i| is_online(i) && i.spec.nodes.len() == 2);
-    let instances = site.wait_for_instances("three devices of both nodes", ready).await;
+    let instances = cluster.wait_for_instances("three devices of both nodes", ready).await;
     let mut resources: Vec<String> = instances.iter().map(resource_of).collect();
     for resource in &resources {
         a.offers(resource, 4).await;
         b.offers(resource, 4).await;
     }
-    resources.push(format!("akri.sh/{}", site.name()));
+    resources.push(format!("akri.sh/{}", cluster.name()));
 
     let (mut churn_a, mut churn_b) = (Churn::new(&a, &resources), Churn::new(&b, &resources));
-    let end = Instant::now() + TROUBLE;
+    let end = Instant::now() + FAULTS;
     let watch = async {
         while Instant::now() < end {
             held([&a, &b]);
             sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::join!(proxy.last(TROUBLE), churn_a.run(end), churn_b.run(end), watch);
+    tokio::join!(proxy.last(FAULTS), churn_a.run(end), churn_b.run(end), watch);
     for churn in [&churn_a, &churn_b] {
         println!("{}: {} pods started, {} refused", churn.member.name, churn.started, churn.refused);
         assert!(churn.started > 10 && churn.refused > 0, "some must start, and some meet the trouble");
     }
     let used = held([&a, &b]).len();
-    all_agree(&site, a, b, 12 - used).await;
+    all_agree(&cluster, a, b, 12 - used).await;
 }
 
 /// Replaces Configurations as `kubectl replace --force` does, by deletion and creation, while pods come and go.
 #[tokio::test(flavor = "multi_thread")] // rule 43
 async fn claims_outlive_configurations_that_are_replaced() {
-    let Some(site) = Site::begin("replaced").await else { return };
-    site.echo(site.name(), 16, &["one"], json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
-    let instance = site.wait_for_the_instance("both nodes", |i| is_online(i) && i.spec.nodes.len() == 2).await;
+    let Some(cluster) = ClusterFixture::begin("replaced").await else { return };
+    cluster.echo(cluster.name(), 16, &["one"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let instance = cluster.wait_for_the_instance("both nodes", |i| is_online(i) && i.spec.nodes.len() == 2).await;
     let resources = vec![resource_of(&instance)];
     a.offers(&resources[0], 16).await;
     b.offers(&resources[0], 16).await;
@@ -167,12 +167,12 @@ async fn claims_outlive_configurations_that_are_replaced() {
     let stays = a.kubelet.admit("stays", "container", &resources[0], 1).await.unwrap();
 
     let (mut churn_a, mut churn_b) = (Churn::new(&a, &resources), Churn::new(&b, &resources));
-    let end = Instant::now() + TROUBLE / 3;
+    let end = Instant::now() + FAULTS / 3;
     let replacing = async {
         while Instant::now() < end {
             sleep(Duration::from_secs(3)).await;
-            site.configurations().delete(site.name(), &Default::default()).await.unwrap();
-            site.echo(site.name(), 16, &["one"], json!({})).await;
+            cluster.configurations().delete(cluster.name(), &Default::default()).await.unwrap();
+            cluster.echo(cluster.name(), 16, &["one"], json!({})).await;
         }
     };
     let watch = async {
@@ -185,5 +185,5 @@ async fn claims_outlive_configurations_that_are_replaced() {
     assert!(churn_a.started > 10 && churn_b.started > 10, "{} and {}", churn_a.started, churn_b.started);
     let slots = held([&a, &b]);
     assert!(stays.ids.iter().all(|slot| slots.contains_key(slot)), "{slots:?}");
-    all_agree(&site, a, b, 16 - slots.len()).await;
+    all_agree(&cluster, a, b, 16 - slots.len()).await;
 }

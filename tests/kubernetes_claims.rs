@@ -11,9 +11,9 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::support::cluster::wait_for;
+use crate::support::cluster_fixture::{ClusterFixture, Member};
 use crate::support::kubelet::View;
 use crate::support::node::{is_online, resource_of};
-use crate::support::site::{Member, Site};
 
 /// Devices that both nodes want at once.
 const DEVICES: usize = 100;
@@ -44,13 +44,13 @@ fn users(instances: &[Instance]) -> BTreeMap<String, usize> {
 
 #[tokio::test] // rule 10
 async fn concurrent_claims_of_a_slot_have_one_winner() {
-    let Some(site) = Site::begin("race").await else { return };
+    let Some(cluster) = ClusterFixture::begin("race").await else { return };
     let names: Vec<String> = (0..DEVICES).map(|number| format!("camera-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    site.echo(site.name(), 1, &names, json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    cluster.echo(cluster.name(), 1, &names, json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
     let all = |list: &[Instance]| list.len() == DEVICES && list.iter().all(|i| i.spec.nodes.len() == 2);
-    let instances = site.wait_for_instances("all devices on both nodes", all).await;
+    let instances = cluster.wait_for_instances("all devices on both nodes", all).await;
     let resources: Vec<String> = instances.iter().map(resource_of).collect();
     for member in [&a, &b] {
         let offered = |view: &_| resources.iter().all(|resource| offers(view, resource));
@@ -63,7 +63,7 @@ async fn concurrent_claims_of_a_slot_have_one_winner() {
     let of_a = won.iter().filter(|(on_a, _)| on_a.is_ok()).count();
     let expected = BTreeMap::from([("node-a".to_owned(), of_a), ("node-b".to_owned(), DEVICES - of_a)]);
     let expected: BTreeMap<String, usize> = expected.into_iter().filter(|(_, count)| *count > 0).collect();
-    assert_eq!(users(&site.list().await), expected, "the API server says the same");
+    assert_eq!(users(&cluster.list().await), expected, "the API server says the same");
 }
 
 fn offers(view: &View, resource: &str) -> bool {
@@ -72,16 +72,16 @@ fn offers(view: &View, resource: &str) -> bool {
 
 #[tokio::test] // rule 10
 async fn slot_is_free_for_other_nodes_after_its_pod_ends() {
-    let Some(site) = Site::begin("freed").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2).await;
+    let Some(cluster) = ClusterFixture::begin("freed").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2).await;
     let resource = resource_of(&made);
     a.offers(&resource, 1).await;
     b.offers(&resource, 1).await;
     let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     b.offers(&resource, 0).await;
-    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &admitted.ids).await;
+    a.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &admitted.ids).await;
     a.kubelet.remove_pod("pod");
     b.offers(&resource, 1).await;
     b.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
@@ -90,42 +90,42 @@ async fn slot_is_free_for_other_nodes_after_its_pod_ends() {
 
 #[tokio::test] // rule 10
 async fn configuration_resource_is_shared_between_nodes() {
-    let Some(site) = Site::begin("whole").await else { return };
-    site.echo(site.name(), 1, &["one", "two"], json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    let Some(cluster) = ClusterFixture::begin("whole").await else { return };
+    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
     let both = |list: &[Instance]| list.len() == 2 && list.iter().all(|i| i.spec.nodes.len() == 2);
-    site.wait_for_instances("two devices on both nodes", both).await;
-    let whole = format!("akri.sh/{}", site.name());
-    a.offers(&whole, 2).await;
-    b.offers(&whole, 2).await;
-    let one = a.kubelet.admit("pod", "container", &whole, 1).await.unwrap();
+    cluster.wait_for_instances("two devices on both nodes", both).await;
+    let configuration_resource = format!("akri.sh/{}", cluster.name());
+    a.offers(&configuration_resource, 2).await;
+    b.offers(&configuration_resource, 2).await;
+    let one = a.kubelet.admit("pod", "container", &configuration_resource, 1).await.unwrap();
     assert_eq!(one.response.envs.iter().filter(|(name, _)| name.starts_with("DEBUG_ECHO_DESCRIPTION_")).count(), 1);
-    b.offers(&whole, 1).await;
-    b.kubelet.admit("pod", "container", &whole, 1).await.unwrap();
+    b.offers(&configuration_resource, 1).await;
+    b.kubelet.admit("pod", "container", &configuration_resource, 1).await.unwrap();
     let claimed = |list: &[Instance]| !users(list).contains_key("") && list.iter().all(is_online);
-    let used = site.wait_for_instances("both claims", claimed).await;
+    let used = cluster.wait_for_instances("both claims", claimed).await;
     assert_eq!(users(&used).keys().collect::<Vec<_>>(), ["C:0:node-a", "C:0:node-b"]);
 }
 
 #[tokio::test] // rule 28
 async fn conflicting_claim_records_an_event_and_keeps_both_pods() {
-    let Some(site) = Site::begin("twice").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let mut a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
+    let Some(cluster) = ClusterFixture::begin("twice").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let mut a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
     let resource = resource_of(&made);
     a.offers(&resource, 1).await;
     a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     let of_a = |i: &Instance| i.spec.device_usage.values().all(|usage| usage == "node-a");
-    site.wait_for_the_instance("the claim", of_a).await;
+    cluster.wait_for_the_instance("the claim", of_a).await;
     a.kill();
     let slot = format!("{}-0", made.name_any());
     let patch = json!({"spec": {"deviceUsage": {slot: "node-b"}}});
-    site.instances().patch(&made.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    cluster.instances().patch(&made.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     a.start();
     a.offers(&resource, 1).await;
     a.kubelet.readmit("pod").unwrap();
-    let events = site.story.api::<Event>();
+    let events = cluster.story.api::<Event>();
     let expected_text = async || events.list(&Default::default()).await.unwrap().items;
     let overcommitted =
         |event: &Event| event.reason.as_deref() == Some("SlotOvercommitted") && event.involved_object.uid == made.uid();

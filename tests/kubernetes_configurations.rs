@@ -10,35 +10,35 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::support::cluster::wait_for;
+use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::node::{is_online, name_of, resource_of};
-use crate::support::site::Site;
 
 #[tokio::test] // rule 34
 async fn node_problem_is_in_the_status_until_fixed() {
-    let Some(site) = Site::begin("trouble").await else { return };
+    let Some(cluster) = ClusterFixture::begin("trouble").await else { return };
     let spec =
         |handler: &str, details: &str| json!({"discoveryHandler": {"name": handler, "discoveryDetails": details}});
-    site.configure(site.name(), spec("debugEko", "descriptions: [one]")).await;
-    let _a = site.add("node-a");
-    let missing = site.wait_for_condition(site.name(), "HandlerAvailable", "False", "NoHandler").await;
+    cluster.configure(cluster.name(), spec("debugEko", "descriptions: [one]")).await;
+    let _a = cluster.add("node-a");
+    let missing = cluster.wait_for_condition(cluster.name(), "HandlerAvailable", "False", "NoHandler").await;
     assert!(missing.message.contains("node-a: ") && missing.message.contains("debugEko"), "{}", missing.message);
-    site.configure(site.name(), spec("debugEcho", "description: [one]")).await;
-    site.wait_for_condition(site.name(), "DetailsValid", "False", "InvalidDetails").await;
-    site.wait_for_condition(site.name(), "Ready", "False", "InvalidDetails").await;
-    site.configure(site.name(), spec("debugEcho", "descriptions: [one]")).await;
-    site.wait_for_condition(site.name(), "Ready", "True", "Discovered").await;
-    site.wait_for_condition(site.name(), "DetailsValid", "True", "Accepted").await;
-    let counted = async || site.configurations().get(site.name()).await.unwrap().status.unwrap();
+    cluster.configure(cluster.name(), spec("debugEcho", "description: [one]")).await;
+    cluster.wait_for_condition(cluster.name(), "DetailsValid", "False", "InvalidDetails").await;
+    cluster.wait_for_condition(cluster.name(), "Ready", "False", "InvalidDetails").await;
+    cluster.configure(cluster.name(), spec("debugEcho", "descriptions: [one]")).await;
+    cluster.wait_for_condition(cluster.name(), "Ready", "True", "Discovered").await;
+    cluster.wait_for_condition(cluster.name(), "DetailsValid", "True", "Accepted").await;
+    let counted = async || cluster.configurations().get(cluster.name()).await.unwrap().status.unwrap();
     let status = wait_for("one Instance", counted, |status| status.instances == 1).await;
     assert!(status.nodes.is_empty() && status.observed_generation == Some(3), "{status:?}");
 }
 
 #[tokio::test] // rule 61
 async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
-    let Some(site) = Site::begin("handlers").await else { return };
-    let name = format!("{}-handler", site.name());
-    site.handle(&name, json!({"component": {"file": "missing.wasm"}})).await;
-    let api: Api<DiscoveryHandler> = Api::all(site.story.client());
+    let Some(cluster) = ClusterFixture::begin("handlers").await else { return };
+    let name = format!("{}-handler", cluster.name());
+    cluster.handle(&name, json!({"component": {"file": "missing.wasm"}})).await;
+    let api: Api<DiscoveryHandler> = Api::all(cluster.story.client());
     let ready = async || {
         let status = api.get(&name).await.unwrap().status.unwrap_or_default();
         (condition::find(&status.conditions, "Ready").cloned(), status.nodes)
@@ -48,12 +48,12 @@ async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
             ready.as_ref().is_some_and(|ready| ready.status == status)
         }
     };
-    let a = site.add("node-a");
+    let a = cluster.add("node-a");
     let (refused, nodes) = wait_for("a handler without a file", ready, is("False")).await;
     let message = refused.unwrap().message;
     assert!(message.starts_with("node-a: ") && message.contains("missing.wasm"), "{message}");
     assert_eq!(nodes.keys().collect::<Vec<_>>(), ["node-a"]);
-    site.handle(&name, json!({"component": {"file": "udev.wasm"}})).await;
+    cluster.handle(&name, json!({"component": {"file": "udev.wasm"}})).await;
     let (_, nodes) = wait_for("a handler that runs", ready, is("True")).await;
     assert!(nodes.is_empty(), "{nodes:?}");
     drop(a);
@@ -62,54 +62,54 @@ async fn handler_that_a_node_can_not_use_is_reported_until_fixed() {
 
 #[tokio::test] // rule 34
 async fn invalid_configuration_is_reported_and_affects_no_other() {
-    let Some(site) = Site::begin("invalid").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({})).await;
-    let a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
+    let Some(cluster) = ClusterFixture::begin("invalid").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
     a.offers(&resource_of(&made), 2).await;
     // What the CRD bounds, the API server refuses itself.
-    site.echo(site.name(), 2, &["one"], json!({"offlineGracePeriod": "soon"})).await;
-    let invalid = site.wait_for_condition(site.name(), "Ready", "False", "InvalidConfiguration").await;
+    cluster.echo(cluster.name(), 2, &["one"], json!({"offlineGracePeriod": "soon"})).await;
+    let invalid = cluster.wait_for_condition(cluster.name(), "Ready", "False", "InvalidConfiguration").await;
     assert!(invalid.message.contains("/spec/offlineGracePeriod: "), "{}", invalid.message);
     a.offers(&resource_of(&made), 2).await;
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    site.wait_for_condition(site.name(), "Ready", "True", "Discovered").await;
-    let after = site.wait_for_the_instance("one slot", |i| i.spec.capacity == 1).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    cluster.wait_for_condition(cluster.name(), "Ready", "True", "Discovered").await;
+    let after = cluster.wait_for_the_instance("one slot", |i| i.spec.capacity == 1).await;
     assert_eq!(after.uid(), made.uid());
 }
 
 #[tokio::test] // rule 29
 async fn older_configuration_keeps_a_contested_name() {
-    let Some(site) = Site::begin("older").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
+    let Some(cluster) = ClusterFixture::begin("older").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
     a.offers(&resource_of(&made), 1).await;
-    let other = format!("{}-younger", site.name());
+    let other = format!("{}-younger", cluster.name());
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}});
-    site.story.apply_one(namespace).await.unwrap();
+    cluster.story.apply_one(namespace).await.unwrap();
     let younger = json!({
         "apiVersion": "akri.sh/v0", "kind": "Configuration",
-        "metadata": {"name": site.name(), "namespace": other},
+        "metadata": {"name": cluster.name(), "namespace": other},
         "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [two]"}},
     });
     tokio::time::sleep(Duration::from_millis(1100)).await; // Configurations are ranked by the second
-    site.story.apply_one(younger).await.unwrap();
-    let configurations: Api<Configuration> = Api::namespaced(site.story.client(), &other);
-    let status = async || configurations.get(site.name()).await.unwrap().status.unwrap_or_default();
+    cluster.story.apply_one(younger).await.unwrap();
+    let configurations: Api<Configuration> = Api::namespaced(cluster.story.client(), &other);
+    let status = async || configurations.get(cluster.name()).await.unwrap().status.unwrap_or_default();
     let taken = |status: &ConfigurationStatus| {
-        status.nodes.get("node-a").is_some_and(|trouble| trouble.reason == "ResourceNameTaken")
+        status.nodes.get("node-a").is_some_and(|problem| problem.reason == "ResourceNameTaken")
     };
     let status = wait_for("its trouble", status, taken).await;
-    assert!(status.nodes["node-a"].message.contains(&format!("{}/{}", site.name(), site.name())), "{status:?}");
+    assert!(status.nodes["node-a"].message.contains(&format!("{}/{}", cluster.name(), cluster.name())), "{status:?}");
     a.offers(&resource_of(&made), 1).await;
-    site.story.delete_namespace(&other);
+    cluster.story.delete_namespace(&other);
 }
 
 #[tokio::test]
 async fn changed_value_reaches_the_next_round() {
-    let Some(site) = Site::begin("values").await else { return };
-    let reference = |key: &str| json!({"name": "camera", "namespace": site.name(), "key": key});
+    let Some(cluster) = ClusterFixture::begin("values").await else { return };
+    let reference = |key: &str| json!({"name": "camera", "namespace": cluster.name(), "key": key});
     let spec = json!({
         "discoveryHandler": {
             "name": "debugEcho",
@@ -121,55 +121,58 @@ async fn changed_value_reaches_the_next_round() {
         },
         "offlineGracePeriod": "1h",
     });
-    site.configure(site.name(), spec).await;
-    let a = site.add("node-a");
+    cluster.configure(cluster.name(), spec).await;
+    let a = cluster.add("node-a");
     let object = |kind: &str, field: &str, data: Value| {
         json!({
             "apiVersion": "v1", "kind": kind, "metadata": {"name": "camera"}, field: data,
         })
     };
     let map = |value: &str| object("ConfigMap", "data", json!({"state": value}));
-    let missing = site.wait_for_condition(site.name(), "PropertiesResolved", "False", "PropertiesUnresolved").await;
+    let missing =
+        cluster.wait_for_condition(cluster.name(), "PropertiesResolved", "False", "PropertiesUnresolved").await;
     assert!(
         missing.message.contains("'availability'") && missing.message.contains("'password'"),
         "{}",
         missing.message
     );
-    site.story.apply_one(map("ONLINE")).await.unwrap();
-    site.story.apply_one(object("Secret", "stringData", json!({"word": "opensesame"}))).await.unwrap();
-    site.wait_for_condition(site.name(), "PropertiesResolved", "True", "Accepted").await;
-    site.wait_for_the_instance("the device", is_online).await;
-    site.story.apply_one(map("OFFLINE")).await.unwrap();
-    site.wait_for_the_instance("no device", |i| !is_online(i)).await;
-    site.story.apply_one(map("ONLINE")).await.unwrap();
-    site.wait_for_the_instance("the device again", is_online).await;
+    cluster.story.apply_one(map("ONLINE")).await.unwrap();
+    cluster.story.apply_one(object("Secret", "stringData", json!({"word": "opensesame"}))).await.unwrap();
+    cluster.wait_for_condition(cluster.name(), "PropertiesResolved", "True", "Accepted").await;
+    cluster.wait_for_the_instance("the device", is_online).await;
+    cluster.story.apply_one(map("OFFLINE")).await.unwrap();
+    cluster.wait_for_the_instance("no device", |i| !is_online(i)).await;
+    cluster.story.apply_one(map("ONLINE")).await.unwrap();
+    cluster.wait_for_the_instance("the device again", is_online).await;
     assert!(!a.log().contains("opensesame"));
 }
 
 #[tokio::test]
 async fn edits_take_effect_without_recreating_objects() {
-    let Some(site) = Site::begin("edits").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
-    let (resource, whole) = (resource_of(&made), format!("akri.sh/{}", site.name()));
+    let Some(cluster) = ClusterFixture::begin("edits").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
+    let (resource, configuration_resource) = (resource_of(&made), format!("akri.sh/{}", cluster.name()));
     a.offers(&resource, 1).await;
     let same = |i: &Instance| i.uid() == made.uid();
 
     let pod = json!({"containers": [{"name": "b", "image": "i", "fieldOfTomorrow": 1}]});
-    site.echo(site.name(), 1, &["one"], json!({"brokerSpec": {"brokerPodSpec": pod}})).await;
-    site.echo(site.name(), 1, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({"brokerSpec": {"brokerPodSpec": pod}})).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
     let red = |i: &Instance| i.spec.broker_properties.get("COLOUR").is_some_and(|colour| colour == "red");
-    site.wait_for_the_instance("the property", |i| same(i) && red(i)).await;
+    cluster.wait_for_the_instance("the property", |i| same(i) && red(i)).await;
     let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(admitted.response.envs["COLOUR"], "red");
 
-    site.echo(site.name(), 1, &["one"], json!({"resources": "instance"})).await;
-    a.kubelet.wait_for("the Configuration's resource closed", |view| view.resource(&whole).capacity() == 0).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({"resources": "instance"})).await;
+    a.kubelet
+        .wait_for("the Configuration's resource closed", |view| view.resource(&configuration_resource).capacity() == 0)
+        .await;
     a.offers(&resource, 1).await;
 
-    site.echo(site.name(), 1, &["one", "two"], json!({})).await;
-    let two = site.wait_for_instances("a second device", |list| list.len() == 2 && list.iter().any(same)).await;
+    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
+    let two = cluster.wait_for_instances("a second device", |list| list.len() == 2 && list.iter().any(same)).await;
     let claimed = two.iter().find(|i| same(i)).unwrap();
     assert_eq!(claimed.spec.device_usage.values().collect::<Vec<_>>(), ["node-a"]);
 }
@@ -177,17 +180,17 @@ async fn edits_take_effect_without_recreating_objects() {
 /// Rule 48: `akri.sh/cam-8120fe` can be the resource of an Instance and that of a Configuration.
 #[tokio::test] // rule 48
 async fn resource_of_an_instance_is_taken_from_nobody() {
-    let Some(site) = Site::begin("names").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let a = site.add("node-a");
-    let made = site.wait_for_the_instance("a device", is_online).await;
+    let Some(cluster) = ClusterFixture::begin("names").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("a device", is_online).await;
     let (name, resource) = (name_of(&made), resource_of(&made));
     a.offers(&resource, 1).await;
     tokio::time::sleep(Duration::from_millis(1100)).await; // Configurations are ranked by the second
-    site.echo(name, 1, &["two"], json!({})).await;
-    let taken = site.wait_for_condition(name, "Ready", "False", "ResourceNameTaken").await;
+    cluster.echo(name, 1, &["two"], json!({})).await;
+    let taken = cluster.wait_for_condition(name, "Ready", "False", "ResourceNameTaken").await;
     assert!(taken.message.contains(&resource), "{}", taken.message);
     assert_eq!(a.kubelet.view(|view| view.resource(&resource).registrations), 1);
-    site.delete(site.name()).await;
-    site.wait_for_condition(name, "Ready", "True", "Discovered").await;
+    cluster.delete(cluster.name()).await;
+    cluster.wait_for_condition(name, "Ready", "True", "Discovered").await;
 }

@@ -1,7 +1,6 @@
 //! Instances on a real API server: who makes, names, owns and deletes them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use akri_api::Instance;
 use k8s_openapi::api::core::v1::Node;
@@ -10,9 +9,9 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
+use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::node::{is_online, resource_of, usage};
 use crate::support::remote::Handler;
-use crate::support::site::Site;
 
 fn nodes(instance: &Instance) -> Vec<&str> {
     let mut nodes: Vec<&str> = instance.spec.nodes.iter().map(String::as_str).collect();
@@ -27,10 +26,10 @@ fn managers(instance: &Instance) -> BTreeSet<String> {
 
 #[tokio::test] // rule 23, rule 25
 async fn instance_is_deleted_by_its_last_node() {
-    let Some(site) = Site::begin("shared").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({"brokerProperties": {"COLOUR": "black"}})).await;
-    let (a, mut b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"] && is_online(i)).await;
+    let Some(cluster) = ClusterFixture::begin("shared").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({"brokerProperties": {"COLOUR": "black"}})).await;
+    let (a, mut b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"] && is_online(i)).await;
     let name = made.name_any();
     assert_eq!(made.spec.broker_properties["COLOUR"], "black");
     assert_eq!(usage(&made), [(&*format!("{name}-0"), ""), (&*format!("{name}-1"), "")]);
@@ -45,83 +44,63 @@ async fn instance_is_deleted_by_its_last_node() {
     a.offers(&resource, 2).await;
     b.offers(&resource, 2).await;
 
-    site.configurations()
-        .patch(site.name(), &PatchParams::apply("story").force(), &Patch::Apply(json!({
+    cluster.configurations()
+        .patch(cluster.name(), &PatchParams::apply("story").force(), &Patch::Apply(json!({
             "apiVersion": "akri.sh/v0", "kind": "Configuration",
             "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: []"}, "offlineGracePeriod": "0s"},
         })))
         .await
         .unwrap();
     b.agent.take().unwrap().stop();
-    site.wait_for_instances("node-b alone, which does not run", |list| {
-        list.len() == 1 && nodes(&list[0]) == ["node-b"]
-    })
-    .await;
+    cluster
+        .wait_for_instances("node-b alone, which does not run", |list| list.len() == 1 && nodes(&list[0]) == ["node-b"])
+        .await;
     b.start();
-    site.wait_for_instances("no Instance", |list| list.is_empty()).await;
-}
-
-#[tokio::test] // rule 28
-async fn killed_agent_keeps_instances_and_slots() {
-    let Some(site) = Site::begin("killed").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({})).await;
-    let mut a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
-    let resource = resource_of(&made);
-    a.offers(&resource, 2).await;
-    a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    let claimed = |i: &Instance| usage(i).iter().filter(|(_, usage)| *usage == "node-a").count() == 1;
-    site.wait_for_the_instance("the claim", claimed).await;
-    a.kill();
-    a.start();
-    a.offers(&resource, 2).await;
-    a.kubelet.readmit("pod").unwrap();
-    let after = site.wait_for_the_instance("the claim", claimed).await;
-    assert_eq!(after.uid(), made.uid());
+    cluster.wait_for_instances("no Instance", |list| list.is_empty()).await;
 }
 
 #[tokio::test] // rule 27
 async fn deleted_instance_is_recreated_with_its_claims() {
-    let Some(site) = Site::begin("remade").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({})).await;
-    let a = site.add("node-a");
-    let made = site.wait_for_the_instance("the device", is_online).await;
+    let Some(cluster) = ClusterFixture::begin("remade").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let a = cluster.add("node-a");
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
     let resource = resource_of(&made);
     a.offers(&resource, 2).await;
     a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    site.instances().delete(&made.name_any(), &DeleteParams::default()).await.unwrap();
+    cluster.instances().delete(&made.name_any(), &DeleteParams::default()).await.unwrap();
     let again = |i: &Instance| i.uid() != made.uid() && usage(i).iter().any(|(_, usage)| *usage == "node-a");
-    site.wait_for_the_instance("another one with the claim", again).await;
+    cluster.wait_for_the_instance("another one with the claim", again).await;
     a.kubelet.admit("next", "container", &resource, 1).await.unwrap();
     let both = |i: &Instance| usage(i).iter().all(|(_, usage)| *usage == "node-a");
-    site.wait_for_the_instance("both claims", both).await;
+    cluster.wait_for_the_instance("both claims", both).await;
 }
 
 #[tokio::test] // rule 24
 async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
-    let Some(site) = Site::begin("edited").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let Some(cluster) = ClusterFixture::begin("edited").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
     let resource = resource_of(&made);
     a.offers(&resource, 2).await;
     b.offers(&resource, 2).await;
     let admitted = b.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     a.offers(&resource, 1).await;
 
-    site.echo(site.name(), 3, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
+    cluster.echo(cluster.name(), 3, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
     let grown =
         |i: &Instance| i.spec.capacity == 3 && i.spec.broker_properties.get("COLOUR").is_some_and(|c| c == "red");
-    let grown = site.wait_for_the_instance("three slots", |i| grown(i) && i.spec.device_usage.len() == 3).await;
+    let grown = cluster.wait_for_the_instance("three slots", |i| grown(i) && i.spec.device_usage.len() == 3).await;
     a.offers(&resource, 2).await;
     b.offers(&resource, 3).await;
     let next = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     assert_eq!(next.response.envs["COLOUR"], "red");
 
-    site.echo(site.name(), 1, &["one"], json!({})).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
     let shrunk =
         |i: &Instance| i.spec.capacity == 1 && i.spec.device_usage.values().filter(|u| !u.is_empty()).count() == 2;
-    let shrunk = site.wait_for_the_instance("only slots in use above the capacity", shrunk).await;
+    let shrunk = cluster.wait_for_the_instance("only slots in use above the capacity", shrunk).await;
     assert_eq!((shrunk.uid(), shrunk.uid()), (made.uid(), grown.uid()));
     assert!(shrunk.spec.device_usage.contains_key(&admitted.ids[0]));
 }
@@ -129,51 +108,53 @@ async fn spec_changes_reach_all_nodes_while_slots_are_in_use() {
 /// Rule 24: the first node's agent has gone without a word, and its Lease ends.
 #[tokio::test] // rule 24
 async fn capacity_changes_without_the_first_nodes_agent() {
-    let Some(site) = Site::begin("first").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let (mut a, b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let Some(cluster) = ClusterFixture::begin("first").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let (mut a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
     let resource = resource_of(&made);
     b.offers(&resource, 1).await;
     a.kill();
-    site.echo(site.name(), 3, &["one"], json!({})).await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // the other node has left it to the first by now
-    site.end_lease("node-a").await;
-    let grown = site.wait_for_the_instance("three slots", |i| i.spec.device_usage.len() == 3).await;
+    let of_configuration = format!("akri.sh/{}", cluster.name());
+    cluster.echo(cluster.name(), 3, &["one"], json!({"resources": "instance"})).await;
+    b.kubelet.wait_for("the edit", |view| !view.resource(&of_configuration).connected).await;
+    assert_eq!(cluster.list().await[0].spec.capacity, 1, "the other node leaves it to the first");
+    cluster.end_lease("node-a").await;
+    let grown = cluster.wait_for_the_instance("three slots", |i| i.spec.device_usage.len() == 3).await;
     assert_eq!((grown.spec.capacity, grown.uid()), (3, made.uid()));
     b.offers(&resource, 3).await;
 }
 
 #[tokio::test] // rule 26
 async fn configuration_is_deleted_while_a_node_is_down() {
-    let Some(site) = Site::begin("deleted").await else { return };
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let (a, mut b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
+    let Some(cluster) = ClusterFixture::begin("deleted").await else { return };
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let (a, mut b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| nodes(i) == ["node-a", "node-b"]).await;
     let resource = resource_of(&made);
     b.offers(&resource, 1).await;
     b.kill();
-    site.delete(site.name()).await;
+    cluster.delete(cluster.name()).await;
     a.offers(&resource, 0).await;
-    site.echo(site.name(), 1, &["one"], json!({})).await;
-    let again = site.wait_for_the_instance("another Instance", |i| nodes(i) == ["node-a"]).await;
+    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
+    let again = cluster.wait_for_the_instance("another Instance", |i| nodes(i) == ["node-a"]).await;
     assert_ne!(again.uid(), made.uid());
     b.start();
-    site.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
+    cluster.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
 }
 
 #[tokio::test] // rule 36
 async fn removed_node_leaves_nothing_behind() {
-    let Some(site) = Site::begin("departed").await else { return };
-    site.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
-    site.echo(site.name(), 2, &["shared"], json!({})).await;
-    let own = format!("{}-own", site.name());
-    site.configure(&own, json!({"discoveryHandler": {"name": "cam", "discoveryDetails": ""}})).await;
-    let (a, mut c) = (site.add("node-a"), site.add("node-c"));
+    let Some(cluster) = ClusterFixture::begin("departed").await else { return };
+    cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
+    cluster.echo(cluster.name(), 2, &["shared"], json!({})).await;
+    let own = format!("{}-own", cluster.name());
+    cluster.configure(&own, json!({"discoveryHandler": {"name": "cam", "discoveryDetails": ""}})).await;
+    let (a, mut c) = (cluster.add("node-a"), cluster.add("node-c"));
     let cam = Handler::start(&c.node, "cam", "cam", &["of the node"]);
     cam.register(&c.node).await.unwrap();
     let both = |all: &[Instance]| all.len() == 2 && all.iter().any(|i| nodes(i) == ["node-a", "node-c"]);
-    let made = site.wait_for_instances("both devices", both).await;
+    let made = cluster.wait_for_instances("both devices", both).await;
     let (shared, alone): (Vec<_>, Vec<_>) = made.iter().partition(|instance| instance.spec.shared);
     for instance in [shared[0], alone[0]] {
         c.offers(&resource_of(instance), usage(instance).len()).await;
@@ -181,15 +162,18 @@ async fn removed_node_leaves_nothing_behind() {
     }
     a.offers(&resource_of(shared[0]), 1).await;
     let used = |i: &Instance| usage(i).iter().any(|(_, user)| *user == "node-c");
-    site.wait_for_instances("both claims", |all| all.iter().all(used)).await;
+    cluster.wait_for_instances("both claims", |all| all.iter().all(used)).await;
 
     c.kill();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(site.list().await.iter().all(used), "its pods may still run");
+    // The controller removes another node that does not exist from the same Instance, and keeps the one whose Node is there.
+    let unknown = Patch::Merge(json!({"spec": {"nodes": ["node-a", "node-c", "node-x"]}}));
+    cluster.instances().patch(&shared[0].name_any(), &PatchParams::default(), &unknown).await.unwrap();
+    cluster.wait_for_instances("no node-x", both).await;
+    assert!(cluster.list().await.iter().all(used), "pods of node-c may still run");
 
-    let machines: Api<Node> = Api::all(site.story.client());
+    let machines: Api<Node> = Api::all(cluster.story.client());
     machines.delete("node-c", &DeleteParams::default()).await.unwrap();
-    let left = site.wait_for_the_instance("what node-a sees", |i| nodes(i) == ["node-a"] && !used(i)).await;
+    let left = cluster.wait_for_the_instance("what node-a sees", |i| nodes(i) == ["node-a"] && !used(i)).await;
     assert_eq!(left.uid(), shared[0].uid());
     assert_eq!(left.labels().len(), 1, "{:?}", left.labels());
     a.offers(&resource_of(shared[0]), 2).await;

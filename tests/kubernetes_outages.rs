@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::support::cluster::wait_for;
+use crate::support::cluster_fixture::{ClusterFixture, Member};
 use crate::support::kubelet::Admitted;
 use crate::support::node::{is_online, name_of, resource_of, usage};
 use crate::support::remote::Handler;
-use crate::support::site::{Member, Site};
 
 /// The duration of the outage, and of each presence and absence of a device during it.
 const OUTAGE: Duration = Duration::from_secs(60);
@@ -22,9 +22,11 @@ const CHURN: Duration = Duration::from_millis(500);
 const POLLS: Duration = Duration::from_secs(8);
 
 /// A Configuration for a handler that registers at a node's agent; its devices are that node's own.
-async fn configure(site: &Site, name: &str, capacity: u32) {
+async fn configure(cluster: &ClusterFixture, name: &str, capacity: u32) {
     let handler = json!({"name": "cam", "discoveryDetails": ""});
-    site.configure(name, json!({"discoveryHandler": handler, "capacity": capacity, "offlineGracePeriod": "0s"})).await;
+    cluster
+        .configure(name, json!({"discoveryHandler": handler, "capacity": capacity, "offlineGracePeriod": "0s"}))
+        .await;
 }
 
 fn of<'a>(instances: &'a [Instance], device: &str) -> Option<&'a Instance> {
@@ -48,15 +50,15 @@ async fn admitted(member: &Member, name: &str, resource: &str) -> (String, Admit
 
 #[tokio::test]
 async fn devices_change_while_the_api_server_is_down() {
-    let Some(site) = Site::begin_on_machines("outage").await else { return };
-    let lamps = format!("{}-lamps", site.name());
-    site.echo(&lamps, 2, &["lamp"], json!({})).await;
-    configure(&site, site.name(), 2).await;
-    let mut a = site.add("node-a");
+    let Some(cluster) = ClusterFixture::begin_on_real_nodes("outage").await else { return };
+    let lamps = format!("{}-lamps", cluster.name());
+    cluster.echo(&lamps, 2, &["lamp"], json!({})).await;
+    configure(&cluster, cluster.name(), 2).await;
+    let mut a = cluster.add("node-a");
     let cam = Handler::start(&a.node, "cam", "cam", &["one", "two"]);
     cam.register(&a.node).await.unwrap();
     let ready = |all: &[Instance]| all.len() == 3 && all.iter().all(is_online);
-    let before = site.wait_for_instances("all devices", ready).await;
+    let before = cluster.wait_for_instances("all devices", ready).await;
     let (one, two) = (of(&before, "one").unwrap(), of(&before, "two").unwrap());
     let lamp = before.iter().find(|instance| instance.spec.shared).unwrap();
     let (first, second) = (resource_of(one), resource_of(two));
@@ -64,7 +66,7 @@ async fn devices_change_while_the_api_server_is_down() {
         a.offers(resource, 2).await;
     }
 
-    let api_server = &site.story.cluster().control.api_server;
+    let api_server = &cluster.story.cluster().control.api_server;
     api_server.stop();
     let held = a.kubelet.admit("pod", "container", &first, 1).await.unwrap();
     assert_eq!(held.response.envs["NAME"], "one", "a local device needs no API server");
@@ -84,33 +86,33 @@ async fn devices_change_while_the_api_server_is_down() {
 
     api_server.start().unwrap();
     let now = |all: &[Instance]| all.len() == 3 && of(all, "three").is_some() && of(all, "two").is_none();
-    let after = site.wait_for_instances("what there is now", now).await;
+    let after = cluster.wait_for_instances("what there is now", now).await;
     let same = of(&after, "one").unwrap();
     assert_eq!(same.uid(), one.uid());
     let claimed = |i: &Instance| usage(i).contains(&(&*held.ids[0], "node-a"));
-    site.wait_for_instances("the claim", |all| of(all, "one").is_some_and(claimed)).await;
+    cluster.wait_for_instances("the claim", |all| of(all, "one").is_some_and(claimed)).await;
     a.offers(&resource_of(of(&after, "three").unwrap()), 2).await;
     a.kubelet.admit("guest", "container", &resource_of(lamp), 1).await.unwrap();
     a.kill();
     a.start();
     a.offers(&first, 2).await;
-    let again = site.list().await;
+    let again = cluster.list().await;
     assert_eq!(of(&again, "one").map(name_of), Some(name_of(one)));
 }
 
 #[tokio::test]
 async fn agent_recovers_after_etcd_restart() {
-    let Some(site) = Site::begin_on_machines("etcd").await else { return };
-    site.echo(site.name(), 2, &["one"], json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
-    let made = site.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
+    let Some(cluster) = ClusterFixture::begin_on_real_nodes("etcd").await else { return };
+    cluster.echo(cluster.name(), 2, &["one"], json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
+    let made = cluster.wait_for_the_instance("both nodes", |i| i.spec.nodes.len() == 2 && is_online(i)).await;
     let resource = resource_of(&made);
     a.offers(&resource, 2).await;
     b.offers(&resource, 2).await;
     a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     b.offers(&resource, 1).await;
 
-    let etcd = &site.story.cluster().control.etcd;
+    let etcd = &cluster.story.cluster().control.etcd;
     etcd.kill();
     refusal(&b, "early", &resource).await;
     etcd.start().unwrap();
@@ -122,27 +124,27 @@ async fn agent_recovers_after_etcd_restart() {
         users
     };
     let same = |i: &Instance| i.uid() == made.uid() && users(i) == ["node-a", "node-b"];
-    site.wait_for_the_instance("both claims", same).await;
+    cluster.wait_for_the_instance("both claims", same).await;
     // Watches go on, too.
-    site.echo(site.name(), 3, &["one"], json!({})).await;
+    cluster.echo(cluster.name(), 3, &["one"], json!({})).await;
     b.offers(&resource, 2).await;
 }
 
 /// A kubelet that starts while the API server is away knows of no pods (rule 19).
 #[tokio::test] // rule 19
 async fn kubelet_restart_without_api_server_keeps_claims() {
-    let Some(site) = Site::begin_on_machines("amnesia").await else { return };
-    configure(&site, site.name(), 1).await;
-    let mut a = site.add("node-a");
+    let Some(cluster) = ClusterFixture::begin_on_real_nodes("amnesia").await else { return };
+    configure(&cluster, cluster.name(), 1).await;
+    let mut a = cluster.add("node-a");
     let cam = Handler::start(&a.node, "cam", "cam", &["one"]);
     cam.register(&a.node).await.unwrap();
-    let made = site.wait_for_the_instance("the device", is_online).await;
+    let made = cluster.wait_for_the_instance("the device", is_online).await;
     let resource = resource_of(&made);
     a.offers(&resource, 1).await;
     let first = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    a.agent.as_ref().unwrap().sees_in_use_in(site.story.namespace(), 0, &first.ids).await;
+    a.agent.as_ref().unwrap().sees_in_use_in(cluster.story.namespace(), 0, &first.ids).await;
 
-    let api_server = &site.story.cluster().control.api_server;
+    let api_server = &cluster.story.cluster().control.api_server;
     api_server.stop();
     a.kubelet.stop();
     fs::remove_file(a.node.path("kubelet/device-plugins/kubelet_internal_checkpoint")).unwrap();
@@ -153,7 +155,7 @@ async fn kubelet_restart_without_api_server_keeps_claims() {
     let (pod, again) = admitted(&a, "again", &resource).await;
     assert_eq!(again.ids, first.ids);
     let claimed = |i: &Instance| i.uid() == made.uid() && usage(i)[0].1 == "node-a";
-    site.wait_for_the_instance("the claim", claimed).await;
+    cluster.wait_for_the_instance("the claim", claimed).await;
     a.kubelet.remove_pod(&pod);
-    site.wait_for_the_instance("the end of its use", |i| usage(i)[0].1.is_empty()).await;
+    cluster.wait_for_the_instance("the end of its use", |i| usage(i)[0].1.is_empty()).await;
 }

@@ -8,7 +8,7 @@ use crate::support::kubelet::{AdmissionError, Kubelet, View};
 use crate::support::node::{Agent, Node, identities, is_online, name_of, resource_of, used, wait_for};
 
 /// A device that belongs to its node, with three slots, and time before a missing device is gone.
-struct Scene {
+struct Fixture {
     node: Node,
     kubelet: Kubelet,
     agent: Agent,
@@ -16,7 +16,7 @@ struct Scene {
     resource: String,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
         let node = Node::new();
         node.make_echo_local();
@@ -55,7 +55,7 @@ fn write(node: &Node, capacity: u32, devices: &str) {
 
 #[tokio::test] // rule 4
 async fn deleted_instance_sends_an_empty_list_and_ends() {
-    let Scene { node, kubelet, instance, resource, agent: _agent } = Scene::new().await;
+    let Fixture { node, kubelet, instance, resource, agent: _agent } = Fixture::new().await;
     node.write_configuration("echo", "debugEcho", "      descriptions: []\n", "  capacity: 3\n");
     node.wait_for_instances("no Instance", <[_]>::is_empty).await;
     let ended = |view: &View| {
@@ -70,8 +70,8 @@ async fn deleted_instance_sends_an_empty_list_and_ends() {
 
 #[tokio::test] // rule 4
 async fn failed_allocate_resends_the_list() {
-    let scene = Scene::new().await;
-    scene.kubelet.admit("pod", "container", &scene.resource, 1).await.unwrap();
+    let fixture = Fixture::new().await;
+    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
     for (ids, code) in [
         (&["3"][..], Code::NotFound),
         (&["0", "x"], Code::InvalidArgument),
@@ -79,21 +79,21 @@ async fn failed_allocate_resends_the_list() {
         (&["0", "1", "7"], Code::NotFound),
     ] {
         // It is repeated by itself as well, but not that often.
-        let before = scene.lists();
-        assert_eq!(scene.allocate(ids).await, Err(code), "{ids:?}");
-        scene.kubelet.wait_for("one more list", |view| view.resource(&scene.resource).lists.len() > before).await;
+        let before = fixture.lists();
+        assert_eq!(fixture.allocate(ids).await, Err(code), "{ids:?}");
+        fixture.kubelet.wait_for("one more list", |view| view.resource(&fixture.resource).lists.len() > before).await;
     }
-    scene.shows("the same as ever", &[(0, true), (1, true), (2, true)]).await;
-    let instance = scene.node.instance(name_of(&scene.instance)).unwrap();
+    fixture.shows("the same as ever", &[(0, true), (1, true), (2, true)]).await;
+    let instance = fixture.node.instance(name_of(&fixture.instance)).unwrap();
     assert_eq!(used(&instance).len(), 1, "a failed Allocate claims nothing, not even the slots that were free");
-    let rest = scene.kubelet.admit("other", "container", &scene.resource, 2).await;
+    let rest = fixture.kubelet.admit("other", "container", &fixture.resource, 2).await;
     assert_eq!(rest.unwrap().ids.len(), 2);
 }
 
 #[tokio::test] // rule 2
 async fn last_used_slot_is_preferred() {
-    let scene = Scene::new().await;
-    let Scene { kubelet, agent, resource, .. } = &scene;
+    let fixture = Fixture::new().await;
+    let Fixture { kubelet, agent, resource, .. } = &fixture;
     let mut ids = Vec::new();
     for pod in ["first", "second"] {
         ids.extend(kubelet.admit(pod, "container", resource, 1).await.unwrap().ids);
@@ -101,19 +101,19 @@ async fn last_used_slot_is_preferred() {
     agent.sees_in_use(&ids).await;
     kubelet.remove_pod("first");
     kubelet.remove_pod("second");
-    let name = name_of(&scene.instance);
-    scene.node.wait_for_instance(name, "no claim", |instance| used(instance).is_empty()).await;
+    let name = name_of(&fixture.instance);
+    fixture.node.wait_for_instance(name, "no claim", |instance| used(instance).is_empty()).await;
     let next = kubelet.admit("next", "container", resource, 1).await.unwrap();
     assert_eq!(next.ids, [format!("{name}-1")], "the second pod's, not the lowest");
 }
 
 #[tokio::test] // rule 4, rule 12
 async fn missing_device_keeps_slots_in_use_healthy() {
-    let scene = Scene::new().await;
-    let Scene { node, kubelet, agent, instance, resource } = &scene;
+    let fixture = Fixture::new().await;
+    let Fixture { node, kubelet, agent, instance, resource } = &fixture;
     let first = kubelet.admit("first", "container", resource, 1).await.unwrap();
     kubelet.admit("second", "container", resource, 2).await.unwrap();
-    scene.shows("held here is Healthy", &[(0, true), (1, true), (2, true)]).await;
+    fixture.shows("held here is Healthy", &[(0, true), (1, true), (2, true)]).await;
     let all = node.wait_for_instance(name_of(instance), "three claims", |i| used(i).len() == 3).await;
     agent.sees_in_use(&used(&all).into_iter().map(str::to_owned).collect::<Vec<_>>()).await;
     assert_eq!(first.ids, [format!("{}-0", name_of(instance))], "the lowest first");
@@ -121,65 +121,16 @@ async fn missing_device_keeps_slots_in_use_healthy() {
     // Offline: what is held stays Healthy, or its pod could not be admitted again; what is free is not to be had.
     write(node, 3, "[]");
     node.wait_for_instance(name_of(instance), "Online=False", |i| !is_online(i)).await;
-    scene.shows("offline and all held", &[(0, true), (1, true), (2, true)]).await;
+    fixture.shows("offline and all held", &[(0, true), (1, true), (2, true)]).await;
     kubelet.remove_pod("second");
-    scene.shows("offline, two slots released", &[(0, true), (1, false), (2, false)]).await;
+    fixture.shows("offline, two slots released", &[(0, true), (1, false), (2, false)]).await;
     assert_eq!(kubelet.view(|view| view.resource(resource).allocatable()), 1);
     let none = AdmissionError::TooFew { resource: resource.clone(), requested: 1, available: 0 };
     assert_eq!(kubelet.admit("late", "container", resource, 1).await, Err(none));
-    assert_eq!(scene.allocate(&["1"]).await, Err(Code::Unavailable), "should the kubelet ask all the same");
+    assert_eq!(fixture.allocate(&["1"]).await, Err(Code::Unavailable), "should the kubelet ask all the same");
     kubelet.readmit("first").unwrap();
 
     write(node, 3, "[foo0]");
-    scene.shows("online again", &[(0, true), (1, true), (2, true)]).await;
+    fixture.shows("online again", &[(0, true), (1, true), (2, true)]).await;
     kubelet.admit("third", "container", resource, 2).await.unwrap();
-}
-
-#[tokio::test] // rule 12
-async fn slot_used_by_another_node_is_unhealthy() {
-    let node = Node::new();
-    node.write_echo("echo", 3, &["foo0"]);
-    let agent = node.start();
-    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
-    let name = name_of(&found[0]);
-    agent.kill();
-    // As if it had been shared with another node all the time. Local mode knows one node only, so it is written here.
-    let file = format!("state/instances/default/{name}.json");
-    let mut other = found[0].clone();
-    other.spec.device_usage.insert(format!("{name}-1"), "node-b".to_owned());
-    node.write(&file, &serde_json::to_string(&other).unwrap());
-
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    let _agent = node.start();
-    let resource = resource_of(&found[0]);
-    kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
-    assert_eq!(kubelet.view(|view| view.resource(&resource).unhealthy), [format!("{name}-1")].into());
-    kubelet.admit("pod", "container", &resource, 2).await.unwrap();
-    let all = node.wait_for_instance(name, "three claims", |i| used(i).len() == 3).await;
-    assert_eq!(all.spec.device_usage[&format!("{name}-1")], "node-b");
-}
-
-#[tokio::test]
-async fn hundred_devices_are_served_and_rediscovered() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    let devices: Vec<String> = (0..100).map(|number| format!("foo{number}")).collect();
-    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-    node.write_echo("echo", 2, &devices);
-    let agent = node.start();
-    let found = node.wait_for_instances("a hundred", |list| list.len() == 100).await;
-    let resources: Vec<String> = found.iter().map(resource_of).collect();
-    let all = |view: &View| resources.iter().all(|name| view.resource(name).allocatable() == 2);
-    kubelet.wait_for("two slots of each", all).await;
-    for resource in resources.iter().step_by(10) {
-        kubelet.admit(resource, "container", resource, 1).await.unwrap();
-    }
-    agent.kill();
-    let _agent = node.start();
-    let again = |view: &View| resources.iter().all(|name| view.resource(name).registrations == 2) && all(view);
-    kubelet.wait_for("each of them again", again).await;
-    resources.iter().step_by(10).for_each(|resource| kubelet.readmit(resource).unwrap());
-    let claims = || node.instances().iter().map(|i| used(i).len()).sum::<usize>();
-    wait_for("ten claims", claims, |count| *count == 10).await;
-    assert_eq!(identities(&node.instances()), identities(&found));
 }

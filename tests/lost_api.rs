@@ -31,15 +31,15 @@ use akri_sandbox::{Host, HostConfig};
 use tokio::sync::{Semaphore, watch};
 use tonic::Code;
 
+use crate::support::faulty_cluster::FaultyCluster;
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
-use crate::support::line::Line;
 use crate::support::node::{Node, compiled_for_agents, resource_of, wait_for};
 
 /// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
-struct Site {
+struct OwnerFixture {
     node: Node,
     kubelet: Kubelet,
-    line: Arc<Line>,
+    cluster: Arc<FaultyCluster>,
     owner: Option<Owner>,
     context: Option<Arc<Context>>,
     /// Rounds go on for as long as it is there.
@@ -49,7 +49,7 @@ struct Site {
     instance: Key,
 }
 
-impl Site {
+impl OwnerFixture {
     async fn new() -> Self {
         Self::on(Node::new()).await
     }
@@ -59,11 +59,11 @@ impl Site {
         node.write_echo("cam", 2, &["one"]);
         let local =
             Local::open(vec![node.path("components"), node.path("manifests")], &node.path("state")).await.unwrap();
-        let line = Line::to(local);
-        let mut site = Self {
+        let cluster = FaultyCluster::to(local);
+        let mut fixture = Self {
             node,
             kubelet,
-            line: Arc::new(line),
+            cluster: Arc::new(cluster),
             owner: None,
             context: None,
             handlers: None,
@@ -71,19 +71,19 @@ impl Site {
             resource: String::new(),
             instance: Key::new("default", ""),
         };
-        site.start(&[]).await;
-        let instances = site.node.wait_for_instances("the camera", |list| list.len() == 1).await;
-        site.instance.name = instances[0].metadata.name.clone().unwrap();
-        site.resource = format!("akri.sh/{}", site.instance.name);
-        site.wait_for_slots(&[true, true]).await;
-        site
+        fixture.start(&[]).await;
+        let instances = fixture.node.wait_for_instances("the camera", |list| list.len() == 1).await;
+        fixture.instance.name = instances[0].metadata.name.clone().unwrap();
+        fixture.resource = format!("akri.sh/{}", fixture.instance.name);
+        fixture.wait_for_slots(&[true, true]).await;
+        fixture
     }
 
     /// Starts an owner with what the journal remembers, but for claims on the `forgotten` slots.
     async fn start(&mut self, forgotten: &[u32]) {
         let (journal, mut entries) = Journal::open(&self.node.path("state")).unwrap();
         entries.values_mut().for_each(|entry: &mut Entry| entry.claims.retain(|slot, _| !forgotten.contains(slot)));
-        let cluster = Arc::clone(&self.line) as Arc<dyn Cluster>;
+        let cluster = Arc::clone(&self.cluster) as Arc<dyn Cluster>;
         let snapshots = self.snapshots.subscribe();
         let context = Arc::new(Context {
             node: "node-a".into(),
@@ -110,11 +110,11 @@ impl Site {
             sysfs: "/sys".into(),
             udev_data: self.node.path("no-udev"),
         };
-        let manifests = self.line.manifests();
+        let manifests = self.cluster.manifests();
         let registry = Registry::start(
             Host::new(config).unwrap(),
             vec![self.node.path("components")],
-            Images::new(ImageSettings::default(), self.line.namespace(), self.line.values()),
+            Images::new(ImageSettings::default(), self.cluster.namespace(), self.cluster.values()),
             manifests.clone(),
             Uevents::default(),
         );
@@ -131,7 +131,7 @@ impl Site {
             offline_timeout: Duration::from_secs(300),
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), Arc::new(|_: &str| None));
-        let properties = Properties::new(self.line.values());
+        let properties = Properties::new(self.cluster.values());
         let providers = Providers { handlers, properties, remote, metrics: RoundMetrics::default() };
         self.owner =
             Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
@@ -141,9 +141,9 @@ impl Site {
     /// Edits the Configuration to these devices, while the owner runs.
     async fn edit(&self, devices: &[&str]) {
         let key = Key::new("default", "cam");
-        let before = self.line.manifests().borrow().configurations[&key].clone();
+        let before = self.cluster.manifests().borrow().configurations[&key].clone();
         self.node.write_echo("cam", 2, devices);
-        let mut manifests = self.line.manifests();
+        let mut manifests = self.cluster.manifests();
         let edited = manifests.wait_for(|manifests| manifests.configurations[&key] != before).await.unwrap();
         self.owner.as_ref().unwrap().update(Arc::clone(&edited.configurations[&key]));
     }
@@ -177,6 +177,12 @@ impl Site {
         }
     }
 
+    /// Waits until unconfirmed creations were tried again.
+    async fn wait_for_failed_lookups(&self) {
+        let failed = || self.cluster.failed_lookups.load(Ordering::SeqCst);
+        wait_for("failed lookups", failed, |count| *count > 1).await;
+    }
+
     /// Requests a slot as the kubelet does for a container.
     async fn allocate(&self, slot: u32) -> Result<(), Code> {
         let devices_ids = vec![format!("{}-{slot}", self.instance.name)];
@@ -191,8 +197,8 @@ impl Site {
     }
 
     /// Changes a slot behind the agent's back.
-    async fn meddle(&self, slot: u32, from: &str, to: &str) {
-        change_slot(&self.line.to, &self.instance, slot, from, to).await;
+    async fn change_slot_elsewhere(&self, slot: u32, from: &str, to: &str) {
+        change_slot(&self.cluster.local, &self.instance, slot, from, to).await;
     }
 }
 
@@ -206,258 +212,256 @@ async fn change_slot(cluster: &Local, instance: &Key, slot: u32, from: &str, to:
 
 #[tokio::test] // rule 41
 async fn release_is_retried_until_it_gets_through() {
-    let site = Site::new().await;
-    site.allocate(0).await.unwrap();
-    wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
-    site.line.cut.store(true, Ordering::SeqCst);
-    site.observe_nothing_in_use().await;
-    site.wait_for_slots(&[false, true]).await;
-    assert_eq!(site.usage(0), "node-a", "the API server does not know yet");
-    assert_eq!(site.allocate(0).await, Err(Code::Unavailable), "it may take effect any time");
-    site.line.cut.store(false, Ordering::SeqCst);
-    wait_for("the release", || site.usage(0), String::is_empty).await;
-    site.wait_for_slots(&[true, true]).await;
+    let fixture = OwnerFixture::new().await;
+    fixture.allocate(0).await.unwrap();
+    wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;
+    fixture.cluster.requests_lost.store(true, Ordering::SeqCst);
+    fixture.observe_nothing_in_use().await;
+    fixture.wait_for_slots(&[false, true]).await;
+    assert_eq!(fixture.usage(0), "node-a", "the API server does not know yet");
+    assert_eq!(fixture.allocate(0).await, Err(Code::Unavailable), "it may take effect any time");
+    fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
+    wait_for("the release", || fixture.usage(0), String::is_empty).await;
+    fixture.wait_for_slots(&[true, true]).await;
 }
 
 #[tokio::test] // rule 42
 async fn unconfirmed_slot_is_refused_again() {
-    let site = Site::new().await;
-    site.line.deaf.store(true, Ordering::SeqCst);
+    let fixture = OwnerFixture::new().await;
+    fixture.cluster.responses_lost.store(true, Ordering::SeqCst);
     for attempt in ["first", "second"] {
-        assert_eq!(site.allocate(0).await, Err(Code::Unavailable), "{attempt}");
+        assert_eq!(fixture.allocate(0).await, Err(Code::Unavailable), "{attempt}");
     }
-    site.line.deaf.store(false, Ordering::SeqCst);
-    wait_for("a free slot", || site.usage(0), String::is_empty).await;
-    site.wait_for_slots(&[true, true]).await;
-    site.allocate(0).await.unwrap();
+    fixture.cluster.responses_lost.store(false, Ordering::SeqCst);
+    wait_for("a free slot", || fixture.usage(0), String::is_empty).await;
+    fixture.wait_for_slots(&[true, true]).await;
+    fixture.allocate(0).await.unwrap();
 }
 
 #[tokio::test] // rule 46
 async fn held_id_is_allocated_while_the_api_server_hangs() {
-    let site = Site::new().await;
-    site.allocate(0).await.unwrap();
-    let slow = site.line.slow.write().await;
-    let (held, new) = tokio::join!(site.allocate(0), site.allocate(1));
+    let fixture = OwnerFixture::new().await;
+    fixture.allocate(0).await.unwrap();
+    let slow = fixture.cluster.slow_claims.write().await;
+    let (held, new) = tokio::join!(fixture.allocate(0), fixture.allocate(1));
     assert_eq!((held, new), (Ok(()), Err(Code::Unavailable)));
     drop(slow);
-    wait_for("the claim that came too late to be given back", || site.usage(1), String::is_empty).await;
-    assert_eq!(site.usage(0), "node-a");
+    wait_for("the claim that came too late to be given back", || fixture.usage(1), String::is_empty).await;
+    assert_eq!(fixture.usage(0), "node-a");
 }
 
 #[tokio::test] // rule 11
 async fn unanswered_claim_is_refused_and_reconciled_later() {
-    let site = Site::new().await;
-    site.line.deaf.store(true, Ordering::SeqCst);
-    let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
+    let fixture = OwnerFixture::new().await;
+    fixture.cluster.responses_lost.store(true, Ordering::SeqCst);
+    let refused = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await;
     assert!(matches!(refused, Err(AdmissionError::Refused(..))), "{refused:?}");
-    site.wait_for_slots(&[false, true]).await;
+    fixture.wait_for_slots(&[false, true]).await;
 
-    site.line.deaf.store(false, Ordering::SeqCst);
-    site.wait_for_slots(&[true, true]).await;
-    wait_for("a free slot", || site.usage(0), String::is_empty).await;
-    site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
+    fixture.cluster.responses_lost.store(false, Ordering::SeqCst);
+    fixture.wait_for_slots(&[true, true]).await;
+    wait_for("a free slot", || fixture.usage(0), String::is_empty).await;
+    fixture.kubelet.admit("next", "container", &fixture.resource, 2).await.unwrap();
 }
 
 #[tokio::test] // rule 6
 async fn held_slots_are_served_and_free_ones_wait_for_the_api() {
-    let mut site = Site::new().await;
-    let held = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
-    assert_eq!(held.ids, [format!("{}-0", site.instance.name)]);
-    site.stop().await;
-    site.line.cut.store(true, Ordering::SeqCst);
-    site.start(&[]).await;
-    site.wait_for_slots(&[true, false]).await;
-    site.line.cut.store(false, Ordering::SeqCst);
-    site.wait_for_slots(&[true, true]).await;
+    let mut fixture = OwnerFixture::new().await;
+    let held = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    assert_eq!(held.ids, [format!("{}-0", fixture.instance.name)]);
+    fixture.stop().await;
+    fixture.cluster.requests_lost.store(true, Ordering::SeqCst);
+    fixture.start(&[]).await;
+    fixture.wait_for_slots(&[true, false]).await;
+    fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
+    fixture.wait_for_slots(&[true, true]).await;
 }
 
 #[tokio::test] // rule 28
 async fn claims_lost_by_the_api_are_claimed_again() {
-    let mut site = Site::new().await;
-    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
-    site.stop().await;
-    site.meddle(0, "node-a", "").await;
-    site.start(&[]).await;
-    wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
+    let mut fixture = OwnerFixture::new().await;
+    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    fixture.stop().await;
+    fixture.change_slot_elsewhere(0, "node-a", "").await;
+    fixture.start(&[]).await;
+    wait_for("the claim", || fixture.usage(0), |usage| usage == "node-a").await;
 }
 
 #[tokio::test] // rule 10, rule 28
 async fn slot_taken_by_another_node_stays_healthy_for_its_user() {
-    let mut site = Site::new().await;
-    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
-    site.stop().await;
-    site.meddle(0, "node-a", "node-b").await;
-    site.start(&[]).await;
-    site.wait_for_slots(&[true, true]).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(site.usage(0), "node-b", "nobody is robbed");
+    let mut fixture = OwnerFixture::new().await;
+    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    fixture.stop().await;
+    fixture.change_slot_elsewhere(0, "node-a", "node-b").await;
+    fixture.start(&[]).await;
+    fixture.wait_for_slots(&[true, true]).await;
+    fixture.allocate(1).await.unwrap();
+    wait_for("the claim on the other slot", || fixture.usage(1), |usage| usage == "node-a").await;
+    assert_eq!(fixture.usage(0), "node-b", "the other node keeps its slot");
 }
 
 #[tokio::test] // rule 28
 async fn own_claims_are_recovered_without_the_journal() {
-    let mut site = Site::new().await;
-    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
-    site.stop().await;
-    site.meddle(1, "", "node-b").await;
-    site.start(&[0]).await;
-    site.wait_for_slots(&[true, false]).await;
-    assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-a", "node-b"));
+    let mut fixture = OwnerFixture::new().await;
+    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    fixture.stop().await;
+    fixture.change_slot_elsewhere(1, "", "node-b").await;
+    fixture.start(&[0]).await;
+    fixture.wait_for_slots(&[true, false]).await;
+    assert_eq!((fixture.usage(0).as_str(), fixture.usage(1).as_str()), ("node-a", "node-b"));
 }
 
 #[tokio::test] // rule 10
 async fn slot_taken_meanwhile_by_another_node_is_refused() {
-    let site = Site::new().await;
-    site.meddle(0, "", "node-b").await;
-    let refused = site.kubelet.admit("pod", "container", &site.resource, 2).await;
+    let fixture = OwnerFixture::new().await;
+    fixture.change_slot_elsewhere(0, "", "node-b").await;
+    let refused = fixture.kubelet.admit("pod", "container", &fixture.resource, 2).await;
     let expected_text = "slot 0 is in use by 'node-b'".to_owned();
     assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
-    assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("node-b", ""), "nobody is robbed, nothing is kept");
+    assert_eq!(
+        (fixture.usage(0).as_str(), fixture.usage(1).as_str()),
+        ("node-b", ""),
+        "nobody is robbed, nothing is kept"
+    );
 }
 
 #[tokio::test] // rule 7
 async fn slow_allocate_is_refused_and_undone() {
-    let site = Site::new().await;
-    let line = Arc::clone(&site.line);
-    let slow = line.slow.write().await;
-    let refused = site.kubelet.admit("pod", "container", &site.resource, 1).await;
+    let fixture = OwnerFixture::new().await;
+    let cluster = Arc::clone(&fixture.cluster);
+    let slow = cluster.slow_claims.write().await;
+    let refused = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await;
     let expected_text = "the API server did not confirm the claim within 2s".to_owned();
     assert_eq!(refused, Err(AdmissionError::Refused(Code::Unavailable, expected_text)));
-    let lists = || site.kubelet.view(|view| view.resource(&site.resource).lists.len());
+    let lists = || fixture.kubelet.view(|view| view.resource(&fixture.resource).lists.len());
     let before = lists();
     drop(slow);
     wait_for("the list again", lists, |now| *now > before).await;
-    wait_for("no claim: nobody waited for it any more", || site.usage(0), String::is_empty).await;
-    site.kubelet.wait_for("both slots", |view| view.resource(&site.resource).allocatable() == 2).await;
-    site.kubelet.admit("next", "container", &site.resource, 2).await.unwrap();
+    wait_for("no claim: nobody waited for it any more", || fixture.usage(0), String::is_empty).await;
+    fixture.kubelet.wait_for("both slots", |view| view.resource(&fixture.resource).allocatable() == 2).await;
+    fixture.kubelet.admit("next", "container", &fixture.resource, 2).await.unwrap();
 }
 
 #[tokio::test] // rule 6
 async fn local_device_is_served_without_the_api() {
     let node = Node::new();
     node.make_echo_local();
-    let mut site = Site::on(node).await;
-    site.line.cut.store(true, Ordering::SeqCst);
-    site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
-    assert_eq!(site.usage(0), "", "it is published when somebody listens");
-    site.stop().await;
-    site.start(&[]).await;
-    site.kubelet.wait_for("both slots again", |view| view.resource(&site.resource).allocatable() == 2).await;
-    site.kubelet.readmit("pod").unwrap();
-    let next = site.kubelet.admit("next", "container", &site.resource, 1).await.unwrap();
-    assert_eq!(next.ids, [format!("{}-1", site.instance.name)], "the first slot is in use");
-    site.line.cut.store(false, Ordering::SeqCst);
-    wait_for("both claims", || [site.usage(0), site.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
+    let mut fixture = OwnerFixture::on(node).await;
+    fixture.cluster.requests_lost.store(true, Ordering::SeqCst);
+    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
+    assert_eq!(fixture.usage(0), "", "it is published when somebody listens");
+    fixture.stop().await;
+    fixture.start(&[]).await;
+    fixture.kubelet.wait_for("both slots again", |view| view.resource(&fixture.resource).allocatable() == 2).await;
+    fixture.kubelet.readmit("pod").unwrap();
+    let next = fixture.kubelet.admit("next", "container", &fixture.resource, 1).await.unwrap();
+    assert_eq!(next.ids, [format!("{}-1", fixture.instance.name)], "the first slot is in use");
+    fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
+    wait_for("both claims", || [fixture.usage(0), fixture.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
 }
 
 #[tokio::test] // rule 17
 async fn container_gets_properties_seen_by_this_node() {
-    let site = Site::new().await;
+    let fixture = OwnerFixture::new().await;
     let identity = HashInput::new("one", true, "").identity();
-    let mut instance = site.line.to.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
+    let mut instance = fixture.cluster.local.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
     instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
-    site.line.to.publish(&instance, Copies::Now).await.unwrap();
-    let admitted = site.kubelet.admit("pod", "container", &site.resource, 1).await.unwrap();
+    fixture.cluster.local.publish(&instance, Copies::Now).await.unwrap();
+    let admitted = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
     assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
-}
-
-#[tokio::test] // rule 27
-async fn instance_deleted_by_a_user_is_recreated_with_claims() {
-    let node = Node::new();
-    node.make_echo_local();
-    let site = Site::on(node).await;
-    site.kubelet.admit("first", "container", &site.resource, 1).await.unwrap();
-    wait_for("the claim", || site.usage(0), |usage| usage == "node-a").await;
-    let uid = site.node.instances()[0].metadata.uid.clone().unwrap();
-    site.line.to.delete(&site.instance, &uid, true).await.unwrap();
-    assert!(site.node.instances().is_empty());
-    site.kubelet.admit("second", "container", &site.resource, 1).await.unwrap();
-    site.node.wait_for_instances("the Instance again", |list| list.len() == 1).await;
-    wait_for("both claims", || [site.usage(0), site.usage(1)], |usage| *usage == ["node-a", "node-a"]).await;
 }
 
 #[tokio::test]
 async fn failed_swap_of_slots_is_undone() {
-    let mut site = Site::new().await;
-    let whole = "akri.sh/cam";
+    let mut fixture = OwnerFixture::new().await;
+    let configuration_resource = "akri.sh/cam";
     for count in [1, 2] {
-        site.kubelet.wait_for("an id to give", |view| view.resource(whole).allocatable() == count).await;
-        site.kubelet.admit(&format!("pod-{count}"), "container", whole, 1).await.unwrap();
+        fixture
+            .kubelet
+            .wait_for("an id to give", |view| view.resource(configuration_resource).allocatable() == count)
+            .await;
+        fixture.kubelet.admit(&format!("pod-{count}"), "container", configuration_resource, 1).await.unwrap();
     }
-    site.stop().await;
-    site.node.write_echo("cam", 2, &["one", "two"]);
-    let details = || site.line.manifests().borrow().configurations[&Key::new("default", "cam")].details.clone();
+    fixture.stop().await;
+    fixture.node.write_echo("cam", 2, &["one", "two"]);
+    let details = || fixture.cluster.manifests().borrow().configurations[&Key::new("default", "cam")].details.clone();
     wait_for("the edit", details, |details| details.contains("two")).await;
-    site.start(&[]).await;
-    site.kubelet.wait_for("an id for the other camera", |view| view.resource(whole).allocatable() == 3).await;
+    fixture.start(&[]).await;
+    fixture
+        .kubelet
+        .wait_for("an id for the other camera", |view| view.resource(configuration_resource).allocatable() == 3)
+        .await;
     let other = HashInput::new("two", true, "").identity();
-    let other = site.line.to.find(&Key::new("default", "cam"), &other).await.unwrap().unwrap();
+    let other = fixture.cluster.local.find(&Key::new("default", "cam"), &other).await.unwrap().unwrap();
     for slot in [0, 1] {
-        change_slot(&site.line.to, &other.key, slot, "", "node-b").await;
+        change_slot(&fixture.cluster.local, &other.key, slot, "", "node-b").await;
     }
     // Both ids are on one camera: for one container, one of them has to move to the other camera, where there is no room.
     let container_requests = vec![ContainerAllocateRequest { devices_ids: vec!["0".to_owned(), "1".to_owned()] }];
-    let refused = site.kubelet.plugin(whole).allocate(AllocateRequest { container_requests }).await;
+    let refused = fixture.kubelet.plugin(configuration_resource).allocate(AllocateRequest { container_requests }).await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
     let first = HashInput::new("one", true, "").identity();
-    let first = site.line.to.find(&Key::new("default", "cam"), &first).await;
+    let first = fixture.cluster.local.find(&Key::new("default", "cam"), &first).await;
     let usage: Vec<String> = first.unwrap().unwrap().device_usage.into_values().collect();
     assert_eq!(usage, ["C:0:node-a", "C:1:node-a"], "both pods have what they had");
 }
 
 #[tokio::test] // rule 4
 async fn slot_claimed_by_another_node_is_unhealthy_until_released() {
-    let site = Site::new().await;
-    let whole = |healthy: usize| move |view: &View| view.resource("akri.sh/cam").allocatable() == healthy;
-    site.kubelet.wait_for("an id", whole(1)).await;
-    site.meddle(0, "", "node-b").await;
-    site.wait_for_slots(&[false, true]).await;
-    site.meddle(1, "", "C:0:node-b").await;
-    site.wait_for_slots(&[false, false]).await;
-    site.kubelet.wait_for("no id: the camera has no free slot", whole(0)).await;
-    site.meddle(0, "node-b", "").await;
-    site.wait_for_slots(&[true, false]).await;
-    site.kubelet.wait_for("an id again", whole(1)).await;
-    let admitted = site.kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
+    let fixture = OwnerFixture::new().await;
+    let configuration_resource =
+        |healthy: usize| move |view: &View| view.resource("akri.sh/cam").allocatable() == healthy;
+    fixture.kubelet.wait_for("an id", configuration_resource(1)).await;
+    fixture.change_slot_elsewhere(0, "", "node-b").await;
+    fixture.wait_for_slots(&[false, true]).await;
+    fixture.change_slot_elsewhere(1, "", "C:0:node-b").await;
+    fixture.wait_for_slots(&[false, false]).await;
+    fixture.kubelet.wait_for("no id: the camera has no free slot", configuration_resource(0)).await;
+    fixture.change_slot_elsewhere(0, "node-b", "").await;
+    fixture.wait_for_slots(&[true, false]).await;
+    fixture.kubelet.wait_for("an id again", configuration_resource(1)).await;
+    let admitted = fixture.kubelet.admit("pod", "container", "akri.sh/cam", 1).await.unwrap();
     assert_eq!(admitted.ids, ["0"]);
-    assert_eq!((site.usage(0).as_str(), site.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
+    assert_eq!((fixture.usage(0).as_str(), fixture.usage(1).as_str()), ("C:0:node-a", "C:0:node-b"));
 }
 
 #[tokio::test] // rule 28
 async fn unconfirmed_instance_goes_with_its_device() {
-    let site = Site::new().await;
-    site.line.unconfirmed.store(true, Ordering::SeqCst);
-    site.edit(&["one", "two"]).await;
-    site.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
-    tokio::time::sleep(Duration::from_millis(300)).await; // its failure is known, and retried
-    site.edit(&["one"]).await;
-    let left = site.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
-    assert_eq!(left[0].metadata.name.as_ref(), Some(&site.instance.name));
+    let fixture = OwnerFixture::new().await;
+    fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
+    fixture.edit(&["one", "two"]).await;
+    fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    fixture.wait_for_failed_lookups().await;
+    fixture.edit(&["one"]).await;
+    let left = fixture.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
+    assert_eq!(left[0].metadata.name.as_ref(), Some(&fixture.instance.name));
 }
 
 #[tokio::test] // rule 28
 async fn instance_unconfirmed_after_its_device_has_gone_goes_too() {
-    let site = Site::new().await;
-    let slow = site.line.slow_creation.write().await;
-    site.edit(&["one", "two"]).await;
-    site.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
-    site.edit(&["one"]).await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // rounds find one
-    site.line.unconfirmed.store(true, Ordering::SeqCst);
+    let fixture = OwnerFixture::new().await;
+    let slow = fixture.cluster.slow_creation.write().await;
+    fixture.edit(&["one", "two"]).await;
+    fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    fixture.edit(&["one", "three"]).await;
+    fixture.node.wait_for_instances("the result of a round without the second", |list| list.len() == 3).await;
+    fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
     drop(slow);
-    site.node.wait_for_instances("the first one alone", |list| list.len() == 1).await;
+    let is_second = |i: &akri_api::Instance| i.spec.broker_properties["DEBUG_ECHO_DESCRIPTION"] == "two";
+    fixture.node.wait_for_instances("all but the second", |list| list.len() == 2 && !list.iter().any(is_second)).await;
 }
 
 #[tokio::test] // rule 28
 async fn unconfirmed_instance_is_served_once_it_is_found() {
-    let site = Site::new().await;
-    site.line.unconfirmed.store(true, Ordering::SeqCst);
-    site.edit(&["one", "two"]).await;
-    let both = site.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
+    let fixture = OwnerFixture::new().await;
+    fixture.cluster.creations_unconfirmed.store(true, Ordering::SeqCst);
+    fixture.edit(&["one", "two"]).await;
+    let both = fixture.node.wait_for_instances("the creation that gets through", |list| list.len() == 2).await;
     let uids = |list: &[akri_api::Instance]| -> Vec<_> { list.iter().map(|one| one.metadata.uid.clone()).collect() };
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    site.line.unconfirmed.store(false, Ordering::SeqCst);
+    fixture.wait_for_failed_lookups().await;
+    fixture.cluster.creations_unconfirmed.store(false, Ordering::SeqCst);
     let resources: Vec<String> = both.iter().map(resource_of).collect();
     let is_free = |view: &View, resource: &String| view.resource(resource).allocatable() == 2;
-    site.kubelet.wait_for("both", |view| resources.iter().all(|resource| is_free(view, resource))).await;
-    assert_eq!(uids(&site.node.instances()), uids(&both), "neither was made anew");
+    fixture.kubelet.wait_for("both", |view| resources.iter().all(|resource| is_free(view, resource))).await;
+    assert_eq!(uids(&fixture.node.instances()), uids(&both), "neither was made anew");
 }

@@ -8,7 +8,7 @@ use crate::support::kubelet::{Admitted, Kubelet};
 use crate::support::node::{Agent, Node, identities, name_of, resource_of, used};
 
 /// Two devices of two slots, and a pod that uses one slot of the first.
-struct Scene {
+struct Fixture {
     node: Node,
     kubelet: Kubelet,
     found: Vec<Instance>,
@@ -16,7 +16,7 @@ struct Scene {
     admitted: Admitted,
 }
 
-impl Scene {
+impl Fixture {
     /// Up to the death of the agent.
     async fn play(shared: bool) -> Self {
         let node = Node::new();
@@ -60,58 +60,58 @@ impl Scene {
 #[tokio::test] // rule 28
 async fn lost_journal_is_rebuilt_from_published_instances() {
     for shared in [true, false] {
-        let mut scene = Scene::play(shared).await;
-        scene.node.remove("state/journal.jsonl");
-        scene.is_restored().await;
-        let claims = scene.journal().matches(&format!("akri.agent.slot-{}", scene.admitted.ids[0])).count();
+        let mut fixture = Fixture::play(shared).await;
+        fixture.node.remove("state/journal.jsonl");
+        fixture.is_restored().await;
+        let claims = fixture.journal().matches(&format!("akri.agent.slot-{}", fixture.admitted.ids[0])).count();
         assert!(claims > 0, "the claim is in the new journal");
     }
 }
 
 #[tokio::test] // rule 28
 async fn held_slots_are_served_before_any_round_without_journal() {
-    let mut scene = Scene::play(false).await;
-    scene.node.remove("state/journal.jsonl");
-    let component = scene.node.path("components/debug_echo.wasm");
+    let mut fixture = Fixture::play(false).await;
+    fixture.node.remove("state/journal.jsonl");
+    let component = fixture.node.path("components/debug_echo.wasm");
     fs::rename(&component, component.with_extension("away")).unwrap();
-    scene.kubelet.restart();
-    let _agent = scene.node.start();
-    let resource = &scene.resource;
-    scene.kubelet.wait_for("the held slot", |view| view.resource(resource).capacity() == 2).await;
-    assert_eq!(scene.kubelet.view(|view| view.resource(resource).allocatable()), 1);
-    scene.kubelet.readmit("pod").unwrap();
-    assert_eq!(identities(&scene.node.instances()), identities(&scene.found));
+    fixture.kubelet.restart();
+    let _agent = fixture.node.start();
+    let resource = &fixture.resource;
+    fixture.kubelet.wait_for("the held slot", |view| view.resource(resource).capacity() == 2).await;
+    assert_eq!(fixture.kubelet.view(|view| view.resource(resource).allocatable()), 1);
+    fixture.kubelet.readmit("pod").unwrap();
+    assert_eq!(identities(&fixture.node.instances()), identities(&fixture.found));
     fs::rename(component.with_extension("away"), &component).unwrap();
-    scene.kubelet.wait_for("the free slot", |view| view.resource(resource).allocatable() == 2).await;
+    fixture.kubelet.wait_for("the free slot", |view| view.resource(resource).allocatable() == 2).await;
 }
 
 #[tokio::test] // rule 28
 async fn device_removed_while_the_journal_was_lost_is_noticed() {
-    let scene = Scene::play(false).await;
-    scene.node.remove("state/journal.jsonl");
-    let used = &scene.found[0].spec.broker_properties["DEBUG_ECHO_DESCRIPTION"];
-    scene.node.write_echo("echo", 2, &[used]);
-    let _agent = scene.node.start();
-    scene.node.wait_for_instances("one device", |list| list.len() == 1).await;
+    let fixture = Fixture::play(false).await;
+    fixture.node.remove("state/journal.jsonl");
+    let used = &fixture.found[0].spec.broker_properties["DEBUG_ECHO_DESCRIPTION"];
+    fixture.node.write_echo("echo", 2, &[used]);
+    let _agent = fixture.node.start();
+    fixture.node.wait_for_instances("one device", |list| list.len() == 1).await;
 }
 
 #[tokio::test] // rule 6, rule 28
 async fn damaged_journal_is_set_aside_and_nothing_is_lost() {
     for shared in [true, false] {
         for line_to_damage in ["last", "all"] {
-            let mut scene = Scene::play(shared).await;
-            let journal = scene.journal();
+            let mut fixture = Fixture::play(shared).await;
+            let journal = fixture.journal();
             let mut lines: Vec<String> = journal.lines().map(str::to_owned).collect();
             let first = if line_to_damage == "all" { 1 } else { lines.len() - 1 }; // the header is first
             let damage = |line: &mut String| *line = line.replacen("\"online\":\"true\"", "\"online\":\"frue\"", 1);
             lines[first..].iter_mut().for_each(damage);
             lines.insert(1, "\u{0}\u{1}garbage \u{fffd}".to_owned());
             let damaged = lines.join("\n") + "\n";
-            fs::write(scene.node.path("state/journal.jsonl"), &damaged).unwrap();
+            fs::write(fixture.node.path("state/journal.jsonl"), &damaged).unwrap();
 
-            let agent = scene.is_restored().await;
+            let agent = fixture.is_restored().await;
 
-            let path = scene.node.path("state/journal.jsonl.damaged");
+            let path = fixture.node.path("state/journal.jsonl.damaged");
             assert_eq!(fs::read_to_string(path).unwrap(), damaged, "kept for a person to look at");
             let count = lines.len() - first;
             let expected = format!("has {count} damaged lines: kept as '");
@@ -122,23 +122,23 @@ async fn damaged_journal_is_set_aside_and_nothing_is_lost() {
 
 #[tokio::test] // rule 28
 async fn torn_last_line_is_not_damage() {
-    let mut scene = Scene::play(false).await;
-    let torn = scene.journal() + "0123456789ab {\"put\":{\"key\":{\"namesp";
-    fs::write(scene.node.path("state/journal.jsonl"), torn).unwrap();
-    scene.is_restored().await;
-    assert!(!scene.node.path("state/journal.jsonl.damaged").exists());
+    let mut fixture = Fixture::play(false).await;
+    let torn = fixture.journal() + "0123456789ab {\"put\":{\"key\":{\"namesp";
+    fs::write(fixture.node.path("state/journal.jsonl"), torn).unwrap();
+    fixture.is_restored().await;
+    assert!(!fixture.node.path("state/journal.jsonl.damaged").exists());
 }
 
 #[tokio::test] // rule 27, rule 28
 async fn damaged_instances_are_recreated_with_their_claims() {
     for shared in [true, false] {
-        let mut scene = Scene::play(shared).await;
-        let path = |index: usize| format!("state/instances/default/{}.json", name_of(&scene.found[index]));
+        let mut fixture = Fixture::play(shared).await;
+        let path = |index: usize| format!("state/instances/default/{}.json", name_of(&fixture.found[index]));
         let (lost, damaged) = (path(0), path(1));
-        scene.node.remove(&lost);
-        scene.node.write(&damaged, "{\"apiVersion\": \"akri");
-        let aside = scene.node.path(&damaged).with_extension("damaged");
-        let agent = scene.is_restored().await;
+        fixture.node.remove(&lost);
+        fixture.node.write(&damaged, "{\"apiVersion\": \"akri");
+        let aside = fixture.node.path(&damaged).with_extension("damaged");
+        let agent = fixture.is_restored().await;
         assert_eq!(fs::read_to_string(aside).unwrap(), "{\"apiVersion\": \"akri", "kept for a person to look at");
         assert!(agent.log().contains("is not a valid object"));
     }
@@ -146,8 +146,8 @@ async fn damaged_instances_are_recreated_with_their_claims() {
 
 #[tokio::test]
 async fn lost_state_is_rediscovered_as_new_objects() {
-    let scene = Scene::play(false).await;
-    let Scene { node, mut kubelet, found, resource, .. } = scene;
+    let fixture = Fixture::play(false).await;
+    let Fixture { node, mut kubelet, found, resource, .. } = fixture;
     fs::remove_dir_all(node.path("state")).unwrap();
     kubelet.restart();
     let _agent = node.start();

@@ -80,8 +80,8 @@ impl Project {
         let cassettes = path("cassettes");
         let played =
             self.node.akri(&["handler", "test", component.to_str().unwrap(), "--cassette", cassettes.as_str()]);
-        let said = text(&played.stdout) + &text(&played.stderr);
-        assert!(played.status.success() && said.contains("example.yaml (2 rounds, 0 calls, "), "{said}");
+        let output = text(&played.stdout) + &text(&played.stderr);
+        assert!(played.status.success() && output.contains("example.yaml (2 rounds, 0 calls, "), "{output}");
         report[0]["memoryBytes"].as_u64().unwrap()
     }
 }
@@ -212,8 +212,8 @@ fn names_that_a_handler_can_not_have_are_refused() {
         );
     }
     for name in ["udev", "onvif", "opcua", "mdns", "debug-echo"] {
-        let told = "is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name\n";
-        assert_eq!(new(name), format!("error: '{name}' {told}"));
+        let message = "is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name\n";
+        assert_eq!(new(name), format!("error: '{name}' {message}"));
         assert!(!node.path(name).exists());
     }
     assert_eq!(new("my-udev-2"), "");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::namespace::Namespace;
 use crate::support::node::{Node, akri, is_online};
-use crate::support::opcua::hostile::{BEHAVIOURS, BOASTER, CROWD};
+use crate::support::opcua::hostile::{BEHAVIOURS, CROWD, EXAGGERATOR};
 use crate::support::opcua::{
     LOOPBACK, Peer, add_handler, certificates, discover, discovery_server, entry, found, free_port, machine, node,
     server, url, warnings, write_configuration,
@@ -164,7 +164,7 @@ async fn oversized_server_responses_hide_no_server() {
     let (at, node) = (machine(), Node::new());
     add_handler(&node, &format!("{LOOPBACK}  limits:\n    round: 60s\n"));
     let urls: Vec<String> = (5001..5009).map(|port| url(at, port)).collect();
-    (5001..5009).for_each(|port| BOASTER.start((at, port).into()));
+    (5001..5009).for_each(|port| EXAGGERATOR.start((at, port).into()));
     let nobody = json!({"uri": "urn:nobody", "name": "nobody", "urls": urls, "count": 1500});
     let (lds, pump) = (url(at, 4840), url(at, 4841));
     let listed = [nobody, entry("pump", &pump)];

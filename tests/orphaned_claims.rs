@@ -42,8 +42,8 @@ async fn recreated_configuration_keeps_the_claims_of_its_pods() {
     node.write_echo("cam", 1, &["one"]);
     node.wait_for_instances("the claim", |list| list.len() == 1 && users(&list[0]) == ["node-a"]).await;
     kubelet.wait_for("the held slot", |view| view.resource(&resource).allocatable() == 1).await;
-    let whole = kubelet.admit("other", "container", "akri.sh/cam", 1).await;
-    assert!(whole.is_err(), "the only slot is in use: {whole:?}");
+    let refused = kubelet.admit("other", "container", "akri.sh/cam", 1).await;
+    assert!(refused.is_err(), "the only slot is in use: {refused:?}");
     kubelet.readmit("pod").unwrap();
     drop(agent);
 }

@@ -11,33 +11,33 @@ use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::Key;
 use akri_model::slots::free_usage;
 
-use crate::support::line::Line;
+use crate::support::faulty_cluster::FaultyCluster;
 use crate::support::node::{Node, wait_for};
 
 const COUNT: usize = 20;
 
-struct Site {
+struct PublisherFixture {
     node: Node,
-    line: Arc<Line>,
+    cluster: Arc<FaultyCluster>,
     publisher: Publisher,
     instances: Vec<Instance>,
 }
 
-impl Site {
+impl PublisherFixture {
     /// So many published Instances.
     async fn new() -> Self {
         let node = Node::new();
         let local = Local::open(vec![node.path("manifests")], &node.path("state")).await.unwrap();
-        let line = Arc::new(Line::to(local));
+        let cluster = Arc::new(FaultyCluster::to(local));
         let mut instances = Vec::new();
         for number in 10..10 + COUNT {
-            match line.create(&instance(&format!("cam-{number}"))).await.unwrap() {
+            match cluster.create(&instance(&format!("cam-{number}"))).await.unwrap() {
                 CreateOutcome::New(instance) => instances.push(instance),
                 taken => panic!("{taken:?}"),
             }
         }
-        let publisher = Publisher::start(Arc::clone(&line) as Arc<dyn Cluster>);
-        Self { node, line, publisher, instances }
+        let publisher = Publisher::start(Arc::clone(&cluster) as Arc<dyn Cluster>);
+        Self { node, cluster, publisher, instances }
     }
 
     /// All of them get another colour.
@@ -58,7 +58,7 @@ impl Site {
     }
 
     fn lose(&self, error: Option<ClusterError>) {
-        *self.line.lost.lock().unwrap() = error.map(|error| (self.instances[0].key.clone(), error));
+        *self.cluster.publish_error.lock().unwrap() = error.map(|error| (self.instances[0].key.clone(), error));
     }
 }
 
@@ -82,37 +82,37 @@ fn instance(name: &str) -> Instance {
 
 #[tokio::test]
 async fn refused_write_delays_no_other() {
-    let site = Site::new().await;
-    site.lose(Some(ClusterError::Refused("a webhook says no".into())));
-    site.paint("red");
-    site.wait_for("red", COUNT - 1).await;
-    site.paint("green");
-    site.wait_for("green", COUNT - 1).await;
-    site.lose(None);
-    site.wait_for("green", COUNT).await;
+    let fixture = PublisherFixture::new().await;
+    fixture.lose(Some(ClusterError::Refused("a webhook says no".into())));
+    fixture.paint("red");
+    fixture.wait_for("red", COUNT - 1).await;
+    fixture.paint("green");
+    fixture.wait_for("green", COUNT - 1).await;
+    fixture.lose(None);
+    fixture.wait_for("green", COUNT).await;
 }
 
 #[tokio::test]
 async fn unanswered_write_delays_no_other() {
-    let site = Site::new().await;
-    site.lose(Some(ClusterError::Unavailable("no answer".into())));
-    site.paint("red");
-    site.wait_for("red", COUNT - 1).await;
-    site.paint("green");
-    site.wait_for("green", COUNT - 1).await;
-    site.lose(None);
-    site.wait_for("green", COUNT).await;
+    let fixture = PublisherFixture::new().await;
+    fixture.lose(Some(ClusterError::Unavailable("no answer".into())));
+    fixture.paint("red");
+    fixture.wait_for("red", COUNT - 1).await;
+    fixture.paint("green");
+    fixture.wait_for("green", COUNT - 1).await;
+    fixture.lose(None);
+    fixture.wait_for("green", COUNT).await;
 }
 
 #[tokio::test]
 async fn writes_are_tried_one_at_a_time_during_an_outage() {
-    let site = Site::new().await;
-    site.line.cut.store(true, Ordering::SeqCst);
-    site.paint("red");
-    site.publisher.flush().await;
-    assert!(site.line.published.load(Ordering::SeqCst) < COUNT / 2, "each try may take until its time is up");
-    site.line.cut.store(false, Ordering::SeqCst);
-    site.wait_for("red", COUNT).await;
+    let fixture = PublisherFixture::new().await;
+    fixture.cluster.requests_lost.store(true, Ordering::SeqCst);
+    fixture.paint("red");
+    fixture.publisher.flush().await;
+    assert!(fixture.cluster.publish_calls.load(Ordering::SeqCst) < COUNT / 2, "each try may take until its time is up");
+    fixture.cluster.requests_lost.store(false, Ordering::SeqCst);
+    fixture.wait_for("red", COUNT).await;
 }
 
 /// Returns the processor time of a process, in ticks.

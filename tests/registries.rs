@@ -155,8 +155,8 @@ async fn credentials_go_to_the_registry_and_its_token_server_only() {
 #[tokio::test] // rule 74
 async fn other_hosts_name_no_token_server() {
     let good = Image::of(b"component");
-    let thief = FakeRegistry::start(None, |_| text(200, r#"{"token": "abc"}"#)).await;
-    let challenge = format!("Bearer realm=\"http://{}/token\"", thief.name());
+    let collector = FakeRegistry::start(None, |_| text(200, r#"{"token": "abc"}"#)).await;
+    let challenge = format!("Bearer realm=\"http://{}/token\"", collector.name());
     let elsewhere = FakeRegistry::start(None, move |_| header(401, "www-authenticate", &challenge)).await;
     let (target, image) = (format!("http://{}/blob", elsewhere.name()), good.clone());
     let fake = FakeRegistry::start(None, move |request| match request.method().as_str() {
@@ -166,7 +166,7 @@ async fn other_hosts_name_no_token_server() {
         _ => image.answer(request),
     })
     .await;
-    let fakes = [&fake, &elsewhere, &thief];
+    let fakes = [&fake, &elsewhere, &collector];
     let pulled = pull(&fakes, &good.manifest, Some("user:word")).await.map(drop);
     let (client, reference) = (Client::new(&without_tls(&fakes)).unwrap(), format!("{}/a", fake.name()));
     let (login, progress) = (credentials(&fake.name(), "user:word"), Arc::default());
@@ -175,7 +175,7 @@ async fn other_hosts_name_no_token_server() {
         let error = result.unwrap_err().to_string();
         assert_eq!(error, format!("{} answered '401 Unauthorized'", elsewhere.name()), "{what}");
     }
-    assert_eq!(thief.requests(), Vec::<String>::new());
+    assert_eq!(collector.requests(), Vec::<String>::new());
     let asked = elsewhere.requests();
     assert!(asked.len() == 2 && asked[0] == "GET /blob -" && asked[1].starts_with("PUT /blob?"), "{asked:?}");
     assert!(asked[1].ends_with(" -"), "{asked:?}");

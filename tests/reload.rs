@@ -306,27 +306,27 @@ async fn new_version_starts_with_an_empty_cache() {
         };
         node.wait_for_instances(&format!("{name}: {value}"), has).await;
     };
-    write("guest", "remember:key=first");
+    write("guest", "write-cache:key=first");
     value("guest", "first").await;
-    write("guest", "recall:key");
-    write("other", "recall:key");
+    write("guest", "read-cache:key");
+    write("other", "read-cache:key");
     value("other", "none").await;
     value("guest", "first").await;
     // An edit of the DiscoveryHandler is none of the component.
     node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  limits: {round: 5s}\n");
-    write("guest", "recall:other");
+    write("guest", "read-cache:other");
     value("guest", "none").await;
-    write("guest", "recall:key");
+    write("guest", "read-cache:key");
     value("guest", "first").await;
     replace(&node, &version(1));
     runs(&node, 1).await;
     value("guest", "none").await;
     // Nor must what was learnt by a grant outlive it.
-    write("guest", "remember:key=second");
+    write("guest", "write-cache:key=second");
     value("guest", "second").await;
-    write("guest", "recall:other"); // no round of the former details comes after it
+    write("guest", "read-cache:other"); // no round of the former details comes after it
     value("guest", "none").await;
-    write("guest", "recall:key");
+    write("guest", "read-cache:key");
     value("guest", "second").await;
     node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  grants: {names: [a]}\n");
     value("guest", "none").await;

@@ -24,7 +24,7 @@ fn of<'i>(instances: &'i [Instance], configuration: &str) -> Vec<&'i Instance> {
 }
 
 /// A node with a handler `cam` and its devices, a component, and another remote handler.
-struct Scene {
+struct Fixture {
     node: Node,
     agent: crate::support::node::Agent,
     cam: Handler,
@@ -32,8 +32,8 @@ struct Scene {
     found: Vec<(String, String)>,
 }
 
-impl Scene {
-    async fn play() -> Self {
+impl Fixture {
+    async fn new() -> Self {
         let node = Node::new();
         write(&node, "cam");
         write(&node, "other");
@@ -83,7 +83,7 @@ impl Scene {
 
 #[tokio::test] // rule 31
 async fn ended_and_failed_streams_change_nothing() {
-    let mut scene = Scene::play().await;
+    let mut fixture = Fixture::new().await;
     let long = "x".repeat(4097);
     let with = |change: fn(&mut Device, String), value: &str| {
         let mut all = devices(&["one", "three"]);
@@ -111,18 +111,18 @@ async fn ended_and_failed_streams_change_nothing() {
         ),
     ];
     for (round, (answer, reason, message)) in cases.into_iter().enumerate() {
-        scene.cam.answer(answer).await;
-        scene.fails(reason, message).await;
-        scene.goes_on(round + 1).await;
-        scene.cam.set(Answer::Devices(devices(&["one", "two"])));
-        scene.cam.register(&scene.node).await.unwrap(); // which is worth another try at once
-        scene.is_well_again().await;
+        fixture.cam.answer(answer).await;
+        fixture.fails(reason, message).await;
+        fixture.goes_on(round + 1).await;
+        fixture.cam.set(Answer::Devices(devices(&["one", "two"])));
+        fixture.cam.register(&fixture.node).await.unwrap(); // which is worth another try at once
+        fixture.is_well_again().await;
     }
-    assert!(rss_kib(scene.agent.pid()) < 300 << 10, "{} KiB", rss_kib(scene.agent.pid()));
+    assert!(rss_kib(fixture.agent.pid()) < 300 << 10, "{} KiB", rss_kib(fixture.agent.pid()));
 }
 
 /// A socket at which everyone who connects is sent the first words, and then the others for ever; without any, it hangs up.
-fn babble(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandle<()> {
+fn send_forever(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandle<()> {
     let listener = UnixListener::bind(node.path("handlers").join(format!("{name}.sock"))).unwrap();
     tokio::spawn(async move {
         loop {
@@ -140,7 +140,7 @@ fn babble(node: &Node, name: &str, first: Vec<u8>, others: Vec<u8>) -> JoinHandl
 
 #[tokio::test] // rule 31
 async fn non_grpc_server_is_reported_and_affects_no_other() {
-    let mut scene = Scene::play().await;
+    let mut fixture = Fixture::new().await;
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
@@ -155,57 +155,57 @@ async fn non_grpc_server_is_reported_and_affects_no_other() {
         ("pushes", settings.clone(), frame(5, 4, 1, &[0, 0, 0, 2, 0x88])),
         ("headers", headers_without_end, one_more),
     ];
-    let before = rss_kib(scene.agent.pid());
-    let mut babbling = Vec::new();
+    let before = rss_kib(fixture.agent.pid());
+    let mut senders = Vec::new();
     for (round, (name, first, others)) in cases.into_iter().enumerate() {
-        babbling.push(babble(&scene.node, name, first, others));
-        write(&scene.node, name);
-        let endpoint = scene.node.path("handlers").join(format!("{name}.sock")).display().to_string();
+        senders.push(send_forever(&fixture.node, name, first, others));
+        write(&fixture.node, name);
+        let endpoint = fixture.node.path("handlers").join(format!("{name}.sock")).display().to_string();
         let request = RegisterDiscoveryHandlerRequest { name: name.to_owned(), endpoint, ..Default::default() };
-        register(&scene.node, request).await.unwrap();
-        scene.node.wait_for_condition(name, "Ready", "False", "Unavailable").await;
-        scene.goes_on(round + 1).await;
+        register(&fixture.node, request).await.unwrap();
+        fixture.node.wait_for_condition(name, "Ready", "False", "Unavailable").await;
+        fixture.goes_on(round + 1).await;
     }
-    let grown = rss_kib(scene.agent.pid()).saturating_sub(before);
+    let grown = rss_kib(fixture.agent.pid()).saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} KiB more");
-    babbling.iter().for_each(JoinHandle::abort);
+    senders.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test] // rule 31
 async fn message_flood_is_reduced_to_the_last_message() {
-    let mut scene = Scene::play().await;
-    let before = rss_kib(scene.agent.pid());
+    let mut fixture = Fixture::new().await;
+    let before = rss_kib(fixture.agent.pid());
     let names: Vec<String> = (0..100).map(|n| format!("device-{n}")).collect();
     let end = Instant::now() + Duration::from_secs(3);
     let mut sent = 0;
     while Instant::now() < end {
         // A hundred devices in every other message: none of them is ever true for long.
         let flood: Vec<&str> = names.iter().map(String::as_str).collect();
-        scene.cam.sees(if sent % 2 == 0 { &flood } else { &["one", "two"] }).await;
+        fixture.cam.sees(if sent % 2 == 0 { &flood } else { &["one", "two"] }).await;
         sent += 1;
     }
-    scene.cam.sees(&["one", "two", "three"]).await;
+    fixture.cam.sees(&["one", "two", "three"]).await;
     let settled = |list: &[Instance]| of(list, "cam").len() == 3 && of(list, "cam").iter().all(|i| is_online(i));
-    scene.node.wait_for_instances("the last message", settled).await;
-    let grown = rss_kib(scene.agent.pid()).saturating_sub(before);
+    fixture.node.wait_for_instances("the last message", settled).await;
+    let grown = rss_kib(fixture.agent.pid()).saturating_sub(before);
     assert!(grown < 128 << 10, "{sent} messages, {grown} KiB more");
-    scene.found = identities(&of(&scene.node.instances(), "cam").into_iter().cloned().collect::<Vec<_>>());
-    scene.goes_on(1).await;
+    fixture.found = identities(&of(&fixture.node.instances(), "cam").into_iter().cloned().collect::<Vec<_>>());
+    fixture.goes_on(1).await;
 }
 
 #[tokio::test] // rule 31
 async fn stalled_handler_keeps_its_devices() {
-    let mut scene = Scene::play().await;
-    let calls = scene.cam.calls().len();
-    scene.cam.answer(Answer::Silence).await;
-    scene.goes_on(1).await;
+    let mut fixture = Fixture::new().await;
+    let calls = fixture.cam.calls().len();
+    fixture.cam.answer(Answer::Silence).await;
+    fixture.goes_on(1).await;
     // Even a new stream without a word changes nothing.
-    write_details(&scene.node, "other details");
-    wait_for("another call", || scene.cam.calls().len(), |now| *now > calls).await;
-    assert_eq!(scene.cam.calls().last().unwrap().discovery_details, "other details");
-    scene.goes_on(2).await;
-    scene.cam.sees(&["one"]).await;
-    scene.node.wait_for_instances("one that is gone", |list| of(list, "cam").len() == 1).await;
+    write_details(&fixture.node, "other details");
+    wait_for("another call", || fixture.cam.calls().len(), |now| *now > calls).await;
+    assert_eq!(fixture.cam.calls().last().unwrap().discovery_details, "other details");
+    fixture.goes_on(2).await;
+    fixture.cam.sees(&["one"]).await;
+    fixture.node.wait_for_instances("one that is gone", |list| of(list, "cam").len() == 1).await;
 }
 
 fn write_details(node: &Node, details: &str) {
@@ -233,25 +233,25 @@ async fn silent_handler_is_connected_without_result() {
 
 #[tokio::test] // rule 31
 async fn restarted_handler_keeps_its_instances() {
-    let mut scene = Scene::play().await;
-    let kubelet = Kubelet::start(&scene.node.path("kubelet"));
-    let instance = of(&scene.node.instances(), "cam")[0].clone();
+    let mut fixture = Fixture::new().await;
+    let kubelet = Kubelet::start(&fixture.node.path("kubelet"));
+    let instance = of(&fixture.node.instances(), "cam")[0].clone();
     let resource = resource_of(&instance);
     kubelet.wait_for("two slots", |view| view.resource(&resource).allocatable() == 2).await;
     let admitted = kubelet.admit("pod", "container", &resource, 1).await.unwrap();
     for round in 1..=3 {
-        scene.cam = Handler::start(&scene.node, "nobody", "elsewhere", &[]); // the old one is dropped, and so killed
-        scene.fails("Unavailable", "unix:").await;
-        scene.goes_on(round).await;
+        fixture.cam = Handler::start(&fixture.node, "nobody", "elsewhere", &[]); // the old one is dropped, and so killed
+        fixture.fails("Unavailable", "unix:").await;
+        fixture.goes_on(round).await;
         assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 2, "and they are handed out");
         // It registers anew, as Akri's handlers do, or it does not.
-        scene.cam = Handler::start(&scene.node, "cam", "cam", &["one", "two"]);
+        fixture.cam = Handler::start(&fixture.node, "cam", "cam", &["one", "two"]);
         if round == 1 {
-            scene.cam.register(&scene.node).await.unwrap();
+            fixture.cam.register(&fixture.node).await.unwrap();
         }
-        scene.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+        fixture.node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
     }
-    let after = scene.node.wait_for_instance(name_of(&instance), "the claim", |i| used(i) == admitted.ids).await;
+    let after = fixture.node.wait_for_instance(name_of(&instance), "the claim", |i| used(i) == admitted.ids).await;
     assert_eq!(identities(&[after]), identities(&[instance]));
 }
 

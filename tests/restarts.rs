@@ -109,25 +109,6 @@ async fn sigterm_removes_sockets_and_keeps_instances_and_claims() {
     assert_eq!(identities(&node.instances()), identities(&found));
 }
 
-#[tokio::test]
-async fn restarted_kubelet_finds_every_resource_again() {
-    let node = node_with_echo(false);
-    let mut kubelet = Kubelet::start(&node.path("kubelet"));
-    let _agent = node.start();
-    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
-    let resources = [resource_of(&found[0]), resource_of(&found[1])];
-    kubelet.wait_for("the first", |view| view.resource(&resources[0]).allocatable() == 2).await;
-    kubelet.admit("pod", "container", &resources[0], 2).await.unwrap();
-    for _ in 0..3 {
-        kubelet.restart();
-        let all = |resource: &String| kubelet.view(|view| view.resource(resource).allocatable() == 2);
-        wait_for("all resources", || resources.iter().all(all), |all| *all).await;
-        kubelet.readmit("pod").unwrap();
-    }
-    assert_eq!(used(&node.instance(name_of(&found[0])).unwrap()).len(), 2, "the claims are not reclaimed");
-    assert_eq!(identities(&node.instances()), identities(&found));
-}
-
 #[tokio::test] // rule 6
 async fn second_agent_waits_unregistered_and_takes_over() {
     let node = node_with_echo(true);

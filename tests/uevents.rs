@@ -23,13 +23,13 @@ const CAMERAS: &str = r#"      udevRules:
 "#;
 
 /// A camera as a whole: its USB node and the one that captures.
-const WHOLE_CAMERAS: &str = r#"      udevRules:
+const CAMERAS_WITH_ALL_NODES: &str = r#"      udevRules:
       - SUBSYSTEM=="usb", ENV{DEVTYPE}=="usb_device", ATTR{idVendor}=="046d"
       - SUBSYSTEM=="video4linux", ENV{ID_V4L_CAPABILITIES}=="*:capture:*"
       groupRecursive: true
 "#;
 
-fn patient_node() -> Node {
+fn node_with_long_interval() -> Node {
     let node = Node::new();
     let grants = format!("  grants:\n    udev:\n      subsystems: [\"*\"]\n{}", all_devices());
     node.write_handler("udev", "udev.wasm", &format!("{grants}  interval: 1h\n"));
@@ -52,7 +52,7 @@ fn online(instances: &[Instance]) -> usize {
 #[tokio::test]
 async fn real_device_is_noticed_without_udevd() {
     let Some(zrams) = Zrams::claim().await else { return };
-    let node = patient_node();
+    let node = node_with_long_interval();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     let name = zrams.next_name();
     let rule = format!("      udevRules:\n      - SUBSYSTEM==\"block\", KERNEL==\"{name}\"\n");
@@ -79,7 +79,7 @@ async fn cameras_are_published_after_udevd_finished() {
     let cameras = [Camera::in_port(1), Camera::in_port(2)];
     machine.plug(&cameras[..1]);
     machine.wait_until_idle().await;
-    let node = patient_node();
+    let node = node_with_long_interval();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("camera", "udev", CAMERAS, "");
     let _agent = node.start_by(machine.command(&akri()), &[]);
@@ -107,7 +107,7 @@ async fn cameras_are_published_after_udevd_finished() {
 async fn burst_of_600_uevents_causes_few_rounds() {
     let Some(mut machine) = Machine::new() else { return };
     machine.start_udevd(CAPTURE).await;
-    let node = patient_node();
+    let node = node_with_long_interval();
     let kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_configuration("camera", "udev", CAMERAS, "  offlineGracePeriod: 1h\n");
     let agent = node.start_by(machine.command(&akri()), &[]);
@@ -142,9 +142,9 @@ async fn replugged_camera_keeps_its_instance() {
     let after = Camera { number: 77, video: 40, ..before };
     machine.plug(&[before, other]);
     machine.wait_until_idle().await;
-    let node = patient_node();
+    let node = node_with_long_interval();
     let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.write_configuration("camera", "udev", WHOLE_CAMERAS, "  capacity: 2\n");
+    node.write_configuration("camera", "udev", CAMERAS_WITH_ALL_NODES, "  capacity: 2\n");
     let agent = node.start_by(machine.command(&akri()), &[]);
     let list = node.wait_for_instances("both", |list| list.len() == 2).await;
     let camera = list.iter().find(|instance| property(instance, "UDEV_DEVPATH") == before.devpath()).unwrap();
@@ -180,7 +180,7 @@ async fn unreachable_udevd_is_waited_for() {
     let Some(zrams) = Zrams::claim().await else { return };
     let Some(mut machine) = Machine::with_real_devices() else { return };
     machine.start_udevd("SUBSYSTEM==\"block\", KERNEL==\"zram*\", ENV{STORY}=\"told\"\n").await;
-    let node = patient_node();
+    let node = node_with_long_interval();
     let rule = "      udevRules:\n      - SUBSYSTEM==\"block\", ENV{STORY}==\"told\"\n";
     node.write_configuration("disk", "udev", rule, "");
     let agent = node.start_by(machine.command_in_pod(&akri()), &[]);
@@ -195,7 +195,7 @@ async fn unreachable_udevd_is_waited_for() {
 #[tokio::test]
 async fn lost_uevents_cause_a_full_round() {
     let Some(machine) = Machine::new() else { return };
-    let node = patient_node();
+    let node = node_with_long_interval();
     let rule = "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n";
     node.write_configuration("camera", "udev", rule, "");
     let agent = node.start_by(machine.command(&akri()), &[]);
@@ -217,7 +217,7 @@ async fn lost_uevents_cause_a_full_round() {
 #[tokio::test]
 async fn unrelated_or_invalid_uevents_start_no_round() {
     let Some(machine) = Machine::new() else { return };
-    let node = patient_node();
+    let node = node_with_long_interval();
     let rule = "      udevRules:\n      - SUBSYSTEM==\"video4linux\", ATTR{index}==\"0\"\n";
     node.write_configuration("camera", "udev", rule, "");
     let agent = node.start_by(machine.command(&akri()), &[]);

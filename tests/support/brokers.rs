@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::cluster::{Story, wait_for};
+use crate::cluster_fixture::established;
 use crate::node::{Agent, akri};
-use crate::site::established;
 
 static KINDS: OnceCell<()> = OnceCell::const_new();
 

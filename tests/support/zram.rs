@@ -9,11 +9,11 @@ use super::skip::{is_root, skip};
 
 const CONTROL: &str = "/sys/class/zram-control";
 
-static TURN: Mutex<()> = Mutex::const_new(());
+static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
 /// The exclusive right to plug zram devices, so that a device that is plugged again gets the same number.
 pub struct Zrams {
-    _turn: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 impl Zrams {
@@ -26,7 +26,7 @@ impl Zrams {
             skip(&format!("cannot add a zram device: {error}"));
             return None;
         }
-        Some(Self { _turn: TURN.lock().await })
+        Some(Self { _exclusive: EXCLUSIVE.lock().await })
     }
 
     /// Returns the name of the next device.

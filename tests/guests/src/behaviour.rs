@@ -63,7 +63,7 @@ behaviours! {
     }
     /// Behaviours that try to use something that was not granted.
     Reach {
-        Surroundings "surroundings",
+        Environment "environment",
         Network "network",
         Capabilities "capabilities",
     }
@@ -96,7 +96,7 @@ behaviours! {
         Ask "ask",
         WaitAnHour "wait-an-hour",
         SendFlood "send-flood",
-        HearFlood "hear-flood",
+        ReceiveFlood "receive-flood",
         Conversations "conversations",
     }
     /// Secrets, and what to remember.
@@ -104,9 +104,9 @@ behaviours! {
         Reveal "reveal",
         Leak "leak",
         LeakLater "leak-later",
-        Remember "remember",
-        RememberAndFail "remember-and-fail",
-        Recall "recall",
+        WriteCache "write-cache",
+        WriteCacheAndFail "write-cache-and-fail",
+        ReadCache "read-cache",
         CacheFlood "cache-flood",
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn discover(behaviour: Group, argument: &str) -> Round {
             Group::Ask => ask(argument),
             Group::WaitAnHour => vec![answer("HEARD", open(argument).and_then(|group| group.receive(HOUR, 1)))],
             Group::SendFlood => send_many(argument),
-            Group::HearFlood => hear_late(argument),
+            Group::ReceiveFlood => receive_late(argument),
             Group::Conversations => vec![hint("HELD", &hold(argument).to_string())],
         },
     )])
@@ -56,7 +56,7 @@ fn send_many(argument: &str) -> Vec<(String, String)> {
 }
 
 /// Asks, lets a flood come in, and then looks at it.
-fn hear_late(argument: &str) -> Vec<(String, String)> {
+fn receive_late(argument: &str) -> Vec<(String, String)> {
     let Ok(group) = open(argument) else { return vec![hint("HEARD", "not open")] };
     group.send(b"flood").unwrap();
     while group.dropped() == 0 {

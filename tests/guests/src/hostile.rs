@@ -36,9 +36,9 @@ pub(crate) fn discover(behaviour: Hostile, argument: &str) -> Round {
 }
 
 pub(crate) fn spin() -> ! {
-    let mut turns = 0_u64;
+    let mut rounds = 0_u64;
     loop {
-        turns = std::hint::black_box(turns.wrapping_add(1));
+        rounds = std::hint::black_box(rounds.wrapping_add(1));
     }
 }
 

@@ -10,9 +10,9 @@ pub(crate) fn discover(behaviour: Keep, argument: &str) -> Round {
         Keep::Reveal => Ok(vec![device("kept", vec![reveal(argument)])]),
         Keep::Leak => leak(argument),
         Keep::LeakLater => leak_later(),
-        Keep::Remember => Ok(vec![device("kept", remember(argument))]),
-        Keep::RememberAndFail => remember_and_fail(argument),
-        Keep::Recall => Ok(vec![device("kept", vec![recall(argument)])]),
+        Keep::WriteCache => Ok(vec![device("kept", write_cache(argument))]),
+        Keep::WriteCacheAndFail => write_cache_and_fail(argument),
+        Keep::ReadCache => Ok(vec![device("kept", vec![read_cache(argument)])]),
         Keep::CacheFlood => Ok(vec![device("kept", flood(number(argument, 1024)))]),
     }
 }
@@ -65,17 +65,17 @@ fn leak_later() -> Round {
 }
 
 /// `KEY=VALUE`
-fn remember(argument: &str) -> Vec<(String, String)> {
+fn write_cache(argument: &str) -> Vec<(String, String)> {
     let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
-    vec![answer("SET", cache::set(key, value.as_bytes())), recall(key)]
+    vec![answer("SET", cache::set(key, value.as_bytes())), read_cache(key)]
 }
 
-fn recall(key: &str) -> (String, String) {
+fn read_cache(key: &str) -> (String, String) {
     hint("VALUE", &cache::get(key).map_or_else(|| "none".to_owned(), |v| String::from_utf8_lossy(&v).into_owned()))
 }
 
 /// Remembers `key=HOW`, and does not end well.
-fn remember_and_fail(how: &str) -> Round {
+fn write_cache_and_fail(how: &str) -> Round {
     cache::set("key", how.as_bytes()).unwrap();
     match how {
         "panic" => panic!("it remembers, and panics"),

@@ -8,13 +8,13 @@ use crate::{Round, answer, device, hint};
 
 pub(crate) fn discover(behaviour: Reach) -> Round {
     Ok(vec![match behaviour {
-        Reach::Surroundings => device("surroundings", surroundings()),
+        Reach::Environment => device("environment", environment()),
         Reach::Network => device("network", network()),
         Reach::Capabilities => device("capabilities", capabilities()),
     }])
 }
 
-fn surroundings() -> Vec<(String, String)> {
+fn environment() -> Vec<(String, String)> {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line);
     vec![

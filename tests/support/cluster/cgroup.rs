@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const MOUNT: &str = "/sys/fs/cgroup";
 
 /// Time for processes to end after SIGKILL, and for groups to become removable.
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A control group, in all hierarchies of the machine.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl Group {
 
     /// Kills all processes at once.
     pub fn kill(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while !self.processes().is_empty() {
             ensure!(Instant::now() < deadline, "processes of {} survive: {:?}", self.name.display(), self.processes());
             self.signal(Signal::KILL);
@@ -88,7 +88,7 @@ impl Group {
     pub fn remove(&self) -> anyhow::Result<()> {
         for hierarchy in hierarchies() {
             let group = hierarchy.join(&self.name);
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + START_TIMEOUT;
             while let Err(error) = remove_tree(&group) {
                 if Instant::now() > deadline {
                     bail!("cannot remove the control group {}: {error}", group.display());

@@ -54,8 +54,8 @@ impl<'a> Installation<'a> {
     /// If it fails.
     pub fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         let output = self.try_kubectl(arguments, input);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "kubectl {}: {said}", arguments.join(" "));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "kubectl {}: {errors}", arguments.join(" "));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 

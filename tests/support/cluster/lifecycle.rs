@@ -21,7 +21,7 @@ use super::worker::Worker;
 use super::{certificates, forward, image, ready};
 
 /// Time for a component to become ready.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The parts of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Cluster {
         needs: &[&Component],
         observe: impl Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while let Err(error) = observe() {
             needs.iter().try_for_each(|component| component.check())?;
             ensure!(Instant::now() < deadline, "{what} is not ready: {error:#}; see {}", self.layout.logs().display());

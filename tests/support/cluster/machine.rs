@@ -13,7 +13,7 @@ use super::component::Component;
 use super::layout::Layout;
 
 /// Time for the namespaces to be created.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The address of the control plane in the shared network.
 pub(super) const CONTROL: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
@@ -101,11 +101,11 @@ impl Machine {
         fs::create_dir_all(&self.directory).with_context(|| format!("cannot make {}", self.directory.display()))?;
         let ready = self.directory.join("ready");
         self.keeper.start()?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while !ready.exists() {
             sleep(Duration::from_millis(10));
             self.keeper.check().or_else(|error| if ready.exists() { Ok(()) } else { Err(error) })?;
-            ensure!(Instant::now() < deadline, "the machine {} is not there after {PATIENCE:?}", self.name);
+            ensure!(Instant::now() < deadline, "the machine {} is not there after {START_TIMEOUT:?}", self.name);
         }
         Ok(())
     }

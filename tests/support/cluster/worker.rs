@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::machine::Machine;
 
 /// Time for containerd to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 
@@ -129,7 +129,7 @@ impl Worker {
     }
 
     fn wait_for_containerd(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while let Err(error) = self.ctr(&["version"]) {
             self.containerd.check()?;
             ensure!(Instant::now() < deadline, "containerd of {} does not answer: {error:#}", self.name());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-use super::Site;
+use super::CameraFarmState;
 use super::camera::{Camera, Manner};
 use super::credentials::element;
 use super::messages;
@@ -26,11 +26,11 @@ pub(super) enum Announcement {
     Bye(IpAddr),
 }
 
-pub(super) async fn serve(site: Arc<Site>, announced: mpsc::UnboundedReceiver<Announcement>) {
+pub(super) async fn serve(state: Arc<CameraFarmState>, announced: mpsc::UnboundedReceiver<Announcement>) {
     let group = socket(SocketAddr::from((GROUP, PORT)));
     group.join_multicast_v4(GROUP, Ipv4Addr::LOCALHOST).unwrap();
-    tokio::spawn(listen(group, Arc::clone(&site)));
-    tokio::spawn(announce(announced, site));
+    tokio::spawn(listen(group, Arc::clone(&state)));
+    tokio::spawn(announce(announced, state));
 }
 
 fn socket(address: SocketAddr) -> UdpSocket {
@@ -42,7 +42,7 @@ fn socket(address: SocketAddr) -> UdpSocket {
     UdpSocket::from_std(socket.into()).unwrap()
 }
 
-async fn listen(group: UdpSocket, site: Arc<Site>) {
+async fn listen(group: UdpSocket, state: Arc<CameraFarmState>) {
     let mut buffer = vec![0; 65_536];
     let mut last = String::new();
     loop {
@@ -54,15 +54,15 @@ async fn listen(group: UdpSocket, site: Arc<Site>) {
         // A repeated message is answered once.
         if last != id {
             last = id.to_owned();
-            site.probes.fetch_add(1, Ordering::Relaxed);
-            tokio::spawn(answer(Arc::clone(&site), last.clone(), from));
+            state.probes.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(answer(Arc::clone(&state), last.clone(), from));
         }
     }
 }
 
 /// Sends the responses of all cameras, each from its own address.
-async fn answer(site: Arc<Site>, id: String, to: SocketAddr) {
-    let cameras: Vec<Camera> = site.lock().values().filter(|camera| camera.is_on).cloned().collect();
+async fn answer(state: Arc<CameraFarmState>, id: String, to: SocketAddr) {
+    let cameras: Vec<Camera> = state.lock().values().filter(|camera| camera.is_on).cloned().collect();
     for group in cameras.chunks(cameras.len().div_ceil(STEPS).max(1)) {
         for camera in group {
             let message = match &camera.discovery {
@@ -87,10 +87,10 @@ async fn hesitate(time: Duration, socket: UdpSocket, message: Vec<u8>, to: Socke
     let _ = socket.send_to(&message, to).await; // the client may have ended
 }
 
-async fn announce(mut announced: mpsc::UnboundedReceiver<Announcement>, site: Arc<Site>) {
+async fn announce(mut announced: mpsc::UnboundedReceiver<Announcement>, state: Arc<CameraFarmState>) {
     while let Some(announcement) = announced.recv().await {
         let (Announcement::Hello(address) | Announcement::Bye(address)) = announcement;
-        let camera = site.lock().get(&address).cloned().unwrap();
+        let camera = state.lock().get(&address).cloned().unwrap();
         let message = match announcement {
             Announcement::Hello(_) => messages::hello(&camera),
             Announcement::Bye(_) => messages::bye(&camera),

@@ -25,7 +25,7 @@ use tokio_stream::StreamExt as _;
 
 use super::camera::{Camera, Lock, Manner};
 use super::credentials::{CHALLENGE, element, has_digest, has_token};
-use super::{PORT, Site, TLS_PORT, messages};
+use super::{CameraFarmState, PORT, TLS_PORT, messages};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -37,7 +37,7 @@ pub(super) fn certificate(cameras: &BTreeMap<IpAddr, Camera>) -> (rcgen::Certifi
     (params.self_signed(&key).unwrap(), key)
 }
 
-pub(super) async fn serve(site: Arc<Site>, certificate: &rcgen::Certificate, key: &KeyPair) {
+pub(super) async fn serve(state: Arc<CameraFarmState>, certificate: &rcgen::Certificate, key: &KeyPair) {
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
     let tls = ServerConfig::builder_with_provider(Arc::new(tokio_rustls::rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -47,7 +47,7 @@ pub(super) async fn serve(site: Arc<Site>, certificate: &rcgen::Certificate, key
         .unwrap();
     for (port, tls) in [(PORT, None), (TLS_PORT, Some(TlsAcceptor::from(Arc::new(tls))))] {
         let listener = listener(port);
-        tokio::spawn(accept(listener, tls, Arc::clone(&site)));
+        tokio::spawn(accept(listener, tls, Arc::clone(&state)));
     }
 }
 
@@ -58,39 +58,39 @@ fn listener(port: u16) -> TcpListener {
     socket.listen(4096).unwrap()
 }
 
-async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, site: Arc<Site>) {
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<CameraFarmState>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        tokio::spawn(connection(stream, tls.clone(), Arc::clone(&site)));
+        tokio::spawn(connection(stream, tls.clone(), Arc::clone(&state)));
     }
 }
 
-async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, site: Arc<Site>) {
+async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<CameraFarmState>) {
     let Ok(address) = stream.local_addr() else { return };
-    if site.camera(address.ip()).is_none() {
+    if state.camera(address.ip()).is_none() {
         return; // a camera that is off takes no connections
     }
-    let now = site.connections.fetch_add(1, Ordering::Relaxed) + 1;
-    site.most_connections.fetch_max(now, Ordering::Relaxed);
+    let now = state.connections.fetch_add(1, Ordering::Relaxed) + 1;
+    state.most_connections.fetch_max(now, Ordering::Relaxed);
     match tls {
-        None => converse(stream, address.ip(), &site).await,
+        None => converse(stream, address.ip(), &state).await,
         Some(tls) => {
             if let Ok(stream) = tls.accept(stream).await {
-                converse(stream, address.ip(), &site).await;
+                converse(stream, address.ip(), &state).await;
             }
         }
     }
-    site.connections.fetch_sub(1, Ordering::Relaxed);
+    state.connections.fetch_sub(1, Ordering::Relaxed);
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, address: IpAddr, site: &Site) {
-    let service = service_fn(async |request| Ok::<_, Infallible>(respond(request, address, site).await));
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, address: IpAddr, state: &CameraFarmState) {
+    let service = service_fn(async |request| Ok::<_, Infallible>(respond(request, address, state).await));
     // Clients may close connections at any time.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn respond(request: Request<Incoming>, address: IpAddr, site: &Site) -> Response<Body> {
-    let Some(camera) = site.camera(address) else { return response(StatusCode::NOT_FOUND, full("")) };
+async fn respond(request: Request<Incoming>, address: IpAddr, state: &CameraFarmState) -> Response<Body> {
+    let Some(camera) = state.camera(address) else { return response(StatusCode::NOT_FOUND, full("")) };
     let path = request.uri().path().to_owned();
     let authorization = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     // Cameras do not support chunked requests.
@@ -100,8 +100,8 @@ async fn respond(request: Request<Incoming>, address: IpAddr, site: &Site) -> Re
     let Some((message, name)) = message.as_deref().and_then(|message| Some((message, request_of(message)?))) else {
         return response(StatusCode::BAD_REQUEST, full(messages::fault("Sender", "WellFormed", "no SOAP message")));
     };
-    site.requests.fetch_add(1, Ordering::Relaxed);
-    site.requests_by_camera.lock().unwrap().entry(address).or_default().push(name.to_owned());
+    state.requests.fetch_add(1, Ordering::Relaxed);
+    state.requests_by_camera.lock().unwrap().entry(address).or_default().push(name.to_owned());
     let answer = match refusal(&camera, name, message, authorization.as_deref(), &path) {
         Some(refusal) => return refusal,
         None => messages::answer(&camera, name, element(message, "ProfileToken").unwrap_or_default()),

@@ -28,7 +28,7 @@ pub const TLS_PORT: u16 = 8443;
 
 /// The cameras; they end on drop.
 pub struct Farm {
-    site: Arc<Site>,
+    state: Arc<CameraFarmState>,
     announcements: mpsc::UnboundedSender<Announcement>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -36,7 +36,7 @@ pub struct Farm {
 }
 
 /// The shared state of all cameras.
-struct Site {
+struct CameraFarmState {
     cameras: Mutex<BTreeMap<IpAddr, Camera>>,
     /// The names of requests, by camera.
     requests_by_camera: Mutex<BTreeMap<IpAddr, Vec<String>>>,
@@ -49,7 +49,7 @@ struct Site {
 impl Farm {
     /// Starts cameras on the loopback interface of a namespace; they respond when this returns.
     pub fn start(namespace: &Namespace, cameras: impl IntoIterator<Item = Camera>) -> Self {
-        let site = Arc::new(Site {
+        let state = Arc::new(CameraFarmState {
             cameras: Mutex::new(cameras.into_iter().map(|camera| (camera.address(), camera)).collect()),
             requests_by_camera: Mutex::default(),
             requests: AtomicUsize::default(),
@@ -57,12 +57,12 @@ impl Farm {
             connections: AtomicUsize::default(),
             most_connections: AtomicUsize::default(),
         });
-        let (certificate, key) = http::certificate(&site.lock());
+        let (certificate, key) = http::certificate(&state.lock());
         let pem = certificate.pem();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let (end, ended) = oneshot::channel::<()>();
         let (announcements, announced) = mpsc::unbounded_channel();
-        let shared = Arc::clone(&site);
+        let shared = Arc::clone(&state);
         let thread = namespace.run(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -73,12 +73,12 @@ impl Farm {
             });
         });
         is_ready.recv().unwrap();
-        Self { site, announcements, end: Some(end), thread: Some(thread), certificate: pem }
+        Self { state, announcements, end: Some(end), thread: Some(thread), certificate: pem }
     }
 
     /// Changes a camera.
     pub fn change(&self, number: u32, change: impl FnOnce(&mut Camera)) {
-        change(self.site.lock().get_mut(&camera::address(number)).unwrap());
+        change(self.state.lock().get_mut(&camera::address(number)).unwrap());
     }
 
     /// Sends a camera's Hello.
@@ -93,22 +93,22 @@ impl Farm {
 
     /// Returns the names of a camera's requests since the last call.
     pub fn take_requests(&self, number: u32) -> Vec<String> {
-        self.site.requests_by_camera.lock().unwrap().remove(&camera::address(number)).unwrap_or_default()
+        self.state.requests_by_camera.lock().unwrap().remove(&camera::address(number)).unwrap_or_default()
     }
 
     /// Returns the number of requests to all cameras.
     pub fn requests(&self) -> usize {
-        self.site.requests.load(Ordering::Relaxed)
+        self.state.requests.load(Ordering::Relaxed)
     }
 
     /// Returns the number of different probes.
     pub fn probes(&self) -> usize {
-        self.site.probes.load(Ordering::Relaxed)
+        self.state.probes.load(Ordering::Relaxed)
     }
 
     /// Returns the maximum number of concurrent connections.
     pub fn most_connections(&self) -> usize {
-        self.site.most_connections.load(Ordering::Relaxed)
+        self.state.most_connections.load(Ordering::Relaxed)
     }
 
     /// Returns the TLS certificate of all cameras, in PEM.
@@ -117,7 +117,7 @@ impl Farm {
     }
 }
 
-impl Site {
+impl CameraFarmState {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Camera>> {
         self.cameras.lock().unwrap()
     }

@@ -18,7 +18,7 @@ pub struct Behaviour {
 pub const CROWD: Behaviour = Behaviour { name: "lists a crowd", printed: "", act: crowd };
 
 /// Reports the identity of another server, in a long response.
-pub const BOASTER: Behaviour = Behaviour { name: "boasts", printed: "", act: boast };
+pub const EXAGGERATOR: Behaviour = Behaviour { name: "boasts", printed: "", act: exaggerate };
 
 /// All other behaviours.
 #[rustfmt::skip]
@@ -26,7 +26,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     Behaviour { name: "hangs up", printed: "the connection broke off", act: |mut stream| receive(&mut stream) },
     Behaviour { name: "breaks off", printed: "the connection broke off", act: |_| Ok(()) },
     Behaviour { name: "is silent", printed: "no answer within", act: wait },
-    Behaviour { name: "speaks HTTP", printed: r#"what came is no OPC UA: it begins with "HTTP/1.1""#, act: speak_http },
+    Behaviour { name: "speaks HTTP", printed: r#"what came is no OPC UA: it begins with "HTTP/1.1""#, act: answer_http },
     Behaviour { name: "stalls after Hello", printed: "no answer within", act: stall },
     Behaviour { name: "drips", printed: "no answer within", act: drip },
     Behaviour { name: "refuses", printed: "it answers BadTcpServerTooBusy: come back tomorrow", act: refuse },
@@ -35,7 +35,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     Behaviour { name: "sends bytes without end", printed: "its response has more than", act: send_much },
     Behaviour { name: "gives up", printed: "it answers BadResponseTooLarge: too much", act: give_up },
     Behaviour { name: "answers for another token", printed: "it sent a chunk for another token", act: mistake_token },
-    Behaviour { name: "answers before it is asked", printed: "it sent what it was not asked for", act: blurt },
+    Behaviour { name: "answers before it is asked", printed: "it sent what it was not asked for", act: answer_unasked },
     Behaviour { name: "nests diagnostics", printed: "its response can't be read", act: nest },
     Behaviour { name: "claims 2 GiB of XML", printed: "its response can't be read", act: claim_xml },
 ];
@@ -58,7 +58,7 @@ fn wait(mut stream: TcpStream) -> io::Result<()> {
     io::copy(&mut stream, &mut io::sink()).map(|_| ())
 }
 
-fn speak_http(mut stream: TcpStream) -> io::Result<()> {
+fn answer_http(mut stream: TcpStream) -> io::Result<()> {
     receive(&mut stream)?;
     stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")?;
     wait(stream)
@@ -113,7 +113,7 @@ fn mistake_token(stream: TcpStream) -> io::Result<()> {
     answer(stream, TOKEN + 1, b"anything")
 }
 
-fn blurt(mut stream: TcpStream) -> io::Result<()> {
+fn answer_unasked(mut stream: TcpStream) -> io::Result<()> {
     acknowledge(&mut stream)?;
     stream.write_all(&message(b"MSGF", TOKEN, b"anything"))?;
     wait(stream)
@@ -141,7 +141,7 @@ fn crowd(stream: TcpStream) -> io::Result<()> {
     respond(stream, &[response_header(), vec![0; 8], count.to_le_bytes().to_vec(), servers].concat())
 }
 
-fn boast(stream: TcpStream) -> io::Result<()> {
+fn exaggerate(stream: TcpStream) -> io::Result<()> {
     let header = [[1, 0, 0xaf, 1].as_slice(), &[0; 24]].concat(); // a response to GetEndpoints, without diagnostics
     let endpoint = [string(""), application(&"\u{1}".repeat(8000), 8000), string(""), vec![1, 0, 0, 0]].concat();
     let rest = [string("#None"), vec![0; 4], string(""), vec![0]].concat(); // no user tokens, security level 0

@@ -147,10 +147,10 @@ impl Peer {
     async fn start(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
-        let (say, ready) = oneshot::channel();
+        let (sender, ready) = oneshot::channel();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         std::thread::spawn(move || {
-            let _ = lines.any(|line| line == "ready").then(|| say.send(())); // nobody may be waiting any more
+            let _ = lines.any(|line| line == "ready").then(|| sender.send(())); // nobody may be waiting any more
             lines.for_each(drop);
         });
         let peer = Self { child };

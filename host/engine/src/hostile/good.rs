@@ -167,7 +167,7 @@ pub(super) async fn capabilities_without_a_grant_refuse() {
 
 #[tokio::test] // threat 37
 pub(super) async fn wasi_is_empty_but_for_the_clocks() {
-    let seen = properties(call("surroundings")).await;
+    let seen = properties(call("environment")).await;
     for (name, value) in [("ARGUMENTS", "0"), ("ENVIRONMENT", "0"), ("STDIN", "Some(0)"), ("CLOCK", "runs")] {
         assert_eq!(seen[name], value, "{name}");
     }

@@ -92,7 +92,7 @@ pub(super) async fn a_flood_fills_the_queue_and_no_more() {
         while flood.send_to(b"x", guest).is_ok() {}
     });
     let grants = granted_group("239.255.78.7", 37037, &["lo"]);
-    let call = Call { limits: long("").limits, ..with(grants, "hear-flood:239.255.78.7 37037") };
+    let call = Call { limits: long("").limits, ..with(grants, "receive-flood:239.255.78.7 37037") };
     let seen = properties(call).await;
     let heard: usize = seen["HEARD"].parse().unwrap();
     assert!(heard >= 8192, "what came first is there: {seen:?}");

@@ -93,18 +93,18 @@ async fn remembering(cache: &Cache, details: &str) -> Result<DeviceSet, RoundErr
 }
 
 async fn recalled(cache: &Cache) -> String {
-    of(remembering(cache, "recall:key").await)["VALUE"].clone()
+    of(remembering(cache, "read-cache:key").await)["VALUE"].clone()
 }
 
 #[tokio::test]
 pub(super) async fn what_a_round_remembers_the_next_one_recalls() {
     let cache = Cache::default();
     assert_eq!(recalled(&cache).await, "none");
-    let seen = of(remembering(&cache, "remember:key=02:00").await);
+    let seen = of(remembering(&cache, "write-cache:key=02:00").await);
     assert_eq!((seen["SET"].as_str(), seen["VALUE"].as_str()), ("OPEN", "02:00"), "it sees what it writes");
     assert_eq!(recalled(&cache).await, "02:00");
     assert_eq!(recalled(&Cache::default()).await, "none", "another Configuration has another");
-    assert!(matches!(remembering(&cache, "remember-and-fail:error").await, Err(RoundError::Unavailable(_))));
+    assert!(matches!(remembering(&cache, "write-cache-and-fail:error").await, Err(RoundError::Unavailable(_))));
     assert_eq!(recalled(&cache).await, "error", "it returned");
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn what_a_round_remembers_the_next_one_recalls() {
 pub(super) async fn what_a_round_that_did_not_return_remembers_is_dropped() {
     let cache = Cache::default();
     for how in ["panic", "loop", "limit"] {
-        assert!(remembering(&cache, &format!("remember-and-fail:{how}")).await.is_err());
+        assert!(remembering(&cache, &format!("write-cache-and-fail:{how}")).await.is_err());
         assert_eq!(recalled(&cache).await, "none", "{how}");
     }
 }

@@ -45,7 +45,7 @@ fn hostile(behaviour: Hostile) -> Test {
 
 fn reach(behaviour: Reach) -> Test {
     match behaviour {
-        Reach::Surroundings => good::wasi_is_empty_but_for_the_clocks,
+        Reach::Environment => good::wasi_is_empty_but_for_the_clocks,
         Reach::Network => good::there_is_no_network,
         Reach::Capabilities => good::capabilities_without_a_grant_refuse,
     }
@@ -81,7 +81,7 @@ fn group(behaviour: Group) -> Test {
         Group::Ask => group::a_granted_group_is_asked_and_answers,
         Group::WaitAnHour => group::host_waits_end_before_the_round,
         Group::SendFlood => group::datagrams_are_bounded_in_number_and_size,
-        Group::HearFlood => group::a_flood_fills_the_queue_and_no_more,
+        Group::ReceiveFlood => group::a_flood_fills_the_queue_and_no_more,
         Group::Conversations => group::conversations_are_bounded,
     }
 }
@@ -91,8 +91,8 @@ fn keep(behaviour: Keep) -> Test {
         Keep::Reveal => keep::a_secret_is_shown_by_grant_and_each_time_is_counted,
         Keep::Leak => keep::a_device_with_a_secret_in_it_is_withheld,
         Keep::LeakLater => keep::a_secret_that_was_remembered_is_withheld_later,
-        Keep::Remember | Keep::Recall => keep::what_a_round_remembers_the_next_one_recalls,
-        Keep::RememberAndFail => keep::what_a_round_that_did_not_return_remembers_is_dropped,
+        Keep::WriteCache | Keep::ReadCache => keep::what_a_round_remembers_the_next_one_recalls,
+        Keep::WriteCacheAndFail => keep::what_a_round_that_did_not_return_remembers_is_dropped,
         Keep::CacheFlood => keep::the_cache_is_bounded,
     }
 }

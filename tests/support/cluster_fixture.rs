@@ -18,14 +18,14 @@ use crate::cluster::{Story, is_elsewhere, wait_for};
 use crate::kubelet::Kubelet;
 use crate::node::{Agent, Node, akri};
 
-static TURN: Mutex<()> = Mutex::const_new(());
+static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
 /// A cluster with the controller, and nodes added by a story.
-pub struct Site {
+pub struct ClusterFixture {
     pub story: Story,
     kubeconfig: PathBuf,
     controller: Option<Agent>,
-    _turn: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 /// A node.
@@ -38,34 +38,34 @@ pub struct Member {
     flags: &'static [&'static str],
 }
 
-impl Site {
+impl ClusterFixture {
     /// Begins a story. `None`, with the reason printed, if there is no cluster.
     pub async fn begin(name: &str) -> Option<Self> {
-        let turn = TURN.lock().await;
+        let exclusive = EXCLUSIVE.lock().await;
         let story = if is_elsewhere() { Story::begin(name).await? } else { Story::begin_alone(name).await? };
         // The controller treats unknown nodes as removed.
         for node in ["node-a", "node-b"].into_iter().filter(|_| is_elsewhere()) {
             let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
             story.apply_one(object).await.unwrap();
         }
-        Some(Self::on(story, turn).await)
+        Some(Self::on(story, exclusive).await)
     }
 
     /// Begins a story on the cluster of the tests, whose components it stops and starts.
-    pub async fn begin_on_machines(name: &str) -> Option<Self> {
-        let turn = TURN.lock().await;
-        Some(Self::on(Story::begin_alone(name).await?, turn).await)
+    pub async fn begin_on_real_nodes(name: &str) -> Option<Self> {
+        let exclusive = EXCLUSIVE.lock().await;
+        Some(Self::on(Story::begin_alone(name).await?, exclusive).await)
     }
 
-    async fn on(story: Story, turn: MutexGuard<'static, ()>) -> Self {
+    async fn on(story: Story, exclusive: MutexGuard<'static, ()>) -> Self {
         for definition in story.apply(include_str!("../../deploy/crds.yaml")).await {
             established(&story, &definition.name_any()).await;
         }
         let kubeconfig = story.kubeconfig();
-        let mut site = Self { story, kubeconfig, controller: None, _turn: turn };
-        site.start_controller();
-        site.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "200ms"})).await;
-        site
+        let mut cluster = Self { story, kubeconfig, controller: None, _exclusive: exclusive };
+        cluster.start_controller();
+        cluster.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "200ms"})).await;
+        cluster
     }
 
     /// Starts the controller again.
@@ -185,7 +185,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for ClusterFixture {
     fn drop(&mut self) {
         // One that is killed keeps its Lease, and the next story would wait for the end of that.
         if !std::thread::panicking() {

@@ -15,20 +15,20 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 /// A resource that hands out whatever it is asked for and writes down the requests.
-pub struct Shelf {
+pub struct FakeResource {
     pub name: String,
     pub advertised: watch::Sender<AdvertisedDevices>,
-    state: Mutex<ShelfState>,
+    state: Mutex<FakeResourceState>,
 }
 
 #[derive(Default)]
-struct ShelfState {
+struct FakeResourceState {
     requests: Vec<Vec<Vec<String>>>,
     claimed: BTreeSet<String>,
     refuse: Option<AllocateError>,
 }
 
-impl Shelf {
+impl FakeResource {
     /// `akri.sh/<name>` with ids `<name>-0` to `<name>-<count - 1>`, all healthy.
     pub fn new(name: &str, count: usize) -> Arc<Self> {
         let devices = (0..count).map(|i| VirtualDevice { id: format!("{name}-{i}"), healthy: true }).collect();
@@ -50,7 +50,7 @@ impl Shelf {
 }
 
 #[async_trait]
-impl Resource for Shelf {
+impl Resource for FakeResource {
     fn name(&self) -> &str {
         &self.name
     }
@@ -119,8 +119,8 @@ impl Node {
         paths.filter(|path| path.extension().is_some_and(|e| e == "sock") && !path.ends_with("kubelet.sock")).collect()
     }
 
-    pub fn serve(&self, shelf: &Arc<Shelf>) -> Plugin {
-        self.plugins.serve(Arc::clone(shelf) as Arc<dyn Resource>)
+    pub fn serve(&self, fake_resource: &Arc<FakeResource>) -> Plugin {
+        self.plugins.serve(Arc::clone(fake_resource) as Arc<dyn Resource>)
     }
 
     pub async fn registered(&self, count: usize) {

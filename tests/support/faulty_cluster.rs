@@ -17,51 +17,54 @@ use async_trait::async_trait;
 use tokio::sync::{RwLock, watch};
 
 /// A local cluster with a connection that can fail.
-pub struct Line {
-    /// The cluster behind it.
-    pub to: Local,
+pub struct FaultyCluster {
+    /// The cluster itself.
+    pub local: Local,
     /// Set while requests are lost.
-    pub cut: AtomicBool,
+    pub requests_lost: AtomicBool,
     /// Set while responses are lost.
-    pub deaf: AtomicBool,
+    pub responses_lost: AtomicBool,
     /// Set while responses to creations are lost, and nothing can be looked up after one.
-    pub unconfirmed: AtomicBool,
+    pub creations_unconfirmed: AtomicBool,
     lost_creation: AtomicBool,
+    /// Number of lookups that failed after an unconfirmed creation: as often it was tried again.
+    pub failed_lookups: AtomicUsize,
     /// Delays responses to creations while it is write-locked.
     pub slow_creation: RwLock<()>,
     /// Delays claims while it is write-locked.
-    pub slow: RwLock<()>,
+    pub slow_claims: RwLock<()>,
     /// The error of publishing one object.
-    pub lost: Mutex<Option<(Key, ClusterError)>>,
+    pub publish_error: Mutex<Option<(Key, ClusterError)>>,
     /// Number of publish calls.
-    pub published: AtomicUsize,
+    pub publish_calls: AtomicUsize,
 }
 
-impl Line {
+impl FaultyCluster {
     /// Creates a working connection.
     pub fn to(local: Local) -> Self {
         Self {
-            to: local,
-            cut: AtomicBool::default(),
-            deaf: AtomicBool::default(),
-            unconfirmed: AtomicBool::default(),
+            local,
+            requests_lost: AtomicBool::default(),
+            responses_lost: AtomicBool::default(),
+            creations_unconfirmed: AtomicBool::default(),
             lost_creation: AtomicBool::default(),
+            failed_lookups: AtomicUsize::default(),
             slow_creation: RwLock::default(),
-            slow: RwLock::default(),
-            lost: Mutex::default(),
-            published: AtomicUsize::default(),
+            slow_claims: RwLock::default(),
+            publish_error: Mutex::default(),
+            publish_calls: AtomicUsize::default(),
         }
     }
 
     fn through<T>(&self, answer: Result<T, ClusterError>) -> Result<T, ClusterError> {
-        self.check().and(answer).and_then(|answer| match self.deaf.load(Ordering::SeqCst) {
+        self.check().and(answer).and_then(|answer| match self.responses_lost.load(Ordering::SeqCst) {
             true => Err(ClusterError::Unavailable("no answer".into())),
             false => Ok(answer),
         })
     }
 
     fn check(&self) -> Result<(), ClusterError> {
-        match self.cut.load(Ordering::SeqCst) {
+        match self.requests_lost.load(Ordering::SeqCst) {
             true => Err(ClusterError::Unavailable("no connection".into())),
             false => Ok(()),
         }
@@ -69,41 +72,42 @@ impl Line {
 }
 
 #[async_trait]
-impl Cluster for Line {
+impl Cluster for FaultyCluster {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
-        self.to.manifests()
+        self.local.manifests()
     }
 
     fn values(&self) -> watch::Receiver<Arc<Values>> {
-        self.to.values()
+        self.local.values()
     }
 
     fn namespace(&self) -> &str {
-        self.to.namespace()
+        self.local.namespace()
     }
 
     fn usage(&self) -> watch::Receiver<u64> {
-        self.to.usage()
+        self.local.usage()
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
         self.check()?;
-        self.through(self.to.list(configuration).await)
+        self.through(self.local.list(configuration).await)
     }
 
     async fn find(&self, configuration: &Key, identity: &Identity) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
-        if self.unconfirmed.load(Ordering::SeqCst) && self.lost_creation.load(Ordering::SeqCst) {
+        if self.creations_unconfirmed.load(Ordering::SeqCst) && self.lost_creation.load(Ordering::SeqCst) {
+            self.failed_lookups.fetch_add(1, Ordering::SeqCst);
             return Err(ClusterError::Unavailable("no answer".into()));
         }
-        self.through(self.to.find(configuration, identity).await)
+        self.through(self.local.find(configuration, identity).await)
     }
 
     async fn create(&self, instance: &Instance) -> Result<CreateOutcome, ClusterError> {
         self.check()?;
-        let created = self.to.create(instance).await;
-        let _turn = self.slow_creation.read().await;
-        if self.unconfirmed.load(Ordering::SeqCst) {
+        let created = self.local.create(instance).await;
+        let _permit = self.slow_creation.read().await;
+        if self.creations_unconfirmed.load(Ordering::SeqCst) {
             self.lost_creation.store(true, Ordering::SeqCst);
             return Err(ClusterError::Unavailable("no answer".into()));
         }
@@ -111,28 +115,28 @@ impl Cluster for Line {
     }
 
     async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError> {
-        self.published.fetch_add(1, Ordering::SeqCst);
+        self.publish_calls.fetch_add(1, Ordering::SeqCst);
         self.check()?;
-        if let Some((_, error)) = self.lost.lock().unwrap().as_ref().filter(|(key, _)| *key == instance.key) {
+        if let Some((_, error)) = self.publish_error.lock().unwrap().as_ref().filter(|(key, _)| *key == instance.key) {
             return Err(error.clone());
         }
-        self.through(self.to.publish(instance, copies).await)
+        self.through(self.local.publish(instance, copies).await)
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
         self.check()?;
-        self.through(self.to.delete(key, uid, is_used).await)
+        self.through(self.local.delete(key, uid, is_used).await)
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
-        self.through(self.to.get(key).await)
+        self.through(self.local.get(key).await)
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
         self.check()?;
-        let _turn = self.slow.read().await;
-        self.through(self.to.patch_slots(key, patch).await)
+        let _permit = self.slow_claims.read().await;
+        self.through(self.local.patch_slots(key, patch).await)
     }
 
     async fn publish_broker_info(
@@ -142,26 +146,26 @@ impl Cluster for Line {
         infos: &BTreeMap<u32, Files>,
     ) -> Result<BTreeSet<u32>, ClusterError> {
         self.check()?;
-        self.through(self.to.publish_broker_info(key, uid, infos).await)
+        self.through(self.local.publish_broker_info(key, uid, infos).await)
     }
 
     fn record_event(&self, event: ObjectEvent) {
-        self.to.record_event(event);
+        self.local.record_event(event);
     }
 
     async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
-        self.through(self.to.report(report).await)
+        self.through(self.local.report(report).await)
     }
 
     async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
-        self.through(self.to.forget(key).await)
+        self.through(self.local.forget(key).await)
     }
 
     async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
-        self.through(self.to.report_handler(report).await)
+        self.through(self.local.report_handler(report).await)
     }
 
     async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
-        self.through(self.to.forget_handler(name).await)
+        self.through(self.local.forget_handler(name).await)
     }
 }
