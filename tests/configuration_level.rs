@@ -1,7 +1,7 @@
 //! `akri.sh/<configuration>`: pods that ask for some device of a Configuration, and never are refused one that is there.
 
 use akri_api::Instance;
-use akri_grpc::deviceplugin::PreStartContainerRequest;
+use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
 use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
@@ -149,17 +149,30 @@ async fn prestart_accepts_only_locally_claimed_devices() {
 #[tokio::test] // rule 4, rule 14
 async fn refused_allocate_changes_nothing_and_resends_the_list() {
     let (node, kubelet, _agent) = cameras(1, &["one"]).await;
-    let before = kubelet.view(|view| view.resource(CAMERAS).lists.len());
-    for wrong in [vec!["x"], vec!["01"], vec!["0", "1"], vec![""], vec![]] {
-        let request = akri_grpc::deviceplugin::AllocateRequest {
-            container_requests: vec![akri_grpc::deviceplugin::ContainerAllocateRequest {
-                devices_ids: wrong.iter().map(ToString::to_string).collect(),
-            }],
-        };
-        let refused = kubelet.plugin(CAMERAS).allocate(request).await.unwrap_err();
-        assert!(!refused.message().is_empty(), "{wrong:?}");
+    let one = resource_of(&node.instances(), "one");
+    kubelet.wait_for("its slot", |view| view.resource(&one).allocatable() == 1).await;
+    let instance = one.strip_prefix("akri.sh/").unwrap();
+    let [free, above, nonsense] = ["0", "3", "x"].map(|slot| format!("{instance}-{slot}"));
+    for (resource, ids) in [
+        (CAMERAS, vec!["x"]),
+        (CAMERAS, vec!["01"]),
+        (CAMERAS, vec!["0", "1"]),
+        (CAMERAS, vec![""]),
+        (CAMERAS, vec![]),
+        (&one, vec![above.as_str()]),
+        (&one, vec![&free, &nonsense]),
+        (&one, vec![&free, &above]),
+        (&one, vec![]),
+    ] {
+        // The list is repeated by itself as well, but not that often.
+        let lists = |view: &View| view.resource(resource).lists.len();
+        let before = kubelet.view(lists);
+        let devices_ids = ids.iter().map(ToString::to_string).collect();
+        let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
+        let refused = kubelet.plugin(resource).allocate(request).await.unwrap_err();
+        assert!(!refused.message().is_empty(), "{resource} {ids:?}");
+        kubelet.wait_for("one more list", |view| lists(view) > before).await;
     }
-    kubelet.wait_for("the list again", |view| view.resource(CAMERAS).lists.len() > before).await;
     assert_eq!(used(&node.instances()), Vec::<String>::new());
     kubelet.admit("pod", "container", CAMERAS, 1).await.unwrap();
 }

@@ -5,7 +5,7 @@ use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
 use tonic::Code;
 
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
-use crate::support::node::{Agent, Node, identities, is_online, name_of, resource_of, used, wait_for};
+use crate::support::node::{Agent, Node, is_online, name_of, resource_of, used};
 
 /// A device that belongs to its node, with three slots, and time before a missing device is gone.
 struct Fixture {
@@ -36,10 +36,6 @@ impl Fixture {
         self.kubelet.wait_for(what, |view| view.resource(&self.resource).lists.last() == Some(&wanted)).await;
     }
 
-    fn lists(&self) -> usize {
-        self.kubelet.view(|view| view.resource(&self.resource).lists.len())
-    }
-
     async fn allocate(&self, ids: &[&str]) -> Result<(), Code> {
         let devices_ids = ids.iter().map(|id| format!("{}-{id}", name_of(&self.instance))).collect();
         let request = AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_ids }] };
@@ -66,28 +62,6 @@ async fn deleted_instance_sends_an_empty_list_and_ends() {
     let lists = kubelet.view(|view| view.resource(&resource).lists);
     assert_eq!(lists.iter().filter(|list| list.is_empty()).count(), 1, "once: {lists:?}");
     assert_eq!(lists[0].len(), 3, "{}", name_of(&instance));
-}
-
-#[tokio::test] // rule 4
-async fn failed_allocate_resends_the_list() {
-    let fixture = Fixture::new().await;
-    fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
-    for (ids, code) in [
-        (&["3"][..], Code::NotFound),
-        (&["0", "x"], Code::InvalidArgument),
-        (&[], Code::InvalidArgument),
-        (&["0", "1", "7"], Code::NotFound),
-    ] {
-        // It is repeated by itself as well, but not that often.
-        let before = fixture.lists();
-        assert_eq!(fixture.allocate(ids).await, Err(code), "{ids:?}");
-        fixture.kubelet.wait_for("one more list", |view| view.resource(&fixture.resource).lists.len() > before).await;
-    }
-    fixture.shows("the same as ever", &[(0, true), (1, true), (2, true)]).await;
-    let instance = fixture.node.instance(name_of(&fixture.instance)).unwrap();
-    assert_eq!(used(&instance).len(), 1, "a failed Allocate claims nothing, not even the slots that were free");
-    let rest = fixture.kubelet.admit("other", "container", &fixture.resource, 2).await;
-    assert_eq!(rest.unwrap().ids.len(), 2);
 }
 
 #[tokio::test] // rule 2
