@@ -26,22 +26,22 @@ const DEADLINE: Duration = Duration::from_secs(300);
 
 pub(crate) async fn measure() -> Table {
     let mut table = Table::new("The controller, on Kubernetes 1.20");
-    let Some(mut site) = Brokers::begin("bench-brokers").await else {
+    let Some(mut cluster) = Brokers::begin("bench-brokers").await else {
         table.value("skipped: there is no cluster", "", "");
         return table;
     };
-    let node = site.node("a").await;
-    let cam = site.configure("cam", pod_broker(json!({}))).await;
-    site.controller.as_ref().unwrap().wait_for_log("this controller leads").await;
-    let samples = one_by_one(&site, &cam, &node).await;
+    let node = cluster.node("a").await;
+    let cam = cluster.configure("cam", pod_broker(json!({}))).await;
+    cluster.controller.as_ref().unwrap().wait_for_log("this controller leads").await;
+    let samples = one_by_one(&cluster, &cam, &node).await;
     table.row("from the Instance to its broker, one by one", &samples, "");
 
-    site.kill_controller();
-    let many = site.configure("many", pod_broker(json!({}))).await;
-    create(&site, &many, AT_ONCE, &node).await;
-    let before = Writes::of(site.story.client()).await;
-    site.controller = Some(site.start_controller());
-    let took = brokers_of(&site, "many", AT_ONCE).await;
+    cluster.kill_controller();
+    let many = cluster.configure("many", pod_broker(json!({}))).await;
+    create(&cluster, &many, AT_ONCE, &node).await;
+    let before = Writes::of(cluster.story.client()).await;
+    cluster.controller = Some(cluster.start_controller());
+    let took = brokers_of(&cluster, "many", AT_ONCE).await;
     let rate = AT_ONCE as f64 / took.as_secs_f64().max(f64::MIN_POSITIVE);
     table.value(
         format!("brokers a second, {AT_ONCE} Instances at once"),
@@ -49,15 +49,15 @@ pub(crate) async fn measure() -> Table {
         "from the first one to the last",
     );
     sleep(Duration::from_secs(5)).await; // the last statuses are written
-    let after = Writes::of(site.story.client()).await;
+    let after = Writes::of(cluster.story.client()).await;
     let each = |now: f64, before: f64| format!("{:.2}", (now - before) / AT_ONCE as f64);
     table.value("requests that write Pods, for an Instance", each(after.pods, before.pods), "");
     table.value("requests that write objects of akri.sh, for an Instance", each(after.akri, before.akri), "its status");
 
-    let idle = site.configure("idle", json!({})).await;
-    create(&site, &idle, MANY, &node).await;
+    let idle = cluster.configure("idle", json!({})).await;
+    create(&cluster, &idle, MANY, &node).await;
     sleep(Duration::from_secs(10)).await;
-    let mebibytes = rss_kib(site.controller.as_ref().unwrap().pid()) as f64 / 1024.0;
+    let mebibytes = rss_kib(cluster.controller.as_ref().unwrap().pid()) as f64 / 1024.0;
     table.value(
         format!("memory of the controller, {MANY} Instances"),
         format!("{mebibytes:.1} MiB"),
@@ -66,20 +66,20 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-async fn create(site: &Brokers, configuration: &Configuration, count: usize, node: &str) {
+async fn create(cluster: &Brokers, configuration: &Configuration, count: usize, node: &str) {
     for number in 0..count {
-        site.instance(configuration, &format!("{number:06x}"), &[node]).await;
+        cluster.instance(configuration, &format!("{number:06x}"), &[node]).await;
     }
 }
 
 /// Creates Instances and waits for the broker of each.
-async fn one_by_one(site: &Brokers, configuration: &Configuration, node: &str) -> Samples {
+async fn one_by_one(cluster: &Brokers, configuration: &Configuration, node: &str) -> Samples {
     let mut samples = Vec::with_capacity(ONE_BY_ONE);
-    let pods = site.story.api::<Pod>();
+    let pods = cluster.story.api::<Pod>();
     let mut events = pin!(pods.watch(&WatchParams::default().timeout(280), "0").await.unwrap());
     for number in 0..ONE_BY_ONE {
         let start = Instant::now();
-        let instance = site.instance(configuration, &format!("{number:06x}"), &[node]).await;
+        let instance = cluster.instance(configuration, &format!("{number:06x}"), &[node]).await;
         let name = format!("{node}-{}-pod", instance.name_any());
         while let Ok(Some(event)) = timeout(DEADLINE, events.next()).await {
             if matches!(event.unwrap(), WatchEvent::Added(pod) if pod.name_any() == name) {
@@ -92,8 +92,8 @@ async fn one_by_one(site: &Brokers, configuration: &Configuration, node: &str) -
 }
 
 /// Waits for the brokers of a Configuration; returns the time from the first one to the last.
-async fn brokers_of(site: &Brokers, configuration: &str, count: usize) -> Duration {
-    let pods = site.story.api::<Pod>();
+async fn brokers_of(cluster: &Brokers, configuration: &str, count: usize) -> Duration {
+    let pods = cluster.story.api::<Pod>();
     let params = WatchParams::default().timeout(280).labels(&format!("akri.sh/configuration={configuration}"));
     let mut events = pin!(pods.watch(&params, "0").await.unwrap());
     let (mut seen, mut first) = (BTreeSet::new(), Instant::now());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use akri_api::Instance;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest};
-use akri_tests::site::{Member, Site};
+use akri_tests::cluster_fixture::{ClusterFixture, Member};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
@@ -23,17 +23,17 @@ const REST: Duration = Duration::from_secs(60);
 
 pub(crate) async fn measure() -> Table {
     let mut table = Table::new(format!("{DEVICES} devices that two agents share, on Kubernetes 1.20"));
-    let Some(site) = Site::begin("bench").await else {
+    let Some(cluster) = ClusterFixture::begin("bench").await else {
         table.value("skipped: there is no cluster", "", "");
         return table;
     };
-    site.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "10s"})).await;
+    cluster.handle("debug-echo", json!({"component": {"file": "debug_echo.wasm"}, "interval": "10s"})).await;
     let names: Vec<String> = (0..DEVICES).map(|number| format!("device-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let before = Counts::of(site.story.client()).await;
+    let before = Counts::of(cluster.story.client()).await;
     let start = Instant::now();
-    site.echo(site.name(), 1, &names, json!({})).await;
-    let (a, b) = (site.add("node-a"), site.add("node-b"));
+    cluster.echo(cluster.name(), 1, &names, json!({})).await;
+    let (a, b) = (cluster.add("node-a"), cluster.add("node-b"));
     for member in [&a, &b] {
         let all = |offered: usize| offered == DEVICES;
         member
@@ -43,16 +43,16 @@ pub(crate) async fn measure() -> Table {
     }
     table.value("offered by both kubelets after", crate::measure::readable(start.elapsed()), "");
     sleep(Duration::from_secs(15)).await; // the last statuses are written
-    let made = Counts::of(site.story.client()).await;
+    let made = Counts::of(cluster.story.client()).await;
     made.rows(&mut table, &before, "until all are offered", DEVICES, "a device");
 
     sleep(REST).await;
-    let rested = Counts::of(site.story.client()).await;
+    let rested = Counts::of(cluster.story.client()).await;
     rested.rows(&mut table, &made, &format!("in {} s at rest", REST.as_secs()), 1, "in all");
 
-    let resources = resources(&site, &a).await;
-    let claimed = claims(&site, &a, &resources).await;
-    let after = Counts::of(site.story.client()).await;
+    let resources = resources(&cluster, &a).await;
+    let claimed = claims(&cluster, &a, &resources).await;
+    let after = Counts::of(cluster.story.client()).await;
     let times = |bare: &Samples| claimed.claims.median().as_secs_f64() / bare.median().as_secs_f64();
     let beside = format!("{:.1} × a bare patch of an Instance", times(&claimed.of_instance));
     table.row("Allocate", &claimed.claims, beside);
@@ -63,8 +63,8 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-async fn resources(site: &Site, member: &Member) -> Vec<String> {
-    let instances: Api<Instance> = site.story.api();
+async fn resources(cluster: &ClusterFixture, member: &Member) -> Vec<String> {
+    let instances: Api<Instance> = cluster.story.api();
     let listed = instances.list(&ListParams::default()).await.unwrap();
     let names = listed.iter().map(|instance| format!("akri.sh/{}", instance.name_any()));
     names.filter(|name| member.kubelet.view(|view| view.resource(name).allocatable() == 1)).take(CLAIMS).collect()
@@ -78,10 +78,10 @@ struct Claimed {
 }
 
 /// Measures claims, each after bare patches: of an object that the API server knows, and of one of the kind that claims change.
-async fn claims(site: &Site, member: &Member, resources: &[String]) -> Claimed {
-    let (maps, instances): (Api<ConfigMap>, Api<Instance>) = (site.story.api(), site.story.api());
+async fn claims(cluster: &ClusterFixture, member: &Member, resources: &[String]) -> Claimed {
+    let (maps, instances): (Api<ConfigMap>, Api<Instance>) = (cluster.story.api(), cluster.story.api());
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bare"}, "data": {"slot": ""}});
-    site.story.apply_one(map).await.unwrap();
+    cluster.story.apply_one(map).await.unwrap();
     let other = instances.list(&ListParams::default()).await.unwrap();
     let is_claimed = |name: &str| resources.iter().any(|resource| resource.ends_with(name));
     let other = other.iter().map(ResourceExt::name_any).find(|name| !is_claimed(name)).unwrap();

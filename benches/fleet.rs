@@ -6,8 +6,8 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use akri_tests::api_metrics::ApiMetrics;
+use akri_tests::cluster_fixture::ClusterFixture;
 use akri_tests::fleet::{Fleet, FleetNode};
-use akri_tests::site::Site;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams};
@@ -37,7 +37,7 @@ const AFTERWARDS: Duration = Duration::from_secs(8);
 
 struct Measured {
     fleet: Fleet,
-    site: Site,
+    cluster: ClusterFixture,
     nodes: Vec<FleetNode>,
     groups: usize,
 }
@@ -46,12 +46,12 @@ pub(crate) async fn measure() -> Table {
     let count = env::var("NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(NODES).next_multiple_of(GROUP);
     let title = format!("{count} agents, {} Instances, Kubernetes 1.20", count * (LOCAL + SHARED / GROUP));
     let mut table = Table::new(title);
-    let Some(site) = Site::begin("fleet").await else {
+    let Some(cluster) = ClusterFixture::begin("fleet").await else {
         table.value("skipped: there is no cluster", "", "");
         return table;
     };
-    let fleet = Fleet::new(&site.story.kubeconfig()).await;
-    let mut measured = Measured { fleet, site, nodes: Vec::new(), groups: count / GROUP };
+    let fleet = Fleet::new(&cluster.story.kubeconfig()).await;
+    let mut measured = Measured { fleet, cluster, nodes: Vec::new(), groups: count / GROUP };
     measured.configure().await;
     measured.run(&mut table).await;
     measured.end().await;
@@ -60,7 +60,7 @@ pub(crate) async fn measure() -> Table {
 
 impl Measured {
     fn name(&self, group: usize, scope: &str) -> String {
-        format!("{}-g{group}x-{scope}", self.site.name())
+        format!("{}-g{group}x-{scope}", self.cluster.name())
     }
 
     async fn configure(&self) {
@@ -68,7 +68,7 @@ impl Measured {
             for (scope, devices) in [("shared", SHARED), ("local", LOCAL)] {
                 let names: Vec<String> = (0..devices).map(|number| format!("{scope}-{number}")).collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                self.site.echo(&self.name(group, scope), 2, &names, json!({})).await;
+                self.cluster.echo(&self.name(group, scope), 2, &names, json!({})).await;
             }
         }
     }
@@ -79,9 +79,9 @@ impl Measured {
         let start = Phase::begin(self).await;
         let began = Instant::now();
         for number in 0..nodes {
-            let name = format!("{}-{number}", self.site.name());
+            let name = format!("{}-{number}", self.cluster.name());
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
-            self.site.story.apply_one(node).await.unwrap();
+            self.cluster.story.apply_one(node).await.unwrap();
             self.nodes.push(self.fleet.node(&name, &format!("-g{}x-", number / GROUP)).await);
         }
         for node in &self.nodes {
@@ -164,7 +164,7 @@ impl Measured {
         let more = json!({"brokerProperties": {"EDITED": "yes"}});
         let names: Vec<String> = (0..SHARED).map(|number| format!("shared-{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        self.site.echo(&self.name(0, "shared"), 2, &names, more).await;
+        self.cluster.echo(&self.name(0, "shared"), 2, &names, more).await;
         sleep(AFTERWARDS).await;
         edit.end(self, table, "an edit of brokerProperties, 10 shared Instances", 1, "in all", |each| {
             format!("one node of those that share writes each Instance: {each:.0} writes, in a fleet, too")
@@ -174,7 +174,7 @@ impl Measured {
         let invalid = Phase::begin(self).await;
         let handler = json!({"name": "debugEcho", "discoveryDetails": "nonsense: ["});
         let refused = json!({"discoveryHandler": handler, "capacity": 2, "brokerProperties": {"EDITED": "yes"}});
-        self.site.configure(&self.name(0, "shared"), refused).await;
+        self.cluster.configure(&self.name(0, "shared"), refused).await;
         sleep(AFTERWARDS).await;
         invalid
             .end(self, table, &format!("an edit that the handler refuses on {GROUP} nodes"), 1, "in all", |_| {
@@ -186,7 +186,7 @@ impl Measured {
         let last = self.nodes.len() - 1;
         self.nodes[last].kill().await;
         let name = self.nodes[last].name.clone();
-        Api::<Node>::all(self.site.story.client()).delete(&name, &DeleteParams::default()).await.unwrap();
+        Api::<Node>::all(self.cluster.story.client()).delete(&name, &DeleteParams::default()).await.unwrap();
         sleep(AFTERWARDS).await;
         death
             .end(self, table, "a node's death", LOCAL + SHARED, "an Instance it saw", |each| {
@@ -200,7 +200,7 @@ impl Measured {
         for node in &mut self.nodes {
             node.stop().await;
         }
-        let (configurations, nodes) = (self.site.configurations(), Api::<Node>::all(self.site.story.client()));
+        let (configurations, nodes) = (self.cluster.configurations(), Api::<Node>::all(self.cluster.story.client()));
         for configuration in configurations.list(&Default::default()).await.unwrap() {
             let _ = configurations.delete(&configuration.name_any(), &DeleteParams::default()).await;
         }
@@ -220,7 +220,7 @@ struct Phase {
 impl Phase {
     async fn begin(measured: &Measured) -> Self {
         Self {
-            server: ApiMetrics::read(&measured.site.story.client()).await,
+            server: ApiMetrics::read(&measured.cluster.story.client()).await,
             agents: measured.fleet.recorder.count(),
             bytes: measured.fleet.recorder.bytes(),
         }
@@ -236,7 +236,7 @@ impl Phase {
         each: &str,
         formula: impl Fn(f64) -> String,
     ) {
-        let now = ApiMetrics::read(&measured.site.story.client()).await;
+        let now = ApiMetrics::read(&measured.cluster.story.client()).await;
         let requests = measured.fleet.recorder.since(self.agents);
         let of_agents = |wanted: &dyn Fn(&str) -> bool| {
             let of_akri = requests.iter().filter(|request| request.uri.contains("/akri.sh/"));

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, identities, is_online, name_of, resource_of, usage, used, wait_for};
+use crate::support::node::{Node, identities, is_online, name_of, resource_of, usage, used};
 
 /// A node with two devices of two slots each, made by a handler whose devices are shared by nodes or not.
 fn node_with_echo(shared: bool) -> Node {
