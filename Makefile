@@ -16,7 +16,7 @@ RENDER    := $(PEERS)/kubernetes/helm template akri deploy/helm/akri --namespace
 HANDLER_VALUES := udev onvif opcua mdns debugEcho
 # What `make check` leaves out because it takes long: storms, thousands of things, images, compilers, guests that attack the
 # sandbox, all orders of claims, and what waits for a timeout.
-LONG      := storm:: never_share_or_lose thousand image:: hostile:: compiling:: publishing:: quarantine:: watch_ hangs_is_killed \
+LONG      := storm:: never_share_or_lose thousand image:: hostile:: compiling:: publishing:: is_quarantined watch_ hangs_is_killed \
   ended_and_failed_streams lost_registration_socket init_container_keeps_its_slot beyond_the_limit_are_refused
 # Debian packages that tests need: udevd, network namespaces, gRPC for Go, and a registry.
 PACKAGES  := udev iproute2 golang-go golang-google-grpc-dev docker-registry
@@ -57,7 +57,7 @@ story: build guests ## Run the stories whose names contain NAME, such as NAME=re
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 
 languages: peers $(PEERS)/javascript/installed $(PEERS)/languages/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
-	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_
+	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_ other_grpc_stacks
 
 lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check

@@ -169,7 +169,7 @@ fn rules_and_comments_name_each_other() {
     assert_cited("rule", &rules);
 }
 
-/// Likewise the lines of the tables of attacks.
+/// The lines of the tables of attacks are cited in the same way.
 #[test]
 fn threats_and_comments_name_each_other() {
     let threats = numbers("docs/threat-model.md", |line| line.strip_prefix("| ")?.split_once(" | "));

@@ -51,7 +51,18 @@ fn with_values(values: &str) -> Option<Result<Vec<Value>, String>> {
 }
 
 #[test] // rule 66
-fn the_manifests_are_made_from_the_chart() {
+fn manifests_are_made_from_chart_handlers_and_program() {
+    assert!(read("helm/akri/crds/crds.yaml") == read("crds.yaml"), "run 'make manifests'");
+    for handler in ["debug-echo", "mdns", "onvif", "opcua", "udev"] {
+        let built_in = deploy().join("../handlers").join(handler).join("handler.yaml");
+        let copy = read(&format!("helm/akri/files/handlers/{handler}.yaml"));
+        assert!(copy == fs::read_to_string(built_in).unwrap(), "{handler}: run 'make manifests'");
+    }
+    let chart: Value = serde_saphyr::from_str(&read("helm/akri/Chart.yaml")).unwrap();
+    assert_eq!(
+        (&chart["version"], &chart["appVersion"]),
+        (&env!("CARGO_PKG_VERSION").into(), &env!("CARGO_PKG_VERSION").into())
+    );
     let plain = ["createNamespace=true", "podDisruptionBudget.enabled=false", "crds.upgrade=false"];
     let plain: Vec<&str> = plain.iter().flat_map(|value| ["--set", *value]).collect();
     let handlers = "policy.enabled=false,udev.discovery.enabled=false,onvif.discovery.enabled=false,\
@@ -63,25 +74,6 @@ fn the_manifests_are_made_from_the_chart() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(String::from_utf8(output.stdout).unwrap() == read(file), "{file} is old: run 'make manifests'");
     }
-}
-
-#[test]
-fn the_chart_holds_the_kinds_and_the_handlers() {
-    assert!(read("helm/akri/crds/crds.yaml") == read("crds.yaml"), "run 'make manifests'");
-    for handler in ["debug-echo", "mdns", "onvif", "opcua", "udev"] {
-        let built_in = deploy().join("../handlers").join(handler).join("handler.yaml");
-        let copy = read(&format!("helm/akri/files/handlers/{handler}.yaml"));
-        assert!(copy == fs::read_to_string(built_in).unwrap(), "{handler}: run 'make manifests'");
-    }
-}
-
-#[test]
-fn the_chart_is_of_the_programs_version() {
-    let chart: Value = serde_saphyr::from_str(&read("helm/akri/Chart.yaml")).unwrap();
-    assert_eq!(
-        (&chart["version"], &chart["appVersion"]),
-        (&env!("CARGO_PKG_VERSION").into(), &env!("CARGO_PKG_VERSION").into())
-    );
 }
 
 /// As upstream's users have them: each of its handlers on, with a broker.
@@ -149,7 +141,7 @@ fn values_of_upstream_akri_keep_their_meaning() {
 }
 
 #[test] // rule 66
-fn values_that_mean_nothing_are_refused_by_name() {
+fn unknown_and_invalid_values_are_refused_by_name() {
     for (values, named) in [
         ("agnet: {enabled: false}", "agnet"),
         ("udev: {configuration: {enabeld: true}}", "enabeld"),
@@ -171,7 +163,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
-fn grants_are_values_and_built_in_ones_the_default() {
+fn grants_default_to_built_in_ones() {
     let values = "udev: {discovery: {grants: {udev: {subsystems: [tty]}, devicePaths: [/dev/ttyUSB0]}, interval: 30s}}\n\
                   onvif: {discovery: {enabled: false}}\n";
     let Some(rendered) = with_values(values) else { return };
@@ -218,7 +210,7 @@ fn unknown_fields(object: &Value) -> Option<Vec<FieldError>> {
 }
 
 #[test]
-fn every_field_is_one_that_kubernetes_has() {
+fn rendered_fields_are_known_to_kubernetes() {
     let everything = format!(
         "{UPSTREAM}\ncreateNamespace: true\ncontroller: {{replicas: 2}}\nprometheus: {{enabled: true, rules: {{enabled: true}}, \
          dashboard: {{enabled: true}}}}"
@@ -238,7 +230,7 @@ fn every_field_is_one_that_kubernetes_has() {
 }
 
 #[test]
-fn an_image_is_named_by_its_digest() {
+fn image_is_named_by_its_digest() {
     let digest = format!("sha256:{}", "ab".repeat(32));
     let Some(rendered) = with_values(&format!("image: {{repository: registry.example/akri, digest: \"{digest}\"}}"))
     else {
@@ -257,7 +249,7 @@ fn an_image_is_named_by_its_digest() {
 }
 
 #[test]
-fn objects_are_of_versions_that_the_cluster_has() {
+fn versions_of_objects_follow_the_cluster() {
     let Some(old) = render(&["policy.enabled=auto", "controller.replicas=2"]) else { return };
     let Some(new) = with_values("controller: {replicas: 2}") else { return };
     let (old, new) = (documents(&old), new.unwrap());
@@ -269,7 +261,7 @@ fn objects_are_of_versions_that_the_cluster_has() {
 
 /// kubectl would run a hook of helm's as a part of the installation.
 #[test]
-fn the_kinds_are_upgraded_by_a_hook_with_the_programs_own_image() {
+fn hook_upgrades_kinds_with_the_programs_image() {
     let Some(rendered) = with_values("") else { return };
     let rendered = rendered.unwrap();
     let job = find(&rendered, "Job", "akri-crds");
@@ -278,7 +270,7 @@ fn the_kinds_are_upgraded_by_a_hook_with_the_programs_own_image() {
 }
 
 #[test]
-fn certificates_may_be_somebody_elses() {
+fn certificates_of_cert_manager_replace_own_ones() {
     let certificates = "certificate: {certManager: {enabled: true}}";
     let Some(rendered) = with_values(&format!("webhookConfiguration: {{{certificates}}}")) else { return };
     let rendered = rendered.unwrap();

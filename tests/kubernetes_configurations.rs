@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use akri_api::DiscoveryHandler;
 use akri_api::condition::{self, Condition, NodeProblem};
-use akri_api::{Configuration, ConfigurationStatus, DiscoveryHandler, Instance};
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -78,34 +78,6 @@ async fn invalid_configuration_is_reported_and_affects_no_other() {
     assert_eq!(after.uid(), made.uid());
 }
 
-#[tokio::test] // rule 29
-async fn older_configuration_keeps_a_contested_name() {
-    let Some(cluster) = ClusterFixture::begin("older").await else { return };
-    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    let a = cluster.add("node-a");
-    let made = cluster.wait_for_the_instance("the device", is_online).await;
-    a.offers(&resource_of(&made), 1).await;
-    let other = format!("{}-younger", cluster.name());
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}});
-    cluster.story.apply_one(namespace).await.unwrap();
-    let younger = json!({
-        "apiVersion": "akri.sh/v0", "kind": "Configuration",
-        "metadata": {"name": cluster.name(), "namespace": other},
-        "spec": {"discoveryHandler": {"name": "debugEcho", "discoveryDetails": "descriptions: [two]"}},
-    });
-    tokio::time::sleep(Duration::from_millis(1100)).await; // Configurations are ranked by the second
-    cluster.story.apply_one(younger).await.unwrap();
-    let configurations: Api<Configuration> = Api::namespaced(cluster.story.client(), &other);
-    let status = async || configurations.get(cluster.name()).await.unwrap().status.unwrap_or_default();
-    let taken = |status: &ConfigurationStatus| {
-        status.nodes.get("node-a").is_some_and(|problem| problem.reason == "ResourceNameTaken")
-    };
-    let status = wait_for("its trouble", status, taken).await;
-    assert!(status.nodes["node-a"].message.contains(&format!("{}/{}", cluster.name(), cluster.name())), "{status:?}");
-    a.offers(&resource_of(&made), 1).await;
-    cluster.story.delete_namespace(&other);
-}
-
 #[tokio::test]
 async fn changed_value_reaches_the_next_round() {
     let Some(cluster) = ClusterFixture::begin("values").await else { return };
@@ -145,36 +117,6 @@ async fn changed_value_reaches_the_next_round() {
     cluster.story.apply_one(map("ONLINE")).await.unwrap();
     cluster.wait_for_the_instance("the device again", is_online).await;
     assert!(!a.log().contains("opensesame"));
-}
-
-#[tokio::test]
-async fn edits_take_effect_without_recreating_objects() {
-    let Some(cluster) = ClusterFixture::begin("edits").await else { return };
-    cluster.echo(cluster.name(), 1, &["one"], json!({})).await;
-    let a = cluster.add("node-a");
-    let made = cluster.wait_for_the_instance("the device", is_online).await;
-    let (resource, configuration_resource) = (resource_of(&made), format!("akri.sh/{}", cluster.name()));
-    a.offers(&resource, 1).await;
-    let same = |i: &Instance| i.uid() == made.uid();
-
-    let pod = json!({"containers": [{"name": "b", "image": "i", "fieldOfTomorrow": 1}]});
-    cluster.echo(cluster.name(), 1, &["one"], json!({"brokerSpec": {"brokerPodSpec": pod}})).await;
-    cluster.echo(cluster.name(), 1, &["one"], json!({"brokerProperties": {"COLOUR": "red"}})).await;
-    let red = |i: &Instance| i.spec.broker_properties.get("COLOUR").is_some_and(|colour| colour == "red");
-    cluster.wait_for_the_instance("the property", |i| same(i) && red(i)).await;
-    let admitted = a.kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    assert_eq!(admitted.response.envs["COLOUR"], "red");
-
-    cluster.echo(cluster.name(), 1, &["one"], json!({"resources": "instance"})).await;
-    a.kubelet
-        .wait_for("the Configuration's resource closed", |view| view.resource(&configuration_resource).capacity() == 0)
-        .await;
-    a.offers(&resource, 1).await;
-
-    cluster.echo(cluster.name(), 1, &["one", "two"], json!({})).await;
-    let two = cluster.wait_for_instances("a second device", |list| list.len() == 2 && list.iter().any(same)).await;
-    let claimed = two.iter().find(|i| same(i)).unwrap();
-    assert_eq!(claimed.spec.device_usage.values().collect::<Vec<_>>(), ["node-a"]);
 }
 
 /// Rule 48: `akri.sh/cam-8120fe` can be the resource of an Instance and that of a Configuration.

@@ -120,15 +120,6 @@ async fn damaged_journal_is_set_aside_and_nothing_is_lost() {
     }
 }
 
-#[tokio::test] // rule 28
-async fn torn_last_line_is_not_damage() {
-    let mut fixture = Fixture::play(false).await;
-    let torn = fixture.journal() + "0123456789ab {\"put\":{\"key\":{\"namesp";
-    fs::write(fixture.node.path("state/journal.jsonl"), torn).unwrap();
-    fixture.is_restored().await;
-    assert!(!fixture.node.path("state/journal.jsonl.damaged").exists());
-}
-
 #[tokio::test] // rule 27, rule 28
 async fn damaged_instances_are_recreated_with_their_claims() {
     for shared in [true, false] {

@@ -59,7 +59,6 @@ mod plugin;
 mod policy;
 mod properties;
 mod publishing;
-mod quarantine;
 mod reclaim;
 mod registries;
 mod reload;

@@ -1,13 +1,12 @@
 //! Handlers that hang, trap and lie: their devices stay, and nobody else notices.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 
 use akri_api::Instance;
+use akri_api::condition::Condition;
 
 use crate::support::kubelet::Kubelet;
-use crate::support::node::{Node, guest, identities, is_online, resource_of, wait_for};
+use crate::support::node::{Agent, Node, guest, identities, is_online, resource_of, wait_for};
 
 const LIMITS: &str = "  limits:\n    round: 300ms\n    memory: 8Mi\n    devices: 3\n";
 
@@ -83,27 +82,48 @@ async fn failed_rounds_change_nothing_and_affect_no_other() {
     assert!(agent.is_running());
 }
 
-/// The details stay the same: it is the world that becomes too much for the handler, and later is not.
-#[tokio::test]
-async fn failing_handler_recovers_without_intervention() {
+async fn is_quarantined(node: &Node) -> Condition {
+    node.wait_for_condition("guest", "HandlerAvailable", "False", "Quarantined").await
+}
+
+fn failures(agent: &Agent) -> usize {
+    agent.log().matches("configuration=default/guest handler=\"guest\"").count()
+}
+
+#[tokio::test] // rule 92
+async fn failing_handler_is_quarantined_until_a_change() {
     let node = Node::new();
-    let sysfs = Sysfs(node.path("sys"));
-    sysfs.show(&[0, 1]);
-    node.add_guest(&format!("{LIMITS}  grants:\n    udev:\n      subsystems: [tty]\n"));
-    write_guest(&node, "guest", "udev:tty");
-    let _agent = node.start_with(&["--sysfs", sysfs.0.to_str().unwrap()]);
-    let found = node.wait_for_instances("two devices", |list| list.len() == 2).await;
+    node.add_guest("  limits:\n    devices: 5\n");
+    node.write_configuration("guest", "guest", "      devices:1\n", "");
+    node.write_configuration("other", "guest", "      devices:2\n", "");
+    let agent = node.start();
+    let found = node.wait_for_instances("every device", |list| list.len() == 3).await;
 
-    sysfs.show(&[1, 2, 3, 4]);
-    node.wait_for_condition("guest", "Ready", "False", "LimitExceeded").await;
-    assert_eq!(identities(&node.instances()), identities(&found), "not one device more or less");
+    node.write_configuration("guest", "guest", "      panic\n", "");
+    let quarantined = is_quarantined(&node).await;
+    for part in [
+        "quarantined after 5 failed rounds in a row; the next one is in 10 minutes, or at once when the component, its \
+         DiscoveryHandler or the Configuration changes; the last one failed: the handler trapped: ",
+        "the guest panics on purpose",
+    ] {
+        assert!(quarantined.message.contains(part), "{part}: {}", quarantined.message);
+    }
+    let ready = node.wait_for_condition("guest", "Ready", "False", "Quarantined").await;
+    assert!(ready.message.ends_with("; known devices stay as they are"), "{}", ready.message);
+    assert_eq!(identities(&node.instances()), identities(&found));
+    assert!(node.instances().iter().all(is_online));
+    wait_for("all five failures in the log", || failures(&agent), |count| *count == 5).await;
+    assert_eq!(node.condition("other", "Ready").unwrap().status, "True", "with another Configuration it works");
 
-    sysfs.show(&[1, 2]);
+    // An edit of the object gives it another chance, which it does not take.
+    node.write_handler("guest", "guest.wasm", "  interval: 200ms\n  limits:\n    devices: 6\n");
+    wait_for("another round", || failures(&agent), |count| *count == 6).await;
+    node.wait_for_condition("guest", "Ready", "False", "Trapped").await;
+    node.wait_for_condition("guest", "HandlerAvailable", "True", "Running").await;
+    // So does one of the Configuration, at once: the third failure would be 2 s away.
+    node.write_configuration("guest", "guest", "      devices:1\n", "");
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
-    let stayed = |list: &[Instance]| {
-        list.iter().filter(|i| identities(&found).contains(&identities(&[(*i).clone()])[0])).count()
-    };
-    node.wait_for_instances("device 1 as it was, and device 2", |list| list.len() == 2 && stayed(list) == 1).await;
+    assert_eq!(identities(&node.instances()), identities(&found), "as if nothing had been");
 }
 
 #[tokio::test] // rule 91, threat 55
@@ -207,27 +227,4 @@ async fn paths_that_escape_every_grant_are_withheld() {
 fn replace(node: &Node, bytes: &[u8]) {
     fs::write(node.path("components/guest.wasm.new"), bytes).unwrap();
     fs::rename(node.path("components/guest.wasm.new"), node.path("components/guest.wasm")).unwrap();
-}
-
-/// A link to a tree of files that looks like sysfs, and that can become another one at once.
-struct Sysfs(PathBuf);
-
-impl Sysfs {
-    /// A machine with these terminals and nothing else.
-    fn show(&self, numbers: &[u32]) {
-        let names: Vec<String> = numbers.iter().map(u32::to_string).collect();
-        let tree = self.0.with_extension(names.join("-"));
-        fs::create_dir_all(tree.join("class/tty")).unwrap();
-        for number in numbers {
-            let device = format!("devices/virtual/tty/tty{number}");
-            fs::create_dir_all(tree.join(&device)).unwrap();
-            let uevent = format!("MAJOR=4\nMINOR={number}\nDEVNAME=tty{number}\n");
-            fs::write(tree.join(&device).join("uevent"), uevent).unwrap();
-            symlink("../../../../class/tty", tree.join(&device).join("subsystem")).unwrap();
-            symlink(Path::new("../..").join(&device), tree.join(format!("class/tty/tty{number}"))).unwrap();
-        }
-        let beside = self.0.with_extension("new");
-        symlink(&tree, &beside).unwrap();
-        fs::rename(beside, &self.0).unwrap();
-    }
 }

@@ -100,25 +100,6 @@ async fn first_goes_and_returns(node: &Node, kubelet: &Kubelet, found: &[Instanc
 }
 
 #[tokio::test] // rule 30
-async fn configuration_name_is_limited_to_56_characters() {
-    let (longest, too_long) = ("c".repeat(56), "c".repeat(57));
-    let node = Node::new();
-    let kubelet = Kubelet::start(&node.path("kubelet"));
-    node.write_echo(&longest, 1, &["foo0"]);
-    node.write_echo(&too_long, 1, &["foo0"]);
-    let agent = node.start();
-    let found = node.wait_for_instances("the device", |list| list.len() == 1).await;
-    assert_eq!(name_of(&found[0]), format!("{longest}-{}", hash("foo0", HashLength::Short)));
-    let resource = resource_of(&found[0]);
-    kubelet.wait_for("its slot", |view| view.resource(&resource).allocatable() == 1).await;
-    kubelet.admit("pod", "container", &resource, 1).await.unwrap();
-    let file = node.path(&format!("manifests/{too_long}.yaml"));
-    let expected = "metadata.name: has 57 characters; with at most 56 its resources fit into Kubernetes names";
-    agent.wait_for_log(&format!("{}:4: {expected}", file.display())).await;
-    assert!(node.configurations().iter().all(|c| c.metadata.name.as_deref() != Some(&too_long)));
-}
-
-#[tokio::test] // rule 30
 async fn device_whose_extended_name_does_not_fit_is_reported() {
     let [one, other] = twins();
     let configuration = "c".repeat(56);

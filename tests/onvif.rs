@@ -6,7 +6,7 @@ use akri_api::Instance;
 
 use crate::support::kubelet::Kubelet;
 use crate::support::node::{Agent, identities, is_online, resource_of, wait_for};
-use crate::support::onvif::camera::{Camera, Lock, Manner, address, location, mac, tls_url, url, uuid};
+use crate::support::onvif::camera::{Camera, Lock, Manner, address, mac, tls_url, url, uuid};
 use crate::support::onvif::place::{Place, property};
 
 const PASSWORD: &str = "correct horse";
@@ -127,37 +127,6 @@ async fn slow_camera_is_found_within_the_window() {
 }
 
 #[tokio::test]
-async fn filters_select_as_upstream_does() {
-    let Some(place) = Place::new((0..4).map(Camera::new)) else { return };
-    let agent = place.start();
-    let only = |field: &str, action: &str, item: &str| format!("{field}:\n  action: {action}\n  items: ['{item}']");
-    for (details, expected) in [
-        (only("scopes", "Include", &location(2)), &[2][..]),
-        (only("scopes", "Exclude", &location(2)), &[0, 1, 3]),
-        (only("uuids", "Include", &uuid(1).to_uppercase()), &[1]),
-        (only("ipAddresses", "Exclude", &address(3).to_string()), &[0, 1, 2]),
-        (only("macAddresses", "Include", &mac(0).replace(':', "-")), &[0]),
-        (format!("{}\n{}", only("macAddresses", "Exclude", &mac(0)), only("uuids", "Exclude", &uuid(1))), &[2, 3]),
-        ("ipAddresses: {action: Exclude, items: []}\nstreamUri: false".to_owned(), &[0, 1, 2, 3]),
-    ] {
-        place.write_cameras(&details, &[]);
-        let online = |list: &[Instance]| numbers(&list.iter().filter(|i| is_online(i)).cloned().collect::<Vec<_>>());
-        place.node.wait_for_instances(&format!("{expected:?} for {details}"), |list| online(list) == expected).await;
-    }
-    drop(agent);
-}
-
-#[tokio::test]
-async fn scopes_are_requested_when_the_probe_match_lacks_them() {
-    let cameras = (0..2).map(|number| Camera { with_scopes: false, ..Camera::new(number) });
-    let Some(place) = Place::new(cameras) else { return };
-    place.write_cameras(&format!("scopes: {{items: ['{}']}}", location(1)), &[]);
-    let _agent = place.start();
-    wait_for_cameras(&place, &[1]).await;
-    assert!(place.farm.take_requests(0).contains(&"GetScopes".to_owned()));
-}
-
-#[tokio::test]
 async fn hello_and_bye_update_instances() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
     place.farm.change(1, |camera| camera.is_on = false);
@@ -203,20 +172,6 @@ async fn camera_with_a_new_address_keeps_its_instance() {
     let after = wait_for_camera(&place, 0, "the camera at its new address", moved).await;
     assert_eq!(identities(std::slice::from_ref(&after)), identities(&[before]));
     assert_eq!(property(&after, "IP_ADDRESS"), Some(&*address(1).to_string()));
-}
-
-#[tokio::test]
-async fn first_answering_service_url_is_used() {
-    let Some(place) = Place::new((0..3).map(Camera::new)) else { return };
-    let dead = "http://127.9.9.9:8080/onvif/device_service ftp://x/ http://192.0.2.1/onvif";
-    place.farm.change(0, |camera| camera.urls = format!("{dead} {}", url(0)));
-    place.farm.change(1, |camera| camera.urls = format!("{dead} http://0.0.0.0:8080/onvif/device_service"));
-    place.farm.change(2, |camera| camera.urls = url(0)); // somebody else's: they are two for all we know
-    place.write_cameras("", &[]);
-    let _agent = place.start();
-    let found = sorted(wait_for_cameras(&place, &[0, 1, 2]).await);
-    let urls: Vec<&str> = found.iter().map(|instance| property(instance, "SERVICE_URL").unwrap()).collect();
-    assert_eq!(urls, [url(0), url(1), url(0)]);
 }
 
 #[tokio::test]

@@ -203,22 +203,6 @@ async fn large_responses_stay_within_the_memory_limit() {
 }
 
 #[tokio::test]
-async fn camera_is_kept_when_its_answer_is_lost() {
-    let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
-    place.write_cameras("", &[]);
-    let agent = place.start();
-    place.node.wait_for_instances("both", |list| list.len() == 2 && list.iter().all(is_online)).await;
-    (0..2).for_each(|number| place.farm.change(number, |camera| camera.discovery = Manner::Mute));
-    place.farm.change(1, |camera| camera.is_on = false);
-    place.node.wait_for_instances("one offline", |list| list.iter().filter(|i| is_online(i)).count() == 1).await;
-    let rounds = agent.log().matches("round done").count();
-    wait_for("more rounds", || agent.log().matches("round done").count(), |now| *now > rounds + 2).await;
-    let still = place.node.instances();
-    let online: Vec<&str> = still.iter().filter(|i| is_online(i)).map(|i| property(i, "UUID").unwrap()).collect();
-    assert_eq!(online, [uuid(0)]);
-}
-
-#[tokio::test]
 async fn camera_outside_the_grant_is_reported_and_not_dialled() {
     let Some(place) = Place::new((0..2).map(Camera::new)) else { return };
     place.farm.change(1, |camera| camera.urls = "http://127.0.1.2:22/onvif/device_service".to_owned());
@@ -227,17 +211,4 @@ async fn camera_outside_the_grant_is_reported_and_not_dialled() {
     let fault = wait_for_fault(&place, "grants.http of the handler's DiscoveryHandler object does not cover it").await;
     assert!(fault.message.contains(&uuid(1)), "{}", fault.message);
     place.node.wait_for_instances("the other", |list| list.len() == 1).await;
-}
-
-#[tokio::test]
-async fn invalid_details_are_named_by_field() {
-    let Some(place) = Place::new([]) else { return };
-    place.write_cameras("ipAddresses:\n  items: [10.0.0.1, 10.0.0]", &[]);
-    let _agent = place.start();
-    let condition = place.node.wait_for_condition("camera", "DetailsValid", "False", "InvalidDetails").await;
-    let message = "'10.0.0' is no IP address; write one such as 192.168.1.20";
-    assert!(condition.message.contains("/ipAddresses/items/1") && condition.message.contains(message), "{condition:?}");
-    let output = place.discover(&[]);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && error.contains(message), "{error}");
 }

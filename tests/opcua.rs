@@ -1,7 +1,6 @@
 //! OPC UA servers are found through discovery servers of other people's making, and are devices as long as they are there.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use akri_api::Instance;
 use serde_json::{Value, json};
@@ -202,35 +201,6 @@ async fn ungranted_servers_are_not_dialled_but_named() {
     assert_eq!(found(&output), ["urn:beside", "urn:elsewhere"]);
     let output = discover(&node, &[named], "");
     assert!(!output.status.success() && warnings(&output).contains(&refused), "{output:?}");
-}
-
-#[test]
-fn example_configuration_is_valid() {
-    let (wasm, example) = (built_components().join("opcua.wasm"), repository().join("examples/opcua.yaml"));
-    let output = Node::new().akri(&["handler", "validate", wasm.to_str().unwrap(), example.to_str().unwrap()]);
-    assert!(output.status.success(), "{output:?}");
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-#[test]
-fn invalid_discovery_urls_are_named_with_their_line() {
-    let node = node();
-    let output =
-        discover(&node, &["opc.tcp://127.0.0.1:4840/", "http://127.0.0.1:4840/", "opc.tcp://127.0.0.1:0/"], "");
-    let printed = warnings(&output);
-    assert!(!output.status.success());
-    for (line, what) in [
-        (13, "discoveryUrls[1]: 'http://127.0.0.1:4840/' is no discovery URL"),
-        (14, "discoveryUrls[2]: 'opc.tcp://127.0.0.1:0/' is no discovery URL"),
-    ] {
-        let expected_text = printed
-            .lines()
-            .any(|expected_text| expected_text.contains(&format!("try.yaml:{line}: ")) && expected_text.contains(what));
-        assert!(expected_text, "no '{what}' of line {line} in\n{printed}");
-    }
 }
 
 #[tokio::test]

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use akri_grpc::deviceplugin::{AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest};
 use akri_kubelet::RegistrationCounts;
 use akri_kubelet::pod_resources::{self, PodUse};
-use akri_kubelet::resource::AllocateError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::support::kubelet::{AdmissionError, Authority, Kubelet, List, Options, View};
+use crate::support::kubelet::{AdmissionError, Authority, Kubelet, Options, View};
 
 use fake_resource::{FakeResource, Node};
 
@@ -40,60 +39,6 @@ async fn resource_is_registered_listed_and_allocated() {
             [PodUse { namespace, pod, container, resource: fake_resource.name.clone(), ids: admitted.ids }]
         );
     }
-}
-
-#[tokio::test]
-async fn list_is_sent_on_change_or_request_only() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(node.path());
-    let fake_resource = FakeResource::new("scale", 2);
-    let _plugin = node.serve(&fake_resource);
-    let wait = async |what: &str, seen: &dyn Fn(&[List]) -> bool| {
-        kubelet.wait_for(what, |view| seen(&view.resource(&fake_resource.name).lists)).await;
-    };
-    wait("the first list", &|lists| !lists.is_empty()).await;
-    fake_resource.set_health(0, false);
-    wait("a list with one unhealthy device", &|lists| lists.last().is_some_and(|last| !last[0].1)).await;
-    fake_resource.set_health(0, false);
-    fake_resource.set_health(1, false);
-    wait("a list without healthy devices", &|lists| lists.last().is_some_and(|last| !last[1].1)).await;
-    fake_resource.set_health(0, true);
-    wait("a list with one healthy device", &|lists| lists.last().is_some_and(|last| last[0].1)).await;
-
-    let before = kubelet.view(|view| view.resource(&fake_resource.name).lists);
-    fake_resource.refuse(AllocateError::Unavailable("slot 0 is taken".into()));
-    let error = kubelet.admit("pod", "container", &fake_resource.name, 1).await.unwrap_err();
-    assert_eq!(error, AdmissionError::Refused(Code::Unavailable, "slot 0 is taken".into()));
-    wait("the same list again", &|lists| lists.len() > before.len() && lists.last() == before.last()).await;
-    assert_eq!(kubelet.admit("pod", "container", &fake_resource.name, 1).await.unwrap_err(), AdmissionError::PodFailed);
-    assert!(kubelet.admit("pod-2", "container", &fake_resource.name, 1).await.is_ok());
-}
-
-#[tokio::test]
-async fn closed_plugin_sends_an_empty_list_and_removes_its_socket() {
-    let node = Node::new();
-    let kubelet = Kubelet::start(node.path());
-    let fake_resources =
-        [FakeResource::new("closed", 1), FakeResource::new("flagged", 1), FakeResource::new("dropped", 1)];
-    let [closed, _flagged, dropped] = fake_resources.each_ref().map(|fake_resource| node.serve(fake_resource));
-    for fake_resource in &fake_resources {
-        kubelet.wait_for("one device", |view| view.resource(&fake_resource.name).allocatable() == 1).await;
-    }
-    fake_resources[1].advertised.send_modify(|advertised| advertised.closed = true);
-    drop(dropped);
-    closed.close().await;
-    for (fake_resource, capacity) in fake_resources.iter().zip([0, 0, 1]) {
-        kubelet
-            .wait_for("the end of the stream", |view| {
-                let resource = view.resource(&fake_resource.name);
-                let last = resource.lists.last().map(Vec::len);
-                !resource.connected && resource.capacity() == capacity && last == Some(capacity)
-            })
-            .await;
-    }
-    let mut counts = node.plugins.counts();
-    counts.wait_for(|counts| *counts == RegistrationCounts::default()).await.unwrap();
-    assert_eq!(node.sockets(), [] as [PathBuf; 0]);
 }
 
 #[tokio::test] // rule 4

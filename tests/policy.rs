@@ -117,10 +117,10 @@ fn assert_denied(denials: &[String], message: &str) {
     assert!(denials.len() == 1 && denials[0].starts_with(message), "expected '{message}', not {denials:?}");
 }
 
-#[test] // rule 64
-fn an_agent_writes_what_is_its_nodes() {
+/// Changes that a node's agent may make.
+fn own_changes() -> Vec<(&'static str, Value)> {
     let usage = |slot: u8, usage: &str| set(&format!("/spec/deviceUsage/cam-8120fe-{slot}"), json!(usage));
-    for (node, patch) in [
+    vec![
         ("node-a", json!([])),
         ("node-a", usage(0, "node-a")),
         ("node-a", usage(0, "C:12:node-a")),
@@ -144,15 +144,13 @@ fn an_agent_writes_what_is_its_nodes() {
             json!([{"path": "/spec/nodes", "value": ["node-a"]}, {"path": "/metadata/labels/node.akri.sh~1bbbbbbbb"}]),
         ),
         ("node-b", set("/metadata/finalizers", json!(["node-a"]))),
-    ] {
-        assert_eq!(update(node, &changed(patch.clone())), Vec::<String>::new(), "{node}: {patch}");
-    }
+    ]
 }
 
-#[test] // rule 64
-fn an_agent_leaves_alone_what_is_another_nodes() {
+/// Changes that the agent of node-c, which does not see the device, may not make, with the answers.
+fn foreign_changes() -> Vec<(Value, &'static str)> {
     let usage = "spec.deviceUsage: an agent claims free slots";
-    for (patch, message) in [
+    vec![
         (set("/spec/nodes", json!(["node-a"])), "spec.nodes: an agent adds"),
         (set("/spec/nodes", json!(["node-a", "node-b", "node-d"])), "spec.nodes: an agent adds"),
         (set("/spec/nodes", json!([])), "spec.nodes: an agent adds"),
@@ -180,21 +178,25 @@ fn an_agent_leaves_alone_what_is_another_nodes() {
         (json!([{"path": "/metadata/ownerReferences"}]), "configurationName, cdiName"),
         (set("/spec/capacity", json!(1)), "spec.capacity and spec.brokerProperties"),
         (set("/spec/brokerProperties/URL", json!("http://evil")), "spec.capacity and spec.brokerProperties"),
-    ] {
+    ]
+}
+
+#[test] // rule 64
+fn agent_changes_only_its_part_of_an_instance() {
+    for (node, patch) in own_changes() {
+        assert_eq!(update(node, &changed(patch.clone())), Vec::<String>::new(), "{node}: {patch}");
+    }
+    for (patch, message) in foreign_changes() {
         assert_denied(&update("node-c", &changed(patch)), message);
     }
-}
-
-#[test] // rule 64
-fn a_device_without_an_identity_gets_one() {
     let policy = Policy::named("akri-agent-instances");
-    let mut old = instance();
-    old["metadata"]["annotations"].as_object_mut().unwrap().remove("akri.sh/identity");
-    assert_eq!(policy.denials(&request("node-a", "UPDATE"), &old, &instance()), Some(Vec::new()));
+    let mut without_identity = instance();
+    without_identity["metadata"]["annotations"].as_object_mut().unwrap().remove("akri.sh/identity");
+    assert_eq!(policy.denials(&request("node-a", "UPDATE"), &without_identity, &instance()), Some(Vec::new()));
 }
 
 #[test] // rule 64
-fn a_token_that_names_no_node_changes_nothing() {
+fn agents_are_known_by_the_node_of_their_token() {
     let policy = Policy::named("akri-agent-instances");
     let without = json!({"operation": "UPDATE", "userInfo": {"username": AGENT}});
     let other = json!({"operation": "UPDATE", "userInfo": {"username": AGENT, "extra": {"scopes": ["x"]}}});
@@ -202,18 +204,13 @@ fn a_token_that_names_no_node_changes_nothing() {
         let denials = policy.denials(&request, &instance(), &instance()).unwrap();
         assert_denied(&denials, "the token of an agent has to say its node");
     }
+    let mut other = request("node-c", "UPDATE");
+    other["userInfo"]["username"] = json!("system:serviceaccount:akri-system:akri-controller");
+    assert_eq!(policy.denials(&other, &instance(), &changed(set("/spec/nodes", json!([])))), None);
 }
 
 #[test] // rule 64
-fn other_users_are_not_bound_to_a_node() {
-    let policy = Policy::named("akri-agent-instances");
-    let mut request = request("node-c", "UPDATE");
-    request["userInfo"]["username"] = json!("system:serviceaccount:akri-system:akri-controller");
-    assert_eq!(policy.denials(&request, &instance(), &changed(set("/spec/nodes", json!([])))), None);
-}
-
-#[test] // rule 64
-fn an_agent_creates_instances_of_configurations_only() {
+fn agent_creates_and_deletes_its_own_instances() {
     let policy = Policy::named("akri-agent-instances");
     let create = |object: &Value| policy.denials(&request("node-a", "CREATE"), &Value::Null, object).unwrap();
     let mut good = instance();
@@ -237,11 +234,6 @@ fn an_agent_creates_instances_of_configurations_only() {
         *object.pointer_mut(path).unwrap() = value;
         assert_denied(&create(&object), message);
     }
-}
-
-#[test] // rule 64
-fn an_agent_deletes_only_what_nobody_else_has() {
-    let policy = Policy::named("akri-agent-instances");
     let delete = |nodes: Value, usage: &str| {
         let mut object = instance();
         object["spec"]["nodes"] = nodes;
@@ -256,8 +248,8 @@ fn an_agent_deletes_only_what_nobody_else_has() {
     }
 }
 
-#[test] // rule 64
-fn an_agent_says_only_what_its_node_has_to_say() {
+#[test] // rule 39, rule 64
+fn agent_writes_its_own_part_of_a_status() {
     let problem = |reason: &str| json!({"reason": reason, "message": "m"});
     let object =
         |nodes: Value, conditions: Value| json!({"spec": {}, "status": {"nodes": nodes, "conditions": conditions}});
@@ -281,10 +273,6 @@ fn an_agent_says_only_what_its_node_has_to_say() {
         let first = json!({"spec": {}, "status": {"nodes": {"node-a": problem("A")}}});
         assert_eq!(policy.denials(&request("node-a", "UPDATE"), &json!({"spec": {}}), &first), Some(Vec::new()));
     }
-}
-
-#[test] // rule 39, rule 64
-fn an_agent_tells_what_brokers_of_its_own_slots_say() {
     let policy = Policy::named("akri-agent-instances-status");
     let spec = json!({"deviceUsage": {"s-0": "node-a", "s-1": "C:0:node-a", "s-2": "node-b", "s-3": ""}});
     let object = |info: Value| json!({"spec": spec, "status": {"brokerInfo": info}});
@@ -303,7 +291,7 @@ fn an_agent_tells_what_brokers_of_its_own_slots_say() {
 }
 
 #[test]
-fn an_agent_renews_the_lease_of_its_own_node() {
+fn agent_renews_the_lease_of_its_own_node() {
     let policy = Policy::named("akri-agent-leases");
     let lease = |name: &str, holder: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": holder}});
     let of = |node: &str| lease(&format!("akri-agent-{node}"), node);
@@ -324,7 +312,7 @@ fn an_agent_renews_the_lease_of_its_own_node() {
 }
 
 #[test] // rule 64
-fn the_webhook_creates_nothing_but_dry_runs() {
+fn webhook_creates_dry_runs_only() {
     let policy = Policy::named("akri-webhook");
     let request = |dry_run: bool, account: &str| json!({"operation": "CREATE", "dryRun": dry_run, "userInfo": {"username": format!("system:serviceaccount:akri-system:{account}")}});
     let ask = |request: Value| policy.denials(&request, &Value::Null, &json!({}));

@@ -25,7 +25,6 @@ pub struct FakeResource {
 struct FakeResourceState {
     requests: Vec<Vec<Vec<String>>>,
     claimed: BTreeSet<String>,
-    refuse: Option<AllocateError>,
 }
 
 impl FakeResource {
@@ -38,10 +37,6 @@ impl FakeResource {
 
     pub fn set_health(&self, index: usize, healthy: bool) {
         self.advertised.send_modify(|advertised| advertised.devices[index].healthy = healthy);
-    }
-
-    pub fn refuse(&self, refused: AllocateError) {
-        self.state.lock().unwrap().refuse = Some(refused);
     }
 
     pub fn requests(&self) -> Vec<Vec<Vec<String>>> {
@@ -62,10 +57,6 @@ impl Resource for FakeResource {
     async fn allocate(&self, containers: Vec<Vec<String>>) -> Result<Vec<ContainerResponse>, AllocateError> {
         let mut state = self.state.lock().unwrap();
         state.requests.push(containers.clone());
-        if let Some(refused) = state.refuse.take() {
-            self.advertised.send_modify(|advertised| advertised.resend += 1);
-            return Err(refused);
-        }
         state.claimed.extend(containers.iter().flatten().cloned());
         let response = |ids: &Vec<String>| ContainerResponse {
             envs: [("IDS".to_owned(), ids.join(","))].into(),
