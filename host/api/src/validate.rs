@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use akri_model::broker::needs_instance;
+use akri_brokers::needs_instance;
 use akri_model::configuration::MAX_CAPACITY;
 use akri_model::environment;
 use akri_model::names::MAX_CONFIGURATION_NAME;

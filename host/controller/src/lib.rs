@@ -2,7 +2,7 @@
 //! them, aggregates the problems of nodes into conditions, and removes what nodes that do not exist any more have left.
 //!
 //! Watches keep a [`world::World`] of small views up to date and put the keys of what changed into a queue. Workers take keys
-//! and reconcile them one by one; decisions are pure functions of `akri_model::broker`.
+//! and reconcile them one by one; decisions are pure functions of `akri_brokers`.
 
 mod agents;
 mod events;
@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_api::{Configuration, DiscoveryHandler, Instance};
+use akri_brokers::SELECTOR;
 use akri_http::{Pages, Server};
-use akri_model::broker::SELECTOR;
 use akri_model::retry::jitter;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;

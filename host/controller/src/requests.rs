@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use akri_api::json_patch::is_outdated;
-use akri_model::broker::Reason;
+use akri_brokers::Reason;
 use akri_model::names::Key;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;

@@ -3,7 +3,7 @@
 
 use akri_api::condition::{self, Condition, Truth};
 use akri_api::{BrokerCounts, Configuration, DiscoveryHandler, Instance};
-use akri_model::broker::{Counts, summarize_all};
+use akri_brokers::{Counts, summarize_all};
 use akri_model::instance::Online;
 use akri_model::summary::{self, DeviceCounts, Verdict};
 use k8s_openapi::jiff::Timestamp;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use akri_brokers::{Counts, Reason, Rollout};
 use akri_model::agent_lease::GOOD_FOR;
-use akri_model::broker::{Counts, Reason, Rollout};
 use akri_model::instance::Online;
 use akri_model::names::Key;
 use akri_model::node_report::{StaleReports, stale};

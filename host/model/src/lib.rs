@@ -5,7 +5,6 @@
 //! `docs/rules.md`.
 
 pub mod agent_lease;
-pub mod broker;
 pub mod broker_info;
 pub mod budget;
 pub mod claim;

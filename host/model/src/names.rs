@@ -269,7 +269,7 @@ impl FromStr for Usage {
 }
 
 /// The digest in lower-case hex.
-pub(crate) fn hex<D: Digest>(input: &str) -> String {
+pub fn hex<D: Digest>(input: &str) -> String {
     text::hex(&D::digest(input.as_bytes()))
 }
 

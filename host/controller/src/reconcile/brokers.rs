@@ -1,6 +1,6 @@
 //! The brokers of an Instance, of whichever kind.
 
-use akri_model::broker::{BrokerReport, Brokers, Counts, JobReport, Observed, PodState, Reason, Target, summarize};
+use akri_brokers::{BrokerReport, Brokers, Counts, JobReport, Observed, PodState, Reason, Target, summarize};
 use akri_model::summary::{Truth, Verdict};
 
 use super::{Again, Context, job, pods};

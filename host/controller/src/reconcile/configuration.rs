@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use akri_api::Configuration;
-use akri_model::broker::{CONFIGURATION_LABEL, Owner, configuration_service_name};
+use akri_brokers::{CONFIGURATION_LABEL, Owner, configuration_service_name};
 use akri_model::names::Key;
 
 use super::services::{Front, reconcile_service};

@@ -1,7 +1,7 @@
 //! Reconciles an Instance: its brokers, their Service, its status, and what nodes that are gone have left of it.
 
 use akri_api::{Instance, condition};
-use akri_model::broker::{INSTANCE_LABEL, Owner, instance_service_name};
+use akri_brokers::{INSTANCE_LABEL, Owner, instance_service_name};
 use akri_model::names::Key;
 
 use super::brokers::{self, Outcome};

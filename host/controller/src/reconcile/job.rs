@@ -3,7 +3,7 @@
 use akri_api::Instance;
 use akri_api::document::pointer_token;
 use akri_api::json_patch::{add, replace, test};
-use akri_model::broker::{JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
+use akri_brokers::{JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use akri_model::broker::{Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name};
+use akri_brokers::{Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;

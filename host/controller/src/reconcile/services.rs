@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use akri_model::broker::{Manifest, Owner, is_service_wanted, service};
+use akri_brokers::{Manifest, Owner, is_service_wanted, service};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Service;
 use tracing::info;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use akri_api::condition::Condition;
 use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, configuration_to_model, validate};
-use akri_model::broker::Manifest;
+use akri_brokers::Manifest;
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;

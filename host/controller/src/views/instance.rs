@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::condition::Condition;
 use akri_api::{BrokerCounts, Instance};
-use akri_model::broker::{JOB_RECORD, JobRecord};
+use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_model::names::{Key, Usage};
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;

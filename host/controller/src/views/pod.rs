@@ -1,6 +1,6 @@
 //! A Pod of a broker as the controller keeps it.
 
-use akri_model::broker::{BROKER_HASH, FAILURES, INSTANCE_LABEL, Observed, Phase, Reason};
+use akri_brokers::{BROKER_HASH, FAILURES, INSTANCE_LABEL, Observed, Phase, Reason};
 use akri_model::names::Key;
 use akri_model::text::clean;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};

@@ -1,6 +1,6 @@
 //! Jobs and Services of the controller, as it keeps them.
 
-use akri_model::broker::{BROKER_HASH, JobState, Reason};
+use akri_brokers::{BROKER_HASH, JobState, Reason};
 use akri_model::names::Key;
 use akri_model::text::clean;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};

@@ -1,7 +1,7 @@
 //! The objects that the controller will create for a Configuration, for an Instance that stands for any.
 
 use akri_api::Configuration;
-use akri_model::broker::{self, CONFIGURATION_LABEL, INSTANCE_LABEL, Manifest, Owner, Target};
+use akri_brokers::{CONFIGURATION_LABEL, INSTANCE_LABEL, Manifest, Owner, Target};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt as _;
@@ -52,16 +52,16 @@ pub(super) fn expected(configuration: &Configuration) -> Vec<Expected> {
     let target = Target { namespace: &namespace, name: &instance, uid: "", configuration: &name, shared: true };
     let of_configuration = Owner { kind: "Configuration", name: &name, uid: "" };
     let service = |field, label, owner, service: &Option<Manifest>| {
-        let object = service.as_ref().map(|spec| broker::service(&name, &namespace, owner, label, spec));
+        let object = service.as_ref().map(|spec| akri_brokers::service(&name, &namespace, owner, label, spec));
         object.map(|object| Expected::new::<Service>(field, object))
     };
     let brokers = spec.broker_spec.clone().unwrap_or_default();
     let pod = brokers
         .broker_pod_spec
-        .map(|pod| Expected::new::<Pod>("spec.brokerSpec.brokerPodSpec", broker::pod(&target, &pod, NODE, 0)));
+        .map(|pod| Expected::new::<Pod>("spec.brokerSpec.brokerPodSpec", akri_brokers::pod(&target, &pod, NODE, 0)));
     let job = brokers
         .broker_job_spec
-        .map(|job| Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", broker::job(&target, &job, &instance)));
+        .map(|job| Expected::new::<Job>("spec.brokerSpec.brokerJobSpec", akri_brokers::job(&target, &job, &instance)));
     let of_instance = (INSTANCE_LABEL, instance.as_str());
     let of_all = (CONFIGURATION_LABEL, name.as_str());
     let services = [

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::pod::{Observed, PodState, Reason};
-use super::{Counts, JobState, Rollout};
-use crate::summary::{Truth, Verdict};
+use crate::pod::{Observed, PodState, Reason};
+use crate::{Counts, JobState, Rollout};
+use akri_model::summary::{Truth, Verdict};
 
 /// The type of the condition.
 const CONDITION: &str = "BrokersReady";
@@ -156,7 +156,7 @@ fn verdict(truth: Truth, reason: &Reason) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{Backoff, Phase};
+    use crate::{Backoff, Phase};
 
     fn pod(ready_since: Option<i64>, word: &str) -> Observed {
         Observed {

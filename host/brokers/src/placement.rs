@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use blake2::Blake2b;
 use blake2::digest::consts::U6;
 
-use crate::names::hex;
+use akri_model::names::hex;
 
 /// A node that sees the device.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::names::label_value;
-use super::template::{Manifest, Owner, SELECTOR, spec_hash};
+use crate::names::label_value;
+use crate::template::{Manifest, Owner, SELECTOR, spec_hash};
 
 /// Returns a Service with the hash of its spec. It selects what the user selects, among the brokers with that label.
 pub fn service(name: &str, namespace: &str, owner: Owner<'_>, label: (&str, &str), spec: &Manifest) -> (Value, String) {
@@ -22,7 +22,7 @@ pub fn service(name: &str, namespace: &str, owner: Owner<'_>, label: (&str, &str
         "apiVersion": "v1", "kind": "Service",
         "metadata": {
             "namespace": namespace, "name": name, "labels": labels,
-            "annotations": {super::BROKER_HASH: hash},
+            "annotations": {crate::BROKER_HASH: hash},
             "ownerReferences": [owner.reference()],
         },
         "spec": spec,

@@ -5,8 +5,8 @@ use blake2::Blake2b;
 use blake2::digest::consts::U8;
 use serde_json::{Map, Value, json};
 
-use super::names::{label_value, pod_name};
-use crate::names::{RESOURCE_PREFIX, hex, resource_name};
+use crate::names::{label_value, pod_name};
+use akri_model::names::{RESOURCE_PREFIX, hex, resource_name};
 
 /// Stands for the Instance's resource in the limits and requests of a broker.
 pub const PLACEHOLDER: &str = "{{PLACEHOLDER}}";
@@ -46,7 +46,7 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    pub(super) fn reference(self) -> Value {
+    pub(crate) fn reference(self) -> Value {
         json!({
             "apiVersion": "akri.sh/v0", "kind": self.kind, "name": self.name, "uid": self.uid,
             "controller": true, "blockOwnerDeletion": false,
@@ -116,7 +116,7 @@ pub fn pod(target: &Target<'_>, spec: &Manifest, node: &str, failures: u32) -> (
     (manifest, hash)
 }
 
-/// Returns the Job of an Instance under a name of [`super::job_name`], with the hash of its spec.
+/// Returns the Job of an Instance under a name of [`crate::job_name`], with the hash of its spec.
 pub fn job(target: &Target<'_>, spec: &Manifest, name: &str) -> (Value, String) {
     let mut spec = spec.clone();
     let template = spec.get_mut("template").and_then(Value::as_object_mut);

@@ -3,7 +3,7 @@
 use blake2::Blake2b;
 use blake2::digest::consts::U4;
 
-use crate::names::hex;
+use akri_model::names::hex;
 
 /// Longest name of a Pod (DNS subdomain).
 const POD: usize = 253;
