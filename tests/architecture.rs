@@ -9,7 +9,7 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 18] = [
+const HOST: [&str; 19] = [
     "akri-model",
     "akri-brokers",
     "akri-grpc",
@@ -20,6 +20,7 @@ const HOST: [&str; 18] = [
     "akri-confine",
     "akri-engine",
     "akri-sandbox",
+    "akri-kube",
     "akri-kubelet",
     "akri-remote",
     "akri-cluster",
@@ -31,7 +32,7 @@ const HOST: [&str; 18] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 22] = [
+const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("akri-model", &[]),
     ("akri-brokers", &["akri-model"]),
     ("akri-grpc", &[]),
@@ -42,9 +43,10 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
     ("akri-confine", &["akri-model"]),
     ("akri-engine", &["akri-model", "akri-cassette", "akri-confine", "akri-node"]),
     ("akri-sandbox", &["akri-model", "akri-confine", "akri-engine", "akri-node"]),
-    ("akri-kubelet", &["akri-grpc"]),
+    ("akri-kube", &["akri-model"]),
+    ("akri-kubelet", &["akri-model", "akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),
-    ("akri-cluster", &["akri-model", "akri-api", "akri-node"]),
+    ("akri-cluster", &["akri-model", "akri-api", "akri-kube", "akri-node"]),
     ("akri-oci", &["akri-model"]),
     (
         "akri-discovery",
@@ -65,8 +67,8 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
             "akri-discovery",
         ],
     ),
-    ("akri-controller", &["akri-model", "akri-brokers", "akri-api", "akri-http"]),
-    ("akri-webhook", &["akri-model", "akri-brokers", "akri-api", "akri-http", "akri-sandbox"]),
+    ("akri-controller", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-http"]),
+    ("akri-webhook", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-http", "akri-sandbox"]),
     ("akri", &HOST),
     ("remote-handler", &[]),
     ("akri-tests", &HOST),
@@ -77,8 +79,8 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
 const GRPC: [&str; 6] = ["akri-grpc", "akri-kubelet", "akri-remote", "remote-handler", "akri-tests", "akri-benches"];
 
 /// The crates that convert Kubernetes objects, the program that connects to the cluster, and tests.
-const KUBERNETES: [&str; 7] =
-    ["akri-api", "akri-cluster", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"];
+const KUBERNETES: [&str; 8] =
+    ["akri-api", "akri-kube", "akri-cluster", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"];
 
 /// Libraries, by how their names begin, and the only ones of our crates that may know them: the edges.
 const EDGES: [(&str, &[&str]); 7] = [

@@ -11,7 +11,6 @@ pub mod duration;
 pub mod grants;
 pub mod handler;
 pub mod instance;
-pub mod json_patch;
 pub mod limits;
 pub mod manifest;
 pub mod suggestion;

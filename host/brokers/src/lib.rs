@@ -13,7 +13,7 @@ mod template;
 pub use job::{JobRecord, JobState, JobStep, job_step};
 pub use names::{configuration_service_name, instance_service_name, job_name, label_value, pod_name};
 pub use placement::{Candidate, place};
-pub use pod::{Backoff, Observed, Phase, PodState, PodStep, Reason};
+pub use pod::{Observed, Phase, PodState, PodStep, Reason};
 pub use report::{BrokerReport, Brokers, JobReport, summarize, summarize_all};
 pub use rollout::{Counts, Rollout};
 pub use service::{is_service_wanted, service};

@@ -1,10 +1,6 @@
 //! The states of a Pod broker on one node of an Instance, and what follows from each (rule 52).
 
-/// First pause after a broker has ended; it doubles with each further one.
-const FIRST: i64 = 10;
-
-/// Longest pause.
-const LONGEST: i64 = 300;
+use akri_model::retry::RetryPolicy;
 
 /// A broker that ran for so long and ended starts again with the first pause.
 const RESET: i64 = 600;
@@ -70,24 +66,6 @@ impl Observed {
     }
 }
 
-/// A pause after a broker has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
-    /// The time at which the next one is created.
-    pub until: i64,
-    /// Brokers that have ended in a row.
-    pub failures: u32,
-}
-
-impl Backoff {
-    fn after(pod: &Observed, now: i64) -> Self {
-        let ended = pod.ended.min(now); // a node's clock may be ahead
-        let failures = if ended - pod.started >= RESET { 1 } else { pod.failures.saturating_add(1) };
-        let pause = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST);
-        Self { until: ended + pause, failures }
-    }
-}
-
 /// The state of the broker of an Instance on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodState {
@@ -105,7 +83,12 @@ pub enum PodState {
     /// It is ready, and has been for a while.
     Running,
     /// It has ended, and the next one is created later.
-    Backoff(Backoff),
+    Backoff {
+        /// The time at which the next one is created.
+        until: i64,
+        /// Brokers that have ended in a row.
+        failures: u32,
+    },
     /// Its spec is not the wanted one any more.
     Outdated {
         /// It works as it is, so that replacing it is a disruption.
@@ -157,7 +140,7 @@ impl PodState {
             return Self::Outdated { is_running: pod.ready_since.is_some() };
         }
         if pod.phase == Phase::Ended {
-            return Self::Backoff(Backoff::after(pod, now));
+            return Self::backoff(pod, now);
         }
         if pod.is_settled(now) {
             return Self::Running;
@@ -165,12 +148,20 @@ impl PodState {
         Self::Starting { is_failing: pod.is_failing(), settled_at: pod.ready_since.map(|since| since + SETTLED) }
     }
 
+    /// Returns the pause after a broker has ended.
+    fn backoff(pod: &Observed, now: i64) -> Self {
+        let ended = pod.ended.min(now); // a node's clock may be ahead
+        let failures = if ended - pod.started >= RESET { 1 } else { pod.failures.saturating_add(1) };
+        let pause = i64::try_from(RetryPolicy::BROKER_POD.pause(failures).as_secs()).unwrap_or(i64::MAX);
+        Self::Backoff { until: ended.saturating_add(pause), failures }
+    }
+
     /// Returns the next step on a node where a broker `is_wanted` or not.
     pub fn step(self, is_wanted: bool, now: i64) -> PodStep {
         match self {
             Self::Absent if is_wanted => PodStep::Create,
-            Self::Backoff(Backoff { until, failures }) if now >= until => PodStep::Retry { failures },
-            Self::Backoff(Backoff { until, .. }) => PodStep::WaitUntil(until),
+            Self::Backoff { until, failures } if now >= until => PodStep::Retry { failures },
+            Self::Backoff { until, .. } => PodStep::WaitUntil(until),
             Self::Starting { settled_at: Some(at), .. } => PodStep::WaitUntil(at),
             Self::Outdated { is_running: true } => PodStep::Replace,
             Self::Outdated { is_running: false } | Self::Unwanted => PodStep::Delete,
@@ -247,13 +238,13 @@ mod tests {
             (
                 "just ended",
                 Some(ended(100, 199, 0)),
-                PodState::Backoff(Backoff { until: 209, failures: 1 }),
+                PodState::Backoff { until: 209, failures: 1 },
                 PodStep::WaitUntil(209),
             ),
             (
                 "ended a while ago",
                 Some(ended(100, 190, 0)),
-                PodState::Backoff(Backoff { until: 200, failures: 1 }),
+                PodState::Backoff { until: 200, failures: 1 },
                 PodStep::Retry { failures: 1 },
             ),
         ] {
@@ -276,15 +267,19 @@ mod tests {
 
     #[test] // rule 52
     fn pause_doubles_to_five_minutes_and_resets_after_ten() {
-        let pauses: Vec<i64> = (0..8).map(|failures| Backoff::after(&ended(0, 5, failures), 5).until - 5).collect();
+        let after = |pod: Observed, now| match PodState::backoff(&pod, now) {
+            PodState::Backoff { until, failures } => (until - now, failures),
+            other => panic!("{other:?}"),
+        };
+        let pauses: Vec<i64> = (0..8).map(|failures| after(ended(0, 5, failures), 5).0).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300, 300]);
-        assert_eq!(Backoff::after(&ended(0, 600, 6), 600), Backoff { until: 610, failures: 1 });
-        assert_eq!(Backoff::after(&ended(0, 599, 6), 599).failures, 7);
+        assert_eq!(after(ended(0, 600, 6), 600), (10, 1));
+        assert_eq!(after(ended(0, 599, 6), 599).1, 7);
     }
 
     #[test]
     fn clock_that_is_ahead_does_not_prolong_the_pause() {
-        assert_eq!(Backoff::after(&ended(0, 5000, 0), 100).until, 110);
+        assert!(matches!(PodState::backoff(&ended(0, 5000, 0), 100), PodState::Backoff { until: 110, .. }));
     }
 
     proptest! {

@@ -104,7 +104,7 @@ fn job_summary(job: &JobReport) -> (Counts, Option<Reason>) {
 fn count(pods: &[BrokerReport<'_>]) -> Counts {
     let of = |test: fn(&PodState) -> bool| pods.iter().filter(|pod| test(&pod.state)).count();
     let ready = |pod: &&BrokerReport<'_>| {
-        let is_up = !matches!(pod.state, PodState::Deleting | PodState::NameTaken | PodState::Backoff(_));
+        let is_up = !matches!(pod.state, PodState::Deleting | PodState::NameTaken | PodState::Backoff { .. });
         is_up && pod.pod.is_some_and(|pod| pod.ready_since.is_some())
     };
     Counts {
@@ -112,7 +112,7 @@ fn count(pods: &[BrokerReport<'_>]) -> Counts {
         running: pods.iter().filter(ready).count(),
         available: of(|state| matches!(state, PodState::Running | PodState::Outdated { is_running: true })),
         outdated: of(|state| matches!(state, PodState::Outdated { is_running: true })),
-        failing: of(|state| matches!(state, PodState::Backoff(_) | PodState::Starting { is_failing: true, .. })),
+        failing: of(|state| matches!(state, PodState::Backoff { .. } | PodState::Starting { is_failing: true, .. })),
     }
 }
 
@@ -132,8 +132,8 @@ fn why_not(broker: &BrokerReport<'_>) -> Option<Reason> {
             let message = format!("{node}: a Pod of the broker's name belongs to another owner; it is waited for");
             Some(reason("NameTaken", message))
         }
-        PodState::Backoff(backoff) => {
-            let message = format!("{node}: the broker has ended {} times in a row{because}", backoff.failures);
+        PodState::Backoff { failures, .. } => {
+            let message = format!("{node}: the broker has ended {failures} times in a row{because}");
             Some(reason("Backoff", message))
         }
         PodState::Starting { is_failing: true, .. } => {
@@ -156,7 +156,7 @@ fn verdict(truth: Truth, reason: &Reason) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backoff, Phase};
+    use crate::Phase;
 
     fn pod(ready_since: Option<i64>, word: &str) -> Observed {
         Observed {
@@ -191,7 +191,7 @@ mod tests {
 
     #[test] // rule 52
     fn first_broker_that_does_not_run_says_why() {
-        let backoff = PodState::Backoff(Backoff { until: 9, failures: 3 });
+        let backoff = PodState::Backoff { until: 9, failures: 3 };
         let starting = PodState::Starting { is_failing: false, settled_at: None };
         for (states, expected) in [
             (&[PodState::Running][..], "True Running: "),
@@ -215,7 +215,7 @@ mod tests {
             PodState::Outdated { is_running: true },
             PodState::Starting { is_failing: true, settled_at: None },
             PodState::Absent,
-            PodState::Backoff(Backoff { until: 9, failures: 1 }),
+            PodState::Backoff { until: 9, failures: 1 },
         ];
         let expected = Counts { desired: 5, running: 2, available: 2, outdated: 1, failing: 2 };
         assert_eq!(condition(&states).0, expected);

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_api::{ComponentSource, DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
+pub use akri_kube::events::ObjectEvent;
+use akri_kube::requests::RequestError;
 use akri_model::broker_info::Files;
 use akri_model::configuration::Configuration;
 use akri_model::configuration_status::ConfigurationStatus;
@@ -69,6 +71,18 @@ pub enum ClusterError {
     /// The store refused the operation; other operations may succeed, and this one may later.
     #[error("{0}")]
     Refused(String),
+}
+
+impl From<RequestError> for ClusterError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::NotFound(key) => Self::NotFound(key),
+            RequestError::Unavailable(message) => Self::Unavailable(message),
+            RequestError::Refused { message, .. } => Self::Refused(format!("the API server refuses: {message}")),
+            // The API server answers, and other objects need not wait.
+            RequestError::Conflict(_) => Self::Refused(error.to_string()),
+        }
+    }
 }
 
 /// The result of publishing an Instance.
@@ -134,21 +148,6 @@ pub struct HandlerReport {
     pub devices: usize,
     /// `Ready` and `Accepted`.
     pub conditions: Vec<Verdict>,
-}
-
-/// An event of an object, shown to users in addition to its status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectEvent {
-    /// `Instance` or `Configuration`.
-    pub kind: &'static str,
-    /// The object.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// A CamelCase word.
-    pub reason: &'static str,
-    /// A sentence.
-    pub message: String,
 }
 
 /// A store of Akri's objects. Implementations bound the duration of every call.

@@ -1,23 +1,19 @@
 //! The controller of a cluster: it runs the brokers that Configurations want for their Instances, with Services in front of
 //! them, aggregates the problems of nodes into conditions, and removes what nodes that do not exist any more have left.
 //!
-//! Watches keep a [`world::World`] of small views up to date and put the keys of what changed into a queue. Workers take keys
+//! Watches keep an [`ObjectIndex`] of small views up to date and put the keys of what changed into a queue. Workers take keys
 //! and reconcile them one by one; decisions are pure functions of `akri_brokers`.
 
 mod agents;
-mod events;
-mod leader;
 mod metrics;
 mod node_cleanup;
+mod object_index;
 mod queue;
 mod reconcile;
-mod requests;
 mod status;
 mod store;
 mod upstream;
 mod views;
-mod watch;
-mod world;
 
 use std::fmt::Debug;
 use std::io;
@@ -28,6 +24,10 @@ use std::time::Duration;
 use akri_api::{Configuration, DiscoveryHandler, Instance};
 use akri_brokers::SELECTOR;
 use akri_http::{Pages, Server};
+use akri_kube::events::EventRecorder;
+use akri_kube::leader::{self, Election};
+use akri_kube::requests::{RequestError, Requests};
+use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};
 use akri_model::retry::jitter;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
@@ -35,6 +35,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, PartialObjectMeta};
+use kube::runtime::watcher::Config;
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
@@ -42,22 +43,24 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use events::Events;
-use leader::Election;
 use metrics::Metrics;
-use node_cleanup::Nodes;
+use object_index::ObjectIndex;
 use queue::{Queue, Work};
 use reconcile::{Context, reconcile};
-use requests::{RequestError, Requests};
 use upstream::UpstreamFinalizers;
 use views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView};
-use watch::{WatchSource, follow};
 
 /// Objects that are reconciled at a time.
 const WORKERS: usize = 16;
 
 /// Longest duration of one reconcile.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Longest duration of one request to the API server.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// The field manager of all that the controller writes.
+const MANAGER: &str = "akri-controller";
 
 /// The label of agents' Leases.
 const AGENT_LEASES: &str = "akri.sh/lease=agent";
@@ -89,11 +92,10 @@ pub struct ListenError {
 /// If the address for health and metrics can't be bound.
 pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ListenError> {
     let context = Arc::new(Context {
-        world: world::World::default(),
-        requests: Requests::new(client.clone()),
-        nodes: Nodes::new(client.clone()),
+        objects: ObjectIndex::default(),
+        requests: Requests::new(client.clone(), MANAGER, REQUEST),
         upstream: UpstreamFinalizers::default(),
-        events: Events::start(client.clone(), settings.identity.clone()),
+        events: EventRecorder::start(client.clone(), MANAGER, settings.identity.clone(), "RunBroker"),
         metrics: Metrics::default(),
     });
     let mut tasks = JoinSet::new();
@@ -121,7 +123,7 @@ async fn listen(
 ) -> Result<Option<Server>, ListenError> {
     let Some(address) = settings.listen else { return Ok(None) };
     let context = Arc::clone(context);
-    let metrics = Arc::new(move || context.metrics.encode(context.world.queue.len(), *leading.borrow()));
+    let metrics = Arc::new(move || context.metrics.encode(context.objects.queue.len(), *leading.borrow()));
     let missing = Arc::new(move || if *ready.borrow() { Vec::new() } else { vec!["starting".to_owned()] });
     let server = Server::start(address, Pages { metrics, missing }).await;
     server.map(Some).map_err(|reason| ListenError { address, reason })
@@ -138,7 +140,7 @@ async fn report_readiness(mut listed: Vec<channel::Receiver<bool>>, ready: chann
     std::future::pending().await // who drops the sender takes it back
 }
 
-/// Starts to follow all kinds. Returns whether each has been listed.
+/// Starts to watch all kinds. Returns whether each has been listed.
 fn start_watches(
     client: &Client,
     settings: &Settings,
@@ -146,52 +148,28 @@ fn start_watches(
     tasks: &mut JoinSet<()>,
 ) -> Vec<channel::Receiver<bool>> {
     let mut watches = Watches { client, settings, context, tasks, listed: Vec::new() };
-    let labels = "controller=akri.sh";
-    debug_assert_eq!(labels, format!("{}={}", SELECTOR.0, SELECTOR.1));
-    let nodes = WatchSource::<PartialObjectMeta<Node>, _> {
-        api: Api::all(client.clone()),
-        what: "Nodes",
-        labels: "",
-        read: |n| Some(n.name_any()),
-    };
-    watches.start(nodes, |context, change| context.world.take_nodes(change));
-    let leases = WatchSource::<Lease, _> {
-        api: Api::namespaced(client.clone(), &settings.lease_namespace),
-        what: "Leases",
-        labels: AGENT_LEASES,
-        read: Some,
-    };
-    watches.start(leases, |context, change| context.world.take_leases(change));
-    let configurations = WatchSource {
-        api: watches.erased::<Configuration>(),
-        what: "Configurations",
-        labels: "",
-        read: |o| Some(ConfigurationView::read(o)),
-    };
-    watches.start(configurations, |context, change| context.world.take_configurations(change));
-    let pods = WatchSource { api: watches.api::<Pod>(), what: "Pods", labels, read: |pod| Some(PodView::of(pod)) };
-    watches.start(pods, |context, change| context.world.take_pods(change));
-    let jobs = WatchSource { api: watches.api::<Job>(), what: "Jobs", labels, read: |job| Some(JobView::of(job)) };
-    watches.start(jobs, |context, change| context.world.take_jobs(change));
-    let services = WatchSource {
-        api: watches.api::<Service>(),
-        what: "Services",
-        labels,
-        read: |service| Some(ServiceView::of(service)),
-    };
-    watches.start(services, |context, change| context.world.take_services(change));
-    let instances =
-        WatchSource { api: watches.erased::<Instance>(), what: "Instances", labels: "", read: InstanceView::read };
-    watches.start(instances, |context, change| context.world.take_instances(change));
+    let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
+    let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
+    watches.start("Nodes", nodes, &all, |n| Some(n.name_any()), |world, change| world.take_nodes(change));
+    let agents: Api<Lease> = Api::namespaced(client.clone(), &settings.lease_namespace);
+    watches.start("Leases", agents, &leases, Some, |world, change| world.take_leases(change));
+    let configurations = watches.erased::<Configuration>();
+    let read = |object| Some(ConfigurationView::read(object));
+    watches.start("Configurations", configurations, &all, read, |world, change| world.take_configurations(change));
+    let pods = watches.api::<Pod>();
+    watches.start("Pods", pods, &of_brokers, |pod| Some(PodView::of(pod)), |world, change| world.take_pods(change));
+    let jobs = watches.api::<Job>();
+    watches.start("Jobs", jobs, &of_brokers, |job| Some(JobView::of(job)), |world, change| world.take_jobs(change));
+    let (services, read) = (watches.api::<Service>(), |service| Some(ServiceView::of(service)));
+    watches.start("Services", services, &of_brokers, read, |world, change| world.take_services(change));
+    let instances = watches.erased::<Instance>();
+    watches.start("Instances", instances, &all, InstanceView::read, |world, change| world.take_instances(change));
     if settings.namespace.is_none() {
         // They belong to no namespace, so that a controller of one leaves them to that of all.
-        let handlers = WatchSource {
-            api: Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&())),
-            what: "DiscoveryHandlers",
-            labels: "",
-            read: |object| Some(HandlerView::read(object)),
-        };
-        watches.start(handlers, |context, change| context.world.take_handlers(change));
+        let handlers = Api::all_with(client.clone(), &ApiResource::erase::<DiscoveryHandler>(&()));
+        let read = |object| Some(HandlerView::read(object));
+        watches.start("DiscoveryHandlers", handlers, &all, read, |world, change| world.take_handlers(change));
     }
     watches.listed
 }
@@ -221,14 +199,28 @@ impl Watches<'_> {
         }
     }
 
-    fn start<K, V>(&mut self, source: WatchSource<K, V>, take: fn(&Context, watch::Change<V>))
-    where
+    /// Watches a kind. Lists are consistent, not from the API server's cache: the controller deletes what belongs to objects that
+    /// they lack (rule 77).
+    fn start<K, V>(
+        &mut self,
+        what: &str,
+        api: Api<K>,
+        config: &Config,
+        read: fn(K) -> Option<V>,
+        take: fn(&ObjectIndex, Change<V>),
+    ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
         let (listed, receiver) = channel::channel(false);
         let context = Arc::clone(self.context);
-        self.tasks.spawn(async move { follow(source, listed, move |change| take(&context, change)).await });
+        let source =
+            WatchSource { api, config: config.clone(), what: what.to_owned(), first: FirstList::Consistent, read };
+        self.tasks.spawn(watch_objects(source, move |change| {
+            let is_list = matches!(change, Change::All(_));
+            take(&context.objects, change);
+            listed.send_if_modified(|listed| is_list && !std::mem::replace(listed, true));
+        }));
         self.listed.push(receiver);
     }
 }
@@ -241,9 +233,9 @@ async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut l
         }
     }
     while leading.wait_for(|leads| *leads).await.is_ok() {
-        let work = context.world.queue.next().await;
+        let work = context.objects.queue.next().await;
         if !*leading.borrow() {
-            context.world.queue.done(work, Some(Duration::ZERO));
+            context.objects.queue.done(work, Some(Duration::ZERO));
             continue;
         }
         let started = Instant::now();
@@ -251,7 +243,7 @@ async fn work(context: Arc<Context>, mut leading: channel::Receiver<bool>, mut l
         let late = |_| RequestError::Unavailable(format!("it took longer than {LIMIT:?}"));
         let result = result.unwrap_or_else(|elapsed| Err(late(elapsed)));
         context.metrics.reconciled(&work, result.is_ok(), started.elapsed());
-        give_back(&context.world.queue, work, result);
+        give_back(&context.objects.queue, work, result);
     }
 }
 
@@ -266,7 +258,9 @@ fn give_back(queue: &Queue, work: Work, result: Result<reconcile::Again, Request
             };
             let pause = queue.failed(work, jitter());
             match error {
-                RequestError::Conflict(_) => debug!(object, %error, ?pause, "reconciling again"),
+                RequestError::Conflict(_) | RequestError::NotFound(_) => {
+                    debug!(object, %error, ?pause, "reconciling again")
+                }
                 _ => warn!(object, %error, ?pause, "reconciling failed; retrying"),
             }
         }

@@ -5,52 +5,37 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_api::document::pointer_token;
-use akri_api::json_patch::{remove, replace, test};
 use akri_api::validate::is_dns_subdomain;
+use akri_kube::json_patch::{remove, replace, test};
+use akri_kube::requests::{RequestError, Requests};
 use akri_model::names::{Key, Usage, node_hash};
 use akri_model::node_report::StaleReports;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DynamicObject};
-use kube::core::PartialObjectMeta;
-use kube::{Client, Resource, ResourceExt as _};
+use kube::api::DynamicObject;
+use kube::{Resource, ResourceExt as _};
 use serde_json::Value;
 use tracing::info;
 
 use crate::reconcile::Context;
-use crate::requests::{RequestError, Requests};
 use crate::upstream::removal_of_finalizers;
 use crate::views::{InstanceView, NOT_A_NODE};
-use crate::world::World;
 
 /// The time that an Instance may be without nodes: it is created like that, and its agent joins it next. One whose
 /// agent died in between would stay for ever.
 const JOINING: Duration = Duration::from_mins(5);
 
-/// A client for Nodes.
-#[derive(Clone)]
-pub(crate) struct Nodes {
-    api: Api<PartialObjectMeta<Node>>,
-}
-
-impl Nodes {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { api: Api::all(client) }
-    }
-
-    /// Returns those of these nodes that do not exist. What the watch knows is enough to say that a node exists, never that
-    /// it does not.
-    async fn gone(&self, world: &World, names: &BTreeSet<String>) -> Result<BTreeSet<String>, RequestError> {
-        let mut gone = BTreeSet::new();
-        // Only names of nodes may become part of a path: anybody may have written what an object says.
-        for name in names.iter().filter(|name| is_dns_subdomain(name) && !world.is_node_known(name)) {
-            let found = self.api.get_opt(name).await.map_err(|error| RequestError::Unavailable(error.to_string()))?;
-            if found.is_none() {
-                gone.insert(name.clone());
-            }
+/// Returns those of these nodes that do not exist. What the watch knows is enough to say that a node exists, never that it does
+/// not.
+async fn deleted_nodes(context: &Context, names: &BTreeSet<String>) -> Result<BTreeSet<String>, RequestError> {
+    let mut deleted = BTreeSet::new();
+    // Only names of nodes may become part of a path: anybody may have written what an object says.
+    for name in names.iter().filter(|name| is_dns_subdomain(name) && !context.objects.is_node_known(name)) {
+        if context.requests.get::<Node>(&Key::new("", name.as_str())).await?.is_none() {
+            deleted.insert(name.clone());
         }
-        Ok(gone)
     }
+    Ok(deleted)
 }
 
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
@@ -63,7 +48,7 @@ pub(crate) async fn clean_up<K>(
 where
     K: Resource<DynamicType = ()>,
 {
-    let (requests, gone) = (&context.requests, &context.nodes.gone(&context.world, mentioned).await?);
+    let (requests, gone) = (&context.requests, &deleted_nodes(context, mentioned).await?);
     if gone.is_empty() {
         return Ok(false);
     }
@@ -100,7 +85,7 @@ where
     let left = status_operations(&object, &stale.nodes);
     if left.len() > 1 {
         context.requests.patch_status::<K>(key, Value::Array(left)).await?;
-        context.world.note_removed_reports(key, &stale.nodes);
+        context.objects.note_removed_reports(key, &stale.nodes);
         info!(object = %key, nodes = ?stale.nodes, "removed what nodes report whose agents do not run");
     }
     Ok(true)
@@ -127,7 +112,7 @@ async fn delete_version<K>(requests: &Requests, key: &Key, object: &DynamicObjec
 where
     K: Resource<DynamicType = ()>,
 {
-    requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await
+    requests.delete::<K>(key, &object.uid().unwrap_or_default(), object.resource_version()).await.map(drop)
 }
 
 fn nodes(object: &DynamicObject) -> impl Iterator<Item = &str> {

@@ -4,21 +4,21 @@
 use akri_api::condition::{self, Condition, Truth};
 use akri_api::{BrokerCounts, Configuration, DiscoveryHandler, Instance};
 use akri_brokers::{Counts, summarize_all};
+use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
 use akri_model::summary::{self, DeviceCounts, Verdict};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::requests::{RequestError, Requests};
+use crate::object_index::BrokerFleet;
 use crate::views::{Broker, ConfigurationView, HandlerView, InstanceView};
-use crate::world::Fleet;
 
 /// Writes the status of a Configuration.
 pub(crate) async fn write_configuration(
     requests: &Requests,
     view: &ConfigurationView,
     devices: DeviceCounts,
-    fleet: &Fleet,
+    fleet: &BrokerFleet,
     has_agent: bool,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use akri_kube::watch::{Change, key_of};
 use akri_model::names::Key;
 
 use crate::queue::Work;
 use crate::views::View;
-use crate::watch::Change;
 
 /// The objects of a kind.
 pub(crate) struct Store<V> {
@@ -69,12 +69,12 @@ impl<V: View> Store<V> {
         Some(Changed { before: Some(before), after: None })
     }
 
-    /// Takes what a watch says.
+    /// Applies a change from the watch.
     pub(crate) fn take(&mut self, change: Change<V>) -> Vec<Changed<V>> {
         match change {
             Change::All(views) => self.replace(views),
             Change::Put(view) => self.put(view).into_iter().collect(),
-            Change::Gone(key) => self.remove(&key).into_iter().collect(),
+            Change::Deleted(metadata) => self.remove(&key_of(&metadata)).into_iter().collect(),
         }
     }
 

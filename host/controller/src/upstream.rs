@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use akri_api::json_patch::{remove, test};
+use akri_kube::json_patch::{remove, test};
+use akri_kube::requests::{RequestError, Requests};
 use akri_model::names::Key;
 use k8s_openapi::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
 use serde_json::Value;
 use tracing::{info, warn};
-
-use crate::requests::{RequestError, Requests};
 
 /// Pause between two removals from one object: an agent of upstream that still runs adds its finalizer again at once.
 const PAUSE: Duration = Duration::from_mins(10);

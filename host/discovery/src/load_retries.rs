@@ -1,16 +1,12 @@
 //! Loads that failed for reasons that may pass: an image could not be pulled, or the sandbox process failed.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use akri_api::ComponentSource;
-use akri_model::retry::{Backoff, jitter};
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use tokio::time::Instant;
 
 use crate::images::PullSecrets;
-
-/// Pauses between attempts.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 /// The loads to try again, by object.
 #[derive(Default)]
@@ -29,7 +25,7 @@ impl LoadRetries {
     /// Records that the load of an object failed with these pull secrets.
     pub(crate) fn failed(&mut self, object: &str, source: &ComponentSource, secrets: PullSecrets) {
         let before = self.0.remove(object).filter(|before| before.source == *source);
-        let mut backoff = before.map_or(BACKOFF, |before| before.backoff);
+        let mut backoff = before.map_or(Backoff::new(RetryPolicy::LOAD), |before| before.backoff);
         let at = Instant::now() + backoff.failed(jitter());
         self.0.insert(object.to_owned(), LoadRetry { source: source.clone(), secrets, backoff, at });
     }

@@ -1,7 +1,5 @@
 //! Keeps one resource registered with the running kubelet.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +8,7 @@ use std::time::Duration;
 
 use akri_grpc::deviceplugin::registration_client::RegistrationClient;
 use akri_grpc::unix::{FileId, connect};
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -26,9 +25,6 @@ use crate::{RegistrationCounts, convert};
 const MAX_CONCURRENT: usize = 16;
 /// Timeout of a registration; the kubelet dials back before it answers, with a timeout of 10 s.
 const REGISTER: Duration = Duration::from_secs(10);
-/// First and longest pause after a failed registration.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
 enum Error {
@@ -169,7 +165,7 @@ impl Registration {
     pub(super) async fn run(mut self) {
         let common = Arc::clone(&self.common);
         let _wanted = Count::up(&common.counts, |counts| &mut counts.wanted);
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(RetryPolicy::REGISTRATION);
         while let kubelet @ Some(_) = self.kubelet().await {
             let registered = tokio::select! {
                 biased;
@@ -178,7 +174,7 @@ impl Registration {
             };
             match registered {
                 Ok((server, kubelet)) => {
-                    pause = FIRST_PAUSE;
+                    backoff.reset();
                     common.registrations.inc();
                     let registered = Count::up(&common.counts, |counts| &mut counts.registered);
                     let end = self.wait_until_void(&server, kubelet).await;
@@ -190,8 +186,7 @@ impl Registration {
                 }
                 Err(error) => {
                     common.failed(self.resource.name(), &error);
-                    self.wait(jitter(pause), kubelet).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    self.wait(backoff.failed(jitter()), kubelet).await;
                 }
             }
         }
@@ -239,10 +234,4 @@ impl Registration {
 /// Returns whether there is a kubelet other than this one.
 fn is_other(now: Option<FileId>, kubelet: Option<FileId>) -> bool {
     now.is_some() && now != kubelet
-}
-
-/// Returns a random pause between half and all of the given one, so that many resources do not register at once.
-fn jitter(pause: Duration) -> Duration {
-    let share = RandomState::new().build_hasher().finish() % 512;
-    pause * u32::try_from(512 + share).unwrap_or(1024) / 1024
 }

@@ -1,15 +1,54 @@
-//! Backoff of rounds and connections that failed, and quarantine of handlers that only fail (rule 92).
+//! Backoff of all that is retried, and quarantine of handlers that only fail (rule 92).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::discovery::RoundError;
 
-/// First pause after a failure; it doubles with each further one.
-const FIRST: Duration = Duration::from_secs(1);
+/// The pauses between attempts: the first one doubles with each further failure in a row, up to the longest one. All policies of
+/// this program are here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The pause after the first failure.
+    pub first: Duration,
+    /// The longest pause.
+    pub longest: Duration,
+}
 
-/// Longest pause after failures.
-const LONGEST: Duration = Duration::from_secs(60);
+impl RetryPolicy {
+    /// Rounds of discovery, the streams of remote handlers, and the creation of Instances.
+    pub const DISCOVERY: Self = Self::of_millis(1_000, 60_000);
+    /// Loads of components.
+    pub const LOAD: Self = Self::of_millis(1_000, 300_000);
+    /// Starts of a sandbox process.
+    pub const SANDBOX: Self = Self::of_millis(100, 30_000);
+    /// Changes of the slots of a shared Instance that changed nothing.
+    pub const SLOTS: Self = Self::of_millis(50, 5_000);
+    /// Writes of Instances and reports.
+    pub const PUBLISH: Self = Self::of_millis(200, 5_000);
+    /// Checks of Instances that the agent of another node has to write, which may have stopped since.
+    pub const LEFT_TO_OTHER_NODE: Self = Self::of_millis(30_000, 600_000);
+    /// Registrations with the kubelet.
+    pub const REGISTRATION: Self = Self::of_millis(250, 15_000);
+    /// Watches of objects. The longest pause is short, so that the end of an outage is noticed soon.
+    pub const WATCH: Self = Self::of_millis(800, 5_000);
+    /// Renewals of the Lease of an agent.
+    pub const LEASE: Self = Self::of_millis(5_000, 5_000);
+    /// Reconciles of the controller.
+    pub const RECONCILE: Self = Self::of_millis(1_000, 60_000);
+    /// Pods of brokers that end.
+    pub const BROKER_POD: Self = Self::of_millis(10_000, 300_000);
+
+    const fn of_millis(first: u64, longest: u64) -> Self {
+        Self { first: Duration::from_millis(first), longest: Duration::from_millis(longest) }
+    }
+
+    /// Returns the pause after so many failures in a row.
+    pub fn pause(self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(10);
+        self.first.saturating_mul(1 << doublings).min(self.longest)
+    }
+}
 
 /// Failures in a row by the component's own fault that lead to quarantine.
 const FAULTS: u32 = 5;
@@ -22,33 +61,32 @@ pub fn jitter() -> u64 {
     RandomState::new().hash_one(())
 }
 
-/// Pauses that double with each failure in a row, by default from 1 s to 60 s.
+/// The failures in a row of something that is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    first: Duration,
-    longest: Duration,
+    policy: RetryPolicy,
     failures: u32,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self::new(FIRST, LONGEST)
+        Self::new(RetryPolicy::DISCOVERY)
     }
 }
 
 impl Backoff {
-    /// Returns pauses of another length.
-    pub const fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, failures: 0 }
+    /// Returns a backoff without a failure so far.
+    pub const fn new(policy: RetryPolicy) -> Self {
+        Self { policy, failures: 0 }
     }
 
-    /// Returns the pause after one more failure. `jitter` takes up to a quarter off, so that what failed together does
-    /// not come back together.
+    /// Returns the pause after one more failure. `jitter` takes up to a quarter off, so that attempts that failed together are
+    /// not repeated together.
     pub fn failed(&mut self, jitter: u64) -> Duration {
-        let whole = self.first.saturating_mul(1 << self.failures.min(10)).min(self.longest);
         self.failures = self.failures.saturating_add(1);
+        let pause = self.policy.pause(self.failures);
         let off = u32::try_from(jitter % 256).unwrap_or_default();
-        whole - whole / 1024 * off
+        pause - pause / 1024 * off
     }
 
     /// Resets the backoff after a success or a change.
@@ -175,12 +213,12 @@ mod tests {
 
     #[test] // rule 92
     fn pauses_differ_and_are_never_longer_than_a_minute() {
-        let mut seen = std::collections::BTreeSet::new();
+        let (longest, mut seen) = (RetryPolicy::DISCOVERY.longest, std::collections::BTreeSet::new());
         for jitter in [0, 1, 100, 255, 256, u64::MAX] {
-            let mut backoff = Backoff::default();
+            let mut backoff = Backoff::new(RetryPolicy::DISCOVERY);
             let pauses: Vec<Duration> = (0..40).map(|_| backoff.failed(jitter)).collect();
-            assert!(pauses.iter().all(|pause| (Duration::from_millis(750)..=LONGEST).contains(pause)), "{pauses:?}");
-            assert!(pauses[39] >= LONGEST * 3 / 4);
+            assert!(pauses.iter().all(|pause| (Duration::from_millis(750)..=longest).contains(pause)), "{pauses:?}");
+            assert!(pauses[39] >= longest * 3 / 4);
             seen.insert(pauses[39]);
         }
         assert_eq!(seen.len(), 4, "{seen:?}");

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use akri_api::json_patch::{add, test};
+use akri_kube::json_patch::{add, test};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;

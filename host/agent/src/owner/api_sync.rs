@@ -11,7 +11,7 @@ use akri_model::configuration::Configuration;
 use akri_model::device::Device;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
-use akri_model::retry::{Backoff, jitter};
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use akri_model::slots::{ApiView, SyncStep};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -25,9 +25,6 @@ const START: Duration = Duration::from_secs(2);
 /// The time after which the cluster no longer shows an Instance because of an event that is late.
 const LEAVING: Duration = Duration::from_secs(60);
 
-/// Pauses between attempts that changed nothing.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-
 /// The progress of synchronising one Instance with the API server.
 #[derive(Debug)]
 pub(super) struct SyncState {
@@ -40,7 +37,7 @@ pub(super) struct SyncState {
 
 impl Default for SyncState {
     fn default() -> Self {
-        Self { in_flight: false, backoff: BACKOFF, retry_at: None }
+        Self { in_flight: false, backoff: Backoff::new(RetryPolicy::SLOTS), retry_at: None }
     }
 }
 
@@ -216,7 +213,8 @@ impl State {
         let Some(published) = self.published.get_mut(&identity) else { return };
         let sync = &mut published.sync;
         if progress {
-            (sync.backoff, sync.retry_at) = (BACKOFF, None);
+            sync.backoff.reset();
+            sync.retry_at = None;
         } else {
             sync.retry_at = Some(Instant::now() + sync.backoff.failed(jitter()));
         }

@@ -4,15 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::document::pointer_token;
-use akri_api::json_patch::{add, remove, test};
+use akri_kube::json_patch::{add, remove, test};
 use akri_model::broker_info::{Files, MAX_OF_INSTANCE};
 use akri_model::names::{Key, Usage, slot_name};
-use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 
 use super::Kubernetes;
-use super::status_patch::change_status;
 use crate::ClusterError;
 
 /// The information that an Instance should show of slots.
@@ -97,10 +94,8 @@ impl Kubernetes {
         uid: &str,
         infos: &BTreeMap<u32, Files>,
     ) -> Result<BTreeSet<u32>, ClusterError> {
-        let resource = ApiResource::erase::<akri_api::Instance>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
         let mut foreign = BTreeSet::new();
-        let changed = change_status(&api, key, uid, |object| {
+        let changed = self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, |object| {
             let change = change(object, key, &self.node, infos)?;
             foreign = change.foreign;
             Ok(change.operations)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use akri_api::instance_to_model;
+use akri_kube::watch::{Change, key_of, typed};
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::summary::HANDLER_GONE;
@@ -14,7 +15,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::object_watch::{Change, typed};
 use super::patch;
 use crate::ClusterError;
 
@@ -59,7 +59,7 @@ impl Instances {
     }
 
     /// Applies a change from the watch.
-    pub(super) fn take(&self, change: Change) {
+    pub(super) fn take(&self, change: Change<DynamicObject>) {
         let changed = match change {
             Change::All(objects) => {
                 let now = objects.iter().filter_map(|object| self.read(object));
@@ -68,10 +68,10 @@ impl Instances {
                 !self.listed.send_replace(true) || changed
             }
             Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
-            Change::Deleted(object) => {
-                let removed = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+            Change::Deleted(metadata) => {
+                let removed = key_of(&metadata);
                 self.forget_found(&removed);
-                let version = version(&object.metadata);
+                let version = version(&metadata);
                 let is_it = |key: &Key, seen: &mut Seen| *key == removed && seen.version <= version;
                 self.with(|known| known.extract_if(.., is_it).count() > 0)
             }
@@ -123,7 +123,7 @@ impl Instances {
 
     /// Keeps an Instance until this node joins it, so that it need not be read again.
     pub(super) fn keep_found(&self, object: akri_api::Instance) {
-        let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+        let key = key_of(&object.metadata);
         self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(key, object);
     }
 
@@ -264,11 +264,11 @@ mod tests {
         let mut again = object("9", "");
         again.metadata.uid = Some("v".to_owned());
         instances.update(&typed(&again).unwrap());
-        instances.take(Change::Put(Box::new(object("7", "a"))));
-        instances.take(Change::Deleted(Box::new(object("8", "a"))));
+        instances.take(Change::Put(object("7", "a")));
+        instances.take(Change::Deleted(Box::new(object("8", "a").metadata)));
         assert_eq!(instances.get(&key).unwrap().uid, "v", "those are of the Instance before it");
         again.metadata.resource_version = Some("10".to_owned());
-        instances.take(Change::Deleted(Box::new(again)));
+        instances.take(Change::Deleted(Box::new(again.metadata)));
         assert_eq!(instances.get(&key), None);
     }
 
@@ -282,7 +282,7 @@ mod tests {
         left.data["spec"]["nodes"] = json!([]);
         instances.update(&typed(&left).unwrap());
         assert_eq!((instances.get(&key), changes.has_changed().unwrap()), (None, true), "this node has left it");
-        instances.take(Change::Put(Box::new(object("9", ""))));
+        instances.take(Change::Put(object("9", "")));
         instances.keep_found(typed(&object("9", "")).unwrap());
         changes.mark_unchanged();
         instances.gone(&key, "other");
@@ -290,7 +290,7 @@ mod tests {
         instances.gone(&key, "u");
         assert_eq!((instances.get(&key), instances.all_found(), changes.has_changed().unwrap()), (None, vec![], true));
         instances.keep_found(typed(&object("9", "")).unwrap());
-        instances.take(Change::Deleted(Box::new(object("10", ""))));
+        instances.take(Change::Deleted(Box::new(object("10", "").metadata)));
         assert_eq!(instances.all_found(), [], "a deleted one does not exist");
     }
 }

@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use akri_api::validate::{self, FieldError};
 use akri_api::{DiscoveryHandler, configuration_to_model};
-use akri_model::names::Key;
+use akri_kube::watch::{Change, key_of, typed};
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use tokio::sync::watch;
 use tracing::error;
 
-use super::object_watch::{Change, typed};
 use super::saved_configurations::SavedConfigurations;
 use crate::{HandlerObject, Manifests};
 
@@ -40,7 +39,7 @@ impl Assembler {
         self.sender.subscribe()
     }
 
-    pub(super) fn configurations(&self, change: Change) {
+    pub(super) fn configurations(&self, change: Change<DynamicObject>) {
         let listed = matches!(change, Change::All(_));
         self.change(
             |manifests| {
@@ -54,7 +53,7 @@ impl Assembler {
         );
     }
 
-    pub(super) fn handlers(&self, change: Change) {
+    pub(super) fn handlers(&self, change: Change<DynamicObject>) {
         let listed = matches!(change, Change::All(_));
         self.change(|manifests| take_handlers(&mut manifests.handlers, change), |all| all.handlers |= listed);
     }
@@ -78,7 +77,7 @@ impl Assembler {
 
 type Handlers = BTreeMap<String, Arc<HandlerObject>>;
 
-fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfigurations, change: Change) {
+fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfigurations, change: Change<DynamicObject>) {
     match change {
         Change::All(objects) => {
             let before = std::mem::take(&mut manifests.configurations);
@@ -86,31 +85,31 @@ fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfiguration
             saved.retain(|uid| objects.iter().any(|object| object.metadata.uid.as_deref() == Some(uid)));
             for object in &objects {
                 if let Some(kept) =
-                    before.get(&key(object)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid))
+                    before.get(&key_of(&object.metadata)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid))
                 {
-                    manifests.configurations.insert(key(object), Arc::clone(kept));
+                    manifests.configurations.insert(key_of(&object.metadata), Arc::clone(kept));
                 }
                 put_configuration(manifests, saved, object);
             }
         }
         Change::Put(object) => put_configuration(manifests, saved, &object),
-        Change::Deleted(object) => remove_configuration(manifests, saved, &object),
+        Change::Deleted(metadata) => remove_configuration(manifests, saved, &metadata),
     }
 }
 
-fn remove_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, object: &DynamicObject) {
-    manifests.configurations.remove(&key(object));
-    manifests.invalid.remove(&key(object));
-    saved.remove(object.metadata.uid.as_deref().unwrap_or_default());
+fn remove_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, metadata: &ObjectMeta) {
+    manifests.configurations.remove(&key_of(metadata));
+    manifests.invalid.remove(&key_of(metadata));
+    saved.remove(metadata.uid.as_deref().unwrap_or_default());
 }
 
 /// Stores a Configuration. An invalid one keeps its last valid version in force, also if that was before the agent started
 /// (rule 44); the controller reports it in the status.
 fn put_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, object: &DynamicObject) {
     if object.metadata.deletion_timestamp.is_some() {
-        return remove_configuration(manifests, saved, object); // it counts as deleted (rule 26)
+        return remove_configuration(manifests, saved, &object.metadata); // it counts as deleted (rule 26)
     }
-    let (key, uid) = (key(object), object.metadata.uid.as_deref().unwrap_or_default());
+    let (key, uid) = (key_of(&object.metadata), object.metadata.uid.as_deref().unwrap_or_default());
     let known = &mut manifests.configurations;
     match checked(object, validate::configuration) {
         Ok(configuration) => {
@@ -131,14 +130,14 @@ fn put_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations,
     }
 }
 
-fn take_handlers(known: &mut Handlers, change: Change) {
+fn take_handlers(known: &mut Handlers, change: Change<DynamicObject>) {
     match change {
         Change::All(objects) => {
             known.retain(|name, _| objects.iter().any(|object| object.name_any() == *name));
             objects.iter().for_each(|object| put_handler(known, object));
         }
         Change::Put(object) => put_handler(known, &object),
-        Change::Deleted(object) => drop(known.remove(&object.name_any())),
+        Change::Deleted(metadata) => drop(known.remove(&key_of(&metadata).name)),
     }
 }
 
@@ -160,12 +159,9 @@ fn checked<T: serde::de::DeserializeOwned>(
     if errors.is_empty() { Ok(typed) } else { Err(errors.join("; ")) }
 }
 
-fn key(object: &DynamicObject) -> Key {
-    Key::new(object.namespace().unwrap_or_default(), object.name_any())
-}
-
 #[cfg(test)]
 mod tests {
+    use akri_model::names::Key;
     use serde_json::{Value, json};
 
     use super::*;
@@ -205,7 +201,7 @@ mod tests {
         assert_eq!(capacities(&restarted), [2]);
         let invalid = restarted.manifests().borrow().invalid.clone();
         assert_eq!(invalid, [Key::new("default", "cam")].into());
-        restarted.configurations(Change::Put(Box::new(camera("u", 3))));
+        restarted.configurations(Change::Put(camera("u", 3)));
         assert!(restarted.manifests().borrow().invalid.is_empty());
         let another = start();
         another.configurations(Change::All(vec![camera("another", 0)]));
@@ -215,27 +211,27 @@ mod tests {
     #[test] // rule 44
     fn invalid_edit_keeps_the_previous_version() {
         let assembler = Assembler::new(SavedConfigurations::default());
-        assembler.configurations(Change::Put(Box::new(camera("u", 2))));
-        assembler.configurations(Change::Put(Box::new(camera("u", 0))));
+        assembler.configurations(Change::Put(camera("u", 2)));
+        assembler.configurations(Change::Put(camera("u", 0)));
         assert_eq!(capacities(&assembler), [2]);
         assembler.configurations(Change::All(vec![camera("u", 0)]));
         assert_eq!(capacities(&assembler), [2], "also when it is listed anew");
         assembler.configurations(Change::All(vec![camera("another", 0)]));
         assert!(capacities(&assembler).is_empty(), "but not of another object of the name");
         let typeless = object("cam", "u", json!({"discoveryHandler": 3}));
-        assembler.configurations(Change::Put(Box::new(typeless)));
+        assembler.configurations(Change::Put(typeless));
         assert!(capacities(&assembler).is_empty());
     }
 
     #[test] // rule 26
     fn deleted_and_unlisted_objects_are_removed() {
         let assembler = Assembler::new(SavedConfigurations::default());
-        assembler.configurations(Change::Put(Box::new(camera("u", 2))));
+        assembler.configurations(Change::Put(camera("u", 2)));
         let mut deleting = camera("u", 2);
         deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        assembler.configurations(Change::Put(Box::new(deleting)));
+        assembler.configurations(Change::Put(deleting));
         assert!(capacities(&assembler).is_empty());
-        assembler.configurations(Change::Put(Box::new(camera("u", 2))));
+        assembler.configurations(Change::Put(camera("u", 2)));
         assembler.configurations(Change::All(Vec::new()));
         assert!(capacities(&assembler).is_empty());
     }

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use akri_kube::requests::{MAX_ATTEMPTS, RequestError};
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use akri_model::retry::jitter;
 use kube::ResourceExt as _;
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::{Kubernetes, REQUEST, TRIES, busy, failed, is_lost_race, late, patch};
+use super::{Kubernetes, patch};
 use crate::ClusterError;
 
 /// Longest pause between two tries, in milliseconds: many nodes may see a new device at once.
-const LONGEST_MOMENT: u64 = 200;
+const MAX_PAUSE: u64 = 200;
 
 impl Kubernetes {
     /// Adds this node to the nodes of an Instance, and returns the Instance as it is then.
@@ -34,7 +35,7 @@ impl Kubernetes {
         let key = &instance.key;
         let is_it = |current: &akri_api::Instance| current.metadata.uid.as_ref() == Some(&instance.uid);
         let joining = |current: &akri_api::Instance| patch::joining(current, instance.identity.as_ref(), &self.node);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let patch = match found.take().filter(is_it).as_ref().and_then(joining) {
                 Some(patch) => patch,
                 // That this node has joined it says only one that was read now.
@@ -49,13 +50,13 @@ impl Kubernetes {
                 return Ok(self.instances.update(&joined));
             }
         }
-        Err(busy(key))
+        Err(RequestError::Conflict(key.clone()).into())
     }
 
     /// Removes this node from an Instance, and returns what is left of it: nothing if it does not exist.
     pub(super) async fn leave(&self, key: &Key, uid: &str) -> Result<Option<akri_api::Instance>, ClusterError> {
         let label = patch::node_label(&self.node);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(current) = self.read(key).await?.filter(|current| current.metadata.uid.as_deref() == Some(uid))
             else {
                 return Ok(None);
@@ -69,18 +70,15 @@ impl Kubernetes {
                 return Ok(Some(left));
             }
         }
-        Err(busy(key))
+        Err(RequestError::Conflict(key.clone()).into())
     }
 
     /// Patches an Instance; `None` if another writer was faster, after a moment in which it may finish.
     async fn tested_patch(&self, key: &Key, patch: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
-        match timeout(REQUEST, self.json_patch(key, patch)).await.map_err(|_| late())? {
-            Ok(patched) => Ok(Some(patched)),
-            Err(error) if is_lost_race(&error) => {
-                sleep(Duration::from_millis(jitter() % LONGEST_MOMENT)).await;
-                Ok(None)
-            }
-            Err(error) => Err(failed(key, &error)),
+        let patched = self.try_patch(key, patch).await?;
+        if patched.is_none() {
+            sleep(Duration::from_millis(jitter() % MAX_PAUSE)).await;
         }
+        Ok(patched)
     }
 }

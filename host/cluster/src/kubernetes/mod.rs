@@ -2,29 +2,27 @@
 //! what it expects to find (rule 10, rule 22, rule 23, rule 24, rule 25).
 
 mod broker_info;
-mod events;
 mod instances;
-mod lease;
 mod manifests;
 mod membership;
 mod node_problems;
-mod object_watch;
 mod patch;
 mod problem_reporter;
 #[cfg(test)]
 mod response_tests;
 mod saved_configurations;
-mod status_patch;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use akri_api::json_patch::is_outdated;
 use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to_model};
+use akri_kube::agent_lease;
+use akri_kube::events::EventRecorder;
+use akri_kube::requests::{Created, MAX_ATTEMPTS, RequestError, Requests};
+use akri_kube::watch::{FirstList, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
@@ -33,30 +31,23 @@ use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
-use kube::Error;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
-use kube::runtime::watcher;
+use kube::runtime::watcher::Config;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use crate::{
     Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
 };
-use events::Events;
 use instances::Instances;
 use manifests::Assembler;
-use object_watch::{FirstList, watch_objects};
 use problem_reporter::{ProblemReporter, Subject};
 use saved_configurations::SavedConfigurations;
 
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
-
-/// Tries to join or leave an Instance while others write, too.
-const TRIES: usize = 10;
 
 /// The time that the content of a Lease is cached.
 const LEASE_READ: Duration = Duration::from_secs(25);
@@ -66,12 +57,12 @@ const MANAGER: &str = "akri-agent";
 
 /// A cluster with an API server.
 pub struct Kubernetes {
-    client: Client,
+    requests: Requests,
     node: String,
     manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
-    events: Events,
+    events: EventRecorder,
     problems: ProblemReporter,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
@@ -84,48 +75,38 @@ impl Kubernetes {
         let assembler = Assembler::new(SavedConfigurations::open(state));
         let instances = Instances::new(node);
         let (values, values_receiver) = watch::channel(Arc::default());
-        let events = events::start(client.clone(), node);
-        let everything = watcher::Config::default();
-        let of_this_node = everything.clone().labels(&patch::node_label(node));
+        let requests = Requests::new(client.clone(), MANAGER, REQUEST);
+        let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
+        let of_this_node = Config::default().labels(&patch::node_label(node));
+        let watch = |api, config, what, first| WatchSource::untyped(api, config, what, first);
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
         let problems = ProblemReporter::new(node);
         let (of_configurations, of_handlers) = (problems.clone(), problems.clone());
         let tasks = vec![
             tokio::spawn(watch_objects(
-                all::<Configuration>(&client),
-                everything.clone(),
-                "Configurations",
-                FirstList::Consistent,
+                watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent),
                 move |change| {
                     of_configurations.take(Subject::Configuration, &change);
                     configurations.configurations(change);
                 },
             )),
             tokio::spawn(watch_objects(
-                all::<DiscoveryHandler>(&client),
-                everything,
-                "DiscoveryHandlers",
-                FirstList::Consistent,
+                watch(all::<DiscoveryHandler>(&client), Config::default(), "DiscoveryHandlers", FirstList::Consistent),
                 move |change| {
                     of_handlers.take(Subject::Handler, &change);
                     handlers.handlers(change);
                 },
             )),
             tokio::spawn(watch_objects(
-                all::<akri_api::Instance>(&client),
-                of_this_node,
-                "Instances",
-                FirstList::Cached,
-                move |change| {
-                    of_instances.take(change);
-                },
+                watch(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached),
+                move |change| of_instances.take(change),
             )),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
-            tokio::spawn(lease::renew(client.clone(), node.to_owned())),
-            tokio::spawn(node_problems::write_due(client.clone(), node.to_owned(), events.clone(), problems.clone())),
+            tokio::spawn(agent_lease::renew(client, node.to_owned())),
+            tokio::spawn(node_problems::write_due(requests.clone(), node.to_owned(), events.clone(), problems.clone())),
         ];
         Self {
-            client,
+            requests,
             node: node.to_owned(),
             manifests: assembler.manifests(),
             values: values_receiver,
@@ -137,19 +118,19 @@ impl Kubernetes {
         }
     }
 
-    fn api(&self, key: &Key) -> Api<akri_api::Instance> {
-        Api::namespaced(self.client.clone(), &key.namespace)
-    }
-
     async fn read(&self, key: &Key) -> Result<Option<akri_api::Instance>, ClusterError> {
-        let found = bounded(key, self.api(key).get_opt(&key.name)).await?;
-        Ok(found.filter(|object| object.metadata.deletion_timestamp.is_none()))
+        let found = self.requests.get::<akri_api::Instance>(key).await?;
+        let found = found.filter(|object| object.metadata.deletion_timestamp.is_none());
+        found.as_ref().map(instance_of).transpose()
     }
 
-    async fn json_patch(&self, key: &Key, value: Value) -> Result<akri_api::Instance, kube::Error> {
-        let operations = serde_json::from_value(value).map_err(Error::SerdeError)?;
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        self.api(key).patch(&key.name, &params, &Patch::Json::<()>(operations)).await
+    /// Patches an Instance; `None` if a test of the patch does not hold.
+    async fn try_patch(&self, key: &Key, operations: Value) -> Result<Option<akri_api::Instance>, ClusterError> {
+        match self.requests.json_patch::<akri_api::Instance>(key, operations).await {
+            Ok(object) => instance_of(&object).map(Some),
+            Err(RequestError::Conflict(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns whether this node writes what all nodes of an Instance have in common: it is the first with an agent (rule 24).
@@ -171,7 +152,7 @@ impl Kubernetes {
         if let Some(runs) = known(&self.agents.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(runs);
         }
-        let runs = bounded(key, lease::is_held(&self.client, node)).await?;
+        let runs = self.requests.bounded(key, agent_lease::is_held(self.requests.client(), node)).await?;
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         agents.insert(node.to_owned(), (Instant::now(), runs));
         Ok(runs)
@@ -200,7 +181,7 @@ impl Cluster for Kubernetes {
     }
 
     fn namespace(&self) -> &str {
-        self.client.default_namespace()
+        self.requests.client().default_namespace()
     }
 
     fn usage(&self) -> watch::Receiver<u64> {
@@ -231,26 +212,25 @@ impl Cluster for Kubernetes {
         (object.metadata.creation_timestamp, object.status) = (None, None);
         let label = (patch::node_label(&self.node), patch::node_label_value(&self.node).to_owned());
         object.metadata.labels = Some([label].into());
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        let key = &instance.key;
-        match timeout(REQUEST, self.api(key).create(&params, &object)).await.map_err(|_| late())? {
-            Ok(created) => {
+        let (key, manifest) = (&instance.key, serde_json::to_value(object).map_err(invalid)?);
+        match self.requests.create::<akri_api::Instance>(key, manifest).await? {
+            Created::New(created) => {
                 self.instances.forget_found(key);
-                Ok(CreateOutcome::New(self.instances.update(&created)))
+                Ok(CreateOutcome::New(self.instances.update(&instance_of(&created)?)))
             }
-            Err(Error::Api(status)) if status.reason == "AlreadyExists" => match self.read(key).await? {
-                Some(taken) => {
-                    let model = instance_to_model(&taken);
-                    let is_its =
-                        model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
-                    if is_its && (model.identity.is_none() || model.identity == instance.identity) {
-                        self.instances.keep_found(taken);
-                    }
-                    Ok(CreateOutcome::Taken(model))
+            Created::Exists(taken) if taken.metadata.deletion_timestamp.is_some() => {
+                Err(ClusterError::Unavailable(format!("{key} is being deleted")))
+            }
+            Created::Exists(taken) => {
+                let taken = instance_of(&taken)?;
+                let model = instance_to_model(&taken);
+                let is_its =
+                    model.configuration_uid.is_empty() || model.configuration_uid == instance.configuration_uid;
+                if is_its && (model.identity.is_none() || model.identity == instance.identity) {
+                    self.instances.keep_found(taken);
                 }
-                None => Err(ClusterError::Unavailable(format!("{key} is being deleted"))),
-            },
-            Err(error) => Err(failed(key, &error)),
+                Ok(CreateOutcome::Taken(model))
+            }
         }
     }
 
@@ -276,13 +256,13 @@ impl Cluster for Kubernetes {
         if !self.is_writer(&published).await? {
             return Ok(Published::LeftToAnotherNode);
         }
-        let patched = bounded(&instance.key, self.json_patch(&instance.key, value)).await?;
-        self.instances.update(&patched);
+        let patched = self.requests.json_patch::<akri_api::Instance>(&instance.key, value).await?;
+        self.instances.update(&instance_of(&patched)?);
         Ok(Published::Whole)
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let Some(left) = self.leave(key, uid).await? else { return Ok(()) };
             self.instances.update(&left);
             let is_used = match left.spec.shared {
@@ -292,20 +272,12 @@ impl Cluster for Kubernetes {
             if !left.spec.nodes.is_empty() || is_used {
                 return Ok(()); // others see it or use it (rule 25)
             }
-            let preconditions =
-                Preconditions { uid: Some(uid.to_owned()), resource_version: left.metadata.resource_version };
-            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            match timeout(REQUEST, self.api(key).delete(&key.name, &params)).await.map_err(|_| late())? {
-                Ok(_) => return Ok(()),
-                Err(error) => match failed(key, &error) {
-                    ClusterError::NotFound(_) => return Ok(()),
-                    // Somebody changed it: the controller its status, or another node joined.
-                    _ if matches!(&error, Error::Api(status) if status.code == 409) => {}
-                    failed => return Err(failed),
-                },
+            // Another version: the controller changed its status, or another node joined.
+            if self.requests.delete::<akri_api::Instance>(key, uid, left.metadata.resource_version).await? {
+                return Ok(());
             }
         }
-        Err(busy(key))
+        Err(RequestError::Conflict(key.clone()).into())
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
@@ -313,13 +285,11 @@ impl Cluster for Kubernetes {
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
-        let request = self.json_patch(key, patch::slots_patch(&key.name, patch));
-        let current = match timeout(REQUEST, request).await.map_err(|_| late())? {
-            Ok(object) => Some(self.instances.update(&object)),
-            // A test failed: somebody was faster, or it is another Instance.
-            Err(Error::Api(status)) if is_outdated(&status) => Cluster::get(self, key).await?,
-            Err(Error::Api(status)) if status.code == 404 => None,
-            Err(error) => return Err(failed(key, &error)),
+        let current = match self.try_patch(key, patch::slots_patch(&key.name, patch)).await {
+            Ok(Some(object)) => Some(self.instances.update(&object)),
+            Ok(None) => Cluster::get(self, key).await?, // somebody was faster, or it is another Instance
+            Err(ClusterError::NotFound(_)) => None,
+            Err(error) => return Err(error),
         };
         Ok(current.filter(|instance| instance.uid == patch.uid))
     }
@@ -339,7 +309,7 @@ impl Cluster for Kubernetes {
     }
 
     fn record_event(&self, event: ObjectEvent) {
-        let _ = self.events.try_send(event); // it is in the log, too
+        self.events.record(event);
     }
 
     /// The status was deleted with the object.
@@ -360,41 +330,10 @@ impl Cluster for Kubernetes {
     }
 }
 
-/// Runs a request of bounded time.
-async fn bounded<T>(key: &Key, request: impl Future<Output = kube::Result<T>>) -> Result<T, ClusterError> {
-    let answered = timeout(REQUEST, request).await.map_err(|_| late())?;
-    answered.map_err(|error| failed(key, &error))
+fn instance_of(object: &DynamicObject) -> Result<akri_api::Instance, ClusterError> {
+    typed(object).map_err(ClusterError::Refused)
 }
 
-fn late() -> ClusterError {
-    ClusterError::Unavailable(format!("the API server did not answer within {REQUEST:?}"))
-}
-
-/// The API server answers, and other objects need not wait.
-fn busy(key: &Key) -> ClusterError {
-    ClusterError::Refused(format!("{key} changes all the time"))
-}
-
-/// Returns whether another writer was faster than a patch that tests what it expects.
-fn is_lost_race(error: &Error) -> bool {
-    matches!(error, Error::Api(status) if status.code == 409 || is_outdated(status))
-}
-
-/// Converts an error. A UID mismatch is a conflict and means that the object of that UID was deleted.
-fn failed(key: &Key, error: &Error) -> ClusterError {
-    match error {
-        Error::Api(status) if status.code == 404 => ClusterError::NotFound(key.clone()),
-        // In the words of Kubernetes 1.20 and of newer ones.
-        Error::Api(status)
-            if status.code == 409
-                && ["uid mismatch", "UID in precondition"].iter().any(|text| status.message.contains(text)) =>
-        {
-            ClusterError::NotFound(key.clone())
-        }
-        Error::Api(status) if matches!(status.code, 429 | 503 | 504) => {
-            ClusterError::Unavailable(format!("the API server can't do it now: {}", status.message))
-        }
-        Error::Api(status) => ClusterError::Refused(format!("the API server refuses: {}", status.message)),
-        error => ClusterError::Unavailable(error.to_string()),
-    }
+fn invalid(error: serde_json::Error) -> ClusterError {
+    ClusterError::Refused(error.to_string())
 }

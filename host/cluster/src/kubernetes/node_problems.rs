@@ -5,24 +5,23 @@
 //! whole, and all others would be refused.
 
 use akri_api::document::pointer_token;
-use akri_api::json_patch::{add, remove, test};
 use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
+use akri_kube::events::EventRecorder;
+use akri_kube::json_patch::{add, remove, test};
+use akri_kube::requests::Requests;
+use akri_kube::watch::typed;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
 use akri_model::node_report::are_enough;
 use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
-use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use tracing::warn;
 
 use super::Kubernetes;
-use super::events::Events;
 use super::problem_reporter::{Due, ProblemReporter, Subject};
-use super::status_patch::change_status;
 use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent};
 
 /// The nodes that may write into the status of an object.
@@ -107,11 +106,9 @@ impl Kubernetes {
             Online::Unknown => Some(NodeProblem::new(HANDLER_GONE, "no handler can tell whether the device is there")),
         };
         let (key, uid) = (&instance.key, &instance.uid);
-        let (resource, client) = (ApiResource::erase::<akri_api::Instance>(&()), self.client.clone());
-        let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
         let change = |object: &Value| Ok(patch(object, &self.node, problem.as_ref(), Writers::All, Timestamp::now()));
-        let written = change_status(&api, key, uid, change).await?;
-        if let Some(Ok(written)) = written.map(|object| super::object_watch::typed(&object)) {
+        let written = self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, change).await?;
+        if let Some(Ok(written)) = written.map(|object| typed(&object)) {
             self.instances.update(&written);
         }
         Ok(())
@@ -119,10 +116,10 @@ impl Kubernetes {
 }
 
 /// Writes entries that are due, one after the other, for ever. A warning is an Event, too.
-pub(super) async fn write_due(client: Client, node: String, events: Events, problems: ProblemReporter) {
+pub(super) async fn write_due(requests: Requests, node: String, events: EventRecorder, problems: ProblemReporter) {
     loop {
         let due = problems.next().await;
-        let written = write(&client, &node, &due).await;
+        let written = write(&requests, &node, &due).await;
         match &written {
             Ok(Some(_)) => record_incomplete(&events, &due),
             Ok(None) | Err(ClusterError::NotFound(_)) => {}
@@ -132,26 +129,22 @@ pub(super) async fn write_due(client: Client, node: String, events: Events, prob
     }
 }
 
-async fn write(client: &Client, node: &str, due: &Due) -> Result<Option<DynamicObject>, ClusterError> {
-    let (key, client) = (due.subject.key(), client.clone());
-    let api: Api<DynamicObject> = match &due.subject {
-        Subject::Configuration(_) => {
-            Api::namespaced_with(client, &key.namespace, &ApiResource::erase::<Configuration>(&()))
-        }
-        Subject::Handler(_) => Api::all_with(client, &ApiResource::erase::<DiscoveryHandler>(&())),
-    };
+async fn write(requests: &Requests, node: &str, due: &Due) -> Result<Option<DynamicObject>, ClusterError> {
     let problem = due.report.as_ref();
     let change = |object: &Value| Ok(patch(object, node, problem, Writers::Some, Timestamp::now()));
-    change_status(&api, key, &due.uid, change).await
+    match &due.subject {
+        Subject::Configuration(key) => requests.change_status::<Configuration, _>(key, &due.uid, change).await,
+        Subject::Handler(key) => requests.change_status::<DiscoveryHandler, _>(key, &due.uid, change).await,
+    }
 }
 
-fn record_incomplete(events: &Events, due: &Due) {
+fn record_incomplete(events: &EventRecorder, due: &Due) {
     if let (Subject::Configuration(key), Some(problem)) = (&due.subject, &due.report)
         && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
     {
         let (key, uid, message) = (key.clone(), due.uid.clone(), problem.message.clone());
         let event = ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message };
-        let _ = events.try_send(event); // it is in the log, too
+        events.record(event);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::IDENTITY_ANNOTATION;
 use akri_api::document::pointer_token;
-use akri_api::json_patch::{add, remove, test};
+use akri_kube::json_patch::{add, remove, test};
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, node_hash, slot_name};
 use akri_model::slots::SlotPatch;

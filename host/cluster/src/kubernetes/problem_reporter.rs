@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use akri_kube::watch::{Change, key_of};
 use akri_model::names::Key;
 use akri_model::node_report::{Step, step, turn};
-use akri_model::retry::{Backoff, jitter};
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use akri_model::summary::NodeProblem;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -16,11 +17,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::object_watch::Change;
 use crate::ClusterError;
-
-/// Pauses between attempts that changed nothing.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
 /// Longest rest without a change.
 const LONGEST_REST: Duration = Duration::from_secs(3600);
@@ -89,7 +86,10 @@ impl State {
         if self.wanted.get(&subject).is_some_and(|known| (&known.uid, &known.report) == (&uid, &report)) {
             return false;
         }
-        self.wanted.insert(subject, Wanted { uid, report, since: None, backoff: BACKOFF, not_before: now });
+        self.wanted.insert(
+            subject,
+            Wanted { uid, report, since: None, backoff: Backoff::new(RetryPolicy::PUBLISH), not_before: now },
+        );
         true
     }
 
@@ -140,8 +140,8 @@ impl ProblemReporter {
     }
 
     /// Takes a change from a watch of Configurations or of DiscoveryHandlers.
-    pub(super) fn take(&self, subject: fn(Key) -> Subject, change: &Change) {
-        let of = |object: &DynamicObject| subject(Key::new(object.namespace().unwrap_or_default(), object.name_any()));
+    pub(super) fn take(&self, subject: fn(Key) -> Subject, change: &Change<DynamicObject>) {
+        let of = |object: &DynamicObject| subject(key_of(&object.metadata));
         let mut state = self.state();
         match change {
             Change::All(objects) => {
@@ -150,7 +150,7 @@ impl ProblemReporter {
                 objects.iter().for_each(|object| state.put(of(object), object));
             }
             Change::Put(object) => state.put(of(object), object),
-            Change::Deleted(object) => drop(state.shown.remove(&of(object))),
+            Change::Deleted(metadata) => drop(state.shown.remove(&subject(key_of(metadata)))),
         }
         drop(state);
         self.changed.notify_one();
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn write_that_changes_nothing_is_not_repeated_at_once() {
         let reporter = ProblemReporter::new("a");
-        reporter.take(Subject::Configuration, &Change::Put(Box::new(object(json!({"a": {"reason": "R"}})))));
+        reporter.take(Subject::Configuration, &Change::Put(object(json!({"a": {"reason": "R"}}))));
         reporter.report(subject(), Some("u".into()), None);
         let due = reporter.state().due("a", Instant::now()).unwrap_or_else(|_| panic!("nothing is due"));
         reporter.written(&due, Ok(None));

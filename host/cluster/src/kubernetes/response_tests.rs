@@ -44,8 +44,9 @@ async fn server(answers: Vec<String>) -> (Client, Arc<Mutex<Vec<Instant>>>) {
 }
 
 async fn get(client: Client) -> Result<Option<akri_api::Instance>, ClusterError> {
-    let key = Key::new("default", "cam-1");
-    bounded(&key, Api::namespaced(client, &key.namespace).get_opt(&key.name)).await
+    let requests = Requests::new(client, MANAGER, REQUEST);
+    let found = requests.get::<akri_api::Instance>(&Key::new("default", "cam-1")).await?;
+    found.as_ref().map(instance_of).transpose()
 }
 
 #[tokio::test] // rule 77
@@ -62,7 +63,10 @@ async fn overloaded_api_server_is_asked_again_when_it_says() {
 #[tokio::test] // rule 77
 async fn overloaded_api_server_holds_up_no_request_for_ever() {
     let (client, requests) = server(vec![too_many(3600), too_many(3600)]).await;
-    assert_eq!(get(client).await.unwrap_err(), late());
+    assert_eq!(
+        get(client).await.unwrap_err(),
+        ClusterError::Unavailable("the API server did not answer within 5s".to_owned())
+    );
     assert_eq!(requests.lock().unwrap().len(), 1, "it was not asked in between");
 }
 
@@ -76,10 +80,9 @@ async fn change(answers: &[&str]) -> (Result<bool, ClusterError>, usize) {
     };
     let answers = answers.iter().flat_map(refused).chain([found.clone(), found.clone()]);
     let (client, requests) = server(answers.collect()).await;
-    let (key, api) =
-        (Key::new("default", "cam"), Api::default_namespaced_with(client, &ApiResource::erase::<Configuration>(&())));
     let add = |_: &Value| Ok(Some(serde_json::json!([{"op": "add", "path": "/status", "value": {}}])));
-    let changed = status_patch::change_status(&api, &key, "u", add).await;
+    let writer = Requests::new(client, MANAGER, REQUEST);
+    let changed = writer.change_status::<Configuration, ClusterError>(&Key::new("default", "cam"), "u", add).await;
     (changed.map(|object| object.is_some()), requests.lock().unwrap().len())
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use akri_kube::watch::{Change, FirstList, WatchSource, typed, watch_objects};
 use akri_model::names::Key;
 use akri_model::property::{PropertySource, Secret};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
@@ -15,7 +16,6 @@ use kube::runtime::watcher;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::object_watch::{Change, FirstList, typed, watch_objects};
 use crate::Manifests;
 
 /// Watches the objects referenced by the manifests.
@@ -71,14 +71,13 @@ impl Watch {
         };
         let api: Api<DynamicObject> = Api::namespaced_with(client, &key.namespace, &resource);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
-        let on_change = move |expected: Change| match expected {
+        let on_change = move |changed: Change<DynamicObject>| match changed {
             Change::Put(found) => change(&values, &object, Some(data(kind, &found))),
             Change::Deleted(_) => change(&values, &object, None),
             Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
         };
-        Self(tokio::spawn(async move {
-            watch_objects(api, config, &format!("{kind} {key}"), FirstList::Cached, on_change).await
-        }))
+        let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached);
+        Self(tokio::spawn(watch_objects(source, on_change)))
     }
 }
 

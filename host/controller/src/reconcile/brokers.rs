@@ -1,12 +1,12 @@
 //! The brokers of an Instance, of whichever kind.
 
 use akri_brokers::{BrokerReport, Brokers, Counts, JobReport, Observed, PodState, Reason, Target, summarize};
+use akri_kube::requests::RequestError;
 use akri_model::summary::{Truth, Verdict};
 
 use super::{Again, Context, job, pods};
-use crate::requests::RequestError;
+use crate::object_index::Owned;
 use crate::views::{Broker, InstanceView, Wanted};
-use crate::world::Owned;
 
 /// The result of reconciling brokers.
 #[derive(Debug, Default)]
@@ -32,11 +32,19 @@ impl Outcome {
             (None, Some(job)) => Brokers::Job(job.clone()),
             (None, None) => Brokers::None,
         };
-        let refused = self.error.as_ref().and_then(RequestError::reason);
+        let refused = self.error.as_ref().and_then(refusal);
         let (counts, verdict) = summarize(&brokers, refused.as_ref());
         let failed = verdict.as_ref().filter(|verdict| verdict.truth == Truth::False);
         let problem = failed.map(|v| Reason { word: v.reason.clone(), message: v.message.clone() });
         (counts, verdict, problem)
+    }
+}
+
+/// Returns the reason to show to users; `None` if the request only has to be retried.
+fn refusal(error: &RequestError) -> Option<Reason> {
+    match error {
+        RequestError::Refused { message, .. } => Some(Reason { word: "Refused".to_owned(), message: message.clone() }),
+        RequestError::NotFound(_) | RequestError::Conflict(_) | RequestError::Unavailable(_) => None,
     }
 }
 

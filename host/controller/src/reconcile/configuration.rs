@@ -4,32 +4,32 @@ use std::time::Duration;
 
 use akri_api::Configuration;
 use akri_brokers::{CONFIGURATION_LABEL, Owner, configuration_service_name};
+use akri_kube::requests::RequestError;
 use akri_model::names::Key;
 
 use super::services::{Front, reconcile_service};
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
 use crate::queue::Work;
-use crate::requests::RequestError;
 use crate::status::write_configuration;
 use crate::views::ConfigurationView;
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
-    let Some(view) = context.world.configuration(key) else { return Ok(None) };
+    let Some(view) = context.objects.configuration(key) else { return Ok(None) };
     node_cleanup::clean_up::<Configuration>(context, key, &view.mentions).await?;
-    let left = context.world.known_nodes(&view.finalizers);
+    let left = context.objects.known_nodes(&view.finalizers);
     context.upstream.remove::<Configuration>(&context.requests, key, &view.uid, left).await?;
     if view.is_deleting {
         return Ok(None);
     }
-    let stale = context.world.stale_reports(key, &view.problems);
+    let stale = context.objects.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<Configuration>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }
     let served = reconcile_front(context, &view).await;
-    let agents = context.world.agents_good_for();
-    let devices = context.world.count_devices(key);
-    let fleet = context.world.fleet(key);
+    let agents = context.objects.agents_good_for();
+    let devices = context.objects.count_devices(key);
+    let fleet = context.objects.fleet(key);
     write_configuration(&context.requests, &view, devices, &fleet, agents.is_some()).await?;
     served?;
     Ok(earlier(agents, stale.next).map(|left| left + Duration::from_secs(1)))
@@ -38,7 +38,7 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
 /// The Service for all brokers; what is invalid stays as it is.
 async fn reconcile_front(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
     let Some(wanted) = view.valid() else { return Ok(()) };
-    let total = context.world.fleet(&view.key).rollout.total();
+    let total = context.objects.fleet(&view.key).rollout.total();
     let front = Front {
         namespace: &view.key.namespace,
         name: configuration_service_name(&view.key.name),
@@ -48,6 +48,6 @@ async fn reconcile_front(context: &Context, view: &ConfigurationView) -> Result<
         running: total.running,
         desired: total.desired,
     };
-    let owned = context.world.owned(&Work::Configuration(view.key.clone()));
+    let owned = context.objects.owned(&Work::Configuration(view.key.clone()));
     reconcile_service(&context.requests, &front, &owned.services).await
 }

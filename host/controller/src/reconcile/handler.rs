@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use akri_api::DiscoveryHandler;
+use akri_kube::requests::RequestError;
 use akri_model::names::Key;
 
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
-use crate::requests::RequestError;
 use crate::status::write_handler;
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
-    let Some(view) = context.world.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
+    let Some(view) = context.objects.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
     node_cleanup::clean_up::<DiscoveryHandler>(context, key, &view.mentions).await?;
-    let stale = context.world.stale_reports(key, &view.problems);
+    let stale = context.objects.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<DiscoveryHandler>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }
-    let agents = context.world.agents_good_for();
+    let agents = context.objects.agents_good_for();
     write_handler(&context.requests, &view, agents.is_some()).await?;
     Ok(earlier(agents, stale.next).map(|left| left + Duration::from_secs(1)))
 }

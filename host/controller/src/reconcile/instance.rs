@@ -2,24 +2,29 @@
 
 use akri_api::{Instance, condition};
 use akri_brokers::{INSTANCE_LABEL, Owner, instance_service_name};
+use akri_kube::events::ObjectEvent;
+use akri_kube::requests::RequestError;
 use akri_model::names::Key;
+use akri_model::summary::{Truth, Verdict};
 
 use super::brokers::{self, Outcome};
 use super::services::{Front, reconcile_service};
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
+use crate::object_index::Owned;
 use crate::queue::Work;
-use crate::requests::RequestError;
 use crate::status::{BrokerStatus, write_instance};
 use crate::views::{InstanceView, Wanted};
-use crate::world::Owned;
+
+/// Reasons of `BrokersReady` that a person has to do something about.
+const NOTABLE: [&str; 5] = ["Backoff", "Crashing", "NameTaken", "Refused", "RolloutStopped"];
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
-    let Some(view) = context.world.instance(key) else { return Ok(None) };
+    let Some(view) = context.objects.instance(key) else { return Ok(None) };
     if node_cleanup::clean_up::<Instance>(context, key, &view.mentions()).await? {
         return Ok(None); // the watch shows what is left
     }
-    let left = context.world.known_nodes(&view.finalizers);
+    let left = context.objects.known_nodes(&view.finalizers);
     context.upstream.remove::<Instance>(&context.requests, key, &view.uid, left).await?;
     let abandoned = node_cleanup::abandoned_for(&view);
     if abandoned.is_some_and(|left| left.is_zero()) {
@@ -35,21 +40,25 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
 
 /// Runs what its Configuration wants for it. The status says how that went, before a failure is retried.
 async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestError> {
-    let owner = context.world.owner(view);
+    let owner = context.objects.owner(view);
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
         write_instance(&context.requests, view, BrokerStatus::Unchanged).await?;
         return Ok(None);
     };
     let generation = owner.as_ref().map(|owner| owner.generation).unwrap_or_default();
-    let owned = context.world.owned(&Work::Instance(view.key.clone()));
+    let owned = context.objects.owned(&Work::Instance(view.key.clone()));
     let mut outcome = brokers::reconcile(context, view, wanted, generation, &owned).await;
     if let Err(error) = reconcile_front(context, view, wanted, &outcome, &owned).await {
         outcome.fail(error);
     }
     let (counts, verdict, problem) = outcome.summary();
-    context.world.count_brokers(view, counts, problem);
+    context.objects.count_brokers(view, counts, problem);
     let before = condition::find(&view.conditions, "BrokersReady").map(|condition| condition.reason.as_str());
-    context.events.record(&view.key, &view.uid, before, verdict.as_ref());
+    if let Some(reason) = verdict.as_ref().and_then(|verdict| new_notable_reason(before, verdict)) {
+        let message = verdict.iter().map(|verdict| verdict.message.clone()).collect();
+        let (key, uid) = (view.key.clone(), view.uid.clone());
+        context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message });
+    }
     write_instance(&context.requests, view, BrokerStatus::Known(counts, verdict)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)
 }
@@ -72,4 +81,26 @@ async fn reconcile_front(
         desired: counts.desired,
     };
     reconcile_service(&context.requests, &front, &owned.services).await
+}
+
+/// Returns the reason of a verdict that is worth an Event. The condition says the same for as long as it holds.
+fn new_notable_reason(before: Option<&str>, verdict: &Verdict) -> Option<&'static str> {
+    let is_new = verdict.truth == Truth::False && before != Some(&verdict.reason);
+    NOTABLE.into_iter().find(|reason| is_new && *reason == verdict.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_new_reasons_to_act_are_events() {
+        let verdict = |truth, reason: &str| Verdict::new("BrokersReady", truth, reason, "m");
+        let reason = |before, verdict: &Verdict| new_notable_reason(before, verdict);
+        assert_eq!(reason(None, &verdict(Truth::False, "Refused")), Some("Refused"));
+        assert_eq!(reason(Some("Pending"), &verdict(Truth::False, "Backoff")), Some("Backoff"));
+        assert_eq!(reason(Some("Backoff"), &verdict(Truth::False, "Backoff")), None, "it is known");
+        assert_eq!(reason(None, &verdict(Truth::False, "Pending")), None, "it is a matter of time");
+        assert_eq!(reason(Some("Backoff"), &verdict(Truth::True, "Running")), None);
+    }
 }

@@ -2,8 +2,9 @@
 
 use akri_api::Instance;
 use akri_api::document::pointer_token;
-use akri_api::json_patch::{add, replace, test};
 use akri_brokers::{JOB_RECORD, JobRecord, JobReport, JobStep, Manifest, Target, job, job_name, job_step};
+use akri_kube::json_patch::{add, replace, test};
+use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
@@ -12,9 +13,8 @@ use tracing::info;
 
 use super::Context;
 use super::brokers::Outcome;
-use crate::requests::{Created, RequestError};
-use crate::views::{InstanceView, View as _};
-use crate::world::Owned;
+use crate::object_index::Owned;
+use crate::views::{InstanceView, View as _, is_controlled_by};
 
 /// The annotation in a JSON pointer.
 fn record_path() -> String {
@@ -58,7 +58,7 @@ async fn run(
 ) -> Result<JobRecord, RequestError> {
     let (manifest, hash) = job(target, spec, name);
     let record = match job_step(&hash, name, view.job.as_ref()) {
-        JobStep::Nothing => return view.job.clone().ok_or_else(|| RequestError::Conflict(view.key.to_string())),
+        JobStep::Nothing => return view.job.clone().ok_or_else(|| RequestError::Conflict(view.key.clone())),
         JobStep::Create(record) => record,
         JobStep::Record(_) => match write_first_record(context, view, &hash, name).await? {
             record if record.is_created => return Ok(record),
@@ -82,7 +82,7 @@ async fn write_first_record(
     hash: &str,
     name: &str,
 ) -> Result<JobRecord, RequestError> {
-    let changed = || RequestError::Conflict(view.key.to_string());
+    let changed = || RequestError::Conflict(view.key.clone());
     let live = context.requests.get::<Instance>(&view.key).await?.ok_or_else(changed)?;
     if live.uid().as_ref() != Some(&view.uid) {
         return Err(changed());
@@ -110,11 +110,11 @@ async fn create(
 ) -> Result<(), RequestError> {
     let key = Key::new(&*view.key.namespace, &*record.name);
     match context.requests.create::<Job>(&key, manifest).await? {
-        Created::New => info!(job = %key, "created a Job"),
-        Created::Exists { owner_uid } if owner_uid == view.uid => {}
-        Created::Exists { .. } => {
+        Created::New(_) => info!(job = %key, "created a Job"),
+        Created::Exists(found) if is_controlled_by(&found, &view.uid) => {}
+        Created::Exists(_) => {
             let message = "a Job of that name belongs to another owner; it is waited for".to_owned();
-            return Err(RequestError::Refused { what: key.to_string(), message });
+            return Err(RequestError::Refused { key, message });
         }
     }
     Ok(())

@@ -11,21 +11,20 @@ mod services;
 
 use std::time::Duration;
 
-use crate::events::Events;
+use akri_kube::events::EventRecorder;
+use akri_kube::requests::{RequestError, Requests};
+
 use crate::metrics::Metrics;
-use crate::node_cleanup::Nodes;
+use crate::object_index::ObjectIndex;
 use crate::queue::Work;
-use crate::requests::{RequestError, Requests};
 use crate::upstream::UpstreamFinalizers;
-use crate::world::World;
 
 /// The dependencies of reconciles.
 pub(crate) struct Context {
-    pub(crate) world: World,
+    pub(crate) objects: ObjectIndex,
     pub(crate) requests: Requests,
-    pub(crate) nodes: Nodes,
     pub(crate) upstream: UpstreamFinalizers,
-    pub(crate) events: Events,
+    pub(crate) events: EventRecorder,
     pub(crate) metrics: Metrics,
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use akri_brokers::{Candidate, Manifest, Observed, PodState, PodStep, Target, place, pod, pod_name};
+use akri_kube::requests::{Created, RequestError};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
@@ -12,9 +13,8 @@ use tracing::{info, warn};
 
 use super::brokers::Outcome;
 use super::{Context, earlier};
-use crate::requests::{Created, RequestError};
-use crate::views::{InstanceView, View as _};
-use crate::world::{Memory, Owned};
+use crate::object_index::{Owned, PendingActions};
+use crate::views::{InstanceView, View as _, is_controlled_by};
 
 /// The interval at which a broker that may not be replaced yet is reconciled; mostly an event comes before.
 const ROLLOUT: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ struct Round<'a> {
     view: &'a InstanceView,
     target: &'a Target<'a>,
     pods: Pods,
-    memory: Memory,
+    actions: PendingActions,
     now: i64,
     outcome: Outcome,
 }
@@ -44,9 +44,9 @@ pub(super) async fn reconcile(
     wanted: Option<(&Manifest, [Duration; 2])>,
     owned: &Owned,
 ) -> Outcome {
-    let (pods, memory) = observe(view, owned, context.world.memory(&view.key));
+    let (pods, actions) = observe(view, owned, context.objects.pending_actions(&view.key));
     let now = Timestamp::now().as_second();
-    let mut round = Round { context, view, target, pods, memory, now, outcome: Outcome::default() };
+    let mut round = Round { context, view, target, pods, actions, now, outcome: Outcome::default() };
     let mut kept = BTreeSet::new();
     if let Some((spec, grace)) = wanted {
         round.outcome.pods = Some(Vec::new());
@@ -56,21 +56,21 @@ pub(super) async fn reconcile(
         }
     }
     round.remove_unwanted(&kept).await;
-    context.world.remember(&view.key, round.memory);
+    context.objects.set_pending_actions(&view.key, round.actions);
     round.outcome
 }
 
 /// The Pods, and what is remembered of those that are still there: one that was deleted counts as such before its watch says
 /// so.
-fn observe(view: &InstanceView, owned: &Owned, mut memory: Memory) -> (Pods, Memory) {
+fn observe(view: &InstanceView, owned: &Owned, mut actions: PendingActions) -> (Pods, PendingActions) {
     let mut pods = Pods::new();
     for pod in owned.pods.iter().filter(|pod| pod.is_of_instance) {
-        let is_deleting = pod.observed.is_deleting || memory.deleted.contains(&pod.observed.uid);
+        let is_deleting = pod.observed.is_deleting || actions.deleted.contains(&pod.observed.uid);
         let observed = Observed { is_owned: pod.owner_uid == view.uid, is_deleting, ..pod.observed.clone() };
         pods.insert(pod.key().name.clone(), observed);
     }
-    memory.deleted.retain(|uid| pods.values().any(|pod| pod.uid == *uid));
-    (pods, memory)
+    actions.deleted.retain(|uid| pods.values().any(|pod| pod.uid == *uid));
+    (pods, actions)
 }
 
 impl Round<'_> {
@@ -95,7 +95,7 @@ impl Round<'_> {
 
     async fn serve(&mut self, spec: &Manifest, node: &str) {
         let name = pod_name(self.target.name, node, self.target.shared);
-        let failures = self.memory.failures.get(&name).copied().unwrap_or_default();
+        let failures = self.actions.failures.get(&name).copied().unwrap_or_default();
         let (manifest, hash) = pod(self.target, spec, node, failures);
         let observed = self.pods.get(&name).cloned();
         let state = PodState::of(Some(&hash), observed.as_ref(), self.now);
@@ -121,10 +121,10 @@ impl Round<'_> {
             PodStep::WaitUntil(at) => self.look_again(Some(at)),
             PodStep::Create => return self.create(name, manifest).await,
             PodStep::Delete => return self.delete(name, pod).await,
-            PodStep::Replace if self.context.world.may_replace(self.view) => return self.delete(name, pod).await,
+            PodStep::Replace if self.context.objects.may_replace(self.view) => return self.delete(name, pod).await,
             PodStep::Replace => self.outcome.again = earlier(self.outcome.again, Some(ROLLOUT)),
             PodStep::Retry { failures } => {
-                self.memory.failures.insert(name.to_owned(), failures);
+                self.actions.failures.insert(name.to_owned(), failures);
                 return self.delete(name, pod).await;
             }
         }
@@ -134,14 +134,14 @@ impl Round<'_> {
     async fn create(&mut self, name: &str, manifest: Value) -> Result<PodState, RequestError> {
         let key = Key::new(self.target.namespace, name);
         match self.context.requests.create::<Pod>(&key, manifest).await? {
-            Created::New => info!(pod = %key, "created a broker"),
-            Created::Exists { owner_uid } if owner_uid == self.view.uid => {} // the watch has not shown it yet
-            Created::Exists { .. } => {
+            Created::New(_) => info!(pod = %key, "created a broker"),
+            Created::Exists(found) if is_controlled_by(&found, &self.view.uid) => {} // the watch has not shown it yet
+            Created::Exists(_) => {
                 self.look_again(Some(self.now + 10)); // it may have no label, so that no watch tells
                 return Ok(PodState::NameTaken);
             }
         }
-        self.memory.failures.remove(name);
+        self.actions.failures.remove(name);
         Ok(PodState::Absent)
     }
 
@@ -150,7 +150,7 @@ impl Round<'_> {
         let key = Key::new(self.target.namespace, name);
         self.context.requests.delete::<Pod>(&key, &pod.uid, None).await?;
         info!(pod = %key, "deleted a broker");
-        self.memory.deleted.insert(pod.uid.clone());
+        self.actions.deleted.insert(pod.uid.clone());
         Ok(PodState::Deleting)
     }
 

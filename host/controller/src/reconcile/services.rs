@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use akri_brokers::{Manifest, Owner, is_service_wanted, service};
+use akri_kube::requests::{RequestError, Requests};
 use akri_model::names::Key;
 use k8s_openapi::api::core::v1::Service;
 use tracing::info;
 
-use crate::requests::{RequestError, Requests};
 use crate::views::{ServiceView, View as _};
 
 /// A Service that may be wanted.
@@ -39,13 +39,13 @@ pub(super) async fn reconcile_service(
             }
             if ours.is_none() && !is_free(requests, &key, front.owner.uid).await? {
                 let message = "a Service of that name belongs to another owner; it is waited for".to_owned();
-                return Err(RequestError::Refused { what: key.to_string(), message });
+                return Err(RequestError::Refused { key, message });
             }
             requests.apply::<Service>(&key, &manifest).await?;
             info!(service = %key, "applied the Service of brokers");
             Ok(())
         }
-        (None, Some(ours)) if !ours.is_deleting => requests.delete::<Service>(&key, &ours.uid, None).await,
+        (None, Some(ours)) if !ours.is_deleting => requests.delete::<Service>(&key, &ours.uid, None).await.map(drop),
         (None, _) => Ok(()),
     }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use akri_api::condition::Condition;
 use akri_api::{BrokerCounts, Configuration, ConfigurationStatus, configuration_to_model, validate};
 use akri_brokers::Manifest;
+use akri_kube::watch::key_of;
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::{View, finalizer_nodes, key_of, node_finalizers};
+use super::{View, finalizer_nodes, node_finalizers};
 use crate::queue::Work;
 
 /// The workload that is run for each device.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::DiscoveryHandlerStatus;
 use akri_api::condition::Condition;
+use akri_kube::watch::key_of;
 use akri_model::names::Key;
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 
-use super::{View, key_of};
+use super::View;
 use crate::queue::Work;
 
 /// A DiscoveryHandler.

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use akri_api::condition::Condition;
 use akri_api::{BrokerCounts, Instance};
 use akri_brokers::{JOB_RECORD, JobRecord};
+use akri_kube::watch::key_of;
 use akri_model::names::{Key, Usage};
 use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use tracing::warn;
 
-use super::{View, controller_of, finalizer_nodes, key_of, node_finalizers};
+use super::{View, controller_of, finalizer_nodes, node_finalizers};
 use crate::queue::Work;
 
 /// An Instance.

@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 use akri_model::names::Key;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use kube::api::DynamicObject;
+
 use crate::queue::Work;
 
 /// An object as the controller keeps it.
@@ -28,12 +30,13 @@ pub(crate) trait View: PartialEq + Send + Sync + 'static {
     fn owner(&self) -> Option<Work>;
 }
 
-fn key_of(metadata: &ObjectMeta) -> Key {
-    Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
-}
-
 fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// Returns whether the controller of an object has this UID.
+pub(crate) fn is_controlled_by(object: &DynamicObject, uid: &str) -> bool {
+    controller_of(&object.metadata).is_some_and(|owner| owner.uid == uid)
 }
 
 /// The Instance or Configuration that an owner reference names.

@@ -1,13 +1,14 @@
 //! A Pod of a broker as the controller keeps it.
 
 use akri_brokers::{BROKER_HASH, FAILURES, INSTANCE_LABEL, Observed, Phase, Reason};
+use akri_kube::watch::key_of;
 use akri_model::names::Key;
 use akri_model::text::clean;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use super::{View, controller_of, key_of};
+use super::{View, controller_of};
 use crate::queue::Work;
 
 /// Longest reason that is kept of a Pod, in bytes.

@@ -1,13 +1,14 @@
 //! Jobs and Services of the controller, as it keeps them.
 
 use akri_brokers::{BROKER_HASH, JobState, Reason};
+use akri_kube::watch::key_of;
 use akri_model::names::Key;
 use akri_model::text::clean;
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 
-use super::{View, controller_of, key_of, work_of};
+use super::{View, controller_of, work_of};
 use crate::queue::Work;
 
 /// A Job.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use akri_engine::{Compiler, ComponentBytes, MODULES_DIR, ROUNDS_AT_ONCE, Rates};
 use akri_model::discovery::RoundError;
 use akri_model::grant::{CompileLimits, Isolation};
-use akri_model::retry::{Backoff, jitter};
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep_until;
 use tracing::warn;
@@ -20,9 +20,6 @@ use super::process::{ReadablePaths, WorkerProgram};
 use super::protocol::Request;
 use crate::load_error::LoadError;
 
-/// First and longest pause before a process is started again.
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
 /// A process that ran for so long has shown that it can.
 const STABLE: Duration = Duration::from_secs(60);
 /// Interval of checks whether a process still reads the files that are there.
@@ -112,7 +109,7 @@ impl Worker {
     pub(super) fn new(name: String, context: Arc<WorkerContext>) -> Self {
         let state = State {
             connection: None,
-            backoff: Backoff::new(FIRST, LONGEST),
+            backoff: Backoff::new(RetryPolicy::SANDBOX),
             earliest: tokio::time::Instant::now(),
             checked: Instant::now(),
         };

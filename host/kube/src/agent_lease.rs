@@ -1,9 +1,10 @@
-//! The Lease by which an agent shows that it runs (rule 59): without one, nobody could tell a node without devices from a node
-//! without an agent.
+//! The Lease by which an agent shows that it runs (rule 59). Without it, a node without devices and a node without an agent look
+//! the same.
 
 use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR};
+use akri_model::retry::RetryPolicy;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -12,16 +13,14 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::REQUEST;
-
 /// The interval of renewals.
 const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Pause after a failure.
-const RETRY: Duration = Duration::from_secs(5);
+/// Timeout of a request.
+const REQUEST: Duration = Duration::from_secs(5);
 
 /// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.
-pub(super) async fn renew(client: Client, node: String) {
+pub async fn renew(client: Client, node: String) {
     let api: Api<Lease> = Api::default_namespaced(client);
     let (name, params) = (agent_lease::name(&node), PatchParams::apply("akri-agent").force());
     let mut is_failing = false;
@@ -39,7 +38,7 @@ pub(super) async fn renew(client: Client, node: String) {
             None if std::mem::take(&mut is_failing) => info!(lease = name, "the Lease is renewed again"),
             _ => {}
         }
-        sleep(if is_failing { RETRY } else { RENEWAL }).await;
+        sleep(if is_failing { RetryPolicy::LEASE.first } else { RENEWAL }).await;
     }
 }
 
@@ -47,7 +46,7 @@ pub(super) async fn renew(client: Client, node: String) {
 ///
 /// # Errors
 /// If the API server does not answer.
-pub(super) async fn is_held(client: &Client, node: &str) -> kube::Result<bool> {
+pub async fn is_held(client: &Client, node: &str) -> kube::Result<bool> {
     let lease = Api::<Lease>::default_namespaced(client.clone()).get_opt(&agent_lease::name(node)).await?;
     let renewed = lease.and_then(|lease| lease.spec?.renew_time);
     let age = renewed.map(|renewed| Timestamp::now().duration_since(renewed.0));

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use akri_brokers::{Counts, Reason, Rollout};
+use akri_kube::watch::{Change, key_of};
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::instance::Online;
 use akri_model::names::Key;
@@ -19,14 +20,13 @@ use crate::agents::Agents;
 use crate::queue::{Queue, Work};
 use crate::store::{Changed, Store};
 use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView, View};
-use crate::watch::Change;
 
 /// The time that further changes are gathered before the status of a Configuration is written.
 const GATHER: Duration = Duration::from_millis(300);
 
 /// All objects.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct ObjectIndex {
     pub(crate) queue: Queue,
     state: Mutex<State>,
 }
@@ -41,15 +41,15 @@ struct State {
     services: Store<ServiceView>,
     nodes: BTreeSet<String>,
     agents: Agents,
-    fleets: BTreeMap<Key, Fleet>,
-    memories: BTreeMap<Key, Memory>,
+    fleets: BTreeMap<Key, BrokerFleet>,
+    pending_actions: BTreeMap<Key, PendingActions>,
     /// The times at which reports of nodes were removed from objects, not longer ago than a Lease is good.
     removed_reports: BTreeMap<(Key, String), Instant>,
 }
 
 /// The brokers of a Configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Fleet {
+pub(crate) struct BrokerFleet {
     pub(crate) rollout: Rollout,
     /// The reasons why brokers of Instances are not ready.
     pub(crate) problems: BTreeMap<String, Reason>,
@@ -57,7 +57,7 @@ pub(crate) struct Fleet {
 
 /// The controller's actions for an Instance that the watches may not show yet.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Memory {
+pub(crate) struct PendingActions {
     /// UIDs of Pods that it deleted.
     pub(crate) deleted: BTreeSet<String>,
     /// The number of Pods in a row that have ended, by their name.
@@ -72,7 +72,7 @@ pub(crate) struct Owned {
 }
 
 /// Events of watches.
-impl World {
+impl ObjectIndex {
     pub(crate) fn take_pods(&self, change: Change<PodView>) {
         self.reconcile_owners(self.state().pods.take(change));
     }
@@ -137,8 +137,8 @@ impl World {
                 state.nodes.insert(node);
                 return;
             }
-            Change::Gone(key) => {
-                state.nodes.remove(&key.name);
+            Change::Deleted(metadata) => {
+                state.nodes.remove(&key_of(&metadata).name);
             }
         }
         let unknown = |nodes: &BTreeSet<String>| nodes.iter().any(|node| !state.nodes.contains(node));
@@ -160,7 +160,7 @@ impl World {
         match change {
             Change::All(leases) => state.agents.replace(&leases, now),
             Change::Put(lease) => state.agents.put(&lease, now),
-            Change::Gone(key) => state.agents.remove(&key.name),
+            Change::Deleted(metadata) => state.agents.remove(&key_of(&metadata).name),
         }
         if state.agents.good_for(now).is_some() != before {
             let keys = state.configurations.all().map(|configuration| configuration.key.clone());
@@ -174,7 +174,7 @@ impl World {
 impl State {
     /// Removes what is remembered of an Instance that is gone.
     fn forget(&mut self, instance: &InstanceView) {
-        self.memories.remove(&instance.key);
+        self.pending_actions.remove(&instance.key);
         if let Some(fleet) = self.fleets.get_mut(&instance.configuration_key()) {
             fleet.rollout.forget(&instance.key.name);
             fleet.problems.remove(&instance.key.name);
@@ -192,7 +192,7 @@ impl State {
 }
 
 /// Queries of reconciles.
-impl World {
+impl ObjectIndex {
     pub(crate) fn configuration(&self, key: &Key) -> Option<Arc<ConfigurationView>> {
         self.state().configurations.get(key)
     }
@@ -257,20 +257,20 @@ impl World {
         state.removed_reports.extend(nodes.iter().map(|node| ((object.clone(), node.clone()), now)));
     }
 
-    pub(crate) fn fleet(&self, configuration: &Key) -> Fleet {
+    pub(crate) fn fleet(&self, configuration: &Key) -> BrokerFleet {
         self.state().fleets.get(configuration).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn memory(&self, instance: &Key) -> Memory {
-        self.state().memories.get(instance).cloned().unwrap_or_default()
+    pub(crate) fn pending_actions(&self, instance: &Key) -> PendingActions {
+        self.state().pending_actions.get(instance).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn remember(&self, instance: &Key, memory: Memory) {
+    pub(crate) fn set_pending_actions(&self, instance: &Key, actions: PendingActions) {
         let mut state = self.state();
-        if memory == Memory::default() || state.instances.get(instance).is_none() {
-            state.memories.remove(instance);
+        if actions == PendingActions::default() || state.instances.get(instance).is_none() {
+            state.pending_actions.remove(instance);
         } else {
-            state.memories.insert(instance.clone(), memory);
+            state.pending_actions.insert(instance.clone(), actions);
         }
     }
 
@@ -318,17 +318,17 @@ mod tests {
 
     #[test] // rule 36
     fn report_that_returns_stays_as_long_as_a_lease_is_good() {
-        let world = World::default();
+        let objects = ObjectIndex::default();
         let spec = json!({"renewTime": format!("{:.6}", Timestamp::now())});
         let lease = json!({"metadata": {"name": "akri-agent-other"}, "spec": spec});
-        world.state().agents.put(&serde_json::from_value(lease).unwrap(), Instant::now());
+        objects.state().agents.put(&serde_json::from_value(lease).unwrap(), Instant::now());
         let (key, other) = (Key::new("default", "cam"), Key::new("default", "lamp"));
         let reports = BTreeMap::from([("node-a".to_owned(), NodeProblem::new("NoHandler", "there is none"))]);
-        let stale = world.stale_reports(&key, &reports);
+        let stale = objects.stale_reports(&key, &reports);
         assert_eq!(stale.nodes.len(), 1);
-        world.note_removed_reports(&key, &stale.nodes);
-        let returned = world.stale_reports(&key, &reports);
+        objects.note_removed_reports(&key, &stale.nodes);
+        let returned = objects.stale_reports(&key, &reports);
         assert!(returned.nodes.is_empty() && returned.next.is_some_and(|next| next <= GOOD_FOR), "{returned:?}");
-        assert_eq!(world.stale_reports(&other, &reports).nodes.len(), 1);
+        assert_eq!(objects.stale_reports(&other, &reports).nodes.len(), 1);
     }
 }

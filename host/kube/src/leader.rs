@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const PERIOD: Duration = Duration::from_secs(2);
 
 /// A candidate.
-pub(crate) struct Election {
+pub struct Election {
     api: Api<Lease>,
     identity: String,
     /// The holder's last sign of life, and when this process saw it: clocks of other machines do not matter.
@@ -34,12 +34,12 @@ pub(crate) struct Election {
 
 impl Election {
     /// A candidate of that name, for the Lease in that namespace.
-    pub(crate) fn new(client: Client, namespace: &str, identity: String) -> Self {
+    pub fn new(client: Client, namespace: &str, identity: String) -> Self {
         Self { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
     /// Takes part for ever, and publishes whether this process leads.
-    pub(crate) async fn run(mut self, leads: watch::Sender<bool>) {
+    pub async fn run(mut self, leads: watch::Sender<bool>) {
         let mut renewed = Instant::now();
         loop {
             let answer = timeout(DEADLINE, self.try_once()).await;
@@ -121,7 +121,7 @@ impl Election {
 }
 
 /// Gives the Lease back, so that the next leader need not wait for its end.
-pub(crate) async fn release(client: Client, namespace: &str, identity: &str) {
+pub async fn release(client: Client, namespace: &str, identity: &str) {
     let api: Api<Lease> = Api::namespaced(client, namespace);
     let given = timeout(Duration::from_secs(2), async {
         let Some(mut lease) = api.get_opt(NAME).await? else { return Ok(()) };

@@ -1,0 +1,8 @@
+//! Access to the API server: watches that survive disconnects, requests of bounded duration, JSON Patches, Events and Leases.
+
+pub mod agent_lease;
+pub mod events;
+pub mod json_patch;
+pub mod leader;
+pub mod requests;
+pub mod watch;

@@ -1,0 +1,143 @@
+//! A watch of the objects of one kind that survives disconnects.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use akri_model::names::Key;
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use kube::Resource;
+use kube::api::{Api, DynamicObject, ObjectMeta};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use serde::de::DeserializeOwned;
+use tracing::{info, warn};
+
+/// A change of the watched objects, in the form in which [`WatchSource::read`] keeps them.
+#[derive(Debug)]
+pub enum Change<V> {
+    /// The complete list.
+    All(Vec<V>),
+    /// An object was created or changed.
+    Put(V),
+    /// An object was deleted, or can't be read any more.
+    Deleted(Box<ObjectMeta>),
+}
+
+/// The source of the first list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstList {
+    /// The API server's cache, which may be behind: for objects whose absence has no consequences.
+    Cached,
+    /// The current state: for objects whose absence has consequences.
+    Consistent,
+}
+
+/// The objects to watch.
+pub struct WatchSource<K, V> {
+    /// The API of their kind.
+    pub api: Api<K>,
+    /// Selectors.
+    pub config: Config,
+    /// What they are, for the log.
+    pub what: String,
+    /// The source of the first list.
+    pub first: FirstList,
+    /// Reads an object; returns `None` if it is of no use.
+    pub read: fn(K) -> Option<V>,
+}
+
+impl WatchSource<DynamicObject, DynamicObject> {
+    /// Returns a watch that keeps objects as they are, whether they fit their type or not.
+    pub fn untyped(api: Api<DynamicObject>, config: Config, what: impl Into<String>, first: FirstList) -> Self {
+        Self { api, config, what: what.into(), first, read: Some }
+    }
+}
+
+/// Our backoff in the shape that kube wants.
+struct WatchBackoff(Backoff);
+
+impl Iterator for WatchBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.0.failed(jitter()))
+    }
+}
+
+impl kube::runtime::utils::Backoff for WatchBackoff {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+
+fn start<K>(api: &Api<K>, config: Config) -> Events<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(api.clone(), config).backoff(WatchBackoff(Backoff::new(RetryPolicy::WATCH))).boxed()
+}
+
+/// Returns the configuration of a watch whose list comes from the API server's cache. kube asks for that in one page only.
+fn cached(config: Config) -> Config {
+    Config { page_size: None, ..config.any_semantic() }
+}
+
+/// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing. `managedFields`, usually
+/// half of an object, are dropped. If a watch can't be resumed, the next list is a consistent one, as in client-go: what the cache
+/// of a server that is behind lacks must not count as deleted (rule 77).
+pub async fn watch_objects<K, V>(source: WatchSource<K, V>, mut on_change: impl FnMut(Change<V>) + Send)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    V: Send,
+{
+    let WatchSource { api, config, what, first, read } = source;
+    let mut is_cached = first == FirstList::Cached;
+    let mut events = start(&api, if is_cached { cached(config.clone()) } else { config.clone() });
+    let (mut listing, mut is_failing, mut is_listed) = (Vec::new(), false, false);
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    warn!("cannot watch {what}; keeping the known ones and retrying: {error}");
+                }
+                continue;
+            }
+        };
+        if std::mem::take(&mut is_failing) {
+            info!("watching {what} again");
+        }
+        match event.modify(|object| object.meta_mut().managed_fields = None) {
+            Event::Init if is_listed && std::mem::take(&mut is_cached) => events = start(&api, config.clone()),
+            Event::Init => listing.clear(),
+            Event::InitApply(object) => listing.extend(read(object)),
+            Event::InitDone => {
+                is_listed = true;
+                on_change(Change::All(std::mem::take(&mut listing)));
+            }
+            Event::Apply(object) => {
+                let metadata = Box::new(object.meta().clone());
+                on_change(read(object).map_or(Change::Deleted(metadata), Change::Put));
+            }
+            Event::Delete(object) => on_change(Change::Deleted(Box::new(object.meta().clone()))),
+        }
+    }
+}
+
+/// Returns the namespace, empty without one, and the name of an object.
+pub fn key_of(metadata: &ObjectMeta) -> Key {
+    Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+/// Parses an object.
+///
+/// # Errors
+/// If it does not fit the type.
+pub fn typed<T: DeserializeOwned>(object: &DynamicObject) -> Result<T, String> {
+    let value = serde_json::to_value(object).map_err(|error| error.to_string())?;
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
