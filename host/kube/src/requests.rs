@@ -270,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
+    #[test] // rule 10
     fn refused_patch_is_no_conflict() {
         let key = Key::new("default", "cam");
         let error = |message: &str, details: Value| {
