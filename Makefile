@@ -43,7 +43,7 @@ run: build ## Show this machine's devices, from the Configurations in examples/l
 
 test: packages peers kubernetes build guests lint ## Run everything that CI runs. Some tests need root and Debian.
 	cd handlers && cargo test --workspace --locked --quiet
-	@$(call TESTS,cargo test --workspace --locked -- --test-threads 4)
+	@$(call TESTS,tests/all.sh)
 
 check: build guests ## Run what fits into a few minutes: format, lints, unit tests, the tests without root and network.
 	cargo fmt --all --check
