@@ -82,7 +82,7 @@ fn assert_mistakes_are_refused(story: &Story, installed: &Installation<'_>) {
     try_spec(broker(json!({"name": "b", "image": "b:1", "resources": limits}))).unwrap();
 }
 
-/// Whoever references a Secret has to be allowed to read it.
+/// A user who references a Secret has to be allowed to read it.
 fn assert_secrets_are_guarded(story: &Story, installed: &Installation<'_>) {
     let namespace = story.namespace();
     let kubectl = |command: &str| {

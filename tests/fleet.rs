@@ -131,7 +131,7 @@ async fn requests_of_a_fleet_are_few() {
     remove_nodes(&cluster, &names).await;
 }
 
-/// Edits that the API server can't refuse: one that the handler refuses on every node, and one that no agent can take over.
+/// Edits that the API server can't refuse: the handler refuses the first on every node, and no agent can take over the second.
 async fn invalid_edits(cluster: &ClusterFixture, configuration: &str) {
     let twice = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
     for (handler, mistake) in [

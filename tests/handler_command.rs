@@ -251,7 +251,7 @@ fn inspect_shows_imports_beside_grants() {
         text(&inspect(&["--handler-object", &path]).stderr)
             .starts_with("warning: it gets secrets and may use the network")
     );
-    // Of several DiscoveryHandlers it is the one that names the file.
+    // Of several DiscoveryHandlers that which names the file counts.
     let other = object.replace("{name: h}", "{name: other}").replace("udev.wasm", "other.wasm");
     node.write("object.yaml", &format!("{object}---\n{other}").replace("GRANTS", "{}"));
     assert!(inspect(&["--handler-object", &path]).status.success());

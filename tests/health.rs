@@ -91,7 +91,7 @@ async fn health_and_metrics_are_served() {
     assert!(agent.stop());
 }
 
-/// Whoever asks for readiness is told what the agent does not do yet.
+/// Readiness names everything that the agent does not do yet.
 #[tokio::test] // rule 93
 async fn readyz_names_what_is_missing() {
     let node = Node::new();

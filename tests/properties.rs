@@ -172,7 +172,7 @@ async fn rotated_secret_is_in_the_next_round_only() {
     write_secret(&node, "cam", &format!("{{password: {SECRET}-rotated}}"));
     let rotated = wait_for(&node, "SECRET", &format!("{} bytes", SECRET.len() + 8)).await;
     assert_eq!(identities(&rotated), identities(&found));
-    // One that is not granted is refused, though it is there.
+    // A Secret that is not granted is refused, though it is there.
     write_configuration(&node, "reveal:other", &property("other", "secretKeyRef", "cam", "password", false));
     let refused = |list: &[Instance]| shown(list, "SECRET").is_some_and(|shown| shown.contains("NotGranted"));
     node.wait_for_instances("a refusal", refused).await;

@@ -192,7 +192,7 @@ async fn pinned_digest_is_the_only_one_that_runs() {
     node.write_handler("guest", "guest.wasm", &pin(2));
     runs(&node, 2).await;
 
-    // Whoever pins another digest says that the one that runs must not.
+    // Pinning another digest stops the component that runs.
     node.write_handler("guest", "guest.wasm", &pin(3));
     let revoked = is_refused(&node, "DigestMismatch").await;
     assert_eq!((revoked.state, revoked.digest), (HandlerState::Refused, None));

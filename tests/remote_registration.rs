@@ -248,7 +248,7 @@ async fn only_allowed_users_may_register_and_serve() {
     wait_for("a socket that others may open", mode, |mode| *mode == Some(0o666)).await;
     let _refused = program("handlers");
     agent.wait_for_log("user id 4711 may not serve discovery handlers; allow it with --allow-handler-uid 4711").await;
-    // One that is allowed to register does so in its name: who listens there counts, too. It waits for an agent of its own.
+    // An allowed process registers in its name: the user of the listener counts, too. It waits for an agent of its own.
     fs::create_dir(node.path("handlers/deeper")).unwrap();
     fs::set_permissions(node.path("handlers/deeper"), everyone).unwrap();
     let handler = program("handlers/deeper");

@@ -187,7 +187,7 @@ impl ClusterFixture {
 
 impl Drop for ClusterFixture {
     fn drop(&mut self) {
-        // One that is killed keeps its Lease, and the next story would wait for the end of that.
+        // A killed controller keeps its Lease, and the next story would wait for the end of that.
         if !std::thread::panicking() {
             self.stop_controller();
         }

@@ -76,8 +76,8 @@ pub struct Browser<'a> {
     hosts: BTreeMap<Name, BTreeSet<IpAddr>>,
     /// The number of instances that are none of the last round's.
     others: usize,
-    /// Instances of the last round that said goodbye, and whether they were asked since: whoever is in the network can
-    /// send a goodbye.
+    /// Instances of the last round that said goodbye, and whether they were asked since: anyone in the network can send a
+    /// goodbye.
     withdrawn: BTreeMap<Name, bool>,
     cleanups: u32,
     /// The number of times that each question about a single instance or host was asked.
@@ -363,7 +363,7 @@ impl<'a> Browser<'a> {
         report.devices.push(Device { id: id(name), properties: with_text(fixed.collect(), entries) });
     }
 
-    /// Returns the entries of an instance. One that has shown no record, and does not answer questions for it, has none
+    /// Returns the entries of an instance. An instance without a record that does not answer questions for it has none
     /// (RFC 6763, section 6.1).
     fn entries<'b>(&self, name: &Name, instance: &'b Instance, was_lossy: bool) -> Option<&'b [Entry]> {
         let question = Question { name: name.clone(), kind: Kind::Text };

@@ -19,7 +19,7 @@
 //! window is open again after 1 s, 3 s, 7 s and 15 s. Later ones also ask for what responses left open: ports, hosts, TXT
 //! records and addresses, and known instances that have been silent. When the window closes, what is open still is asked
 //! for twice more, a second each; but not for the IPv6 addresses of a host that had none before (or IPv4, likewise). An instance that then has answered none of at least two questions does not exist (RFC
-//! 6762, section 10.5); one that says goodbye does not, either. An instance of which a part was not answered stays as it
+//! 6762, section 10.5); an instance that says goodbye does not, either. An instance of which a part was not answered stays as it
 //! is, with a note, and so do silent ones if responses were lost on the way through the host.
 //!
 //! Questions come from a port of their own, so that responders answer to that port (RFC 6762, section 6.7). Responses that

@@ -9,7 +9,7 @@ use crate::name::{MAX_LABEL, Name};
 
 /// Limit on the records of a response.
 pub const MAX_RECORDS: usize = 1_024;
-/// Limit on the pointers of a name. One that is compressed well has one.
+/// Limit on the pointers of a name. A well compressed name has one.
 const MAX_POINTERS: usize = 16;
 /// Size of a message with questions, in bytes: it fits into a frame of Ethernet.
 const QUERY_BYTES: usize = 1_400;

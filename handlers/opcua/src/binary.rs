@@ -1,7 +1,7 @@
 //! OPC UA Binary, the encoding of everything on an `opc.tcp` connection: just the types that discovery meets
 //! (OPC 10000-6 §5.2).
 //!
-//! Written here since a reply comes from whoever listens at an address, and one bad byte must cost no more than that
+//! Written here since a reply comes from any process that listens at an address, and one bad byte must cost no more than that
 //! reply. `async-opcua-types`, the codec of the OPC UA ecosystem, follows nested diagnostics by recursion without a
 //! bound and allocates what an XML body says it is long (up to 2 GiB); both stand in the header of every response and
 //! would end the whole round. The tests hold this codec against that one.

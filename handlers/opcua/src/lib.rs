@@ -23,11 +23,11 @@
 //!
 //! A device is an application of type Server or ClientAndServer whose name passes the filter and that answers
 //! GetEndpoints with its own application URI at one of its `opc.tcp` URLs. An entry of a server that has gone, or of one
-//! whose port another server uses now, is no device. One application is one device, whoever lists it, by whatever URLs.
+//! whose port another server uses now, is no device. One application is one device, by whatever servers and URLs it is listed.
 //! A discovery server that lists itself is no device, but one that says it is a ClientAndServer has data, too, as those of
 //! asyncua do: exclude it by its name if you don't want it.
 //!
-//! Some servers say nothing to who comes without security. One that refuses for that reason is there: it is a device with
+//! Some servers refuse clients without security. Such a server is there: it is a device with
 //! what the discovery server knows of it. Where several are listed at one such URL, one of them is stale: the status names
 //! them, and each stays what it was. So does a server that has no connection left to say who it is.
 //!

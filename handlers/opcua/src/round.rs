@@ -158,7 +158,7 @@ async fn check(network: &impl Network, candidate: &Candidate, most: Duration) ->
     }
 }
 
-/// Finds out whether a device is its own list. One that answers elsewhere than at its discovery URL is, if it answers
+/// Finds out whether a device is its own list. A server that answers elsewhere than at its discovery URL is, if it answers
 /// there, too: otherwise a discovery server lists it alone.
 async fn with_its_list(network: &impl Network, candidate: &Candidate, mut device: Device, bound: Bound) -> Device {
     if let Some(url) = candidate.sole_entry_at().filter(|_| !device.lists_itself) {

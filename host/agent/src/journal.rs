@@ -150,8 +150,8 @@ impl Journal {
         self.failure.clone()
     }
 
-    /// Remembers an Instance as it is now. It is on disk when this returns. A write that failed may still take effect
-    /// later, so whoever undoes what it said puts the undone state too.
+    /// Writes the entry of an Instance. It is on disk when this returns. A write that failed may still take effect later,
+    /// so a caller that undoes it writes the undone state, too.
     pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
         self.write(Record::Put(Box::new(entry)), Urgency::Now).await
     }

@@ -102,7 +102,7 @@ impl Supervisor {
         if let Some(owner) = self.owners.get(key) {
             return owner.update(Arc::clone(configuration));
         }
-        let entries = self.remembered(key);
+        let entries = self.journal_entries(key);
         let owner = Owner::start(Arc::clone(&self.context), Arc::clone(configuration), entries, providers.clone());
         self.owners.insert(key.clone(), owner);
     }
@@ -128,7 +128,7 @@ impl Supervisor {
         });
     }
 
-    fn remembered(&mut self, configuration: &Key) -> Vec<Entry> {
+    fn journal_entries(&mut self, configuration: &Key) -> Vec<Entry> {
         let of = |key: &Key, entry: &Entry| {
             key.namespace == configuration.namespace && entry.configuration == configuration.name
         };

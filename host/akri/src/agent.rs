@@ -56,7 +56,7 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
         udev_data: args.host.udev_data,
         polling: Polling {
             interval: Duration::from_millis(args.poll_milliseconds),
-            settle: Duration::from_secs(args.reclaim_delay_seconds),
+            settle_time: Duration::from_secs(args.reclaim_delay_seconds),
             own_pod: args.pod,
         },
     };

@@ -56,7 +56,7 @@ pub struct DiscoveryHandlerSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Isolation {
-    /// One that it shares with other components.
+    /// The process that it shares with other components.
     #[default]
     Shared,
     /// One of its own.

@@ -1,7 +1,7 @@
 //! The resource of a whole Configuration: virtual devices that stand for "some device of it" (rule 13, rule 14, rule 15, after the
 //! published Akri design "configuration-level resources").
 //!
-//! A virtual device that is held stands for one slot of one Instance and keeps its number. One that is free stands for
+//! A virtual device that is held stands for one slot of one Instance and keeps its number. A free virtual device stands for
 //! none: which Instance it becomes is decided when it is allocated. There are as many free ones as Instances with a free
 //! slot, so that a container can ask for as many devices as it can get distinct ones.
 
@@ -170,8 +170,8 @@ impl Member {
     }
 }
 
-/// Virtual devices that are not held have to be numbers, and are served in that order. One that is not in the current list
-/// is fine: the kubelet may know an older list.
+/// Virtual devices that are not held have to be numbers, and are served in that order. A number that is not in the current
+/// list is fine: the kubelet may know an older list.
 fn ascending(vdevs: Vec<&String>) -> Result<impl Iterator<Item = &String>, Denied> {
     let number = |vdev: &String| {
         let number: Option<u32> = vdev.parse().ok().filter(|number: &u32| number.to_string() == *vdev);

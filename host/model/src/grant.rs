@@ -112,7 +112,7 @@ pub enum Tls {
 /// The process in which a component runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// One that it shares with other components.
+    /// The process that it shares with other components.
     #[default]
     Shared,
     /// One of its own.

@@ -15,7 +15,7 @@ const SHOWN: usize = 256;
 
 /// The reason for refusing a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum DeviceRefusal {
     /// The path is relative, contains `..`, or is the root.
     #[error("path '{0}' is not an absolute path without '.' and '..'")]
     MalformedPath(String),
@@ -60,7 +60,7 @@ pub enum Refusal {
 }
 
 /// Checks everything about a device that does not require access to the node.
-pub fn check(device: &Device, grants: &Grants) -> Result<(), Refusal> {
+pub fn check(device: &Device, grants: &Grants) -> Result<(), DeviceRefusal> {
     for (name, value) in &device.properties {
         check_property(name, value, grants)?;
     }
@@ -76,15 +76,15 @@ pub fn check(device: &Device, grants: &Grants) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_property(name: &str, value: &str, grants: &Grants) -> Result<(), Refusal> {
+fn check_property(name: &str, value: &str, grants: &Grants) -> Result<(), DeviceRefusal> {
     if !environment::is_name(name) {
-        return Err(Refusal::InvalidPropertyName(shown(name)));
+        return Err(DeviceRefusal::InvalidPropertyName(shown(name)));
     }
     if environment::is_reserved(name) && !grants.environment.iter().any(|granted| granted == name) {
-        return Err(Refusal::ReservedPropertyName(name.to_owned()));
+        return Err(DeviceRefusal::ReservedPropertyName(name.to_owned()));
     }
     if value.contains('\0') {
-        return Err(Refusal::InvalidPropertyValue(name.to_owned()));
+        return Err(DeviceRefusal::InvalidPropertyValue(name.to_owned()));
     }
     Ok(())
 }
@@ -94,34 +94,34 @@ fn shown(text: &str) -> String {
     visible(cut(text, SHOWN))
 }
 
-fn check_permissions(permissions: &str) -> Result<(), Refusal> {
+fn check_permissions(permissions: &str) -> Result<(), DeviceRefusal> {
     let known = !permissions.is_empty() && permissions.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
-    if known { Ok(()) } else { Err(Refusal::InvalidPermissions(shown(permissions))) }
+    if known { Ok(()) } else { Err(DeviceRefusal::InvalidPermissions(shown(permissions))) }
 }
 
-fn check_plain(path: &str) -> Result<(), Refusal> {
-    if is_plain(path) { Ok(()) } else { Err(Refusal::MalformedPath(shown(path))) }
+fn check_plain(path: &str) -> Result<(), DeviceRefusal> {
+    if is_plain(path) { Ok(()) } else { Err(DeviceRefusal::MalformedPath(shown(path))) }
 }
 
-fn check_container_path(path: &str, grants: &Grants) -> Result<(), Refusal> {
+fn check_container_path(path: &str, grants: &Grants) -> Result<(), DeviceRefusal> {
     check_plain(path)?;
     let granted = grants.any_path || path.starts_with(DEVICES) || is_granted(path, &grants.container_paths);
-    if granted { Ok(()) } else { Err(Refusal::ContainerPathNotGranted(shown(path))) }
+    if granted { Ok(()) } else { Err(DeviceRefusal::ContainerPathNotGranted(shown(path))) }
 }
 
-fn check_granted(path: &str, granted: &[String], any: bool, grant: &'static str) -> Result<(), Refusal> {
+fn check_granted(path: &str, granted: &[String], any: bool, grant: &'static str) -> Result<(), DeviceRefusal> {
     check_plain(path)?;
     if is_own(path) {
-        return Err(Refusal::OwnPath(shown(path)));
+        return Err(DeviceRefusal::OwnPath(shown(path)));
     }
     if any || is_granted(path, granted) {
         return Ok(());
     }
     let is_covered = granted.iter().any(|pattern| covers(pattern, path));
     Err(if is_covered {
-        Refusal::PathNotNamed { path: shown(path), grant }
+        DeviceRefusal::PathNotNamed { path: shown(path), grant }
     } else {
-        Refusal::PathNotGranted { path: shown(path), grant }
+        DeviceRefusal::PathNotGranted { path: shown(path), grant }
     })
 }
 
@@ -187,7 +187,7 @@ mod tests {
     fn permissions_and_properties_have_to_make_sense() {
         for permissions in ["", "x", "rwx", "rw "] {
             let refusal = check(&with_node("/dev/video0", permissions), &grants());
-            assert_eq!(refusal, Err(Refusal::InvalidPermissions(permissions.into())));
+            assert_eq!(refusal, Err(DeviceRefusal::InvalidPermissions(permissions.into())));
         }
         for (name, value) in [("", "v"), ("A=B", "v"), ("A\0", "v"), ("A\nB", "v"), ("1", "v"), ("A", "\0")] {
             let device = Device { properties: [(name.into(), value.into())].into(), ..Device::default() };
@@ -197,7 +197,7 @@ mod tests {
     #[test] // threat 13
     fn reserved_names_have_to_be_granted() {
         let device = Device { properties: [("LD_PRELOAD".into(), "/x.so".into())].into(), ..Device::default() };
-        assert_eq!(check(&device, &grants()), Err(Refusal::ReservedPropertyName("LD_PRELOAD".into())));
+        assert_eq!(check(&device, &grants()), Err(DeviceRefusal::ReservedPropertyName("LD_PRELOAD".into())));
         let grants = Grants { environment: vec!["LD_PRELOAD".into()], ..grants() };
         assert_eq!(check(&device, &grants), Ok(()));
     }
@@ -206,7 +206,7 @@ mod tests {
     fn container_paths_outside_dev_need_a_grant() {
         let mut device = with_node("/dev/video0", "rw");
         device.device_specs[0].container_path = "/etc/ld.so.preload".into();
-        assert_eq!(check(&device, &grants()), Err(Refusal::ContainerPathNotGranted("/etc/ld.so.preload".into())));
+        assert_eq!(check(&device, &grants()), Err(DeviceRefusal::ContainerPathNotGranted("/etc/ld.so.preload".into())));
         let granted = Grants { container_paths: vec!["/etc/ld.so.preload".into()], ..grants() };
         assert_eq!(check(&device, &granted), Ok(()));
         let trusted = Grants { any_path: true, ..Grants::default() };
@@ -216,9 +216,9 @@ mod tests {
     #[test] // threat 12
     fn disks_are_not_covered_by_patterns() {
         let refusal = check(&with_node("/dev/vda", "rw"), &grants()).unwrap_err();
-        assert_eq!(refusal, Refusal::PathNotNamed { path: "/dev/vda".into(), grant: "devicePaths" });
+        assert_eq!(refusal, DeviceRefusal::PathNotNamed { path: "/dev/vda".into(), grant: "devicePaths" });
         let named = Grants { device_paths: vec!["/dev/vda".into()], ..Grants::default() };
         assert_eq!(check(&with_node("/dev/vda", "rw"), &named), Ok(()));
-        assert_eq!(check(&with_node("/dev/stdin", "rw"), &grants()), Err(Refusal::OwnPath("/dev/stdin".into())));
+        assert_eq!(check(&with_node("/dev/stdin", "rw"), &grants()), Err(DeviceRefusal::OwnPath("/dev/stdin".into())));
     }
 }

@@ -113,7 +113,7 @@ impl EndpointRecord {
 
 /// The reason for a refused registration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RegistrationRefusal {
     /// The name is invalid.
     #[error("the name is not a word of at most {MAX_NAME} bytes without control characters")]
     Name,
@@ -163,7 +163,7 @@ impl Endpoints {
         shared: bool,
         now: Duration,
         is_dead: impl Fn(&Address) -> bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RegistrationRefusal> {
         self.check(&endpoint, shared)?;
         if !self.0.contains_key(&endpoint) {
             self.make_room(&endpoint.handler, is_dead)?;
@@ -187,27 +187,27 @@ impl Endpoints {
         }
     }
 
-    fn check(&self, endpoint: &Endpoint, shared: bool) -> Result<(), Refusal> {
+    fn check(&self, endpoint: &Endpoint, shared: bool) -> Result<(), RegistrationRefusal> {
         let handler = &endpoint.handler;
         if !is_handler_name(handler) {
-            return Err(Refusal::Name);
+            return Err(RegistrationRefusal::Name);
         }
         let differs =
             |(other, record): &(&Endpoint, &EndpointRecord)| *other != endpoint && record.shared == Some(!shared);
         match self.of(handler).find(differs) {
             None => Ok(()),
             Some((Endpoint { address, .. }, _)) => {
-                Err(Refusal::SharedDiffers { handler: handler.clone(), shared, other: address.to_string() })
+                Err(RegistrationRefusal::SharedDiffers { handler: handler.clone(), shared, other: address.to_string() })
             }
         }
     }
 
-    fn make_room(&mut self, handler: &str, is_dead: impl Fn(&Address) -> bool) -> Result<(), Refusal> {
+    fn make_room(&mut self, handler: &str, is_dead: impl Fn(&Address) -> bool) -> Result<(), RegistrationRefusal> {
         if self.of(handler).count() >= MAX_OF_ONE_HANDLER && !self.evict(Some(handler), &is_dead) {
-            return Err(Refusal::TooManyOfOneHandler(handler.to_owned()));
+            return Err(RegistrationRefusal::TooManyOfOneHandler(handler.to_owned()));
         }
         if self.0.len() >= MAX_ENDPOINTS && !self.evict(None, &is_dead) {
-            return Err(Refusal::TooMany);
+            return Err(RegistrationRefusal::TooMany);
         }
         Ok(())
     }

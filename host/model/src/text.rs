@@ -35,7 +35,7 @@ pub fn shorten(text: &str, max: usize) -> String {
     }
 }
 
-/// Returns whether a character is invisible: a control character, one that changes the direction of text, or one without
+/// Returns whether a character is invisible: a control character, a mark that changes the direction of text, or a character without
 /// width (Unicode's general category Cf and the default-ignorable code points).
 pub fn is_hidden(c: char) -> bool {
     c.is_control()

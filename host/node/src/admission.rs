@@ -8,7 +8,7 @@ use std::path::Path;
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::device_path::{is_granted, is_named};
 use akri_model::grant::{Grants, Limits};
-use akri_model::policy::{self, Refusal};
+use akri_model::policy::{self, DeviceRefusal};
 use akri_model::text::clean;
 use rustix::fs::{major, minor};
 
@@ -22,7 +22,7 @@ const GUARDED: [u32; 5] = [1, 2, 4, 6, 11];
 
 /// Moves devices that must not be allocated to the withheld ones, with a note for each. Blocks on the file system.
 pub fn admit(set: DeviceSet, grants: &Grants, limits: &Limits) -> DeviceSet {
-    withhold(set, limits, |device| refusal(device, grants, Refusal::to_string))
+    withhold(set, limits, |device| refusal(device, grants, DeviceRefusal::to_string))
 }
 
 /// Like [`admit`], with a function that returns the reason for refusing a device.
@@ -49,7 +49,7 @@ fn note(set: &mut DeviceSet, note: Note, limits: &Limits) {
 }
 
 /// Returns the reason why a device must not be allocated, if any. `describe` words a refusal by the grants.
-pub fn refusal(device: &Device, grants: &Grants, describe: impl Fn(&Refusal) -> String) -> Option<String> {
+pub fn refusal(device: &Device, grants: &Grants, describe: impl Fn(&DeviceRefusal) -> String) -> Option<String> {
     if let Err(refusal) = policy::check(device, grants) {
         return Some(describe(&refusal));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use akri_model::names::Key;
-use akri_model::remote::{Address, Endpoint, Endpoints, Refusal};
+use akri_model::remote::{Address, Endpoint, Endpoints, RegistrationRefusal};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -43,7 +43,7 @@ impl EndpointRegistry {
         endpoint: Endpoint,
         shared: bool,
         is_dead: impl Fn(&Address) -> bool,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, RegistrationRefusal> {
         let mut registered = Ok(false);
         self.change(|all, now| {
             let is_new = all.get(&endpoint).is_none_or(|record| record.shared != Some(shared));

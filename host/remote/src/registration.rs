@@ -7,7 +7,7 @@ use akri_grpc::discovery::register_discovery_handler_request::EndpointType;
 use akri_grpc::discovery::registration_server::{Registration, RegistrationServer};
 use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
 use akri_grpc::unix::OwnSocket;
-use akri_model::remote::{Endpoint, Refusal};
+use akri_model::remote::{Endpoint, RegistrationRefusal};
 use akri_model::text::clean;
 use tokio::net::UnixListener;
 use tokio::time::{Instant, sleep};
@@ -138,11 +138,11 @@ impl Service {
     }
 
     /// Checks that remote handlers and the component agree on `shared`, since names of Instances depend on it.
-    fn check_shared(&self, endpoint: &Endpoint, shared: bool) -> Result<(), Refusal> {
+    fn check_shared(&self, endpoint: &Endpoint, shared: bool) -> Result<(), RegistrationRefusal> {
         match (self.shared_by_component)(&endpoint.handler) {
             Some(by_component) if by_component != shared => {
                 let other = "the component of that name".to_owned();
-                Err(Refusal::SharedDiffers { handler: endpoint.handler.clone(), shared, other })
+                Err(RegistrationRefusal::SharedDiffers { handler: endpoint.handler.clone(), shared, other })
             }
             _ => Ok(()),
         }
@@ -166,7 +166,7 @@ enum RegisterError {
     #[error(transparent)]
     TrustError(#[from] TrustError),
     #[error(transparent)]
-    Refusal(#[from] Refusal),
+    Refused(#[from] RegistrationRefusal),
 }
 
 impl From<RegisterError> for Status {
@@ -175,10 +175,10 @@ impl From<RegisterError> for Status {
         match refused {
             RegisterError::EndpointType(_)
             | RegisterError::TrustError(TrustError::Path(_) | TrustError::Url(_))
-            | RegisterError::Refusal(Refusal::Name) => Self::invalid_argument(message),
+            | RegisterError::Refused(RegistrationRefusal::Name) => Self::invalid_argument(message),
             RegisterError::TrustError(_) => Self::permission_denied(message),
-            RegisterError::Refusal(Refusal::SharedDiffers { .. }) => Self::failed_precondition(message),
-            RegisterError::Refusal(Refusal::TooMany | Refusal::TooManyOfOneHandler(_)) => {
+            RegisterError::Refused(RegistrationRefusal::SharedDiffers { .. }) => Self::failed_precondition(message),
+            RegisterError::Refused(RegistrationRefusal::TooMany | RegistrationRefusal::TooManyOfOneHandler(_)) => {
                 Self::resource_exhausted(message)
             }
         }

@@ -9,7 +9,7 @@ use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Grants;
 use akri_model::names::Key;
-use akri_model::policy::{self, Refusal};
+use akri_model::policy::{self, DeviceRefusal};
 use akri_model::remote::Endpoint;
 use akri_model::resolve::Resolution;
 use akri_model::retry::{Backoff, jitter};
@@ -290,20 +290,20 @@ impl Inner {
 }
 
 /// Describes a refusal: the remedy is a flag, since a remote handler has no grants.
-fn describe(refusal: &Refusal) -> String {
+fn describe(refusal: &DeviceRefusal) -> String {
     match refusal {
-        Refusal::PathNotGranted { path, .. } => {
+        DeviceRefusal::PathNotGranted { path, .. } => {
             format!("path '{path}' is not below /dev; --trust-remote-paths of the agent allows others")
         }
-        Refusal::PathNotNamed { path, .. } => {
+        DeviceRefusal::PathNotNamed { path, .. } => {
             format!(
                 "path '{path}' leads to the node's memory, log or disks; --trust-remote-paths of the agent allows it"
             )
         }
-        Refusal::ContainerPathNotGranted(path) => {
+        DeviceRefusal::ContainerPathNotGranted(path) => {
             format!("path '{path}' in the container is not below /dev; --trust-remote-paths of the agent allows others")
         }
-        Refusal::ReservedPropertyName(name) => {
+        DeviceRefusal::ReservedPropertyName(name) => {
             format!("property '{name}' would choose what programs in the container run or trust")
         }
         other => other.to_string(),

@@ -88,7 +88,7 @@ async fn the_file_does_not_grow_for_ever() {
 }
 
 #[tokio::test] // rule 28
-async fn a_journal_that_cannot_be_written_says_so_and_recovers() {
+async fn journal_that_cannot_be_written_is_reported_and_recovers() {
     let state = tempfile::tempdir().unwrap();
     let inner = state.path().join("state");
     fs::create_dir(&inner).unwrap();

@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::claims::{self, SlotRequest};
 use super::resource::{AllocateResult, Target};
-use super::{Context, State, configuration_resource};
+use super::{Context, OwnerState, configuration_resource};
 use crate::pod_resources_poller::Answering;
 
 /// Time for a whole Allocate (rule 7).
@@ -60,7 +60,7 @@ pub(super) type AllocationId = u64;
 /// A write to the journal for an Allocate, and the creation of its directories, has ended.
 pub(super) type JournalResult = (AllocationId, Result<(), String>);
 
-impl State {
+impl OwnerState {
     /// Begins an Allocate, unless its caller has gone (rule 42).
     pub(super) fn allocate(
         &mut self,

@@ -16,8 +16,8 @@ use akri_model::slots::{ApiView, SyncStep};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use super::State;
-use super::published::Published;
+use super::OwnerState;
+use super::published::PublishedInstance;
 
 /// Longest wait for the API server at the start; Instances are served without it afterwards.
 const START: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ pub(super) enum Step {
 /// A step that has ended, with the Instance as it is then.
 pub(super) type StepResult = (Identity, Result<Option<Instance>, ClusterError>);
 
-impl State {
+impl OwnerState {
     /// Waits for the first listing of Instances, at the start, and takes it over.
     pub(super) async fn wait_for_listing(&mut self) {
         let mut changes = self.context.cluster.usage();
@@ -104,8 +104,9 @@ impl State {
     }
 
     /// Takes Instances of this node that the journal does not know into service, for the containers that use them. Their
-    /// devices are not handed out before a round has found them, and go if it does not (rule 28). One whose creation was not
-    /// confirmed is among them once its device has gone; until then the next attempt finds it. Returns whether there were any.
+    /// devices are not handed out before a round has found them, and go if it does not (rule 28). An Instance whose
+    /// creation was not confirmed is among them once its device has gone; until then the next attempt finds it. Returns whether
+    /// there were any.
     async fn adopt_unknown(&mut self, shown: &[Instance]) -> bool {
         self.leaving.retain(|uid, (_, since)| since.elapsed() < LEAVING || shown.iter().any(|shown| shown.uid == *uid));
         let is_unknown = |instance: &&Instance| {
@@ -135,7 +136,7 @@ impl State {
         let entry =
             Entry { claims: self.orphans.claims_of(&identity), ..forgotten(&self.configuration, instance, &identity) };
         let old = self.orphans.take(&identity).filter(|old| *old != entry.key);
-        let published = Published::new(entry, &self.context.node, &self.context.claims, true);
+        let published = PublishedInstance::new(entry, &self.context.node, &self.context.claims, true);
         // The claims are in the journal all the time.
         self.save(&published).await;
         if let Some(old) = old {
@@ -233,11 +234,11 @@ impl State {
 }
 
 /// Returns whether an Instance is of this device: another device may have got its name.
-fn is_of(shown: &Instance, published: &Published) -> bool {
+fn is_of(shown: &Instance, published: &PublishedInstance) -> bool {
     shown.identity.as_ref().is_none_or(|identity| *identity == published.entry().identity)
 }
 
-fn next_step(published: &Published, configuration: &Configuration, node: &str) -> Option<Step> {
+fn next_step(published: &PublishedInstance, configuration: &Configuration, node: &str) -> Option<Step> {
     match published.slots.api() {
         ApiView::Absent => Some(Step::Create(Box::new(published.instance(configuration, node)))),
         _ => published.slots.next_step().map(Step::Slots),

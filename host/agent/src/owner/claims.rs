@@ -6,7 +6,7 @@ use akri_kubelet::resource::{AllocateError, Preference};
 use akri_model::names::{Identity, Usage, parse_slot_name};
 use akri_model::slots::SlotState;
 
-use super::published::Published;
+use super::published::PublishedInstance;
 
 /// A slot that one container is to get.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct SlotRequest {
 
 /// Returns the slots that a request for an Instance's own resource names.
 pub(super) fn instance_requests(
-    published: &Published,
+    published: &PublishedInstance,
     containers: &[Vec<String>],
     node: &str,
 ) -> Result<Vec<Vec<SlotRequest>>, AllocateError> {
@@ -36,7 +36,7 @@ pub(super) fn instance_requests(
 
 /// Returns the IDs that the kubelet should take: the required ones, then the slots last used here, then the lowest. Slots
 /// that other nodes have come last: the kubelet may know an older list.
-pub(super) fn prefer(published: &Published, preference: &Preference) -> Vec<String> {
+pub(super) fn prefer(published: &PublishedInstance, preference: &Preference) -> Vec<String> {
     let name = &published.entry().key.name;
     let rank = |id: &String| {
         let slot = parse_slot_name(name, id).unwrap_or(u32::MAX);
@@ -51,12 +51,12 @@ pub(super) fn prefer(published: &Published, preference: &Preference) -> Vec<Stri
 }
 
 /// Returns whether all of these IDs are claimed through the Instance's own resource here.
-pub(super) fn holds(published: &Published, ids: &[String]) -> bool {
+pub(super) fn holds(published: &PublishedInstance, ids: &[String]) -> bool {
     let held =
         |id: &String| parse_slot_name(&published.entry().key.name, id).is_some_and(|slot| is_held(published, slot));
     !ids.is_empty() && ids.iter().all(held)
 }
 
-fn is_held(published: &Published, slot: u32) -> bool {
+fn is_held(published: &PublishedInstance, slot: u32) -> bool {
     matches!(published.slots.state(slot), SlotState::Held(claim) if claim.usage.vdev().is_none())
 }

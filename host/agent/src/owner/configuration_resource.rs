@@ -9,9 +9,9 @@ use akri_model::names::{Identity, Usage};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::AllPublished;
+use super::PublishedInstances;
 use super::claims::SlotRequest;
-use super::published::{Published, REFRESH};
+use super::published::{PublishedInstance, REFRESH};
 
 /// The resource and its device plugin.
 pub(super) struct ConfigurationResource {
@@ -27,7 +27,7 @@ impl ConfigurationResource {
     }
 
     /// Sends the list again, on which the kubelet writes its checkpoint, but not too often.
-    pub(super) fn refresh(&mut self, all: &AllPublished) {
+    pub(super) fn refresh(&mut self, all: &PublishedInstances) {
         let now = Instant::now();
         if self.refreshed.is_none_or(|last| now - last >= REFRESH) {
             self.refreshed = Some(now);
@@ -36,7 +36,7 @@ impl ConfigurationResource {
     }
 
     /// Advertises the virtual devices to the kubelet as they are now; `again` even if nothing changed (rule 4).
-    pub(super) fn advertise(&self, all: &AllPublished, again: bool) {
+    pub(super) fn advertise(&self, all: &PublishedInstances, again: bool) {
         if self.plugin.is_none() {
             return;
         }
@@ -53,7 +53,7 @@ impl ConfigurationResource {
 
 /// Returns the slots that a request for the Configuration's resource comes to.
 pub(super) fn requests(
-    all: &AllPublished,
+    all: &PublishedInstances,
     containers: &[Vec<String>],
     node: &str,
 ) -> Result<Vec<Vec<SlotRequest>>, AllocateError> {
@@ -81,19 +81,19 @@ pub(super) fn requests(
 }
 
 /// Returns the virtual devices that the kubelet should take.
-pub(super) fn prefer(all: &AllPublished, preferences: &[Preference]) -> Vec<Vec<String>> {
+pub(super) fn prefer(all: &PublishedInstances, preferences: &[Preference]) -> Vec<Vec<String>> {
     let pool = pool(all);
     preferences.iter().map(|wanted| pool.preferred(&wanted.available, &wanted.required, wanted.size)).collect()
 }
 
 /// Returns whether all of these virtual devices are held here.
-pub(super) fn holds(all: &AllPublished, ids: &[String]) -> bool {
+pub(super) fn holds(all: &PublishedInstances, ids: &[String]) -> bool {
     let pool = pool(all);
     !ids.is_empty() && ids.iter().all(|id| pool.place(id).is_some())
 }
 
-fn pool(all: &AllPublished) -> Pool<'_> {
-    let member = |published: &Published| published.refusal().is_none();
+fn pool(all: &PublishedInstances) -> Pool<'_> {
+    let member = |published: &PublishedInstance| published.refusal().is_none();
     Pool::new(all.values().map(|one| (one.entry().key.name.as_str(), &one.slots, member(one))))
 }
 

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::naming::{self, BoundInstance, NamingError, PendingInstance};
-use super::published::Published;
-use super::{NamingResult, State};
+use super::published::PublishedInstance;
+use super::{NamingResult, OwnerState};
 
 /// The last devices of the discovery sources. Some may have no Instance yet, and sources report changes only.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Pending {
     }
 }
 
-impl State {
+impl OwnerState {
     /// Applies the combined result of all discovery sources.
     pub(super) async fn apply_result(&mut self, MergedResult { status, devices }: MergedResult) {
         if let Some(status) = status {
@@ -203,7 +203,7 @@ impl State {
         if let Some(old) = self.orphans.take(&identity).filter(|old| *old != entry.key) {
             self.forget(old).await;
         }
-        let mut published = Published::new(entry, &self.context.node, &self.context.claims, false);
+        let mut published = PublishedInstance::new(entry, &self.context.node, &self.context.claims, false);
         published.resize(self.configuration.capacity);
         published.slots.reserve(self.context.reservations.take(&self.configuration.key, &identity));
         self.leaving.remove(&published.entry().uid);
@@ -262,7 +262,7 @@ impl State {
     /// Writes the CDI specifications of Instances, if that is wanted.
     pub(super) async fn write_cdi(&mut self, identities: Vec<Identity>) {
         let Some(cdi) = &self.context.cdi else { return };
-        let write = async |published: &mut Published| {
+        let write = async |published: &mut PublishedInstance| {
             let entry = published.entry();
             let properties = self.configuration.broker_view(&entry.device.properties);
             let edits = ContainerEdits::of_device(&entry.device, &properties, published.hash());
@@ -274,7 +274,7 @@ impl State {
         futures::future::join_all(wanted.map(|(_, published)| write(published))).await;
     }
 
-    pub(super) async fn save(&self, published: &Published) {
+    pub(super) async fn save(&self, published: &PublishedInstance) {
         if let Err(error) = self.context.journal.put(published.journal_entry()).await {
             debug!(instance = %published.entry().key, "{error}");
         }
@@ -286,12 +286,12 @@ impl State {
         }
     }
 
-    pub(super) fn grace(&self, published: &Published) -> Duration {
+    pub(super) fn grace(&self, published: &PublishedInstance) -> Duration {
         self.configuration.grace(published.entry().shared)
     }
 
-    /// Returns the time at which the next missing device loses its Instance. One whose slots are in use waits for its
-    /// release.
+    /// Returns the time at which the next missing device loses its Instance. An Instance whose slots are in use waits
+    /// for their release.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let idle = self.published.values().filter(|published| published.slots.is_idle());
         idle.filter_map(|published| Some(published.missing_since? + self.grace(published))).min()
@@ -311,7 +311,7 @@ impl State {
     /// Takes Instances out of service: first the kubelet forgets them, then the cluster, then the journal.
     pub(super) async fn remove(&mut self, identities: Vec<Identity>) {
         let gone = identities.iter().filter_map(|identity| self.published.remove(identity));
-        let mut gone: Vec<Published> = gone.collect();
+        let mut gone: Vec<PublishedInstance> = gone.collect();
         // What is advertised has to outlive the plugin, or the kubelet gets no empty list.
         let plugins: Vec<Plugin> = gone.iter_mut().filter_map(|published| published.plugin.take()).collect();
         futures::future::join_all(plugins.into_iter().map(Plugin::close)).await;
@@ -345,7 +345,7 @@ impl State {
 
     /// Returns when the first slots are no longer kept for others.
     pub(super) fn next_end_of_reservations(&mut self) -> Option<Instant> {
-        self.published.values_mut().filter_map(Published::reserved_until).min()
+        self.published.values_mut().filter_map(PublishedInstance::reserved_until).min()
     }
 
     pub(super) async fn end_reservations(&mut self) {

@@ -47,7 +47,7 @@ use configuration_resource::ConfigurationResource;
 use health::Health;
 use naming::{BoundInstance, NamingError};
 use orphans::Orphans;
-use published::Published;
+use published::PublishedInstance;
 use reservations::Reservations;
 use resource::Command;
 use totals::{REPORT, Totals};
@@ -123,7 +123,7 @@ impl Owner {
         let (sender, receiver) = watch::channel(configuration);
         let (end, ended) = oneshot::channel();
         let inbox = Inbox { configuration: receiver, ended };
-        let task = tokio::spawn(State::new(context, entries, &inbox).run(inbox, providers));
+        let task = tokio::spawn(OwnerState::new(context, entries, &inbox).run(inbox, providers));
         Self { configuration: sender, end, task }
     }
 
@@ -167,12 +167,12 @@ struct Inbox {
 type NamingResult = Option<(Identity, Device, Result<BoundInstance, NamingError>)>;
 
 /// The Instances of a Configuration by device.
-type AllPublished = BTreeMap<Identity, Published>;
+type PublishedInstances = BTreeMap<Identity, PublishedInstance>;
 
-struct State {
+struct OwnerState {
     context: Arc<Context>,
     configuration: Arc<Configuration>,
-    published: AllPublished,
+    published: PublishedInstances,
     configuration_resource: ConfigurationResource,
     /// Devices whose Instances are being created.
     naming: JoinSet<NamingResult>,
@@ -212,13 +212,13 @@ struct State {
     reservations_end: Option<Instant>,
 }
 
-impl State {
+impl OwnerState {
     fn new(context: Arc<Context>, entries: Vec<Entry>, inbox: &Inbox) -> Self {
         let (command_sender, commands) = mpsc::channel(COMMANDS);
         let mut state = Self {
             context,
             configuration: inbox.configuration.borrow().clone(),
-            published: AllPublished::new(),
+            published: PublishedInstances::new(),
             configuration_resource: ConfigurationResource::new(),
             naming: JoinSet::new(),
             pending: BTreeMap::new(),
@@ -259,7 +259,7 @@ impl State {
             return;
         }
         entry.capacity = self.configuration.capacity;
-        let published = Published::new(entry, &node, &tracker, self.context.journal.was_damaged());
+        let published = PublishedInstance::new(entry, &node, &tracker, self.context.journal.was_damaged());
         self.published.insert(published.entry().identity.clone(), published);
     }
 

@@ -7,20 +7,20 @@ use akri_model::claim::{Claims, Entry};
 use akri_model::names::{Identity, Key, resource_name};
 use tracing::{debug, info};
 
-use super::published::Published;
+use super::published::PublishedInstance;
 use crate::journal::Journal;
 use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 
 /// Claims without an Instance, by device.
 #[derive(Default)]
-pub struct Orphans(BTreeMap<Identity, Published>);
+pub struct Orphans(BTreeMap<Identity, PublishedInstance>);
 
 impl Orphans {
     /// Keeps the claims of an entry of the journal, if it has any.
     pub fn keep(&mut self, entry: Entry, node: &str, tracker: &ClaimTracker) -> bool {
         // It belongs to no Configuration and no Instance any more, also if the next ones have the same UIDs (local mode).
         let entry = Entry { shared: false, uid: String::new(), configuration_uid: String::new(), ..entry };
-        let published = Published::new(entry, node, tracker, false);
+        let published = PublishedInstance::new(entry, node, tracker, false);
         let has_claims = published.slots.claims().next().is_some();
         if has_claims {
             self.0.insert(published.entry().identity.clone(), published);
@@ -45,7 +45,7 @@ impl Orphans {
 
     /// Takes all of one Configuration's, for its new owner.
     pub fn take_of(&mut self, configuration: &Key) -> Vec<Entry> {
-        let is_of = |published: &Published| {
+        let is_of = |published: &PublishedInstance| {
             let entry = published.entry();
             (&entry.key.namespace, &entry.configuration) == (&configuration.namespace, &configuration.name)
         };

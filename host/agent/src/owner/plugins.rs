@@ -8,10 +8,10 @@ use akri_model::configuration::Resources;
 use akri_model::names::Identity;
 use tokio::sync::watch;
 
-use super::State;
+use super::OwnerState;
 use super::resource::{OwnedResource, Target};
 
-impl State {
+impl OwnerState {
     /// Opens and closes device plugins; claims through a resource that goes stay.
     pub(super) async fn rearrange_plugins(&mut self) {
         let closing = self.arrange_plugins().into_iter().map(Plugin::close);

@@ -27,8 +27,8 @@ use crate::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 pub(super) const REFRESH: Duration = Duration::from_secs(10);
 
 /// One Instance and everything this node keeps about it.
-pub(super) struct Published {
-    /// Its journal entry without the claims; [`Published::journal_entry`] has both.
+pub(super) struct PublishedInstance {
+    /// Its journal entry without the claims; [`PublishedInstance::journal_entry`] has both.
     entry: Entry,
     /// The usage of its slots, on all nodes.
     pub(super) slots: SlotTable,
@@ -63,7 +63,7 @@ pub(super) struct Observed {
     pub(super) refresh: (bool, bool),
 }
 
-impl Published {
+impl PublishedInstance {
     /// Returns an Instance as the journal has it. `damaged` says that the journal has lost something.
     pub(super) fn new(mut entry: Entry, node: &str, tracker: &ClaimTracker, damaged: bool) -> Self {
         let authority = match (entry.shared, damaged) {
@@ -163,8 +163,8 @@ impl Published {
         }
     }
 
-    /// Takes from a round whether the device is withheld. One that nothing is known about is, and one that was stays so until
-    /// all who may know it have reported. Returns whether that is new.
+    /// Takes from a round whether the device is withheld. An unknown device is withheld, and a withheld device stays so until
+    /// all its sources have reported. Returns whether that is new.
     pub(super) fn set_withheld(&mut self, set: &DeviceSet) -> bool {
         let id = &self.entry.device.id;
         let unclear = self.entry.withheld && set.absence != AbsenceMeaning::Missing;

@@ -4,12 +4,12 @@ use akri_kubelet::resource::Preference;
 use akri_model::names::{Identity, resource_name};
 use tracing::{info, warn};
 
-use super::published::Published;
+use super::published::PublishedInstance;
 use super::resource::{Command, Target};
-use super::{State, claims, configuration_resource};
+use super::{OwnerState, claims, configuration_resource};
 use crate::pod_resources_poller::{DuplicateAllocations, UsageSnapshot};
 
-impl State {
+impl OwnerState {
     pub(super) fn serve(&mut self, command: Command) {
         match command {
             Command::Allocate { target, containers, reply } => self.allocate(target, containers, reply),
@@ -83,7 +83,7 @@ impl State {
             }
             let (resource, id) = slot;
             let message = format!("pods {pods} have '{id}' of {resource} at once");
-            let of_this = |published: &&Published| resource_name(&published.entry().key.name) == *resource;
+            let of_this = |published: &&PublishedInstance| resource_name(&published.entry().key.name) == *resource;
             let object_event = if *resource == resource_name(&self.configuration.key.name) {
                 self.object_event("SlotUsedTwice", message)
             } else if let Some(published) = self.published.values().find(of_this) {

@@ -7,8 +7,8 @@ use akri_model::names::Key;
 use akri_model::summary::DeviceCounts;
 use tokio::time::Instant;
 
-use super::State;
-use super::published::Published;
+use super::OwnerState;
+use super::published::PublishedInstance;
 
 /// The pause after a look at all Instances, as a multiple of its time.
 const PAUSE: u32 = 20;
@@ -38,7 +38,7 @@ impl Default for Totals {
     }
 }
 
-impl State {
+impl OwnerState {
     /// Runs after every event: answers Allocates that are decided, and starts steps towards the API server. Computes
     /// totals and reports, at most as often as [`Totals`] allows.
     pub(super) async fn after_event(&mut self) {
@@ -92,7 +92,7 @@ impl State {
     }
 
     fn count_devices(&self) -> DeviceCounts {
-        let is_online = |published: &&Published| published.entry().online == Online::True;
+        let is_online = |published: &&PublishedInstance| published.entry().online == Online::True;
         let online = self.published.values().filter(is_online).count();
         DeviceCounts { instances: self.published.len(), online }
     }

@@ -88,7 +88,7 @@ fn endpoints_of_one_handler_agree_about_shared() {
 #[test]
 fn absurd_names_are_refused() {
     for name in ["", " ", "a b", "a\n", "\u{1b}[2J", &"x".repeat(254)] {
-        assert_eq!(registered(&[]).register(endpoint(name, "/a"), false, at(0), alive), Err(Refusal::Name));
+        assert_eq!(registered(&[]).register(endpoint(name, "/a"), false, at(0), alive), Err(RegistrationRefusal::Name));
     }
     assert!(is_handler_name("debugEcho") && is_handler_name("my.handler_2/x") && is_handler_name("kamera-ä"));
 }
