@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use akri_model::secret_scanner::SecretScanner;
-
 /// Entries, beside the bound on their bytes.
 const ENTRIES: usize = 4096;
 
@@ -14,47 +12,34 @@ type Entries = BTreeMap<String, Vec<u8>>;
 /// Memory for one Configuration, one handler with its grants and one digest of it: whoever runs rounds starts with an empty
 /// one when any of them changes. Clones are the same memory.
 #[derive(Clone, Default)]
-pub struct Cache(Arc<Mutex<Kept>>);
-
-#[derive(Default)]
-struct Kept {
-    entries: Arc<Entries>,
-    /// Detects secrets that may be in the cache: a cached secret must not appear in a later result either.
-    revealed: SecretScanner,
-}
+pub struct Cache(Arc<Mutex<Arc<Entries>>>);
 
 impl fmt::Debug for Cache {
-    /// The cache holds sessions, which are secret.
+    /// Omits keys and values: a cache may hold sessions and passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cache({} entries)", self.kept().entries.len())
+        write!(f, "Cache({} entries)", self.lock().len())
     }
 }
 
 impl Cache {
-    /// A copy to work with, of at most so many bytes.
+    /// Returns a copy to work with, of at most so many bytes.
     pub(crate) fn draft(&self, max_bytes: usize) -> Draft {
-        let entries = self.kept().entries.clone();
+        let entries = self.entries();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         Draft { entries, bytes, max_bytes, cache: self.clone() }
     }
 
-    /// Returns what it holds.
-    pub fn parts(&self) -> (Arc<BTreeMap<String, Vec<u8>>>, SecretScanner) {
-        let kept = self.kept();
-        (Arc::clone(&kept.entries), kept.revealed.clone())
+    /// Returns its entries.
+    pub fn entries(&self) -> Arc<BTreeMap<String, Vec<u8>>> {
+        Arc::clone(&self.lock())
     }
 
-    /// Replaces what it holds.
-    pub fn replace(&self, entries: Arc<BTreeMap<String, Vec<u8>>>, revealed: SecretScanner) {
-        *self.kept() = Kept { entries, revealed };
+    /// Replaces its entries.
+    pub fn replace(&self, entries: Arc<BTreeMap<String, Vec<u8>>>) {
+        *self.lock() = entries;
     }
 
-    /// Returns the secrets that a round may know from the cache alone.
-    pub(crate) fn revealed(&self) -> SecretScanner {
-        self.kept().revealed.clone()
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Arc<Entries>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,9 +83,9 @@ impl Draft {
         }
     }
 
-    /// Makes it what the next round finds; this one knew these secrets.
-    pub(crate) fn commit(self, revealed: SecretScanner) {
-        *self.cache.kept() = Kept { entries: self.entries, revealed: revealed.of_earlier_rounds() };
+    /// Replaces the cache, for the next round.
+    pub(crate) fn commit(self) {
+        self.cache.replace(self.entries);
     }
 }
 
@@ -122,7 +107,7 @@ mod tests {
         draft.delete("absent");
         assert_eq!((draft.get("mac"), draft.get("session")), (Some(b"02:00".as_slice()), None));
         assert_eq!(cache.draft(100).get("mac"), None);
-        draft.commit(SecretScanner::default());
+        draft.commit();
         assert_eq!(cache.clone().draft(100).get("mac"), Some(b"02:00".as_slice()));
         let mut dropped = cache.draft(100);
         dropped.delete("mac");
@@ -142,7 +127,7 @@ mod tests {
         assert_eq!(draft.get("key"), Some(b"7654321".as_slice()), "what did not fit changed nothing");
         draft.delete("key");
         draft.set("0123456789".to_owned(), Vec::new()).unwrap();
-        draft.commit(SecretScanner::default());
+        draft.commit();
         // Less is allowed now: it stays until something is deleted.
         let mut smaller = cache.draft(5);
         assert!(smaller.set("a".to_owned(), Vec::new()).is_err());

@@ -188,20 +188,20 @@ impl LocalComponent {
         let (notes, limit) = (call.limits.notes, call.limits.round);
         let player = call.tape.player().cloned();
         let finding = self.find(call);
-        let (set, revealed) = match player {
+        let (set, scanner) = match player {
             None => finding.await?,
             Some(player) => tokio::select! {
                 found = finding => found?,
                 () = player.ended() => return Err(RoundError::DeadlineExceeded(limit)),
             },
         };
-        if revealed.secrets().next().is_none() {
+        if scanner.is_empty() {
             return Ok(set);
         }
         // Seconds, for a large set with large secrets: no guest's thread waits for it.
         let withheld = tokio::task::spawn_blocking(move || {
-            let withheld = revealed.withhold(set, notes);
-            withheld.map_err(|error| revealed.hide_in_error(error))
+            let withheld = scanner.withhold(set, notes);
+            withheld.map_err(|error| scanner.hide_in_error(error))
         });
         withheld.await.map_err(|error| RoundError::Unavailable(error.to_string()))?
     }
@@ -211,7 +211,7 @@ impl LocalComponent {
         Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
     }
 
-    async fn find(&self, call: Call) -> Result<(DeviceSet, SecretScanner), RoundError> {
+    async fn find(&self, call: Call) -> Result<(DeviceSet, Arc<SecretScanner>), RoundError> {
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
         self.run(call, ask, |answer, mut round| {
             let limits = &round.call.limits;
@@ -223,9 +223,9 @@ impl LocalComponent {
                     return Err(error);
                 }
             };
-            let found = round.found(devices);
+            let set = round.found(devices);
             round.commit();
-            Ok(found)
+            Ok((set, Arc::clone(round.log.scanner())))
         })
         .await
     }
@@ -331,15 +331,16 @@ async fn serve<T, R>(
         Err(error) => Err(error),
     };
     let round = store.into_data();
-    let (revealed, configuration) = (round.log.revealed(), round.call.subject.clone());
-    if revealed.times > 0 {
-        tracing::debug!(configuration, "secrets were revealed {} times", revealed.times);
+    if round.secrets_revealed > 0 {
+        let (configuration, times) = (&round.call.subject, round.secrets_revealed);
+        tracing::debug!(configuration, "secrets were revealed {times} times");
     }
+    let scanner = Arc::clone(round.log.scanner());
     let ended = match answer {
         Ok(answer) => take(answer, round),
         Err(error) => Err(round.failure(&error)),
     };
-    ended.map_err(|error| revealed.hide_in_error(error))
+    ended.map_err(|error| scanner.hide_in_error(error))
 }
 
 /// A task that ends with its owner; a bare handle would let it run on.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use akri_model::property::Secret;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
 use bytes::Bytes;
@@ -50,6 +49,7 @@ pub(crate) struct RoundLog {
     text_bytes: usize,
     copy: Option<mpsc::Sender<LogLine>>,
     rates: Rates,
+    scanner: Arc<SecretScanner>,
     state: Mutex<State>,
 }
 
@@ -62,7 +62,6 @@ struct State {
     tail: Vec<u8>,
     refusals: BTreeSet<String>,
     absent: BTreeSet<&'static str>,
-    revealed: SecretScanner,
 }
 
 /// An output stream of a guest.
@@ -75,14 +74,14 @@ pub(crate) enum Stream {
 impl RoundLog {
     /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
     pub(crate) fn new(handler: String, call: &Call) -> Arc<Self> {
-        let lines_left = call.limits.log_lines;
-        let state = State { lines_left, revealed: call.cache.revealed(), ..State::default() };
+        let state = State { lines_left: call.limits.log_lines, ..State::default() };
         Arc::new(Self {
             handler,
             configuration: call.subject.clone(),
             text_bytes: call.limits.string_bytes,
             copy: call.log.clone(),
             rates: call.rates.clone(),
+            scanner: Arc::new(SecretScanner::all(&call.properties.secrets)),
             state: Mutex::new(state),
         })
     }
@@ -130,19 +129,15 @@ impl RoundLog {
         self.state().absent.clone()
     }
 
-    /// Hides a secret in all that is logged from now on.
-    pub(crate) fn reveal(&self, name: &str, secret: &Secret) {
-        self.state().revealed.add(name, secret);
-    }
-
-    /// The text, unless it contains a secret that was revealed.
+    /// Replaces a text that contains a secret.
     pub(crate) fn hide(&self, text: String) -> String {
-        self.state().revealed.hide(text)
+        self.scanner.hide(text)
     }
 
-    /// Returns the secrets revealed so far.
-    pub(crate) fn revealed(&self) -> SecretScanner {
-        self.state().revealed.clone()
+    /// Returns the scanner for the secrets of the call. It has all of them, revealed or not: one may be in the cache since
+    /// an earlier round.
+    pub(crate) fn scanner(&self) -> &Arc<SecretScanner> {
+        &self.scanner
     }
 
     /// Returns the end of what the guest wrote to standard error, on one line.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
-use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
 use akri_node::multicast::OwnSenders;
 use akri_node::sysfs::Sysfs;
@@ -77,6 +76,8 @@ pub(crate) struct Round {
     pub(crate) draft: Option<Draft>,
     pub(crate) component_context: Arc<ComponentContext>,
     pub(crate) snapshot_bytes: usize,
+    /// The number of times that secrets were revealed.
+    pub(crate) secrets_revealed: u64,
     pub(crate) sends_left: u32,
     pub(crate) deadline: Instant,
     /// Waits in the host end here, so that the guest has time to return its result.
@@ -132,6 +133,7 @@ impl Round {
             draft: None,
             component_context,
             snapshot_bytes: SNAPSHOTS,
+            secrets_revealed: 0,
             sends_left: SENDS,
             deadline,
             last_wait,
@@ -182,21 +184,19 @@ impl Round {
         }
     }
 
-    /// Returns the devices of the round, and the scanner of its secrets.
-    pub(crate) fn found(&mut self, devices: Vec<Device>) -> (DeviceSet, SecretScanner) {
-        let revealed = self.log.revealed();
+    /// Returns the devices of the round, which may contain secrets.
+    pub(crate) fn found(&mut self, devices: Vec<Device>) -> DeviceSet {
         self.note_absent_grants();
-        let set = DeviceSet {
+        DeviceSet {
             devices,
             kept: std::mem::take(&mut self.kept),
             notes: std::mem::take(&mut self.notes),
             notes_dropped: self.notes_dropped,
-            secrets_revealed: revealed.times,
+            secrets_revealed: self.secrets_revealed,
             memory_bytes: self.limiter.used(),
             absence: self.absence(),
             ..DeviceSet::default()
-        };
-        (set, revealed)
+        }
     }
 
     /// Returns the meaning of a device's absence. Without a grant that it asked for, the handler could not look: removing a
@@ -228,7 +228,7 @@ impl Round {
     /// Keeps what the guest wrote to its cache: it returned.
     pub(crate) fn commit(&mut self) {
         if let Some(draft) = self.draft.take() {
-            draft.commit(self.log.revealed());
+            draft.commit();
         }
     }
 

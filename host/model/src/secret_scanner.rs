@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::{GeneralPurpose, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use memchr::memmem;
 use percent_encoding::percent_decode;
 
@@ -15,133 +15,95 @@ use crate::discovery::{Problem, RoundError};
 use crate::property::Secret;
 
 /// Minimum length of a secret to search for: a shorter one occurs in unrelated text.
-const SHORTEST: usize = 4;
+const MIN_SECRET: usize = 4;
 /// Minimum length of a single line of a multi-line secret, such as a PEM key.
-const SHORTEST_LINE: usize = 16;
+const MIN_LINE: usize = 16;
 /// Minimum length of a base64 form.
-const SHORTEST_BASE64: usize = 6;
+const MIN_BASE64: usize = 6;
 /// Limit on the lines of all secrets to search for: each is compared with all output.
-const LINES: usize = 256;
-/// Characters that formats escape.
-const JSON: &[(u8, &str)] = &[(b'"', "\\\""), (b'\\', "\\\\"), (b'\n', "\\n"), (b'\r', "\\r"), (b'\t', "\\t")];
-const XML: &[(u8, &str)] = &[(b'&', "&amp;"), (b'<', "&lt;"), (b'>', "&gt;")];
-const XML_QUOTED: &[(u8, &str)] =
-    &[(b'&', "&amp;"), (b'<', "&lt;"), (b'>', "&gt;"), (b'"', "&quot;"), (b'\'', "&apos;")];
+const MAX_LINES: usize = 256;
 /// The replacement for a text with a secret.
 const HIDDEN: &str = "(withheld: it contains a secret)";
 
-/// The secrets revealed to a handler, by property.
+/// The secrets of a handler, by property, in all forms in which they are searched for. The forms are overwritten when they
+/// are dropped, which an automaton made of them would not be.
 #[derive(Debug, Clone, Default)]
 pub struct SecretScanner {
-    secrets: BTreeMap<String, SecretPattern>,
-    /// The number of times that secrets were revealed.
-    pub times: u64,
+    forms: BTreeMap<String, Vec<Secret>>,
+    lines: usize,
 }
 
-/// A secret with its derived forms.
-#[derive(Debug, Clone)]
-struct SecretPattern {
-    secret: Secret,
-    forms: Vec<Secret>,
-    lines: Vec<Secret>,
+/// Returns the forms of a secret: verbatim, as JSON escapes it, and in base64.
+fn forms(secret: &[u8]) -> Vec<Secret> {
+    if secret.len() < MIN_SECRET {
+        return Vec::new();
+    }
+    let base64 = (0..3).map(|before| base64_form(secret, before)).filter(|form| form.reveal().len() >= MIN_BASE64);
+    std::iter::once(Secret::new(secret.to_vec())).chain(json_form(secret)).chain(base64).collect()
 }
 
-impl SecretPattern {
-    /// Builds the pattern. Surrounding white space, such as a trailing newline, is ignored.
-    fn new(secret: &Secret, max_lines: usize) -> Self {
-        let whole = secret.reveal().trim_ascii();
-        let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-        let lines = lines.filter(|line| line.len() >= SHORTEST_LINE && line.len() < whole.len());
-        let lines = lines.take(max_lines).map(|line| Secret::new(line.to_vec())).collect();
-        let mut forms = Vec::new();
-        if whole.len() >= SHORTEST {
-            for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
-                forms.extend((0..3).map(|before| in_base64(&engine, whole, before)));
-            }
-            forms.retain(|form| form.reveal().len() >= SHORTEST_BASE64);
-            forms.push(Secret::new(whole.to_vec()));
-            forms.extend([JSON, XML, XML_QUOTED].map(|escapes| escaped(whole, escapes)));
-            let all = std::mem::take(&mut forms);
-            for form in all {
-                if !forms.contains(&form) {
-                    forms.push(form);
-                }
-            }
-        }
-        Self { secret: secret.clone(), forms, lines }
-    }
-
-    fn is_in(&self, text: &[u8]) -> bool {
-        let is_in = |needle: &[u8]| needle.len() <= text.len() && memmem::find(text, needle).is_some();
-        self.forms.iter().chain(&self.lines).any(|needle| is_in(needle.reveal()))
-    }
+/// Returns a secret as JSON writes it within a string, if it has characters that JSON escapes.
+fn json_form(secret: &[u8]) -> Option<Secret> {
+    let quoted = Secret::new(serde_json::to_vec(std::str::from_utf8(secret).ok()?).ok()?);
+    let escaped = quoted.reveal().strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    (escaped != secret).then(|| Secret::new(escaped.to_vec()))
 }
 
 /// Returns the part of a secret's base64 form that does not depend on its neighbours, if it follows that many bytes
 /// (modulo three), as in `user:password`.
-fn in_base64(engine: &GeneralPurpose, secret: &[u8], before: usize) -> Secret {
+fn base64_form(secret: &[u8], before: usize) -> Secret {
     let padded = Secret::new([vec![0; before].as_slice(), secret].concat());
-    let mut text = engine.encode(padded.reveal()).into_bytes();
+    let mut text = STANDARD_NO_PAD.encode(padded.reveal()).into_bytes();
     // Characters that also encode bits of neighbours are cut off.
     text.truncate(padded.reveal().len() * 8 / 6);
     text.drain(..(before * 8).div_ceil(6));
     Secret::new(text)
 }
 
-/// Returns a secret as a format writes it within a string.
-fn escaped(secret: &[u8], escapes: &[(u8, &str)]) -> Secret {
-    let mut text = Vec::with_capacity(secret.len());
-    for byte in secret {
-        match escapes.iter().find(|(escaped, _)| escaped == byte) {
-            Some((_, escape)) => text.extend_from_slice(escape.as_bytes()),
-            None => text.push(*byte),
-        }
-    }
-    Secret::new(text)
-}
-
 impl SecretScanner {
-    /// Returns a scanner for all secrets, for a handler that gets them at once.
+    /// Returns a scanner for all secrets of a handler.
     pub fn all(secrets: &BTreeMap<String, Secret>) -> Self {
         let mut all = Self::default();
         secrets.iter().for_each(|(name, secret)| all.add(name, secret));
         all
     }
 
-    /// Adds a revealed secret.
+    /// Adds a value of a secret. Surrounding white space, such as a trailing newline, is ignored.
     pub fn add(&mut self, name: &str, secret: &Secret) {
-        self.times = self.times.saturating_add(1);
-        if self.secrets.get(name).is_none_or(|sought| sought.secret != *secret) {
-            self.secrets.remove(name);
-            let lines: usize = self.secrets.values().map(|sought| sought.lines.len()).sum();
-            self.secrets.insert(name.to_owned(), SecretPattern::new(secret, LINES.saturating_sub(lines)));
+        let secret = secret.reveal().trim_ascii();
+        let lines = secret.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines = lines.filter(|line| line.len() >= MIN_LINE && line.len() < secret.len());
+        let lines: Vec<Secret> =
+            lines.take(MAX_LINES.saturating_sub(self.lines)).map(|line| Secret::new(line.to_vec())).collect();
+        self.lines += lines.len();
+        for form in forms(secret).into_iter().chain(lines) {
+            let known = self.forms.entry(name.to_owned()).or_default();
+            if !known.contains(&form) {
+                known.push(form);
+            }
         }
     }
 
-    /// Returns the revealed secrets by property.
-    pub fn secrets(&self) -> impl Iterator<Item = (&str, &Secret)> {
-        self.secrets.iter().map(|(name, sought)| (name.as_str(), &sought.secret))
+    /// Returns whether there is nothing to search for.
+    pub fn is_empty(&self) -> bool {
+        self.forms.is_empty()
     }
 
-    /// Returns a scanner for the same secrets with the count reset, for the next round.
-    pub fn of_earlier_rounds(self) -> Self {
-        Self { times: 0, ..self }
-    }
-
-    /// Returns the property whose secret is in a text, if any: verbatim, in base64, or as URLs, JSON and XML write it.
+    /// Returns the property whose secret is in a text, if any: verbatim, in base64, or as URLs and JSON write it.
     pub fn within(&self, text: &str) -> Option<&str> {
         self.within_bytes(text.as_bytes())
     }
 
     /// Returns the property whose secret is in the bytes, if any.
     pub fn within_bytes(&self, text: &[u8]) -> Option<&str> {
-        if self.secrets.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let decoded = text.contains(&b'%').then(|| percent_decode(text).collect::<Vec<u8>>());
-        let found =
-            |sought: &SecretPattern| sought.is_in(text) || decoded.as_ref().is_some_and(|text| sought.is_in(text));
-        self.secrets.iter().find(|(_, sought)| found(sought)).map(|(name, _)| name.as_str())
+        let contains = |form: &Secret| {
+            std::iter::once(text).chain(decoded.as_deref()).any(|text| memmem::find(text, form.reveal()).is_some())
+        };
+        self.forms.iter().find(|(_, forms)| forms.iter().any(contains)).map(|(name, _)| name.as_str())
     }
 
     /// Replaces a text that contains a secret.
@@ -177,7 +139,7 @@ impl SecretScanner {
     /// # Errors
     /// If an id contains a secret: then the affected device can't be named.
     pub fn withhold(&self, mut set: DeviceSet, notes: usize) -> Result<DeviceSet, RoundError> {
-        if self.secrets.is_empty() {
+        if self.is_empty() {
             return Ok(set);
         }
         let mut ids = set.devices.iter().map(|device| &device.id).chain(&set.kept);
@@ -224,16 +186,16 @@ mod tests {
     use super::*;
     use crate::device::{DeviceSpec, Mount};
 
-    fn revealed(secrets: &[(&str, &str)]) -> SecretScanner {
-        let mut revealed = SecretScanner::default();
-        secrets.iter().for_each(|(name, secret)| revealed.add(name, &Secret::new(secret.as_bytes().to_vec())));
-        revealed
+    fn scanner(secrets: &[(&str, &str)]) -> SecretScanner {
+        let mut scanner = SecretScanner::default();
+        secrets.iter().for_each(|(name, secret)| scanner.add(name, &Secret::new(secret.as_bytes().to_vec())));
+        scanner
     }
 
     #[test]
     fn a_secret_is_found_wherever_it_is() {
         let key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\r\nhkiG9w0B\n-----END KEY-----\n";
-        let revealed = revealed(&[("password", "hunter2\n"), ("pin", "123"), ("key", key), ("empty", " \n")]);
+        let scanner = scanner(&[("password", "hunter2\n"), ("pin", "123"), ("key", key), ("empty", " \n")]);
         for (text, name) in [
             ("hunter2", Some("password")),
             ("rtsp://admin:hunter2@camera/", Some("password")),
@@ -245,65 +207,59 @@ mod tests {
             ("", None),
             (" \n", None),
         ] {
-            assert_eq!(revealed.within(text), name, "{text:?}");
+            assert_eq!(scanner.within(text), name, "{text:?}");
         }
-        assert_eq!(SecretScanner::default().within("hunter2"), None, "only what was revealed is looked for");
+        assert_eq!(SecretScanner::default().within("hunter2"), None, "a scanner without secrets finds nothing");
     }
 
     #[test] // threat 50
     fn a_secret_is_found_as_urls_and_headers_write_it() {
-        let revealed = revealed(&[("password", "p@ss/w\u{f6}rd+1"), ("pin", "1234")]);
+        let scanner = scanner(&[("password", "p@ss/w\u{f6}rd+1"), ("pin", "1234")]);
         for text in [
             "rtsp://admin:p%40ss%2Fw%C3%B6rd%2B1@camera/",
             "rtsp://admin:p%40ss%2fw%c3%b6rd+1@camera/",
             "Basic cEBzcy93w7ZyZCsx",
             "cEBzcy93w7ZyZCsxLg==",
         ] {
-            assert_eq!(revealed.within(text), Some("password"), "{text}");
+            assert_eq!(scanner.within(text), Some("password"), "{text}");
         }
         for user in ["", "a", "ad", "adm", "admin"] {
             let header = STANDARD_NO_PAD.encode(format!("{user}:p@ss/w\u{f6}rd+1"));
             for header in [header.clone(), STANDARD_NO_PAD.encode(format!("{user}:p@ss/w\u{f6}rd+1, and more"))] {
-                assert_eq!(revealed.within(&header), Some("password"), "{user} {header}");
+                assert_eq!(scanner.within(&header), Some("password"), "{user} {header}");
             }
         }
         for text in ["100%", "%", "p%40ss", "cEBzcy93", "MTIz"] {
-            assert_eq!(revealed.within(text), None, "{text}");
+            assert_eq!(scanner.within(text), None, "{text}");
         }
     }
 
     #[test]
-    fn a_secret_is_found_as_formats_escape_it() {
-        let revealed = revealed(&[("password", "pa\"ss\\w&rd-<?>~")]);
-        for text in [
-            r#"{"a":"pa\"ss\\w&rd-<?>~"}"#,
-            "<a>pa\"ss\\w&amp;rd-&lt;?&gt;~</a>",
-            "<a b='pa&quot;ss\\w&amp;rd-&lt;?&gt;~'/>",
-            &URL_SAFE_NO_PAD.encode("pa\"ss\\w&rd-<?>~"),
-        ] {
-            assert_eq!(revealed.within(text), Some("password"), "{text}");
-        }
-        assert_eq!(revealed.within_bytes(b"\xff\x00pa\"ss\\w&rd-<?>~\xff"), Some("password"));
+    fn a_secret_is_found_as_json_escapes_it() {
+        let scanner = scanner(&[("password", "pa\"ss\\w&rd-<?>~")]);
+        assert_eq!(scanner.within(r#"{"a":"pa\"ss\\w&rd-<?>~"}"#), Some("password"));
+        assert_eq!(scanner.within_bytes(b"\xff\x00pa\"ss\\w&rd-<?>~\xff"), Some("password"));
     }
 
-    /// Each pattern is compared with each of ten thousand devices.
+    /// Each form is compared with each of ten thousand devices.
     #[test]
-    fn what_is_looked_for_is_bounded() {
+    fn number_of_forms_is_bounded() {
         let line = |number: usize| format!("{number:032}\n");
         let large: String = (0..30_000).map(line).collect();
-        let revealed = revealed(&[("a", &large), ("b", &large)]);
-        let sought: Vec<(usize, usize)> = revealed.secrets.values().map(|s| (s.forms.len(), s.lines.len())).collect();
-        assert_eq!(sought, [(5, LINES), (5, 0)]);
-        assert_eq!(revealed.within(&large), Some("a"));
-        assert_eq!(revealed.within(&line(LINES - 1)), Some("a"));
+        let scanner = scanner(&[("a", &large), ("b", &large)]);
+        let counts: Vec<usize> = scanner.forms.values().map(Vec::len).collect();
+        assert_eq!(counts, [5 + MAX_LINES, 5]);
+        assert_eq!(scanner.within(&large), Some("a"));
+        assert_eq!(scanner.within(&line(MAX_LINES - 1)), Some("a"));
     }
 
     #[test]
-    fn a_secret_that_changed_is_looked_for_as_it_is() {
-        let mut revealed = revealed(&[("password", "hunter2")]);
-        revealed.add("password", &Secret::new(b"hunter3".to_vec()));
-        assert_eq!((revealed.within("hunter2"), revealed.within("hunter3")), (None, Some("password")));
-        assert_eq!(revealed.times, 2);
+    fn former_and_current_value_of_a_secret_are_found() {
+        let mut scanner = scanner(&[("password", "hunter2"), ("password", "hunter3")]);
+        assert_eq!((scanner.within("hunter2"), scanner.within("hunter3")), (Some("password"), Some("password")));
+        let forms = scanner.forms["password"].len();
+        scanner.add("password", &Secret::new(b"hunter3".to_vec()));
+        assert_eq!(scanner.forms["password"].len(), forms);
     }
 
     fn beside_another(device: Device) -> DeviceSet {
@@ -313,7 +269,7 @@ mod tests {
 
     #[test]
     fn device_with_a_secret_is_withheld_and_noted_without_it() {
-        let revealed = revealed(&[("password", "hunter2")]);
+        let scanner = scanner(&[("password", "hunter2")]);
         let secret = || "a hunter2 b".to_owned();
         let device = || Device { id: "camera".to_owned(), ..Device::default() };
         let mount = Mount { container_path: "/m".to_owned(), host_path: secret(), read_only: true };
@@ -326,30 +282,30 @@ mod tests {
             ("its origin", Device { origin: secret(), ..device() }),
         ];
         for (place, device) in devices {
-            let set = revealed.withhold(beside_another(device), 10).unwrap();
+            let set = scanner.withhold(beside_another(device), 10).unwrap();
             assert_eq!(set.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>(), ["other"]);
             assert_eq!(set.withheld, ["camera".to_owned()].into());
             assert_eq!(set.notes[0].reason, "SecretInProperty");
             assert_eq!(set.notes[0].message, format!("device 'camera': {place} contains the secret 'password'"));
             assert!(!format!("{set:?}").contains("hunter2"), "{set:?}");
         }
-        assert!(revealed.withhold(beside_another(device()), 10).unwrap().withheld.is_empty());
+        assert!(scanner.withhold(beside_another(device()), 10).unwrap().withheld.is_empty());
     }
 
     #[test]
     fn a_secret_in_what_tells_devices_apart_spoils_the_round() {
-        let revealed = revealed(&[("password", "hunter2")]);
+        let scanner = scanner(&[("password", "hunter2")]);
         let kept = DeviceSet { kept: ["http://hunter2@camera".to_owned()].into(), ..DeviceSet::default() };
         let device = Device { id: "camera-hunter2".to_owned(), ..Device::default() };
         for set in [beside_another(device), kept] {
-            let error = revealed.withhold(set, 10).unwrap_err().to_string();
+            let error = scanner.withhold(set, 10).unwrap_err().to_string();
             assert!(error.contains("'password'") && !error.contains("hunter2"), "{error}");
         }
     }
 
     #[test]
     fn notes_are_bounded_and_free_of_secrets() {
-        let revealed = revealed(&[("password", "hunter2")]);
+        let scanner = scanner(&[("password", "hunter2")]);
         let leaking = |number: usize| Device {
             id: number.to_string(),
             properties: [("P".to_owned(), "hunter2".to_owned())].into(),
@@ -358,14 +314,14 @@ mod tests {
         let note = Note { origin: String::new(), reason: "Refused".to_owned(), message: "hunter2 is wrong".to_owned() };
         let notes = vec![note];
         let set = DeviceSet { devices: (0..20).map(leaking).collect(), notes, ..DeviceSet::default() };
-        let set = revealed.withhold(set, 10).unwrap();
+        let set = scanner.withhold(set, 10).unwrap();
         assert_eq!((set.notes.len(), set.notes_dropped, set.withheld.len()), (10, 11, 20));
         assert_eq!(set.notes[0].message, HIDDEN);
     }
 
     #[test]
     fn errors_are_hidden_too() {
-        let revealed = revealed(&[("password", "hunter2")]);
+        let scanner = scanner(&[("password", "hunter2")]);
         let problem = |text: &str| Problem { path: text.to_owned(), reason: text.to_owned(), message: text.to_owned() };
         for error in [
             RoundError::InvalidDetails(vec![problem("hunter2")]),
@@ -374,9 +330,9 @@ mod tests {
             RoundError::Trapped("hunter2".to_owned()),
             RoundError::LimitExceeded("hunter2".to_owned()),
         ] {
-            assert!(!format!("{:?}", revealed.hide_in_error(error)).contains("hunter2"));
+            assert!(!format!("{:?}", scanner.hide_in_error(error)).contains("hunter2"));
         }
         let harmless = RoundError::Unavailable("no answer".to_owned());
-        assert_eq!(revealed.hide_in_error(harmless.clone()), harmless);
+        assert_eq!(scanner.hide_in_error(harmless.clone()), harmless);
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
     }
 }
 
-/// Shows that a cached secret, revealed long ago, is withheld.
+/// Shows that a cached secret is withheld in rounds that do not reveal it.
 #[tokio::test] // threat 50
 pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
     let cache = Cache::default();

@@ -10,7 +10,7 @@ use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
-use super::protocol::{ChangedCache, Failure, LoadFailure, LoadedComponent, Reply};
+use super::protocol::{CacheEntries, Failure, LoadFailure, LoadedComponent, Reply};
 use crate::load_error::LoadError;
 
 /// Bytes of a text about a device, beside the device's own texts.
@@ -97,8 +97,8 @@ pub(super) fn load_failure(error: LoadFailure) -> LoadError {
 }
 
 /// Returns whether a cache is within its bound.
-pub(super) fn fits(cache: &ChangedCache, limits: &Limits) -> bool {
-    cache.entries.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= limits.cache_bytes
+pub(super) fn fits(CacheEntries(entries): &CacheEntries, limits: &Limits) -> bool {
+    entries.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= limits.cache_bytes
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::glob;
 use akri_model::grant::{Isolation, LONGEST_ROUND};
 use akri_model::property::Secret;
-use akri_model::secret_scanner::SecretScanner;
 use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::answer;
@@ -24,8 +23,7 @@ use super::connection::{CallState, Connection};
 use super::listener::WorkerListener;
 use super::payload::Payload;
 use super::protocol::{
-    Arguments, ChangedCache, LoadedComponent, ProtocolError, ReceivedDevices, Reply, Request, encode, encode_secret,
-    join,
+    Arguments, LoadedComponent, ProtocolError, ReceivedDevices, Reply, Request, encode, encode_secret, join,
 };
 use super::workers::{Probation, Worker};
 use crate::load_error::LoadError;
@@ -152,16 +150,16 @@ impl WorkerComponent {
     }
 
     pub(crate) async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        let own = call.clone();
+        let (limits, own_cache) = (call.limits.clone(), call.cache.clone());
         let (Reply::Discovered { result, cache, .. }, devices) = self.call(Export::Discover, call).await? else {
             return Err(wrong_answer());
         };
-        let set = result.map_err(|failure| answer::failure(failure, &own.limits)).and_then(|found| {
+        let set = result.map_err(|failure| answer::failure(failure, &limits)).and_then(|found| {
             let set = join(*found, devices);
-            answer::devices(set.map_err(|error| RoundError::Trapped(error.to_string()))?, &own.limits)
+            answer::devices(set.map_err(|error| RoundError::Trapped(error.to_string()))?, &limits)
         });
-        if let Some(cache) = cache.filter(|cache| answer::fits(cache, &own.limits)) {
-            store(&own, cache);
+        if let Some(changed) = cache.filter(|cache| answer::fits(cache, &limits)) {
+            own_cache.replace(changed.0);
         }
         set
     }
@@ -328,33 +326,15 @@ fn arguments(call: Call, export: Export) -> Arguments {
         let value = if glob::any(&grants.secrets, name) { secret.reveal().to_vec() } else { Vec::new() };
         (name.clone(), value)
     };
-    let (cache, scanner) = call.cache.parts();
-    let cached = scanner.secrets().map(|(name, secret)| (name.to_owned(), secret.reveal().to_vec()));
     Arguments {
         subject: call.subject,
         details: call.details,
         details_json: call.details_json,
         properties: call.properties.properties.clone(),
         secrets: call.properties.secrets.iter().map(reveal).collect(),
-        cache,
-        cached_secrets: cached.collect(),
+        cache: call.cache.entries(),
         limits: call.limits,
         rates: call.rates.id(),
         grants,
     }
-}
-
-/// Stores the cache that a round has left.
-fn store(call: &Call, cache: ChangedCache) {
-    let (_, earlier) = call.cache.parts();
-    let mut scanner = SecretScanner::default();
-    for secret in &cache.secrets.0 {
-        let before = earlier.secrets().find(|(name, _)| *name == secret.name).map(|(_, value)| value);
-        let now = call.properties.secrets.get(&secret.name);
-        let value = if secret.is_current { now.or(before) } else { before.or(now) };
-        if let Some(value) = value {
-            scanner.add(&secret.name, value);
-        }
-    }
-    call.cache.replace(cache.entries, scanner.of_earlier_rounds());
 }

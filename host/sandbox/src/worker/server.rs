@@ -13,7 +13,6 @@ use akri_engine::{
     Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES_DIR, Rates, Tape,
 };
 use akri_model::property::Resolved;
-use akri_model::secret_scanner::SecretScanner;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
@@ -22,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::frame;
 use super::protocol::{
-    Arguments, Bounded, CachedSecret, ChangedCache, Failure, LARGEST_REPLY, LARGEST_REQUEST, Line, LoadFailure,
+    Arguments, Bounded, CacheEntries, Failure, LARGEST_REPLY, LARGEST_REQUEST, Line, LoadFailure,
     LoadedComponent, ProtocolError, Reply, Request, decode, encode, encode_devices, number_of, split,
 };
 
@@ -213,14 +212,13 @@ impl Server {
 
     async fn discover(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {
         let (arguments, lines) = self.arguments(arguments);
-        let (rates, cache, properties) =
-            (arguments.rates.clone(), arguments.cache.clone(), arguments.properties.clone());
-        let (before, _) = cache.parts();
+        let (rates, cache) = (arguments.rates.clone(), arguments.cache.clone());
+        let before = cache.entries();
         let result = match self.component(component) {
             Ok(component) => self.run(call, lines, component.discover(arguments), cancelled).await,
             Err(error) => Err(error),
         };
-        let cache = changed(&cache, &before, &properties);
+        let cache = Some(cache.entries()).filter(|after| !Arc::ptr_eq(after, &before)).map(CacheEntries);
         let (result, devices) = match result {
             Ok(set) => {
                 let (found, devices) = split(set);
@@ -298,18 +296,13 @@ impl Server {
             dropped.fetch_add(more, Ordering::Relaxed);
         };
         let cache = Cache::default();
-        let mut scanner = SecretScanner::default();
-        let secrets = Arguments::take_secrets(&mut arguments.cached_secrets);
-        secrets.iter().for_each(|(name, secret)| scanner.add(name, secret));
-        cache.replace(arguments.cache, scanner.of_earlier_rounds());
+        let secrets = arguments.take_secrets();
+        cache.replace(arguments.cache);
         let call = Call {
             subject: arguments.subject,
             details: arguments.details,
             details_json: arguments.details_json,
-            properties: Resolved {
-                properties: arguments.properties,
-                secrets: Arguments::take_secrets(&mut arguments.secrets),
-            },
+            properties: Resolved { properties: arguments.properties, secrets },
             grants: arguments.grants,
             limits: arguments.limits,
             cache,
@@ -376,21 +369,4 @@ impl Server {
         // If the agent has gone, reading ends, too.
         let _ = self.replies.lock().await.write_all(frame).await;
     }
-}
-
-/// Returns the cache after a round, if that changed it.
-fn changed(
-    cache: &Cache,
-    before: &Arc<std::collections::BTreeMap<String, Vec<u8>>>,
-    properties: &Resolved,
-) -> Option<ChangedCache> {
-    let (entries, scanner) = cache.parts();
-    if Arc::ptr_eq(&entries, before) {
-        return None;
-    }
-    let secret = |(name, secret): (&str, &_)| CachedSecret {
-        name: name.to_owned(),
-        is_current: properties.secrets.get(name) == Some(secret),
-    };
-    Some(ChangedCache { secrets: scanner.secrets().map(secret).collect(), entries })
 }

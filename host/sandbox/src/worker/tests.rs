@@ -76,7 +76,6 @@ fn arguments(details: &str) -> Arguments {
         grants: Grants::default(),
         limits: Limits::default(),
         cache: Arc::default(),
-        cached_secrets: BTreeMap::new(),
         rates: 1,
     }
 }

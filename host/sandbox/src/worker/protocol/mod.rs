@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::device_set::{DeviceSetHead, ReceivedDevices, encode_devices, join, split};
 pub(crate) use self::reply::{
-    CachedSecret, ChangedCache, Failure, Line, LoadFailure, LoadedComponent, Reply, level_of, number_of,
+    CacheEntries, Failure, Line, LoadFailure, LoadedComponent, Reply, level_of, number_of,
 };
 pub(crate) use self::request::{Arguments, Request, encode_secret};
 

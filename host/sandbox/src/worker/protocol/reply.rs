@@ -41,7 +41,7 @@ pub(crate) enum Reply {
         /// The rest of the set, without the devices.
         result: Result<Box<DeviceSetHead>, Failure>,
         /// The cache, if the round changed it.
-        cache: Option<ChangedCache>,
+        cache: Option<CacheEntries>,
         /// Ticks of processor time.
         ticks: u32,
     },
@@ -132,22 +132,7 @@ impl From<Failure> for RoundError {
 
 /// The cache of a handler after a round.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ChangedCache {
-    /// Keys and values.
-    #[serde(with = "byte_values")]
-    pub(crate) entries: Arc<BTreeMap<String, Vec<u8>>>,
-    /// Properties from Secrets whose values may be in it: those of this call, or those that were in it before.
-    pub(crate) secrets: Bounded<CachedSecret, 512>,
-}
-
-/// A secret that may be in a cache.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CachedSecret {
-    /// The property.
-    pub(crate) name: String,
-    /// True if it has the value of this call, and not that of an earlier one.
-    pub(crate) is_current: bool,
-}
+pub(crate) struct CacheEntries(#[serde(with = "byte_values")] pub(crate) Arc<BTreeMap<String, Vec<u8>>>);
 
 /// A line that a guest wrote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

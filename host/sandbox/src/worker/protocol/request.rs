@@ -96,9 +96,6 @@ pub(crate) struct Arguments {
     /// The cache of the handler.
     #[serde(with = "byte_values")]
     pub(crate) cache: Arc<BTreeMap<String, Vec<u8>>>,
-    /// Secrets that may be in the cache.
-    #[serde(with = "byte_values")]
-    pub(crate) cached_secrets: BTreeMap<String, Vec<u8>>,
     /// The name of the budgets over time that the call shares with others.
     pub(crate) rates: u64,
 }
@@ -112,8 +109,8 @@ impl fmt::Debug for Arguments {
 
 impl Arguments {
     /// Moves secrets out, so that the originals are overwritten.
-    pub(crate) fn take_secrets(secrets: &mut BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Secret> {
-        std::mem::take(secrets).into_iter().map(|(name, value)| (name, Secret::new(value))).collect()
+    pub(crate) fn take_secrets(&mut self) -> BTreeMap<String, Secret> {
+        std::mem::take(&mut self.secrets).into_iter().map(|(name, value)| (name, Secret::new(value))).collect()
     }
 }
 
@@ -127,8 +124,7 @@ pub(crate) fn encode_secret(mut request: Request) -> Result<Vec<u8>, ProtocolErr
     frame.resize(LENGTH, 0);
     let encoded = postcard::to_extend(&request, frame).map_err(malformed);
     if let Request::Validate { arguments, .. } | Request::Discover { arguments, .. } = &mut request {
-        let secrets = arguments.secrets.values_mut().chain(arguments.cached_secrets.values_mut());
-        secrets.for_each(Zeroize::zeroize);
+        arguments.secrets.values_mut().for_each(Zeroize::zeroize);
     }
     with_length(encoded?)
 }

@@ -43,7 +43,7 @@ fn set() -> impl Strategy<Value = DeviceSet> {
 
 fn arguments() -> impl Strategy<Value = Arguments> {
     let values = || btree_map(".*", vec(any::<u8>(), 0..9), 0..3);
-    let maps = (values(), values(), values(), values());
+    let maps = (values(), values(), values());
     (".*", ".*", proptest::option::of(".*"), maps, any::<[u8; 4]>(), any::<u16>(), any::<u64>()).prop_map(
         |(subject, details, details_json, maps, address, port, rates)| {
             let networks = vec![ipnet::IpNet::new(address.into(), address[0] % 33).unwrap()];
@@ -56,7 +56,6 @@ fn arguments() -> impl Strategy<Value = Arguments> {
                 properties: maps.0,
                 secrets: maps.1,
                 cache: maps.2.into(),
-                cached_secrets: maps.3,
                 grants,
                 limits: Limits { devices: port.into(), ..Limits::default() },
                 rates,
