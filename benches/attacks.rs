@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::hostile::{MISBEHAVING, again_and_again, misbehaviours, rounds};
 use crate::measure::{Samples, Table};
-use crate::round::{children, workers};
+use crate::round::{children, sandbox};
 
 /// An attack, which is repeated without end.
 enum Attack {
@@ -33,7 +33,7 @@ pub(crate) async fn measure() -> Table {
         while !children().is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await; // of the attack before
         }
-        let host = workers(compiled.path().join("compiled"));
+        let host = sandbox(Some(compiled.path().join("compiled")));
         let (samples, peaks) = attacked(host, attack).await;
         let alone = *alone.get_or_insert(samples.median());
         let ratio = samples.median().as_secs_f64() / alone.as_secs_f64();

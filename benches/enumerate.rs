@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use akri_model::grant::{Grants, Limits};
-use akri_sandbox::{Call, Component};
+use akri_engine::{Call, LocalComponent};
 use akri_tests::node::built_components;
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub(crate) async fn measure() -> Table {
 }
 
 /// Runs a round that examines every device, since nothing narrows it. Rules that don't match still read everything.
-async fn find(udev: &Component) -> usize {
+async fn find(udev: &LocalComponent) -> usize {
     let rule = format!(r#"ATTR{{{}}}=="?*", ATTR{{{}}}!="?""#, ATTRIBUTES[0], ATTRIBUTES[1]);
     let details = json!({ "udevRules": [rule] }).to_string();
     let call = Call {

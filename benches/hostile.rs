@@ -9,7 +9,7 @@ use akri_tests::node::guest;
 use tokio::task::JoinSet;
 
 use crate::measure::{Samples, Table, repeat};
-use crate::round::host;
+use crate::round::sandbox;
 
 /// Number of misbehaving Configurations: two run at once and one waits; the other handler does not wait.
 pub(crate) const MISBEHAVING: usize = 3;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 500;
 
 pub(crate) async fn measure() -> Table {
     let mut table = Table::new("A round of 10 devices");
-    let host = host(None);
+    let host = sandbox(None);
     let bytes = fs::read(guest()).unwrap();
     let (good, bad) = (host.load(bytes.clone()).await.unwrap(), host.load(bytes).await.unwrap());
     let alone = rounds(&good).await;

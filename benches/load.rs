@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use akri_sandbox::{Call, Component};
+use akri_engine::{Call, LocalComponent};
 use akri_tests::node::built_components;
 
 use crate::measure::{Samples, Table};
@@ -64,7 +64,7 @@ async fn resident(bytes: &[u8]) -> Vec<(String, String, String)> {
             (0..100_u8).map(|number| variant(bytes, if differ { number } else { 0 })).collect();
         compile(&cache, &components).await;
         let (without, host) = (kibibytes(), host(Some(cache)));
-        let mut loaded: Vec<Component> = Vec::new();
+        let mut loaded: Vec<LocalComponent> = Vec::new();
         for count in [1, 10, 100] {
             while let Some(bytes) = components.get(loaded.len()).filter(|_| loaded.len() < count) {
                 loaded.push(host.load(bytes.clone()).await.unwrap());

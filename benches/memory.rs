@@ -6,7 +6,7 @@ use std::fs;
 use std::process::id;
 use std::time::Duration;
 
-use akri_sandbox::Call;
+use akri_engine::Call;
 use akri_tests::kubelet::Kubelet;
 use akri_tests::node::{Agent, Node, built_components, rss_kib};
 use tokio::time::sleep;

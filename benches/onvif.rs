@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use akri_model::grant::{Destinations, Grants, Group, HttpDestinations, Limits, Tls};
 use akri_model::property::Resolved;
-use akri_sandbox::{Cache, Call, Component};
+use akri_engine::{Cache, Call, LocalComponent};
 use akri_tests::namespace::Namespace;
 use akri_tests::node::built_components;
 use akri_tests::onvif::camera::{Camera, Lock};
@@ -45,7 +45,7 @@ async fn rounds() -> (Samples, Samples) {
     (first, repeat(10, || round(&onvif, cache.clone())).await)
 }
 
-async fn round(onvif: &Component, cache: Cache) {
+async fn round(onvif: &LocalComponent, cache: Cache) {
     let properties = [("username_default", "admin"), ("password_default", PASSWORD)];
     let properties = properties.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())).into();
     let call = Call {

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use akri_model::grant::{Destinations, Grants, Limits};
-use akri_sandbox::{Call, Component};
+use akri_engine::{Call, LocalComponent};
 use akri_tests::node::built_components;
 use akri_tests::opcua::{Peer, ask_by_asyncua, entry, free_port, machine, url};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-async fn find(opcua: &Component, url: &str) -> usize {
+async fn find(opcua: &LocalComponent, url: &str) -> usize {
     let details = json!({"opcuaDiscoveryMethod": {"standard": {"discoveryUrls": [url]}}}).to_string();
     let loopback = Destinations { networks: vec!["127.0.0.0/8".parse().unwrap()], ports: vec![1..=65535] };
     let call = Call {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use akri_grpc::discovery::discovery_handler_client::DiscoveryHandlerClient;
 use akri_grpc::discovery::{DiscoverRequest, DiscoverResponse};
-use akri_sandbox::{Call, Component};
+use akri_engine::{Call, LocalComponent};
 use akri_tests::node::{built_components, rss_kib};
 use serde_json::json;
 use tokio::time::sleep;
@@ -43,7 +43,7 @@ pub(crate) async fn measure() -> Table {
     table
 }
 
-async fn load(cache: &Path, file: &str) -> Component {
+async fn load(cache: &Path, file: &str) -> LocalComponent {
     let bytes = fs::read(built_components().join(file)).unwrap();
     host(Some(cache.join("compiled"))).load(bytes).await.unwrap()
 }
@@ -53,7 +53,7 @@ fn details(devices: usize) -> String {
     json!({"descriptions": descriptions}).to_string()
 }
 
-async fn round(component: &Component, details: &str) -> usize {
+async fn round(component: &LocalComponent, details: &str) -> usize {
     let (details, details_json) = (details.to_owned(), Some(details.to_owned()));
     let call = Call { subject: "default/bench".to_owned(), details, details_json, ..Call::default() };
     component.discover(call).await.unwrap().devices.len()

@@ -2,11 +2,14 @@
 //! converting the devices.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use akri_engine::LocalHost;
+use akri_model::device::DeviceSet;
+use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
-use akri_sandbox::{Call, Component, Host, HostConfig, WorkerProgram};
+use akri_sandbox::{Call, Host, HostConfig, SandboxProgram};
 use akri_tests::node::{akri, built_components, guest, rss_kib};
 
 use crate::measure::{Table, repeat};
@@ -18,60 +21,70 @@ pub(crate) async fn measure() -> Table {
 
 async fn measure_all() -> Table {
     let mut table = Table::new("A round of a component");
-    let own = rounds(&mut table, "", &host(None)).await;
-    let compiled = tempfile::tempdir().unwrap();
-    let isolated = rounds(&mut table, ", in a sandbox process", &workers(compiled.path().join("compiled"))).await;
-    for (what, own, isolated) in own.iter().zip(&isolated).map(|((what, own), (_, isolated))| (what, own, isolated)) {
-        let ratio = isolated.as_secs_f64() / own.as_secs_f64();
-        table.value(format!("a sandbox process, {what}"), format!("{ratio:.2} ×"), "of the p50 without one");
+    let (echo, guest) = (read(&built_components().join("debug_echo.wasm")), read(&guest()));
+    let local = host(None);
+    let (local_echo, local_guest) = (local.load(echo.clone()).await.unwrap(), local.load(guest.clone()).await.unwrap());
+    let without = rounds(&mut table, "", async |call: Call| match call.details.starts_with('{') {
+        true => local_echo.discover(call).await,
+        false => local_guest.discover(call).await,
+    });
+    let without = without.await;
+    let sandbox = sandbox(None);
+    let (echo, guest) = (sandbox.load(echo).await.unwrap(), sandbox.load(guest).await.unwrap());
+    let with = rounds(&mut table, ", in a sandbox process", async |call: Call| match call.details.starts_with('{') {
+        true => echo.discover(call).await,
+        false => guest.discover(call).await,
+    });
+    let with = with.await;
+    for pid in children() {
+        let memory = format!("{:.1} MiB", rss_kib(pid) as f64 / 1024.0);
+        table.value("memory of the sandbox process", memory, "after these rounds");
+    }
+    for ((what, without), (_, with)) in without.iter().zip(&with) {
+        let ratio = with.as_secs_f64() / without.as_secs_f64();
+        table.value(format!("a sandbox process, {what}"), format!("{ratio:.2} ×"), "of the p50 of the engine alone");
     }
     table
 }
 
-/// Measures rounds, and returns their medians.
-async fn rounds(table: &mut Table, place: &str, host: &Host) -> Vec<(&'static str, Duration)> {
-    let echo = host.load(fs::read(built_components().join("debug_echo.wasm")).unwrap()).await.unwrap();
-    let target = if place.is_empty() { "target: p50 ≤ 80 µs" } else { "target: p50 ≤ 150 µs" };
-    let samples = repeat(2000, || echo_round(&echo)).await;
-    table.row(format!("`debugEcho`, which finds 1 device{place}"), &samples, target);
-    let mut medians = vec![("`debugEcho`", samples.median())];
-    let guest = host.load(fs::read(guest()).unwrap()).await.unwrap();
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap()
+}
+
+/// Measures rounds of `debugEcho`, and of the test guest with five properties for each device. Returns their medians.
+async fn rounds(
+    table: &mut Table,
+    place: &str,
+    discover: impl AsyncFn(Call) -> Result<DeviceSet, RoundError>,
+) -> Vec<(&'static str, Duration)> {
+    let round = async |details: &str, details_json: Option<String>, devices: usize| {
+        let limits = Limits { devices: 10_000, ..Limits::default() };
+        let (subject, details) = ("default/bench".to_owned(), details.to_owned());
+        let set = discover(Call { subject, details, details_json, limits, ..Call::default() }).await.unwrap();
+        assert_eq!(set.devices.len(), devices);
+    };
+    let echo = r#"{"descriptions":["foo0"]}"#;
+    let small = if place.is_empty() { "target: p50 ≤ 80 µs" } else { "target: p50 ≤ 150 µs" };
     let large = if place.is_empty() { "target: p50 ≤ 30 ms" } else { "target: 1.3 × without one" };
+    let samples = repeat(2000, || round(echo, Some(echo.to_owned()), 1)).await;
+    table.row(format!("`debugEcho`, which finds 1 device{place}"), &samples, small);
+    let mut medians = vec![("`debugEcho`", samples.median())];
     for (what, devices, count, target) in [
         ("one that imports all of WASI, 1 device", 1, 2000, ""),
         ("100 devices", 100, 1000, ""),
         ("10,000 devices", 10_000, 100, large),
     ] {
-        let samples = repeat(count, || one_round(&guest, devices)).await;
+        let details = format!("devices:{devices}");
+        let samples = repeat(count, || round(&details, None, devices)).await;
         table.row(format!("{what}{place}"), &samples, target);
         medians.push((what, samples.median()));
-    }
-    for pid in children() {
-        let memory = format!("{:.1} MiB", rss_kib(pid) as f64 / 1024.0);
-        table.value("memory of the sandbox process", memory, "after these rounds");
     }
     medians
 }
 
-async fn echo_round(echo: &Component) {
-    let details = r#"{"descriptions":["foo0"]}"#;
-    let details_json = Some(details.to_owned());
-    let call =
-        Call { subject: "default/bench".to_owned(), details: details.to_owned(), details_json, ..Call::default() };
-    assert_eq!(echo.discover(call).await.unwrap().devices.len(), 1);
-}
-
-/// Runs one round of the test guest, whose devices have five properties each.
-async fn one_round(guest: &Component, devices: usize) {
-    let limits = Limits { devices: 10_000, ..Limits::default() };
-    let details = format!("devices:{devices}");
-    let call = Call { subject: "default/bench".to_owned(), details, limits, ..Call::default() };
-    let set = guest.discover(call).await.unwrap();
-    assert_eq!(set.devices.len(), devices);
-}
-
-pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
-    Host::new(HostConfig {
+/// The engine alone, in this process.
+pub(crate) fn host(cache_dir: Option<PathBuf>) -> LocalHost {
+    LocalHost::new(akri_engine::HostConfig {
         cache_dir,
         compiler: None,
         precompiled: None,
@@ -81,16 +94,16 @@ pub(crate) fn host(cache_dir: Option<PathBuf>) -> Host {
     .unwrap()
 }
 
-/// A host that has components run in processes of the program.
-pub(crate) fn workers(compiled: PathBuf) -> Host {
-    let config = HostConfig {
-        cache_dir: Some(compiled),
-        compiler: Some(akri()),
+/// A host whose components run in processes of the program.
+pub(crate) fn sandbox(cache_dir: Option<PathBuf>) -> Host {
+    Host::new(HostConfig {
+        program: SandboxProgram { path: akri(), arguments: Vec::new(), memory_bytes: 384 << 20 },
+        cache_dir,
         precompiled: None,
         sysfs: "/sys".into(),
         udev_data: "/run/udev/data".into(),
-    };
-    Host::with_workers(config, WorkerProgram { path: akri(), arguments: Vec::new(), memory_bytes: 384 << 20 }).unwrap()
+    })
+    .unwrap()
 }
 
 /// The processes that this one has started and that still run.

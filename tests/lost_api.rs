@@ -27,13 +27,13 @@ use akri_model::reclaim::SnapshotInfo;
 use akri_model::slots::SlotPatch;
 use akri_node::uevent::Uevents;
 use akri_remote::Remote;
-use akri_sandbox::{Host, HostConfig};
+use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use tokio::sync::{Semaphore, watch};
 use tonic::Code;
 
 use crate::support::faulty_cluster::FaultyCluster;
 use crate::support::kubelet::{AdmissionError, Kubelet, View};
-use crate::support::node::{Node, compiled_for_agents, resource_of, wait_for};
+use crate::support::node::{Node, akri, compiled_for_agents, resource_of, wait_for};
 
 /// A node with one camera of two slots, shared if nothing else is said, and the API behind a line.
 struct OwnerFixture {
@@ -104,8 +104,8 @@ impl OwnerFixture {
             naming: Semaphore::new(8),
         });
         let config = HostConfig {
+            program: SandboxProgram { path: akri(), arguments: Vec::new(), memory_bytes: 384 << 20 },
             cache_dir: Some(compiled_for_agents()),
-            compiler: None,
             precompiled: None,
             sysfs: "/sys".into(),
             udev_data: self.node.path("no-udev"),

@@ -18,8 +18,6 @@ use crate::support::namespace::Namespace;
 use crate::support::node::{Agent, Node, akri, identities, is_online, resource_of, rss_kib, wait_for};
 use crate::support::skip::is_root;
 
-const ISOLATED: [&str; 2] = ["--isolation", "process"];
-
 /// The sandbox processes of an agent.
 fn workers(agent: &Agent) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
@@ -68,7 +66,7 @@ async fn sandbox_process_has_nothing_of_the_agent() {
     let node = Node::new();
     let _kubelet = Kubelet::start(&node.path("kubelet"));
     node.write_echo("echo", 1, &["one"]);
-    let agent = node.start_with(&ISOLATED);
+    let agent = node.start();
     node.wait_for_instances("a device", |all| all.len() == 1).await;
     let number = worker(&agent).await;
     for file in open_files(number) {
@@ -138,7 +136,7 @@ async fn sandbox_process_that_hangs_is_killed() {
     node.add_guest("  limits:\n    round: 1s\n");
     node.write_echo("echo", 1, &["one"]);
     write_guest(&node, "guest", "devices:2");
-    let mut agent = node.start_with(&ISOLATED);
+    let mut agent = node.start();
     let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
     let hanging = worker(&agent).await;
     kill_process(pid(hanging), Signal::STOP).unwrap();
@@ -161,7 +159,7 @@ async fn process_of_a_replaced_component_ends_though_it_listened() {
     node.write_handler("guest", "guest.wasm", &format!("  isolation: own\n{GRANTED}"));
     write_guest(&node, "guest", "devices:1");
     node.write_echo("echo", 1, &["one"]);
-    let agent = node.start_by(network.command(&akri()), &ISOLATED);
+    let agent = node.start_by(network.command(&akri()), &[]);
     let rounds = || agent.log().matches("round done configuration=default/guest ").count();
     let datagram = || {
         let send =
@@ -187,7 +185,7 @@ async fn killed_sandbox_process_takes_no_device() {
     node.add_guest("  limits:\n    round: 20s\n");
     node.write_echo("echo", 1, &["one"]);
     write_guest(&node, "guest", "devices:2");
-    let mut agent = node.start_with(&ISOLATED);
+    let mut agent = node.start();
     let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
     let resource = resource_of(&found[0]);
     kubelet.wait_for("a device", |view| view.resource(&resource).allocatable() == 1).await;
@@ -220,34 +218,45 @@ async fn killed_sandbox_process_takes_no_device() {
     kubelet.admit("pod-b", "container", &resource_of(&of_guest), 1).await.unwrap();
 }
 
+/// Its failed rounds are traps, for which a handler is quarantined.
 #[tokio::test] // rule 92, threat 18
-async fn component_whose_process_ends_twice_is_quarantined() {
+async fn component_that_crashed_harms_only_itself_from_then_on() {
     let node = Node::new();
     node.add_guest("  limits:\n    round: 20s\n");
     node.write_echo("echo", 1, &["one"]);
     write_guest(&node, "guest", "devices:2");
-    let agent = node.start_with(&ISOLATED);
+    let agent = node.start();
     let found = node.wait_for_instances("every device", |all| all.len() == 3).await;
     write_guest(&node, "guest", "sleep");
-    let shared = worker(&agent).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    kill(shared);
+    kill(pid_of(&agent, "shared"));
     // Its next round is in a process of its own, beside which others run.
-    agent.wait_for_log("sandbox process started sandbox=\"probation of shared\"").await;
+    let own = wait_for("its own process", || own_process(&agent), Option::is_some).await.unwrap();
     node.write_echo("echo", 1, &["one", "two"]);
     node.wait_for_instances("another handler's device", |all| all.len() == 4).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    kill(pid_of(&agent, "probation of shared"));
-    let quarantined = node.wait_for_condition("guest", "HandlerAvailable", "False", "Quarantined").await;
-    assert!(quarantined.message.contains("quarantined after 2 failed rounds in a row"), "{}", quarantined.message);
-    assert!(quarantined.message.contains("while only this handler ran in it"), "{}", quarantined.message);
-    // Others run again, and its devices stay.
+    let shared = pid_of(&agent, "shared");
+    assert_ne!(shared, own);
+    kill(own);
+    wait_for("its end", || agent.log(), |log| log.contains(&format!("ended by signal 9 pid={own}"))).await;
+    let trapped = node.wait_for_condition("guest", "Ready", "False", "Trapped").await;
+    assert!(trapped.message.contains("the sandbox process ended by signal 9"), "{}", trapped.message);
+    // Others notice nothing, and its devices stay.
     node.write_echo("echo", 1, &["one", "two", "three"]);
     let after = node.wait_for_instances("another handler's device", |all| all.len() == 5).await;
     assert!(identities(&found).iter().all(|known| identities(&after).contains(known)));
-    // An edit gives it another chance.
+    assert!(workers(&agent).contains(&shared));
+    // It stays apart, good rounds or not.
     write_guest(&node, "guest", "devices:2");
     node.wait_for_condition("guest", "Ready", "True", "Discovered").await;
+    assert_ne!(own_process(&agent), Some(own));
+    assert_eq!(pid_of(&agent, "shared"), shared);
+}
+
+/// The process of a component alone that was started last.
+fn own_process(agent: &Agent) -> Option<u32> {
+    let log = agent.log();
+    let line = log.lines().rfind(|line| line.contains("sandbox process started") && !line.contains("\"shared\""))?;
+    line.rsplit_once("pid=")?.1.trim().parse().ok()
 }
 
 #[tokio::test] // threat 29
@@ -256,7 +265,7 @@ async fn isolated_component_has_a_process_of_its_own() {
     node.add_guest("  isolation: own\n  limits:\n    round: 20s\n");
     node.write_echo("echo", 1, &["one"]);
     write_guest(&node, "guest", "devices:2");
-    let agent = node.start_with(&ISOLATED);
+    let agent = node.start();
     node.wait_for_instances("every device", |all| all.len() == 3).await;
     let both = wait_for("two processes", || workers(&agent), |all| all.len() == 2).await;
     agent.wait_for_log("sandbox process started sandbox=\"shared\"").await;
@@ -290,7 +299,7 @@ async fn memory_of_guests_is_bounded_by_the_process() {
     node.add_guest("  limits:\n    memory: 1Gi\n    round: 20s\n");
     node.write_echo("echo", 1, &["one"]);
     write_guest(&node, "guest", "devices:1");
-    let mut agent = node.start_with(&["--isolation", "process", "--sandbox-memory", "96"]);
+    let mut agent = node.start_with(&["--sandbox-memory", "96"]);
     let found = node.wait_for_instances("every device", |all| all.len() == 2).await;
     let before = rss_kib(agent.pid());
     write_guest(&node, "guest", "memory");
@@ -306,13 +315,4 @@ async fn memory_of_guests_is_bounded_by_the_process() {
     assert!(after.iter().all(is_online) && agent.is_running());
     assert!(rss_kib(agent.pid()) < before + (32 << 10), "the agent's memory is not the guest's");
     assert!(workers(&agent).into_iter().all(|pid| rss_kib(pid) < 160 << 10));
-}
-
-#[tokio::test]
-async fn components_may_run_in_the_agent_itself() {
-    let node = Node::new();
-    node.write_echo("echo", 1, &["one"]);
-    let agent = node.start_with(&["--isolation", "none"]);
-    node.wait_for_instances("a device", |all| all.len() == 1).await;
-    assert_eq!(workers(&agent), Vec::<u32>::new());
 }

@@ -6,14 +6,14 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use akri_model::grant::Limits;
-use akri_sandbox::{Call, Host, HostConfig};
+use akri_engine::{Call, HostConfig, LocalHost};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-static HOST: LazyLock<Host> = LazyLock::new(|| {
+static HOST: LazyLock<LocalHost> = LazyLock::new(|| {
     let nowhere = "/nowhere";
-    Host::new(HostConfig {
+    LocalHost::new(HostConfig {
         cache_dir: None,
         compiler: None,
         precompiled: None,
@@ -32,8 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
             Ok(component) => {
                 assert!(component.description().name.len() <= 253);
                 let _ = component.validate(call()).await;
-                let found = component.discover(call()).await;
-                assert!(found.is_err() || found.is_ok_and(|set| set.devices.len() <= limits.devices));
+                let _ = component.discover(call()).await.and_then(|set| set.check(&limits));
             }
         }
     });

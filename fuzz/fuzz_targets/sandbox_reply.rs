@@ -2,25 +2,28 @@
 #![no_main]
 
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../host/sandbox/src/worker/protocol/mod.rs"]
+#[path = "../../host/sandbox/src/protocol/mod.rs"]
 mod protocol;
 
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|frame: &[u8]| {
     let Ok((reply, payload)) = protocol::decode::<protocol::Reply>(frame) else { return };
-    if let protocol::Reply::Discovered { result: Ok(found), .. } = reply
-        && let Ok(devices) = received(payload)
-        && let Ok(set) = protocol::join(*found, devices)
+    let Ok(devices) = received(payload) else { return };
+    if devices.check(&reply).is_ok()
+        && let protocol::Reply::Discovered { result: Ok(found), .. } = reply
     {
+        let set = devices.into_set(*found);
         let (found, devices) = protocol::split(set.clone());
         let again = protocol::encode_devices(&(), &devices).unwrap();
-        assert_eq!(protocol::join(found, received(&again[protocol::LENGTH..]).unwrap()).unwrap(), set);
+        assert_eq!(received(&again[protocol::LENGTH..]).unwrap().into_set(found), set);
     }
 });
 
-fn received(payload: &[u8]) -> Result<protocol::ReceivedDevices, protocol::ProtocolError> {
+fn received(mut payload: &[u8]) -> Result<protocol::ReceivedDevices, protocol::ProtocolError> {
     let mut devices = protocol::ReceivedDevices::default();
-    devices.add(payload)?;
+    while !payload.is_empty() {
+        payload = devices.add_some(payload)?;
+    }
     Ok(devices)
 }

@@ -2,7 +2,7 @@
 #![no_main]
 
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../host/sandbox/src/worker/protocol/mod.rs"]
+#[path = "../../host/sandbox/src/protocol/mod.rs"]
 mod protocol;
 
 use libfuzzer_sys::fuzz_target;

@@ -28,14 +28,14 @@ use akri_model::names::Key;
 use akri_model::reclaim::SnapshotInfo;
 use akri_node::uevent::Uevents;
 use akri_remote::Remote;
-use akri_sandbox::{Host, HostConfig};
+use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use kube::Client;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::kubelet::Kubelet;
-use crate::node::built_components;
+use crate::node::{akri, built_components};
 use crate::recorder::Recorder;
 
 /// The handler of shared devices and that of local ones: Configurations whose names end in this are local.
@@ -86,8 +86,8 @@ impl Fleet {
 /// Starts a registry with debugEcho, whose devices are shared or local.
 fn registry(shared: bool) -> (Registry, watch::Sender<Arc<Manifests>>) {
     let config = HostConfig {
+        program: SandboxProgram { path: akri(), arguments: Vec::new(), memory_bytes: 384 << 20 },
         cache_dir: None,
-        compiler: None,
         precompiled: None,
         sysfs: "/sys".into(),
         udev_data: "/nonexistent".into(),

@@ -23,7 +23,7 @@ use akri_model::claim::Entry;
 use akri_model::names::{Key, RESOURCE_PREFIX, Usage, parse_slot_annotation};
 use akri_node::uevent::Listener;
 use akri_remote::{Remote, SharedByComponent};
-use akri_sandbox::{Host, HostConfig, WorkerProgram};
+use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::info;
@@ -67,10 +67,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Path of `state_dir` on the node, which is another one if the agent runs in a container.
     pub host_state_dir: PathBuf,
-    /// The program that compiles components in a process of its own, which is this one.
-    pub compiler: Option<PathBuf>,
-    /// The program of the processes in which components run. None: they run in this one.
-    pub sandbox: Option<WorkerProgram>,
+    /// The program of the processes in which components are compiled and run, which is this one.
+    pub sandbox: SandboxProgram,
     /// The absolute path of the directory with precompiled components, if there is one.
     pub precompiled: Option<PathBuf>,
     /// The settings of connections to registries of components.
@@ -247,17 +245,13 @@ fn shared_by_component(handlers: watch::Receiver<Arc<Handlers>>) -> SharedByComp
 
 fn start_host(settings: &Settings) -> Result<Host, AgentError> {
     let config = HostConfig {
+        program: settings.sandbox.clone(),
         cache_dir: Some(settings.state_dir.join("compiled")),
-        compiler: settings.compiler.clone(),
         precompiled: settings.precompiled.clone(),
         sysfs: settings.sysfs.clone(),
         udev_data: settings.udev_data.clone(),
     };
-    let host = match settings.sandbox.clone() {
-        Some(program) => Host::with_workers(config, program),
-        None => Host::new(config),
-    };
-    host.map_err(|error| AgentError::Sandbox(error.to_string()))
+    Host::new(config).map_err(|error| AgentError::Sandbox(error.to_string()))
 }
 
 /// The slots that the kubelet's checkpoint has in use, by name: the answers in it carry our annotations (rule 45).

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use akri_agent::agent::{self, ClusterKind, Settings};
 use akri_agent::cdi::Cdi;
 use akri_agent::pod_resources_poller::Polling;
-use akri_sandbox::WorkerProgram;
+use akri_sandbox::SandboxProgram;
 use anyhow::{Context as _, ensure};
 use kube::{Client, Config};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::cli::{AgentArgs, CdiFor, IsolationBy, RemoteArgs, node_name};
+use crate::cli::{AgentArgs, CdiFor, RemoteArgs, node_name};
 use crate::get::instances_of;
 use crate::output::{whole, write};
 
@@ -26,6 +26,11 @@ const SHOW: Duration = Duration::from_millis(250);
 
 /// This program, also when its file was replaced by an upgrade.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Returns this program as that of sandbox processes, which get the flags of its log.
+pub(crate) fn sandbox_program(memory_bytes: u64, logging: Vec<String>) -> SandboxProgram {
+    SandboxProgram { path: OWN_PROGRAM.into(), arguments: logging, memory_bytes }
+}
 
 /// Runs the agent until SIGTERM or SIGINT. Its sandbox processes get the flags of its log.
 pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result<ExitCode> {
@@ -45,12 +50,7 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
         listen: args.listen,
         components: args.components,
         kubelet_dir: args.kubelet_dir,
-        compiler: Some(OWN_PROGRAM.into()),
-        sandbox: (args.isolation == IsolationBy::Process).then(|| WorkerProgram {
-            path: OWN_PROGRAM.into(),
-            arguments: logging,
-            memory_bytes: args.sandbox_memory << 20,
-        }),
+        sandbox: sandbox_program(args.sandbox_memory << 20, logging),
         precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
         sysfs: args.host.sysfs,
         udev_data: args.host.udev_data,

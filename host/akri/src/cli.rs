@@ -140,9 +140,6 @@ pub(crate) struct AgentArgs {
     /// (Kubernetes 1.29 and later, with CDI enabled in the runtime).
     #[arg(long, value_enum, default_value = "none", env = "AKRI_CDI", requires = "cdi_dir")]
     pub(crate) cdi: CdiFor,
-    /// The place where components run: in sandbox processes, or in the agent's own, which needs less memory and trusts them more.
-    #[arg(long, value_enum, default_value = "process", env = "AKRI_ISOLATION")]
-    pub(crate) isolation: IsolationBy,
     /// Mebibytes of memory of each sandbox process. Four rounds run at once, each of which may take its `limits.memory`.
     #[arg(long, value_name = "MIB", env = "AKRI_SANDBOX_MEMORY_MIB", default_value_t = 384,
         value_parser = clap::value_parser!(u64).range(64..=65_536))]
@@ -171,15 +168,6 @@ pub(crate) struct AgentArgs {
     /// Print the table of Instances to standard output whenever it changes.
     #[arg(long)]
     pub(crate) show: bool,
-}
-
-/// The place where components run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum IsolationBy {
-    /// In processes without the agent's sockets, token and files.
-    Process,
-    /// In the agent's own process, whose memory they share.
-    None,
 }
 
 /// Flags of `akri sandbox`.

@@ -61,7 +61,7 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
             Command::Sandbox(args) => sandbox::run(&args),
             Command::Handler { command } => handler::run(command).await,
             Command::Upgrade { command } => upgrade::run(command).await,
-            Command::Webhook(args) => webhook::run(args).await,
+            Command::Webhook(args) => webhook::run(args, logging).await,
         }
     });
     runtime.shutdown_background(); // nothing that still reads a slow file may delay the end

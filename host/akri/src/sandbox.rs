@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use akri_sandbox::{WorkerSettings, serve_standard_input};
+use akri_sandbox::{SandboxSettings, serve_standard_input};
 
 use crate::cli::SandboxArgs;
 use crate::output::whole;
@@ -11,6 +11,6 @@ use crate::output::whole;
 /// so for this thread and those it starts.
 pub(crate) fn run(args: &SandboxArgs) -> anyhow::Result<ExitCode> {
     let SandboxArgs { memory: memory_bytes, compiled, sysfs, udev_data } = args.clone();
-    serve_standard_input(WorkerSettings { compiled, sysfs, udev_data, memory_bytes }).map_err(whole)?;
+    serve_standard_input(SandboxSettings { compiled, sysfs, udev_data, memory_bytes }).map_err(whole)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,9 +11,12 @@ use akri_webhook::{CertificateSource, DryRun, Settings};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
-use crate::agent::{client, stop_signal};
+use crate::agent::{client, sandbox_program, stop_signal};
 use crate::cli::{listen, namespaced_name};
 use crate::output::whole;
+
+/// Bytes of memory of the sandbox process: components are asked about details, and return nothing large.
+const SANDBOX_MEMORY: u64 = 256 << 20;
 
 /// Flags of `akri webhook`.
 #[derive(Debug, Args)]
@@ -71,14 +74,14 @@ enum FailurePolicy {
 }
 
 /// Runs the webhook until SIGTERM or SIGINT.
-pub(crate) async fn run(args: WebhookArgs) -> anyhow::Result<ExitCode> {
-    let settings = settings(args)?;
+pub(crate) async fn run(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<ExitCode> {
+    let settings = settings(args, logging)?;
     let client = client().await.context("the webhook needs an API server")?;
     akri_webhook::run(client, settings, stop_signal()?).await.map_err(whole)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(args: WebhookArgs) -> anyhow::Result<Settings> {
+fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<Settings> {
     let certificate = match (args.tls_crt_file, args.tls_key_file, args.tls_secret, args.service) {
         (Some(certificate), Some(key), ..) => CertificateSource::Files { certificate, key },
         (_, _, Some(name), Some(service)) => {
@@ -99,6 +102,7 @@ fn settings(args: WebhookArgs) -> anyhow::Result<Settings> {
         registration: args.registration,
         failure_policy,
         components: Some(args.components),
+        sandbox: sandbox_program(SANDBOX_MEMORY, logging),
         cache: args.cache_dir.map(std::path::absolute).transpose().context("--cache-dir")?,
         precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
         dry_run: if args.no_dry_run { DryRun::Off } else { DryRun::On },

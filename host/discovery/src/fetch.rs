@@ -22,7 +22,7 @@ pub(crate) async fn fetch(
     progress: Arc<LoadProgress>,
 ) -> Result<Component, Refusal> {
     let isolation = object.rules.isolation;
-    let running = running.filter(|running| host.isolates(&running.component, isolation));
+    let running = running.filter(|running| running.component.isolation() == isolation);
     let file = match &object.source {
         ComponentSource::File(name) => ComponentFile::read(&directories, name).await?,
         ComponentSource::Image(source) => {

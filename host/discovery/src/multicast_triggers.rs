@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use akri_sandbox::{Component, Listener};
+use akri_sandbox::{Component, MulticastListener};
 use tokio::time::{Instant, sleep_until};
 
 use crate::round::GroupSubscription;
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// The listeners of one Configuration. They stay from round to round, so that nothing that is sent meanwhile is missed.
 #[derive(Debug)]
 pub(crate) struct MulticastTriggers {
-    listeners: BTreeMap<SocketAddr, (GroupSubscription, Listener)>,
+    listeners: BTreeMap<SocketAddr, (GroupSubscription, MulticastListener)>,
     backoff: TriggerBackoff,
 }
 

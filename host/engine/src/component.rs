@@ -3,17 +3,16 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use akri_model::datagram::DatagramFilter;
-use akri_model::device::DeviceSet;
+use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::{Description, RoundError, Trigger};
-use akri_model::grant::{CompileLimits, Grants, LONGEST_ROUND, Limits};
+use akri_model::grant::{CompileLimits, Grants, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_node::multicast::Listener;
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
@@ -22,6 +21,7 @@ use crate::compile::CompileError;
 use crate::compiled::{Compiled, ComponentBytes};
 use crate::contract;
 use crate::convert;
+use crate::deadline::Deadline;
 use crate::host::Shared;
 use crate::log::LogLine;
 use crate::network::resolver::Resolver;
@@ -99,11 +99,17 @@ pub enum LoadError {
 /// A handler that runs in this process. Clones share everything.
 #[derive(Clone)]
 pub struct LocalComponent {
-    compiled: Arc<Compiled>,
+    guest: Guest,
     was_compiled: bool,
-    description: Arc<Description>,
-    component_context: Arc<ComponentContext>,
     shared: Arc<Shared>,
+}
+
+/// The parts of a component that its calls need. They do not keep the host, on whose threads calls run.
+#[derive(Clone)]
+struct Guest {
+    compiled: Arc<Compiled>,
+    description: Arc<Description>,
+    context: Arc<ComponentContext>,
 }
 
 impl LocalComponent {
@@ -112,33 +118,29 @@ impl LocalComponent {
         // Until it has described itself, its log lines go by its digest.
         let name = compiled.digest.chars().take(12).collect();
         let description = Description { name, version: String::new(), shared: false, interval: None };
-        let component_context = ComponentContext {
+        let context = ComponentContext {
             sysfs: shared.sysfs.clone(),
-            rounds: Arc::new(Semaphore::new(ROUNDS_AT_ONCE_OF_COMPONENT)),
+            rounds: Semaphore::new(ROUNDS_AT_ONCE_OF_COMPONENT),
+            all_rounds: shared.rounds.clone(),
+            activity: shared.runtime.activity(),
             udev_runs: Arc::new(Semaphore::new(UDEV_RUNS)),
             resolver: Arc::new(Resolver::new(shared.lookup.clone(), LOOKUPS)),
             trust: shared.trust.clone(),
             own_senders: shared.own_senders.clone(),
         };
-        let unnamed = Self {
-            compiled,
-            was_compiled,
-            description: description.into(),
-            component_context: component_context.into(),
-            shared,
-        };
-        let description = unnamed.describe().await?;
-        Ok(Self { description: description.into(), ..unnamed })
+        let mut guest = Guest { compiled, description: description.into(), context: context.into() };
+        guest.description = on_guest_thread(&shared, guest.clone().describe()).await?.into();
+        Ok(Self { guest, was_compiled, shared })
     }
 
     /// SHA-256 of its bytes, in lower hex.
     pub fn digest(&self) -> &str {
-        &self.compiled.digest
+        &self.guest.compiled.digest
     }
 
     /// Returns the handler's description.
     pub fn description(&self) -> &Description {
-        &self.description
+        &self.guest.description
     }
 
     /// Returns whether loading it compiled it, in place of using code from the cache.
@@ -148,25 +150,88 @@ impl LocalComponent {
 
     /// Its size in bytes.
     pub fn size(&self) -> usize {
-        self.compiled.size
+        self.guest.compiled.size
     }
 
     /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
     pub fn exported(&self) -> &str {
-        &self.compiled.exported
+        &self.guest.compiled.exported
     }
 
     /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
     pub fn imports(&self) -> &[String] {
-        &self.compiled.imports
+        &self.guest.compiled.imports
     }
 
-    /// Checks details; what should start a round of them besides the interval. It is a question about the details alone:
-    /// the handler is granted nothing meanwhile.
+    /// Checks details; returns what should start a round of them besides the interval. It is a question about the details
+    /// alone: the handler is granted nothing meanwhile.
     ///
     /// # Errors
     /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
     pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+        on_guest_thread(&self.shared, self.guest.clone().validate(call)).await
+    }
+
+    /// Runs a round. Returns every device that the handler sees now, not yet checked against the limits
+    /// ([`DeviceSet::check`]).
+    ///
+    /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
+    /// `limits.round` at most. Dropping the future ends the round.
+    ///
+    /// # Errors
+    /// Why there is no answer. None of them means that a device has gone.
+    pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
+        let limit = call.limits.round;
+        let player = call.tape.player().cloned();
+        let finding = on_guest_thread(&self.shared, self.guest.clone().discover(call));
+        match player {
+            None => finding.await,
+            Some(player) => tokio::select! {
+                found = finding => found,
+                () = player.ended() => Err(RoundError::DeadlineExceeded(limit)),
+            },
+        }
+    }
+
+    /// Checks details on the thread of the caller, a task of [`LocalHost::block_on`](crate::LocalHost::block_on).
+    ///
+    /// # Errors
+    /// As [`Self::validate`].
+    pub async fn validate_here(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
+        self.guest.clone().validate(call).await
+    }
+
+    /// Runs a round on the thread of the caller, a task of [`LocalHost::block_on`](crate::LocalHost::block_on).
+    ///
+    /// # Errors
+    /// As [`Self::discover`].
+    pub async fn discover_here(&self, call: Call) -> Result<DeviceSet, RoundError> {
+        self.guest.clone().discover(call).await
+    }
+
+    /// Receives what is sent to a multicast group.
+    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
+        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shares_code_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.guest.compiled, &other.guest.compiled)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn turns(&self) -> &Arc<Semaphore> {
+        &self.shared.rounds
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<ComponentContext>, Arc<Shared>) {
+        (self.guest.compiled.pre.clone(), self.guest.context.clone(), self.shared.clone())
+    }
+}
+
+impl Guest {
+    async fn validate(self, call: Call) -> Result<Vec<Trigger>, RoundError> {
         let call = Call { grants: Grants::default(), ..call };
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_validate(store, details));
         self.run(call, ask, |answer, round| {
@@ -177,24 +242,9 @@ impl LocalComponent {
         .await
     }
 
-    /// Runs a round. Returns every device that the handler sees now.
-    ///
-    /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
-    /// `limits.round` at most. Dropping the future ends the round.
-    ///
-    /// # Errors
-    /// Why there is no answer. None of them means that a device has gone.
-    pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        let (notes, limit) = (call.limits.notes, call.limits.round);
-        let player = call.tape.player().cloned();
-        let finding = self.find(call);
-        let (set, scanner) = match player {
-            None => finding.await?,
-            Some(player) => tokio::select! {
-                found = finding => found?,
-                () = player.ended() => return Err(RoundError::DeadlineExceeded(limit)),
-            },
-        };
+    async fn discover(self, call: Call) -> Result<DeviceSet, RoundError> {
+        let notes = call.limits.notes;
+        let (set, scanner) = self.find(call).await?;
         if scanner.is_empty() {
             return Ok(set);
         }
@@ -206,31 +256,18 @@ impl LocalComponent {
         withheld.await.map_err(|error| RoundError::Unavailable(error.to_string()))?
     }
 
-    /// Receives what is sent to a multicast group.
-    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
-        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
-    }
-
     async fn find(&self, call: Call) -> Result<(DeviceSet, Arc<SecretScanner>), RoundError> {
         let ask: Ask<_> = |handler, store, details| Box::pin(handler.call_discover(store, details));
         self.run(call, ask, |answer, mut round| {
-            let limits = &round.call.limits;
-            let devices = match answer {
-                Ok(found) => convert::devices(found, limits)?,
-                Err(error) => {
-                    let error = convert::discovery_error(error, limits);
-                    round.commit();
-                    return Err(error);
-                }
-            };
-            let set = round.found(devices);
             round.commit();
+            let found = answer.map_err(|error| convert::discovery_error(error, &round.call.limits))?;
+            let set = round.found(found.into_iter().map(Device::from).collect());
             Ok((set, Arc::clone(round.log.scanner())))
         })
         .await
     }
 
-    async fn describe(&self) -> Result<Description, LoadError> {
+    async fn describe(self) -> Result<Description, LoadError> {
         let ask: Ask<_> = |handler, store, _| Box::pin(handler.call_describe(store));
         let described =
             self.run(Call::default(), ask, |described, _| Ok(described)).await.map_err(|error| match error {
@@ -243,47 +280,23 @@ impl LocalComponent {
         convert::description(described).map_err(LoadError::Description)
     }
 
-    /// Runs one export in a store of its own, on the guests' threads, and ends it when its time is up.
+    /// Runs one export in a store of its own, when it has its turn, until its deadline.
     async fn run<T: 'static, R: Send + 'static>(
         &self,
         call: Call,
         ask: Ask<T>,
         take: Take<T, R>,
     ) -> Result<R, RoundError> {
-        let stopped = || RoundError::Unavailable("the host is shutting down".to_owned());
+        let context = &self.context;
         // Those of one component queue among themselves first: in the common queue there are never more than two of them.
-        let own = self.component_context.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
-        let turn = self.shared.rounds.clone().acquire_owned().await.map_err(|_| stopped())?;
-        let limit = call.limits.round.min(LONGEST_ROUND);
-        let deadline = Instant::now() + limit;
-        let contexts = self.compiled.contexts;
-        let round = Round::new(call, &self.description.name, deadline, contexts, self.component_context.clone());
-        let served = serve(self.compiled.pre.clone(), round, ask, take);
-        let task = self.shared.runtime.spawn(async move {
-            // The turns end with the task, not with its caller: a guest that has not stopped yet still counts.
-            let _turns = (own, turn);
-            served.await
-        });
-        match Task(task.ok_or_else(stopped)?).until(deadline).await {
-            Ok(ended) => ended,
-            Err(error) if error.is_cancelled() => Err(RoundError::DeadlineExceeded(limit)),
-            Err(_) => Err(RoundError::Trapped("the host failed while it served the handler".to_owned())),
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn shares_code_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.compiled, &other.compiled)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn turns(&self) -> &Arc<Semaphore> {
-        &self.shared.rounds
-    }
-
-    #[cfg(test)]
-    pub(crate) fn parts(&self) -> (DiscoveryHandlerPre<Round>, Arc<ComponentContext>, Arc<Shared>) {
-        (self.compiled.pre.clone(), self.component_context.clone(), self.shared.clone())
+        let _own = context.rounds.acquire().await.map_err(|_| shutting_down())?;
+        let _turn = context.all_rounds.acquire().await.map_err(|_| shutting_down())?;
+        let deadline = Deadline::of(&call.limits);
+        let round = Round::new(call, &self.description.name, deadline, self.compiled.contexts, context.clone());
+        let guest = serve(self.compiled.pre.clone(), round, ask, take);
+        let failed = || RoundError::Trapped("the host failed while it served the handler".to_owned());
+        let counted = context.activity.run(guest);
+        deadline.enforce(async { counted.await.unwrap_or_else(|| Err(failed())) }).await
     }
 }
 
@@ -343,22 +356,24 @@ async fn serve<T, R>(
     ended.map_err(|error| scanner.hide_in_error(error))
 }
 
+/// Awaits a call on a thread for guests. Dropping the future ends the call.
+async fn on_guest_thread<T: Send + 'static, E: From<RoundError> + Send + 'static>(
+    shared: &Shared,
+    call: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E> {
+    let mut task = Task(shared.runtime.spawn(call).ok_or_else(shutting_down)?);
+    (&mut task.0).await.unwrap_or_else(|_| Err(shutting_down().into()))
+}
+
 /// A task that ends with its owner; a bare handle would let it run on.
 struct Task<T>(JoinHandle<T>);
-
-impl<T> Task<T> {
-    /// Waits for it, and ends it at `deadline`: it is awaited even then, since only an awaited guest has really stopped.
-    async fn until(mut self, deadline: Instant) -> Result<T, JoinError> {
-        if let Ok(ended) = tokio::time::timeout_at(deadline.into(), &mut self.0).await {
-            return ended;
-        }
-        self.0.abort();
-        (&mut self.0).await
-    }
-}
 
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+fn shutting_down() -> RoundError {
+    RoundError::Unavailable("the host is shutting down".to_owned())
 }

@@ -1,6 +1,6 @@
-//! From the types of the WIT package to the model's, and whether a guest's answer keeps to the limits.
+//! Conversion of types of the WIT package to the model's. Devices are checked against the limits by whoever asked for them
+//! ([`akri_model::device::DeviceSet::check`]); the bytes of a result are bounded when it is copied (`round`).
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use akri_model::device::{Device, DeviceSpec, Mount};
@@ -16,30 +16,6 @@ const PROBLEMS: usize = 32;
 const HINTS: usize = 64;
 /// Bytes of a handler's name or version.
 const NAME: usize = 253;
-
-/// The devices of a round, each within the limits, their ids unique and not empty.
-pub(crate) fn devices(devices: Vec<types::Device>, limits: &Limits) -> Result<Vec<Device>, RoundError> {
-    within("devices", devices.len(), limits.devices)?;
-    let devices: Vec<Device> = devices.into_iter().map(Device::from).collect();
-    let mut ids = HashSet::with_capacity(devices.len());
-    for device in &devices {
-        let id = clean(&device.id, 64);
-        if id.is_empty() {
-            return Err(RoundError::InvalidResult("a device has an empty id".to_owned()));
-        }
-        device.check(limits).map_err(|what| RoundError::LimitExceeded(format!("device `{id}`: {what}")))?;
-        if !ids.insert(device.id.as_str()) {
-            let why = format!("two devices have the id `{id}`; list each device once, with an id of its own");
-            return Err(RoundError::InvalidResult(why));
-        }
-    }
-    Ok(devices)
-}
-
-fn within(what: &str, count: usize, max: usize) -> Result<(), RoundError> {
-    let over = || RoundError::LimitExceeded(format!("{what}: {count} (at most {max})"));
-    if count <= max { Ok(()) } else { Err(over()) }
-}
 
 impl From<types::Device> for Device {
     /// Of properties with one name the last counts, as in a container's environment.
@@ -123,67 +99,7 @@ pub fn check_description(description: Description) -> Result<Description, String
 
 #[cfg(test)]
 mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn device(id: &str) -> types::Device {
-        types::Device {
-            id: id.to_owned(),
-            origin: String::new(),
-            properties: Vec::new(),
-            mounts: Vec::new(),
-            device_specs: Vec::new(),
-            hints: Vec::new(),
-        }
-    }
-
-    fn refused(change: impl FnOnce(&mut types::Device)) -> String {
-        let mut changed = device("d");
-        change(&mut changed);
-        devices(vec![device("first"), changed], &Limits::default()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn answers_over_a_limit_are_refused_by_name() {
-        let long = "x".repeat(4097);
-        let mount = types::Mount { container_path: long.clone(), host_path: String::new(), read_only: true };
-        let spec =
-            types::DeviceSpec { container_path: String::new(), host_path: String::new(), permissions: long.clone() };
-        assert_eq!(refused(|d| d.id = String::new()), "invalid result: a device has an empty id");
-        let twice = refused(|d| d.id = "first".to_owned());
-        assert_eq!(
-            twice,
-            "invalid result: two devices have the id `first`; list each device once, with an id of its own"
-        );
-        assert!(refused(|d| d.id = long.clone()).contains("its id: 4097 bytes"));
-        assert!(refused(|d| d.origin = long.clone()).contains("its origin"));
-        assert!(
-            refused(|d| d.properties = (0..65).map(|n| (n.to_string(), String::new())).collect())
-                .contains("properties: 65")
-        );
-        assert!(refused(|d| d.properties = vec![(long.clone(), String::new())]).contains("property's name"));
-        assert!(refused(|d| d.properties = vec![(String::new(), long.clone())]).contains("property's value"));
-        assert!(refused(|d| d.mounts = vec![mount.clone(); 65]).contains("mounts: 65"));
-        assert!(refused(|d| d.mounts = vec![mount.clone()]).contains("a mount's path"));
-        assert!(refused(|d| d.device_specs = vec![spec.clone(); 65]).contains("device specs: 65"));
-        assert!(refused(|d| d.device_specs = vec![spec.clone()]).contains("permissions"));
-    }
-
-    #[test]
-    fn too_many_devices_are_refused() {
-        let many = (0..4097).map(|i| device(&i.to_string())).collect();
-        let error = devices(many, &Limits::default()).unwrap_err();
-        assert_eq!(error, RoundError::LimitExceeded("devices: 4097 (at most 4096)".to_owned()));
-    }
-
-    #[test]
-    fn what_is_exactly_at_a_limit_passes() {
-        let mut full = device(&"x".repeat(4096));
-        full.properties = (0..64).map(|i| (i.to_string(), "x".repeat(4096))).collect();
-        assert_eq!(devices(vec![full], &Limits::default()).unwrap()[0].properties.len(), 64);
-    }
 
     #[test]
     fn a_refusal_without_a_reason_gets_one() {
@@ -197,47 +113,6 @@ mod tests {
             types::Problem { path: "x".repeat(9000), reason: "R".to_owned(), message: "a\n\x1b b".to_owned() };
         let shown = problems(vec![problem; 100], &Limits::default());
         assert_eq!((shown.len(), shown[0].path.len(), shown[0].message.as_str()), (32, 4096, "a\n  b"));
-    }
-
-    fn text() -> impl Strategy<Value = String> {
-        prop_oneof![".{0,3}", Just("x".repeat(64)), Just("x".repeat(65)), Just("\0\u{1b}[2J\n".to_owned())]
-    }
-
-    prop_compose! {
-        fn any_device()(
-            (id, origin) in (text(), text()),
-            properties in vec((text(), text()), 0..6),
-            mounts in vec((text(), text(), any::<bool>()), 0..6),
-            specs in vec((text(), text(), text()), 0..6),
-        ) -> types::Device {
-            let mount = |(container_path, host_path, read_only)| types::Mount { container_path, host_path, read_only };
-            let spec = |(container_path, host_path, permissions)| {
-                types::DeviceSpec { container_path, host_path, permissions }
-            };
-            let mounts = mounts.into_iter().map(mount).collect();
-            let device_specs = specs.into_iter().map(spec).collect();
-            types::Device { id, origin, properties, mounts, device_specs, hints: Vec::new() }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn accepted_devices_keep_to_the_limits(found in vec(any_device(), 0..6)) {
-            let limits = Limits { devices: 4, properties: 4, string_bytes: 64, ..Limits::default() };
-            let count = found.len();
-            if let Ok(devices) = devices(found, &limits) {
-                let ids: HashSet<&str> = devices.iter().map(|device| device.id.as_str()).collect();
-                prop_assert!(devices.len() == count && count <= 4 && ids.len() == count && !ids.contains(""));
-                for device in &devices {
-                    prop_assert!(device.properties.len().max(device.mounts.len()).max(device.device_specs.len()) <= 4);
-                    let properties = device.properties.iter().flat_map(|(name, value)| [name, value]);
-                    let mounts = device.mounts.iter().flat_map(|m| [&m.container_path, &m.host_path]);
-                    let specs = device.device_specs.iter().flat_map(|s| [&s.host_path, &s.permissions]);
-                    let mut texts = [&device.id, &device.origin].into_iter().chain(properties).chain(mounts).chain(specs);
-                    prop_assert!(texts.all(|text| text.len() <= 64));
-                }
-            }
-        }
     }
 
     fn described(name: &str, hints: &[(&str, &str)]) -> Result<Description, String> {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::grant::CompileLimits;
@@ -167,6 +167,18 @@ impl LocalHost {
     /// fails.
     pub async fn load_within(&self, bytes: Vec<u8>, limits: &CompileLimits) -> Result<LocalComponent, LoadError> {
         LocalComponent::load(self.0.clone(), bytes, limits).await
+    }
+
+    /// Runs a future and its tasks on the threads for guests. Calls whose methods end in `_here` may be made there.
+    ///
+    /// # Errors
+    /// If it panicked.
+    pub fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T, HostError> {
+        let failed = || HostError::Threads(io::Error::other("a thread has ended"));
+        let (sender, ended) = mpsc::channel();
+        let task = async move { sender.send(future.await) };
+        self.0.runtime.spawn(task).ok_or_else(failed)?;
+        ended.recv().map_err(|_| failed())
     }
 
     /// Receives what is sent to a multicast group, but for what this host's rounds send.

@@ -41,14 +41,75 @@ pub struct LogLine {
     pub is_refusal: bool,
 }
 
+/// Logs an event of a level that is not known when the program is compiled.
+#[macro_export]
+macro_rules! event_at {
+    ($level:expr, target: $target:literal, $($event:tt)*) => {
+        match $level {
+            tracing::Level::TRACE => tracing::event!(target: $target, tracing::Level::TRACE, $($event)*),
+            tracing::Level::DEBUG => tracing::event!(target: $target, tracing::Level::DEBUG, $($event)*),
+            tracing::Level::INFO => tracing::event!(target: $target, tracing::Level::INFO, $($event)*),
+            tracing::Level::WARN => tracing::event!(target: $target, tracing::Level::WARN, $($event)*),
+            tracing::Level::ERROR => tracing::event!(target: $target, tracing::Level::ERROR, $($event)*),
+        }
+    };
+}
+/// The destination of a call's log lines: the log, within the budget of its rates, and whoever wants a copy.
+#[derive(Debug)]
+pub struct CallLog {
+    handler: String,
+    configuration: String,
+    copy: Option<mpsc::Sender<LogLine>>,
+    rates: Rates,
+}
+
+impl CallLog {
+    /// Returns the log of a call. Its handler and subject are fields of each line.
+    pub fn new(handler: &str, call: &Call) -> Self {
+        Self {
+            handler: handler.to_owned(),
+            configuration: call.subject.clone(),
+            copy: call.log.clone(),
+            rates: call.rates.clone(),
+        }
+    }
+
+    /// Logs a line, or counts it if it is beyond the budget.
+    pub fn write(&self, line: LogLine, is_copied: bool) {
+        if let Some(forward) = self.rates.forward() {
+            return forward(ForwardedLine::Written { line, is_copied });
+        }
+        if self.rates.log(line.context.len() + line.message.len() + LOG_LINE_BYTES) {
+            let refused = if line.is_refusal { "refused: " } else { "" };
+            self.write_event(line.level, &line.context, &format!("{refused}{}", line.message));
+        }
+        if let Some(copy) = self.copy.as_ref().filter(|_| is_copied) {
+            let _ = copy.send(line); // nobody may be interested any more
+        }
+    }
+
+    /// Logs the number of lines that were dropped, once there is room for that.
+    pub fn write_dropped(&self, count: u64) {
+        if let Some(forward) = self.rates.forward() {
+            return forward(ForwardedLine::Dropped(count));
+        }
+        let dropped = self.rates.log_dropped(count);
+        if dropped > 0 {
+            self.write_event(Level::WARN, "log", &format!("{dropped} more lines were dropped"));
+        }
+    }
+
+    fn write_event(&self, level: Level, context: &str, message: &str) {
+        let Self { handler, configuration, .. } = self;
+        event_at!(level, target: "akri::handler", handler, configuration, context, "{message}");
+    }
+}
+
 /// The log of one round.
 #[derive(Debug)]
 pub(crate) struct RoundLog {
-    handler: String,
-    configuration: String,
+    output: CallLog,
     text_bytes: usize,
-    copy: Option<mpsc::Sender<LogLine>>,
-    rates: Rates,
     scanner: Arc<SecretScanner>,
     state: Mutex<State>,
 }
@@ -73,14 +134,11 @@ pub(crate) enum Stream {
 
 impl RoundLog {
     /// A log of at most `limits.log_lines` lines; the handler and the call's subject are fields of each.
-    pub(crate) fn new(handler: String, call: &Call) -> Arc<Self> {
+    pub(crate) fn new(handler: &str, call: &Call) -> Arc<Self> {
         let state = State { lines_left: call.limits.log_lines, ..State::default() };
         Arc::new(Self {
-            handler,
-            configuration: call.subject.clone(),
+            output: CallLog::new(handler, call),
             text_bytes: call.limits.string_bytes,
-            copy: call.log.clone(),
-            rates: call.rates.clone(),
             scanner: Arc::new(SecretScanner::all(&call.properties.secrets)),
             state: Mutex::new(state),
         })
@@ -92,14 +150,8 @@ impl RoundLog {
             return;
         }
         let text = |text: &str| self.hide(clean(text, self.text_bytes));
-        let (context, message) = (text(context), text(message));
-        if let Some(forward) = self.rates.forward() {
-            return forward(ForwardedLine::Written { level, context, message, is_logged: true });
-        }
-        self.emit(level, &context, &message);
-        if let Some(copy) = &self.copy {
-            let _ = copy.send(LogLine { level, context, message, is_refusal: false }); // nobody may be interested any more
-        }
+        let line = LogLine { level, context: text(context), message: text(message), is_refusal: false };
+        self.output.write(line, true);
     }
 
     /// Logs once what the guest was refused, for whoever writes its grants, up to [`REFUSALS`] of them.
@@ -111,11 +163,8 @@ impl RoundLog {
         if !is_new {
             return;
         }
-        self.emit(Level::WARN, "grants", &format!("refused: {what}"));
-        if let Some(copy) = &self.copy {
-            let context = "grants".to_owned();
-            let _ = copy.send(LogLine { level: Level::WARN, context, message: what, is_refusal: true });
-        }
+        let context = "grants".to_owned();
+        self.output.write(LogLine { level: Level::WARN, context, message: what, is_refusal: true }, true);
     }
 
     /// Logs that a required grant is empty. Devices that the handler does not see without it are not missing.
@@ -162,41 +211,13 @@ impl RoundLog {
             Stream::Output => (Level::INFO, "stdout"),
             Stream::Error => (Level::WARN, "stderr"),
         };
-        self.emit(level, context, &self.hide(clean(&String::from_utf8_lossy(line), self.text_bytes)));
-    }
-
-    fn emit(&self, level: Level, context: &str, message: &str) {
-        if let Some(forward) = self.rates.forward() {
-            let (context, message) = (context.to_owned(), message.to_owned());
-            return forward(ForwardedLine::Written { level, context, message, is_logged: false });
-        }
-        if !self.rates.log(context.len() + message.len() + LOG_LINE_BYTES) {
-            return;
-        }
-        write_event(&self.handler, &self.configuration, level, context, message);
+        let (context, message) = (context.to_owned(), clean(&String::from_utf8_lossy(line), self.text_bytes));
+        self.output.write(LogLine { level, context, message: self.hide(message), is_refusal: false }, false);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Logs an event of a level that is not known when the program is compiled.
-#[macro_export]
-macro_rules! event_at {
-    ($level:expr, target: $target:literal, $($event:tt)*) => {
-        match $level {
-            tracing::Level::TRACE => tracing::event!(target: $target, tracing::Level::TRACE, $($event)*),
-            tracing::Level::DEBUG => tracing::event!(target: $target, tracing::Level::DEBUG, $($event)*),
-            tracing::Level::INFO => tracing::event!(target: $target, tracing::Level::INFO, $($event)*),
-            tracing::Level::WARN => tracing::event!(target: $target, tracing::Level::WARN, $($event)*),
-            tracing::Level::ERROR => tracing::event!(target: $target, tracing::Level::ERROR, $($event)*),
-        }
-    };
-}
-/// Writes a line of a handler to the log.
-pub fn write_event(handler: &str, configuration: &str, level: Level, context: &str, message: &str) {
-    event_at!(level, target: "akri::handler", handler, configuration, context, "{message}");
 }
 
 /// The round is over, however it ended: what is left of its last lines, and how many there were too many.
@@ -209,19 +230,7 @@ impl Drop for RoundLog {
             }
         }
         let dropped = self.state().dropped;
-        if let Some(forward) = self.rates.forward() {
-            return forward(ForwardedLine::Dropped(dropped));
-        }
-        let dropped = self.rates.log_dropped(dropped);
-        if dropped > 0 {
-            write_event(
-                &self.handler,
-                &self.configuration,
-                Level::WARN,
-                "log",
-                &format!("{dropped} more lines were dropped"),
-            );
-        }
+        self.output.write_dropped(dropped);
     }
 }
 
@@ -360,7 +369,7 @@ mod tests {
     fn whoever_asks_gets_a_copy_of_the_lines_within_the_bound() {
         let (copy, lines) = mpsc::channel();
         let limits = Limits { log_lines: 2, string_bytes: 8, ..Limits::default() };
-        let log = RoundLog::new(String::new(), &Call { limits, log: Some(copy), ..Call::default() });
+        let log = RoundLog::new("", &Call { limits, log: Some(copy), ..Call::default() });
         for message in ["one\ntwo", "longer than that", "three"] {
             log.line(Level::INFO, "context", message);
         }
@@ -371,7 +380,7 @@ mod tests {
 
     #[test]
     fn the_tail_is_the_end_of_standard_error() {
-        let log = RoundLog::new(String::new(), &Call::default());
+        let log = RoundLog::new("", &Call::default());
         log.write(Stream::Error, &[b'.'; 5000]);
         log.write(Stream::Error, b"\nthe end\n");
         log.write(Stream::Output, b"not this\n");

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use akri_model::budget::Budget;
-use tracing::Level;
 
+use crate::log::LogLine;
 use crate::runtime::TICK;
 
 /// Bytes of log at once, and a second from then on.
@@ -35,14 +35,10 @@ type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
 pub enum ForwardedLine {
     /// A line.
     Written {
-        /// Its level.
-        level: Level,
-        /// The context, in the guest's words.
-        context: String,
-        /// The message.
-        message: String,
-        /// True if it was written by the `logging` interface.
-        is_logged: bool,
+        /// The line.
+        line: LogLine,
+        /// True if whoever wants a copy of the log gets one.
+        is_copied: bool,
     },
     /// Lines beyond a limit.
     Dropped(u64),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
@@ -18,6 +18,7 @@ use wasmtime_wasi_http::{FieldMapError, WasiHttpCtx};
 use crate::Call;
 use crate::cache::Draft;
 use crate::capabilities::multicast::SENDS;
+use crate::deadline::Deadline;
 use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
 use crate::network::http::{Client, Http};
@@ -26,6 +27,7 @@ use crate::network::resolver::Resolver;
 use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
+use crate::runtime::GuestActivity;
 use crate::tape;
 
 /// Bytes a guest may hand to the host in one call of an import.
@@ -49,7 +51,10 @@ const HEADERS: usize = 16 << 10;
 pub(crate) struct ComponentContext {
     pub(crate) sysfs: Sysfs,
     /// Turns to run: whatever a component does with its rounds, others find a turn, too.
-    pub(crate) rounds: Arc<Semaphore>,
+    pub(crate) rounds: Semaphore,
+    /// Turns to run, of all components.
+    pub(crate) all_rounds: Arc<Semaphore>,
+    pub(crate) activity: Arc<GuestActivity>,
     /// Turns to read sysfs: a thread that hangs can't be ended.
     pub(crate) udev_runs: Arc<Semaphore>,
     pub(crate) resolver: Arc<Resolver>,
@@ -79,9 +84,7 @@ pub(crate) struct Round {
     /// The number of times that secrets were revealed.
     pub(crate) secrets_revealed: u64,
     pub(crate) sends_left: u32,
-    pub(crate) deadline: Instant,
-    /// Waits in the host end here, so that the guest has time to return its result.
-    pub(crate) last_wait: Instant,
+    pub(crate) deadline: Deadline,
     /// Kinds of sockets that are granted at all.
     pub(crate) sockets: Sockets,
     pub(crate) names: Arc<Names>,
@@ -103,23 +106,22 @@ impl Round {
     pub(crate) fn new(
         mut call: Call,
         handler: &str,
-        deadline: Instant,
+        deadline: Deadline,
         contexts: usize,
         component_context: Arc<ComponentContext>,
     ) -> Self {
-        let log = RoundLog::new(handler.to_owned(), &call);
+        let log = RoundLog::new(handler, &call);
         let mut table = ResourceTable::new();
         table.set_max_capacity(resources(&call.limits));
         // Grants of the network are moved to who keeps them.
         let granted = std::mem::take(&mut call.grants.names);
         let names = Arc::new(Names::new(granted, component_context.resolver.clone(), call.rates.clone()));
-        let last_wait = last_wait(&call, deadline);
         let sockets = Sockets { tcp: !call.grants.tcp.is_empty(), udp: !call.grants.udp.is_empty() };
         let mut http_context = WasiHttpCtx::new();
         http_context.set_field_size_limit(HEADERS);
         Self {
             wasi: wasi(&mut call, &log),
-            http: http(&mut call, &names, &component_context, &log, last_wait),
+            http: http(&mut call, &names, &component_context, &log, deadline),
             http_context,
             names,
             limiter: Limiter::new(call.limits.memory_bytes, contexts),
@@ -136,7 +138,6 @@ impl Round {
             secrets_revealed: 0,
             sends_left: SENDS,
             deadline,
-            last_wait,
             sockets,
             taped: tape::sockets::Sockets::default(),
         }
@@ -151,12 +152,9 @@ impl Round {
         store.set_hostcall_fuel(ARGUMENTS);
         store.call_hook(bound_what_is_copied);
         store.set_epoch_deadline(1);
-        // The caller ends the round by aborting its task, which takes effect when the guest yields. The interrupt is for
-        // a caller that could not.
         store.epoch_deadline_callback(move |_| {
             rates.tick();
-            let over = Instant::now() >= deadline;
-            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+            Ok(if deadline.is_over() { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
         store
     }
@@ -169,19 +167,13 @@ impl Round {
     }
 
     /// Returns the longest time the guest may wait in the host.
-    pub(crate) fn patience(&self) -> Duration {
-        match self.call.tape.player() {
-            Some(player) => player.left().saturating_sub(margin(self.call.limits.round)),
-            None => self.last_wait.saturating_duration_since(Instant::now()),
-        }
+    pub(crate) fn remaining_wait(&self) -> Duration {
+        self.remaining().saturating_sub(self.deadline.margin())
     }
 
-    /// Time left.
+    /// Returns the time left, by the clock of the call.
     pub(crate) fn remaining(&self) -> Duration {
-        match self.call.tape.player() {
-            Some(player) => player.left(),
-            None => self.deadline.saturating_duration_since(Instant::now()),
-        }
+        self.call.tape.player().map_or_else(|| self.deadline.remaining(), |player| player.left())
     }
 
     /// Returns the devices of the round, which may contain secrets.
@@ -242,7 +234,7 @@ impl Round {
         let whole = || self.log.hide(clean(&format!("{error:?}"), 4096));
         tracing::debug!(configuration = self.call.subject, "the component failed: {}", whole());
         if let Some(Trap::Interrupt) = error.downcast_ref() {
-            return RoundError::DeadlineExceeded(self.call.limits.round);
+            return self.deadline.exceeded();
         }
         if let Some(over) = self.over_limit(error) {
             return RoundError::LimitExceeded(over);
@@ -298,15 +290,6 @@ fn place(error: &wasmtime::Error) -> String {
     name.map_or_else(String::new, |name| format!(" in {}", clean(name, 128)))
 }
 
-/// A second before the end, or a tenth of a short round.
-fn last_wait(call: &Call, deadline: Instant) -> Instant {
-    deadline.checked_sub(margin(call.limits.round)).unwrap_or(deadline)
-}
-
-fn margin(round: Duration) -> Duration {
-    (round / 10).min(Duration::from_secs(1))
-}
-
 fn resources(limits: &Limits) -> usize {
     limits.connections.saturating_mul(RESOURCES_OF_A_CONNECTION).max(RESOURCES)
 }
@@ -340,7 +323,7 @@ fn http(
     names: &Arc<Names>,
     component_context: &ComponentContext,
     log: &Arc<RoundLog>,
-    last_wait: Instant,
+    deadline: Deadline,
 ) -> Http {
     let grants = std::mem::take(&mut call.grants.http);
     let client = Client {
@@ -350,7 +333,7 @@ fn http(
         trust: component_context.trust.clone(),
         log: log.clone(),
         rates: call.rates.clone(),
-        last_wait,
+        deadline,
     };
     Http::new(client, call.tape.clone())
 }

@@ -5,7 +5,10 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,7 +19,7 @@ use wasmtime::Engine;
 /// Guests yield to each other this often.
 pub const TICK: Duration = Duration::from_millis(10);
 /// Longest wait at the end for a thread that hangs in the kernel, reading sysfs.
-const PATIENCE: Duration = Duration::from_secs(1);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A runtime for guests, and a thread that makes them yield. Dropping it stops and joins both.
 #[derive(Debug)]
@@ -28,7 +31,7 @@ pub(crate) struct GuestRuntime {
 
 /// The number of computing guests: ticks are needed only while there are some.
 #[derive(Debug, Default)]
-struct GuestActivity {
+pub(crate) struct GuestActivity {
     state: Mutex<ActivityState>,
     changed: Condvar,
 }
@@ -65,21 +68,34 @@ impl GuestRuntime {
         Ok(Self { runtime: Some(runtime), ticker: Some(ticker), activity })
     }
 
-    /// Runs a guest; `None` at the end of the host.
+    /// Starts a task on the threads for guests; `None` at the end of the host.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
-        guest: impl Future<Output = T> + Send + 'static,
+        task: impl Future<Output = T> + Send + 'static,
     ) -> Option<task::JoinHandle<T>> {
-        let (mut guest, activity) = (Box::pin(guest), Arc::clone(&self.activity));
-        let counted = poll_fn(move |context| {
-            let _computing = activity.enter();
-            guest.as_mut().poll(context)
-        });
-        self.runtime.as_ref().map(|runtime| runtime.spawn(counted))
+        self.runtime.as_ref().map(|runtime| runtime.spawn(task))
+    }
+
+    /// Returns the count of computing guests.
+    pub(crate) fn activity(&self) -> Arc<GuestActivity> {
+        Arc::clone(&self.activity)
     }
 }
 
 impl GuestActivity {
+    /// Runs a guest, which computes while it is polled. Returns `None` if the host panicked in it.
+    pub(crate) async fn run<T>(&self, guest: impl Future<Output = T>) -> Option<T> {
+        let mut guest = pin!(guest);
+        poll_fn(|context| {
+            let _computing = self.enter();
+            match catch_unwind(AssertUnwindSafe(|| guest.as_mut().poll(context))) {
+                Ok(polled) => polled.map(Some),
+                Err(_) => Poll::Ready(None),
+            }
+        })
+        .await
+    }
+
     fn state(&self) -> MutexGuard<'_, ActivityState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +138,7 @@ impl Drop for GuestRuntime {
         // A runtime may not be waited for inside another one, and that is where the host usually ends. The ticker goes
         // last: without it a guest that computes would not let its thread end.
         if let Some(runtime) = self.runtime.take() {
-            let _ = thread::spawn(move || runtime.shutdown_timeout(PATIENCE)).join();
+            let _ = thread::spawn(move || runtime.shutdown_timeout(JOIN_TIMEOUT)).join();
         }
         self.activity.stop();
         if let Some(ticker) = self.ticker.take() {
@@ -139,15 +155,19 @@ mod tests {
     async fn ticker_rests_unless_a_guest_computes() {
         let runtime = GuestRuntime::start(Engine::default(), threads()).unwrap();
         let ticks = |activity: &GuestActivity| activity.state().ticks;
-        let waiting = runtime.spawn(std::future::pending::<()>()).unwrap();
+        let activity = runtime.activity();
+        let waiting = runtime.spawn(async move { activity.run(std::future::pending::<()>()).await }).unwrap();
         tokio::time::sleep(10 * TICK).await;
         let before = ticks(&runtime.activity);
         assert!(before <= 2, "{before} ticks while a guest waits: one when it started");
-        let activity = Arc::clone(&runtime.activity);
+        let activity = runtime.activity();
         let busy = runtime.spawn(async move {
-            while ticks(&activity) < before + 3 {
-                thread::yield_now();
-            }
+            let compute = async {
+                while ticks(&activity) < before + 3 {
+                    thread::yield_now();
+                }
+            };
+            activity.run(compute).await
         });
         busy.unwrap().await.unwrap();
         waiting.abort();

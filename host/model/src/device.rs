@@ -1,11 +1,13 @@
 //! Devices as a discovery handler reports them (`proto/discovery.proto`, `wit/types.wit`).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::discovery::RoundError;
 use crate::grant::Limits;
+use crate::text::clean;
 
 /// One device a handler sees.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +124,34 @@ impl DeviceSet {
     pub fn has_only_warnings(&self) -> bool {
         self.devices.is_empty() && (!self.notes.is_empty() || self.notes_dropped > 0)
     }
+
+    /// Checks the result of a component: its devices against the limits of the round, and that each has an id of its own.
+    ///
+    /// # Errors
+    /// [`RoundError::LimitExceeded`] with the limit, or [`RoundError::InvalidResult`].
+    pub fn check(&self, limits: &Limits) -> Result<(), RoundError> {
+        for (what, count) in [("devices", self.devices.len() + self.withheld.len()), ("kept origins", self.kept.len())] {
+            if count > limits.devices {
+                return Err(RoundError::LimitExceeded(format!("{what}: {count} (at most {})", limits.devices)));
+            }
+        }
+        if self.kept.iter().chain(&self.withheld).any(|text| text.len() > limits.string_bytes) {
+            return Err(RoundError::LimitExceeded("a kept origin or a withheld id is too long".to_owned()));
+        }
+        let mut ids = HashSet::with_capacity(self.devices.len());
+        for device in &self.devices {
+            let id = clean(&device.id, 64);
+            if id.is_empty() {
+                return Err(RoundError::InvalidResult("a device has an empty id".to_owned()));
+            }
+            device.check(limits).map_err(|what| RoundError::LimitExceeded(format!("device `{id}`: {what}")))?;
+            if !ids.insert(device.id.as_str()) {
+                let why = format!("two devices have the id `{id}`; list each device once, with an id of its own");
+                return Err(RoundError::InvalidResult(why));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The meaning of a known device not being in a set.
@@ -159,7 +189,109 @@ impl Note {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn device(id: &str) -> Device {
+        Device { id: id.to_owned(), ..Device::default() }
+    }
+
+    fn set(devices: Vec<Device>) -> DeviceSet {
+        DeviceSet { devices, ..DeviceSet::default() }
+    }
+
+    fn refused(change: impl FnOnce(&mut Device)) -> String {
+        let mut changed = device("d");
+        change(&mut changed);
+        set(vec![device("first"), changed]).check(&Limits::default()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn results_over_a_limit_are_refused_by_name() {
+        let long = "x".repeat(4097);
+        let mount = Mount { container_path: long.clone(), host_path: String::new(), read_only: true };
+        let spec =
+            DeviceSpec { container_path: String::new(), host_path: String::new(), permissions: long.clone() };
+        assert_eq!(refused(|d| d.id = String::new()), "invalid result: a device has an empty id");
+        assert_eq!(
+            refused(|d| d.id = "first".to_owned()),
+            "invalid result: two devices have the id `first`; list each device once, with an id of its own"
+        );
+        assert!(refused(|d| d.id = long.clone()).contains("its id: 4097 bytes"));
+        assert!(refused(|d| d.origin = long.clone()).contains("its origin"));
+        let properties = || (0..65).map(|number: i32| (number.to_string(), String::new())).collect();
+        assert!(refused(|d| d.properties = properties()).contains("properties: 65"));
+        assert!(refused(|d| d.properties = [(long.clone(), String::new())].into()).contains("property's name"));
+        assert!(refused(|d| d.properties = [(String::new(), long.clone())].into()).contains("property's value"));
+        assert!(refused(|d| d.mounts = vec![mount.clone(); 65]).contains("mounts: 65"));
+        assert!(refused(|d| d.mounts = vec![mount.clone()]).contains("a mount's path"));
+        assert!(refused(|d| d.device_specs = vec![spec.clone(); 65]).contains("device specs: 65"));
+        assert!(refused(|d| d.device_specs = vec![spec.clone()]).contains("permissions"));
+        let many = set((0..4097).map(|number| device(&number.to_string())).collect());
+        assert_eq!(
+            many.check(&Limits::default()),
+            Err(RoundError::LimitExceeded("devices: 4097 (at most 4096)".to_owned()))
+        );
+    }
+
+    #[test]
+    fn kept_origins_and_withheld_ids_are_within_the_limits() {
+        let limits = Limits { devices: 2, string_bytes: 4, ..Limits::default() };
+        for (texts, is_good) in [(vec!["a", "b"], true), (vec!["a", "b", "c"], false), (vec!["texts"], false)] {
+            let texts: BTreeSet<String> = texts.into_iter().map(str::to_owned).collect();
+            let kept = DeviceSet { kept: texts.clone(), ..DeviceSet::default() };
+            let withheld = DeviceSet { withheld: texts, ..DeviceSet::default() };
+            assert_eq!(kept.check(&limits).is_ok(), is_good, "{kept:?}");
+            assert_eq!(withheld.check(&limits).is_ok(), is_good, "{withheld:?}");
+        }
+    }
+
+    #[test]
+    fn device_exactly_at_the_limits_passes() {
+        let mut full = device(&"x".repeat(4096));
+        full.properties = (0..64).map(|number| (number.to_string(), "x".repeat(4096))).collect();
+        assert_eq!(set(vec![full]).check(&Limits::default()), Ok(()));
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![".{0,3}", Just("x".repeat(64)), Just("x".repeat(65)), Just("\0\u{1b}[2J\n".to_owned())]
+    }
+
+    prop_compose! {
+        fn any_device()(
+            (id, origin) in (text(), text()),
+            properties in prop::collection::btree_map(text(), text(), 0..6),
+            mounts in prop::collection::vec((text(), text(), any::<bool>()), 0..6),
+            specs in prop::collection::vec((text(), text(), text()), 0..6),
+        ) -> Device {
+            let mount = |(container_path, host_path, read_only)| Mount { container_path, host_path, read_only };
+            let spec = |(container_path, host_path, permissions)| DeviceSpec { container_path, host_path, permissions };
+            let mounts = mounts.into_iter().map(mount).collect();
+            let device_specs = specs.into_iter().map(spec).collect();
+            Device { id, origin, properties, mounts, device_specs }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn accepted_devices_keep_to_the_limits(found in prop::collection::vec(any_device(), 0..6)) {
+            let limits = Limits { devices: 4, properties: 4, string_bytes: 64, ..Limits::default() };
+            let set = set(found);
+            if set.check(&limits).is_ok() {
+                let ids: HashSet<&str> = set.devices.iter().map(|device| device.id.as_str()).collect();
+                prop_assert!(ids.len() == set.devices.len() && ids.len() <= 4 && !ids.contains(""));
+                for device in &set.devices {
+                    prop_assert!(device.properties.len().max(device.mounts.len()).max(device.device_specs.len()) <= 4);
+                    let properties = device.properties.iter().flat_map(|(name, value)| [name, value]);
+                    let mounts = device.mounts.iter().flat_map(|m| [&m.container_path, &m.host_path]);
+                    let specs = device.device_specs.iter().flat_map(|s| [&s.host_path, &s.permissions]);
+                    let mut texts = [&device.id, &device.origin].into_iter().chain(properties).chain(mounts).chain(specs);
+                    prop_assert!(texts.all(|text| text.len() <= 64));
+                }
+            }
+        }
+    }
 
     #[test]
     fn note_names_its_origin_once() {

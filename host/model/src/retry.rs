@@ -132,9 +132,6 @@ impl Retry {
         if matches!(error, RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_)) {
             return Next::Wait;
         }
-        if let RoundError::Quarantined { pause, .. } = error {
-            return Next::After(*pause);
-        }
         if self.faults >= FAULTS {
             return Next::Quarantine { faults: self.faults, pause: QUARANTINE };
         }
@@ -163,7 +160,7 @@ mod tests {
     use super::*;
 
     /// Returns the actions after a sequence of rounds, in letters: `t`rap, `d`eadline, `l`imit, `u`navailable,
-    /// `i`nvalid details, `n`ot granted, `q`uarantined elsewhere for 10 minutes; `r` is a reset.
+    /// `i`nvalid details, `n`ot granted; `r` is a reset.
     fn course(rounds: &str) -> Vec<String> {
         let mut retry = Retry::default();
         let mut course = Vec::new();
@@ -175,10 +172,6 @@ mod tests {
                 'u' => RoundError::Unavailable("no answer".into()),
                 'i' => RoundError::InvalidDetails(Vec::new()),
                 'n' => RoundError::NotGranted("udev".into()),
-                'q' => {
-                    let last = Box::new(RoundError::Trapped("unreachable".into()));
-                    RoundError::Quarantined { faults: 2, last, pause: QUARANTINE }
-                }
                 _ => {
                     retry.reset();
                     continue;
@@ -200,7 +193,6 @@ mod tests {
             ("uurun", "1 2 1 2"),
             ("ui", "1 wait"),
             ("tdltd", "1 2 4 8 q5"),
-            ("tqqu", "1 600 600 2"),
             ("ttttttt", "1 2 4 8 q5 q6 q7"),
             // A failure of another kind shows that the component runs.
             ("ttttuttttt", "1 2 4 8 16 32 60 60 60 q5"),

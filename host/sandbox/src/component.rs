@@ -1,77 +1,148 @@
-//! A loaded component, wherever it runs.
+//! A component in a sandbox process.
 
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
-use akri_engine::{Call, Import, LocalComponent};
+use akri_engine::{Call, Import, ROUNDS_AT_ONCE_OF_COMPONENT, time_to_answer};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::DeviceSet;
 use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::glob;
 use akri_model::grant::{Grants, Isolation};
+use akri_model::property::Secret;
+use tokio::sync::{AcquireError, Mutex, Semaphore};
 
-use crate::listener::Listener;
-use crate::worker::WorkerComponent;
+use super::call_log::BoundedLog;
+use super::connection::{CallContext, Connection, PendingCall, ReceivedReply};
+use super::crash_tracker::CrashRecord;
+use super::listener::MulticastListener;
+use super::load_error::LoadError;
+use super::protocol::{Arguments, LoadedComponent, ReceivedDevices, Reply, Request, encode, encode_secret};
+use super::reply_checks;
+use super::sandbox_process::SandboxProcess;
+
+/// Time for loading a component that was compiled, with its `describe`.
+const LOAD: Duration = Duration::from_secs(120);
 
 /// A loaded handler. Clones share everything.
 #[derive(Clone)]
-pub struct Component(Backend);
+pub struct Component(Arc<Inner>);
 
-#[derive(Clone)]
-enum Backend {
-    Local(LocalComponent),
-    Remote(WorkerComponent),
+struct Inner {
+    id: u64,
+    bytes: LoadedBytes,
+    about: LoadedComponent,
+    process: ComponentProcess,
+    /// Turns of its rounds.
+    rounds: Arc<Semaphore>,
 }
 
-/// Calls a method of whichever component it is.
-macro_rules! of_both {
-    ($self:ident, $component:ident => $call:expr) => {
-        match &$self.0 {
-            Backend::Local($component) => $call,
-            Backend::Remote($component) => $call,
+/// The bytes of a component, in a file without a name: a process that is started anew needs them.
+pub(crate) struct LoadedBytes {
+    digest: String,
+    size: usize,
+    was_compiled: bool,
+    file: File,
+}
+
+impl LoadedBytes {
+    /// Keeps the bytes of a component, for which there is machine code.
+    pub(crate) fn new(digest: String, bytes: &[u8], was_compiled: bool, directory: &Path) -> Result<Self, LoadError> {
+        let kept = |error: io::Error| LoadError::Unavailable(format!("it can't be kept: {error}"));
+        let mut file = tempfile::tempfile_in(directory).map_err(kept)?;
+        file.write_all(bytes).map_err(kept)?;
+        Ok(Self { digest, size: bytes.len(), was_compiled, file })
+    }
+
+    fn read(&self) -> Result<Vec<u8>, RoundError> {
+        let mut bytes = vec![0; self.size];
+        let read = self.file.read_exact_at(&mut bytes, 0);
+        read.map_err(|error| RoundError::Unavailable(format!("the component can't be read again: {error}")))?;
+        Ok(bytes)
+    }
+}
+
+/// The process of a component: the one it was loaded for, or one of its own after that has crashed.
+struct ComponentProcess {
+    first: Arc<SandboxProcess>,
+    own: OnceLock<Arc<SandboxProcess>>,
+    isolation: Isolation,
+    crashes: Arc<CrashRecord>,
+    /// The process that has loaded the component.
+    loaded_in: Mutex<Weak<Connection>>,
+}
+
+impl ComponentProcess {
+    fn current(&self, digest: &str) -> &Arc<SandboxProcess> {
+        if self.isolation == Isolation::Own || !self.crashes.is_isolated() {
+            return &self.first;
         }
-    };
-}
-
-impl From<LocalComponent> for Component {
-    fn from(component: LocalComponent) -> Self {
-        Self(Backend::Local(component))
+        self.own.get_or_init(|| Arc::new(SandboxProcess::of_component(digest, Arc::clone(&self.first.context))))
     }
 }
 
-impl From<WorkerComponent> for Component {
-    fn from(component: WorkerComponent) -> Self {
-        Self(Backend::Remote(component))
-    }
+/// The export that is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Export {
+    Validate,
+    Discover,
 }
 
 impl Component {
+    /// Loads a component into a process, or into one of its own if that ends meanwhile, as others may have ended it.
+    pub(crate) async fn load(
+        id: u64,
+        bytes: LoadedBytes,
+        (first, isolation): (Arc<SandboxProcess>, Isolation),
+        crashes: Arc<CrashRecord>,
+    ) -> Result<Self, LoadError> {
+        let process =
+            ComponentProcess { first, own: OnceLock::new(), isolation, crashes, loaded_in: Mutex::default() };
+        let mut loaded = load_once(&process, id, &bytes).await;
+        if matches!(loaded, Err(LoadAttempt::Ended(RoundError::Trapped(_)))) && isolation == Isolation::Shared {
+            loaded = load_once(&process, id, &bytes).await;
+        }
+        let about = loaded.map_err(|attempt| match attempt {
+            LoadAttempt::Refused(error) => error,
+            LoadAttempt::Ended(error) => LoadError::Unavailable(error.to_string()),
+        })?;
+        let rounds = Arc::new(Semaphore::new(ROUNDS_AT_ONCE_OF_COMPONENT));
+        Ok(Self(Arc::new(Inner { id, bytes, about, process, rounds })))
+    }
+
     /// SHA-256 of its bytes, in lower hex.
     pub fn digest(&self) -> &str {
-        of_both!(self, component => component.digest())
+        &self.0.bytes.digest
     }
 
     /// Its description of itself.
     pub fn description(&self) -> &Description {
-        of_both!(self, component => component.description())
+        &self.0.about.description
     }
 
     /// Returns whether loading it compiled it, in place of using code from the cache.
     pub fn was_compiled(&self) -> bool {
-        of_both!(self, component => component.was_compiled())
+        self.0.bytes.was_compiled
     }
 
     /// Its size in bytes.
     pub fn size(&self) -> usize {
-        of_both!(self, component => component.size())
+        self.0.bytes.size
     }
 
     /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
     pub fn exported(&self) -> &str {
-        of_both!(self, component => component.exported())
+        &self.0.about.exported
     }
 
     /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
     pub fn imports(&self) -> &[String] {
-        of_both!(self, component => component.imports())
+        &self.0.about.imports.0
     }
 
     /// Its imports, beside what these grants give.
@@ -81,10 +152,7 @@ impl Component {
 
     /// Returns the isolation it was loaded with.
     pub fn isolation(&self) -> Isolation {
-        match &self.0 {
-            Backend::Local(_) => Isolation::Shared,
-            Backend::Remote(component) => component.isolation(),
-        }
+        self.0.process.isolation
     }
 
     /// Checks details; returns what should start a round of them besides the interval. It is a question about the details
@@ -93,18 +161,34 @@ impl Component {
     /// # Errors
     /// [`RoundError::InvalidDetails`] with what is wrong, or what kept the handler from answering.
     pub async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
-        of_both!(self, component => component.validate(call).await)
+        let limits = call.limits.clone();
+        let (Reply::Validated { result, .. }, _) = self.0.call(Export::Validate, call).await? else {
+            return Err(wrong_answer());
+        };
+        let triggers = result.map_err(|failure| reply_checks::failure(failure, &limits))?;
+        reply_checks::triggers(triggers.0, &limits)
     }
 
-    /// Runs one round: every device the handler sees now.
+    /// Runs one round: every device the handler sees now, within the limits.
     ///
-    /// It waits for its turn, for at most four rounds run at once, two of them of one component; from then on it takes
-    /// `limits.round` at most. Dropping the future ends the round.
+    /// It waits for its turn, for at most four rounds run at once in a process, two of them of one component; from then on it
+    /// takes `limits.round` at most. Dropping the future ends the round.
     ///
     /// # Errors
     /// The reason why there is no answer. None of them means that a device has gone.
     pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        of_both!(self, component => component.discover(call).await)
+        let (limits, own_cache) = (call.limits.clone(), call.cache.clone());
+        let (Reply::Discovered { result, cache, .. }, devices) = self.0.call(Export::Discover, call).await? else {
+            return Err(wrong_answer());
+        };
+        let set = match result {
+            Ok(found) => Ok(reply_checks::devices(devices.into_set(*found), &limits)?),
+            Err(failure) => Err(reply_checks::failure(failure, &limits)),
+        };
+        if let Some(changed) = cache.filter(|cache| reply_checks::fits(cache, &limits)) {
+            own_cache.replace(changed.0);
+        }
+        set
     }
 
     /// Receives what is sent to a multicast group, also while no round runs: datagrams that one of the filters lets through
@@ -112,19 +196,164 @@ impl Component {
     /// Has to be called within a tokio runtime.
     ///
     /// It can't fail: where the group can't be joined, it is tried again from time to time.
-    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
-        match &self.0 {
-            Backend::Local(component) => component.listen(group, interfaces, filters).into(),
-            Backend::Remote(component) => component.listen(group, interfaces, filters).into(),
-        }
+    pub fn listen(
+        &self,
+        group: SocketAddr,
+        interfaces: &[String],
+        filters: Vec<DatagramFilter>,
+    ) -> MulticastListener {
+        MulticastListener::new(self.0.process(), group, interfaces, filters)
     }
 
     /// Returns whether a listener is in the process of this component. If not, it is of a component that this one has replaced,
-    /// and receives nothing more.
-    pub fn owns_listener(&self, listener: &Listener) -> bool {
-        match &self.0 {
-            Backend::Local(_) => true,
-            Backend::Remote(component) => listener.remote().is_some_and(|listener| component.owns_listener(listener)),
+    /// or of a process that the component has left, and receives nothing more.
+    pub fn owns_listener(&self, listener: &MulticastListener) -> bool {
+        listener.is_in(self.0.process())
+    }
+}
+
+impl Inner {
+    fn process(&self) -> &Arc<SandboxProcess> {
+        self.process.current(&self.bytes.digest)
+    }
+
+    /// Calls an export, and ends the process if there is no answer in time. A call that was begun and is dropped is ended in
+    /// the process, and counts until then.
+    async fn call(&self, export: Export, call: Call) -> Result<(Reply, ReceivedDevices), RoundError> {
+        let own = Arc::clone(&self.rounds).acquire_owned().await.map_err(shutting_down)?;
+        let process = self.process();
+        let turn = Arc::clone(&process.turns).acquire_owned().await.map_err(shutting_down)?;
+        let connection = process.connect().await?;
+        self.ensure_loaded(&connection).await?;
+        let (id, component) = (connection.next_call(), self.id);
+        let context = CallContext {
+            crashes: Arc::clone(&self.process.crashes),
+            log: Some(BoundedLog::new(&self.about.description.name, &call)),
+            turns: vec![own, turn],
+        };
+        let (time, rates) = (time_to_answer(&call.limits), call.rates.clone());
+        let arguments = Box::new(arguments(call, export));
+        let request = match export {
+            Export::Validate => Request::Validate { call: id, component, arguments },
+            Export::Discover => Request::Discover { call: id, component, arguments },
+        };
+        let frame = encode_secret(request).map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
+        let began = Instant::now();
+        let mut pending = connection.call(id, frame, context, time)?;
+        let mut devices = ReceivedDevices::default();
+        loop {
+            let received = pending.next().await?;
+            self.add_devices(&mut devices, &received, &pending).await?;
+            if !matches!(received.reply, Reply::Devices { .. }) {
+                rates.add_ticks(reply_checks::ticks(&received.reply, began.elapsed()));
+                return Ok((received.reply, devices));
+            }
         }
+    }
+
+    /// Decodes the devices of a reply. If they can't be read the process is ended.
+    async fn add_devices(
+        &self,
+        devices: &mut ReceivedDevices,
+        received: &ReceivedReply,
+        pending: &PendingCall,
+    ) -> Result<(), RoundError> {
+        let mut rest = received.payload();
+        let decoded = loop {
+            match devices.add_some(rest) {
+                Ok([]) => break devices.check(&received.reply),
+                Ok(left) => rest = left,
+                Err(error) => break Err(error),
+            }
+            tokio::task::yield_now().await; // for others on this thread
+        };
+        decoded.map_err(|error| {
+            self.process.crashes.process_exited();
+            pending.reject(&error)
+        })
+    }
+
+    /// Loads the component into a process that was started since.
+    async fn ensure_loaded(&self, connection: &Arc<Connection>) -> Result<(), RoundError> {
+        let mut loaded_in = self.process.loaded_in.lock().await;
+        if Weak::ptr_eq(&loaded_in, &Arc::downgrade(connection)) {
+            return Ok(());
+        }
+        match load_into(connection, self.id, &self.process.crashes, &self.bytes).await {
+            Ok(_) => *loaded_in = Arc::downgrade(connection),
+            Err(LoadAttempt::Ended(error)) => return Err(error),
+            Err(LoadAttempt::Refused(error)) => return Err(RoundError::Trapped(error.to_string())),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.process().forget(self.id);
+    }
+}
+
+/// An attempt at loading that failed.
+enum LoadAttempt {
+    /// The component is not what it should be.
+    Refused(LoadError),
+    /// There was no answer.
+    Ended(RoundError),
+}
+
+async fn load_once(process: &ComponentProcess, id: u64, bytes: &LoadedBytes) -> Result<LoadedComponent, LoadAttempt> {
+    let current = process.current(&bytes.digest);
+    let _turn = current.turns.acquire().await.map_err(|error| LoadAttempt::Ended(shutting_down(error)))?;
+    let connection = current.connect().await.map_err(LoadAttempt::Ended)?;
+    let about = load_into(&connection, id, &process.crashes, bytes).await?;
+    *process.loaded_in.lock().await = Arc::downgrade(&connection);
+    Ok(about)
+}
+
+async fn load_into(
+    connection: &Arc<Connection>,
+    component: u64,
+    crashes: &Arc<CrashRecord>,
+    bytes: &LoadedBytes,
+) -> Result<LoadedComponent, LoadAttempt> {
+    let call = connection.next_call();
+    let bytes = bytes.read().map_err(LoadAttempt::Ended)?;
+    let frame = encode(&Request::Load { call, component }, &bytes);
+    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Refused(error.to_string())))?;
+    let context = CallContext { crashes: Arc::clone(crashes), log: None, turns: Vec::new() };
+    let mut pending = connection.call(call, frame, context, LOAD).map_err(LoadAttempt::Ended)?;
+    match pending.next().await.map_err(LoadAttempt::Ended)?.reply {
+        Reply::Loaded { result: Ok(about), .. } => reply_checks::loaded(about).map_err(LoadAttempt::Refused),
+        Reply::Loaded { result: Err(failure), .. } => Err(LoadAttempt::Refused(reply_checks::load_failure(failure))),
+        _ => Err(LoadAttempt::Ended(wrong_answer())),
+    }
+}
+
+fn wrong_answer() -> RoundError {
+    RoundError::Unavailable("the sandbox process answered another question".to_owned())
+}
+
+fn shutting_down(_: AcquireError) -> RoundError {
+    RoundError::Unavailable("the host is shutting down".to_owned())
+}
+
+/// Converts a call; values of secrets that it is not granted stay here.
+fn arguments(call: Call, export: Export) -> Arguments {
+    let grants = if export == Export::Validate { Default::default() } else { call.grants };
+    let reveal = |(name, secret): (&String, &Secret)| {
+        let value = if glob::any(&grants.secrets, name) { secret.reveal().to_vec() } else { Vec::new() };
+        (name.clone(), value)
+    };
+    Arguments {
+        subject: call.subject,
+        details: call.details,
+        details_json: call.details_json,
+        properties: call.properties.properties.clone(),
+        secrets: call.properties.secrets.iter().map(reveal).collect(),
+        cache: call.cache.entries(),
+        limits: call.limits,
+        rates: call.rates.id(),
+        grants,
     }
 }

@@ -1,20 +1,43 @@
-//! The host of components, wherever they run, and devices that a person names.
+//! The host of components, and devices that a person names.
 
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Compiler, HostConfig, HostError, LocalHost};
+use akri_engine::{Compiler, ComponentBytes, HostError, MODULES_DIR};
 use akri_model::grant::{CompileLimits, Grants, Isolation};
 use akri_node::sysfs::{self, Bounds, Sysfs, is_granted};
+use tempfile::TempDir;
 
-use crate::component::Component;
+use crate::component::{Component, LoadedBytes};
+use crate::crash_tracker::CrashTracker;
 use crate::load_error::LoadError;
-use crate::worker::{ReadablePaths, WorkerProgram, Workers};
+use crate::process::{ReadablePaths, SandboxProgram};
+use crate::sandbox_process::{ProcessContext, SandboxProcess};
 
 /// Longest duration of [`Host::find`].
 const FIND: Duration = Duration::from_secs(10);
 /// Bytes of the devices it looks at.
 const FOUND: usize = 32 << 20;
+
+/// The settings of a host of components.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// The program in whose processes components are compiled and run.
+    pub program: SandboxProgram,
+    /// The absolute path of the directory for compiled components. It is created with mode 0700 and must belong to this
+    /// user alone, since its content is executed. None: a temporary one.
+    pub cache_dir: Option<PathBuf>,
+    /// The directory with precompiled components (see [`precompile`](crate::precompile)); it is used only if no other user
+    /// than root and this one can write to it. It need not exist.
+    pub precompiled: Option<PathBuf>,
+    /// The mount point of sysfs, usually `/sys`.
+    pub sysfs: PathBuf,
+    /// udev's database, usually `/run/udev/data`. It need not exist.
+    pub udev_data: PathBuf,
+}
 
 /// A device of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,54 +60,56 @@ impl FoundDevice {
 #[error("{0}")]
 pub struct FindError(String);
 
-/// Loads components and runs them. Clones share everything.
+/// Loads components and runs them in sandbox processes, which are started when they are needed. Clones share everything.
 ///
-/// When the last clone, component and call are gone, its threads and processes are stopped, which takes up to a second if
-/// a thread hangs in the kernel.
+/// When the last clone, component and call are gone, the processes are ended.
 #[derive(Clone)]
-pub struct Host {
-    backend: Backend,
+pub struct Host(Arc<Shared>);
+
+struct Shared {
+    compiler: Arc<Compiler>,
+    crashes: CrashTracker,
+    context: Arc<ProcessContext>,
+    /// The process of all components that have none of their own.
+    process: Arc<SandboxProcess>,
+    next_id: AtomicU64,
     sysfs: Sysfs,
 }
 
-#[derive(Clone)]
-enum Backend {
-    /// Components run in this process.
-    Local(LocalHost),
-    /// They run in others.
-    Workers(Arc<Workers>),
-}
-
 impl Host {
-    /// Sets up a host that runs components in this process.
+    /// Sets up a host.
     ///
     /// # Errors
-    /// If the engine can't be set up, or the directory for compiled components can't be used.
+    /// If the directory for compiled components can't be used.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
-        let sysfs = sysfs_of(&config);
-        Ok(Self { backend: Backend::Local(LocalHost::new(config)?), sysfs })
-    }
-
-    /// Sets up a host for calls with a [`Tape`](crate::Tape), which runs components in this process.
-    ///
-    /// # Errors
-    /// If the engine can't be set up, or the directory for compiled components can't be used.
-    pub fn taping(config: HostConfig) -> Result<Self, HostError> {
-        let sysfs = sysfs_of(&config);
-        Ok(Self { backend: Backend::Local(LocalHost::taping(config)?), sysfs })
-    }
-
-    /// Sets up a host that runs components in processes of that program, started when they are needed. The settings have to
-    /// name a directory for compiled components and a program that compiles.
-    ///
-    /// # Errors
-    /// If the directory can't be used.
-    pub fn with_workers(config: HostConfig, program: WorkerProgram) -> Result<Self, HostError> {
-        let (compiler, sysfs) = (Compiler::for_processes(&config)?, sysfs_of(&config));
-        let compiled = config.cache_dir.unwrap_or_default();
-        let paths = ReadablePaths { compiled, sysfs: config.sysfs, udev_data: config.udev_data };
-        let workers = Workers::new(compiler, program, paths).map_err(HostError::Threads)?;
-        Ok(Self { backend: Backend::Workers(Arc::new(workers)), sysfs })
+        let HostConfig { program, cache_dir, precompiled, sysfs, udev_data } = config;
+        let temporary = if cache_dir.is_none() { Some(TempDir::new().map_err(unusable(&std::env::temp_dir()))?) } else { None };
+        let compiled = cache_dir.or_else(|| temporary.as_ref().map(|directory| directory.path().join("compiled")));
+        let engine_config = akri_engine::HostConfig {
+            cache_dir: compiled.clone(),
+            compiler: Some(program.path.clone()),
+            precompiled,
+            sysfs: sysfs.clone(),
+            udev_data: udev_data.clone(),
+        };
+        let compiler = Arc::new(Compiler::for_processes(&engine_config)?);
+        let paths = ReadablePaths {
+            compiled: compiled.unwrap_or_default(),
+            sysfs: sysfs.clone(),
+            udev_data: udev_data.clone(),
+        };
+        // A rule that lets a process read it needs it to be there.
+        let modules = paths.compiled.join(MODULES_DIR);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&modules).map_err(unusable(&modules))?;
+        let context = Arc::new(ProcessContext::new(program, paths, temporary));
+        Ok(Self(Arc::new(Shared {
+            compiler,
+            crashes: CrashTracker::default(),
+            process: Arc::new(SandboxProcess::new("shared".to_owned(), Arc::clone(&context))),
+            context,
+            next_id: AtomicU64::new(1),
+            sysfs: Sysfs { root: sysfs, udev_data },
+        })))
     }
 
     /// Makes a component of its bytes: has them compiled (seconds for a large one, milliseconds from the cache), checks
@@ -96,8 +121,7 @@ impl Host {
         self.load_within(bytes, &CompileLimits::default()).await
     }
 
-    /// Loads a component within bounds on compiling, which hold where a program of its own compiles. A component that exceeded
-    /// them is not compiled again.
+    /// Loads a component within bounds on compiling. A component that exceeded them is not compiled again.
     ///
     /// # Errors
     /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, or if `describe`
@@ -106,8 +130,7 @@ impl Host {
         self.load_isolated(bytes, limits, Isolation::Shared).await
     }
 
-    /// Loads a component within bounds on compiling, in a process of its own if it is to have one and components run in other
-    /// processes.
+    /// Loads a component within bounds on compiling, in a process of its own if it is to have one.
     ///
     /// # Errors
     /// If the bytes are no component (at most 64 MiB) or no discovery handler, if compiling exceeds the bounds, if `describe`
@@ -118,15 +141,17 @@ impl Host {
         limits: &CompileLimits,
         isolation: Isolation,
     ) -> Result<Component, LoadError> {
-        match &self.backend {
-            Backend::Local(host) => Ok(host.load_within(bytes, limits).await?.into()),
-            Backend::Workers(workers) => Ok(workers.load(bytes, limits, isolation).await?.into()),
-        }
-    }
-
-    /// Returns whether a component is isolated as it should be, which matters only if components run in other processes.
-    pub fn isolates(&self, component: &Component, isolation: Isolation) -> bool {
-        matches!(self.backend, Backend::Local(_)) || component.isolation() == isolation
+        let Shared { compiler, crashes, context, process, next_id, .. } = &*self.0;
+        let source = ComponentBytes::new(bytes).await?;
+        let was_compiled = compiler.prepare(&source, limits).await?;
+        let digest = source.digest().to_owned();
+        let process = match isolation {
+            Isolation::Shared => Arc::clone(process),
+            Isolation::Own => Arc::new(SandboxProcess::of_component(&digest, Arc::clone(context))),
+        };
+        let (id, crashes) = (next_id.fetch_add(1, Ordering::Relaxed), crashes.record_of(&digest));
+        let bytes = LoadedBytes::new(digest, source.bytes(), was_compiled, &context.paths.compiled)?;
+        Component::load(id, bytes, (process, isolation), crashes).await
     }
 
     /// The devices that a person's `name` means, at most 16: a node below `/dev` or a link to it, a path of sysfs, or a
@@ -135,7 +160,7 @@ impl Host {
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
     pub async fn find(&self, name: &str) -> Result<Vec<FoundDevice>, FindError> {
-        let (sysfs, name) = (self.sysfs.clone(), name.to_owned());
+        let (sysfs, name) = (self.0.sysfs.clone(), name.to_owned());
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
         let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
         let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;
@@ -144,6 +169,7 @@ impl Host {
     }
 }
 
-fn sysfs_of(config: &HostConfig) -> Sysfs {
-    Sysfs { root: config.sysfs.clone(), udev_data: config.udev_data.clone() }
+fn unusable(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> HostError {
+    let path = path.to_owned();
+    move |error| HostError::CacheDir { path, why: error.to_string() }
 }

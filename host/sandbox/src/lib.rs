@@ -1,27 +1,43 @@
-//! The sandbox: loads components and runs them as discovery handlers, in processes of their own or in this one.
+//! The sandbox: runs components as discovery handlers, in processes of their own. A guest that escapes the engine, or takes it
+//! down, has neither the agent's sockets, token and journal, nor its life.
 //!
 //! ```text
 //! Host ── load(bytes) ──► Component ── validate(Call) ──► triggers
-//!   │                              ├── discover(Call) ──► DeviceSet
-//!   │                              ├── coverage(Grants) ─► what it imports, beside what it is granted
-//!   │                              └── listen(group) ────► Listener: datagrams between rounds
-//!   └── the engine (`akri-engine`), here or in sandbox processes (`worker`)
+//!   │                         ├── discover(Call) ──► DeviceSet
+//!   │                         └── listen(group) ────► MulticastListener: datagrams between rounds
+//!   └── SandboxProcess ── Connection ══ socket pair ══ server ── LocalHost (`akri-engine`) ── guests
+//!         restarts          frames                      `akri sandbox`, confined
 //! ```
-//! Other crates need nothing of the engine but what is exported here.
+//! The process has no file, socket or variable of the agent but one end of the pair and a pipe for its log. Values of Secrets
+//! come with the call that is granted them, and the handler's cache comes and goes with each round. If the process ends, the
+//! calls in it fail as [`RoundError::Trapped`](akri_model::discovery::RoundError::Trapped), the next call starts another one,
+//! and the components that were running have processes of their own from then on ([`crash_tracker`]).
+//!
+//! Other crates need nothing of the engine but what is exported here, except for rounds that are recorded or replayed.
 
+mod call_log;
 mod component;
+mod connection;
+mod crash_tracker;
+mod frame;
 mod host;
 mod listener;
 mod load_error;
-mod worker;
+mod process;
+mod protocol;
+mod reply_checks;
+mod sandbox_process;
+mod server;
+mod standard_error;
 
 pub use akri_engine::{
-    Cache, Call, CompileError, Covered, HostConfig, HostError, Import, ImportKind, LogLine, PrecompileError, Rates,
-    Tape, cautions, compile_here, covers_subsystem, precompile,
+    Cache, Call, CompileError, Covered, HostError, Import, ImportKind, LogLine, PrecompileError, Rates, Tape, cautions,
+    compile_here, covers_subsystem, precompile,
 };
 
 pub use self::component::Component;
-pub use self::host::{FindError, FoundDevice, Host};
-pub use self::listener::Listener;
+pub use self::host::{FindError, FoundDevice, Host, HostConfig};
+pub use self::listener::MulticastListener;
 pub use self::load_error::LoadError;
-pub use self::worker::{WorkerProgram, WorkerSettings, serve_standard_input};
+pub use self::process::SandboxProgram;
+pub use self::server::{SandboxSettings, serve_standard_input};

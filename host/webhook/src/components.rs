@@ -8,8 +8,10 @@ use std::time::{Duration, SystemTime};
 use akri_api::document::Document;
 use akri_api::manifest::dotted;
 use akri_api::{Configuration, DiscoveryHandler, HandlerRules, configuration_to_model};
-use akri_model::discovery::{Problem, RoundError};
+use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_sandbox::{Call, Component, Host};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::timeout;
@@ -41,7 +43,25 @@ pub(crate) struct Components {
 struct Loaded {
     version: FileVersion,
     /// None: it is no handler.
-    component: Option<Component>,
+    handler: Option<LoadedHandler>,
+}
+
+/// A handler that is asked about details.
+#[derive(Clone)]
+struct LoadedHandler {
+    name: String,
+    validate: Arc<dyn Fn(Call) -> BoxFuture<'static, Result<Vec<Trigger>, RoundError>> + Send + Sync>,
+}
+
+impl From<Component> for LoadedHandler {
+    fn from(component: Component) -> Self {
+        let name = component.description().name.clone();
+        let validate = move |call| {
+            let component = component.clone();
+            async move { component.validate(call).await }.boxed()
+        };
+        Self { name, validate: Arc::new(validate) }
+    }
 }
 
 /// The version of a file: it differs after a change.
@@ -68,8 +88,8 @@ impl Components {
         let files = list(&self.directory);
         for (name, version) in &files {
             if self.known(name).is_none_or(|known| known != *version) {
-                let component = load(host, &self.directory.join(name)).await;
-                self.write(|loaded| loaded.insert(name.clone(), Loaded { version: version.clone(), component }));
+                let handler = load(host, &self.directory.join(name)).await.map(LoadedHandler::from);
+                self.write(|loaded| loaded.insert(name.clone(), Loaded { version: version.clone(), handler }));
             }
         }
         self.write(|loaded| loaded.retain(|name, _| files.contains_key(name)));
@@ -83,11 +103,11 @@ impl Components {
         change(&mut self.loaded.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Components by the handler's name.
-    fn by_name(&self, name: &str) -> Vec<(String, Component)> {
+    /// Returns handlers of a name, with their files.
+    fn by_name(&self, name: &str) -> Vec<(String, LoadedHandler)> {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        let components = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.component.clone()?)));
-        components.filter(|(_, component)| component.description().name == name).collect()
+        let handlers = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.handler.clone()?)));
+        handlers.filter(|(_, handler)| handler.name == name).collect()
     }
 
     /// Asks the handler that the Configuration names, if it is a component of the directory that a DiscoveryHandler of the
@@ -106,11 +126,11 @@ impl Components {
                 ));
             }
         };
-        let used = candidates.iter().find_map(|(file, component)| {
-            Some((component, handlers.iter().find(|handler| handler.spec.component.file == *file)?))
+        let used = candidates.iter().find_map(|(file, loaded)| {
+            Some((loaded, handlers.iter().find(|handler| handler.spec.component.file == *file)?))
         });
         match used {
-            Some((component, handler)) => ask(component, handler, configuration).await,
+            Some((loaded, handler)) => ask(loaded, handler, configuration).await,
             None => Verdict::default(),
         }
     }
@@ -152,8 +172,8 @@ async fn load(host: &Host, path: &Path) -> Option<Component> {
 }
 
 /// A handler that fails to answer does not stop anyone: the agent will say what is wrong.
-async fn ask(component: &Component, handler: &DiscoveryHandler, configuration: &Configuration) -> Verdict {
-    match timeout(WAIT, component.validate(call(handler, configuration))).await {
+async fn ask(loaded: &LoadedHandler, handler: &DiscoveryHandler, configuration: &Configuration) -> Verdict {
+    match timeout(WAIT, (loaded.validate)(call(handler, configuration))).await {
         Ok(Ok(_)) => Verdict::default(),
         Ok(Err(RoundError::InvalidDetails(problems))) => {
             let details = &configuration.spec.discovery_handler.discovery_details;
@@ -203,7 +223,7 @@ fn finding(details: &str, problem: &Problem) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use akri_sandbox::HostConfig;
+    use akri_sandbox::{HostConfig, SandboxProgram};
     use serde_json::json;
 
     use super::*;
@@ -226,24 +246,26 @@ mod tests {
         assert_eq!(findings("a: 1", &[problem("")]).len(), 1);
     }
 
-    /// The guest of the sandbox's tests, as the component of a DiscoveryHandler of the cluster.
-    async fn guest() -> (Components, Client) {
-        let built =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/target/wasm32-wasip2/release/akri_guest.wasm");
-        let file = std::env::var_os("AKRI_GUESTS").map_or_else(|| PathBuf::from(built), PathBuf::from);
-        let bytes = std::fs::read(file).expect("run 'make guests'");
+    /// A handler, as the component of a DiscoveryHandler of the cluster.
+    fn guest() -> (Components, Client) {
         let directory = tempfile::tempdir().unwrap().keep();
-        std::fs::write(directory.join("guest.wasm"), bytes).unwrap();
-        let nowhere = PathBuf::from("/nonexistent");
-        let config = HostConfig {
-            cache_dir: None,
-            compiler: None,
-            precompiled: None,
-            sysfs: nowhere.clone(),
-            udev_data: nowhere,
-        };
+        let (sysfs, udev_data) = (directory.clone(), directory.clone());
+        let program = SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 };
+        let config = HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data };
         let components = Components::new(Host::new(config).unwrap(), directory);
-        components.refresh().await;
+        let validate = |call: Call| {
+            let problem = Problem { path: "/word".into(), reason: "Unknown".into(), message: "no such word".into() };
+            let answer = match call.details.as_str() {
+                "invalid" => Err(RoundError::InvalidDetails(vec![problem])),
+                "late" => Err(RoundError::DeadlineExceeded(call.limits.round)),
+                "trap" => Err(RoundError::Trapped("unreachable".to_owned())),
+                _ => Ok(Vec::new()),
+            };
+            std::future::ready(answer).boxed()
+        };
+        let handler = LoadedHandler { name: "guest".to_owned(), validate: Arc::new(validate) };
+        let loaded = Loaded { version: FileVersion { changed: None, size: 0 }, handler: Some(handler) };
+        components.write(|all| all.insert("guest.wasm".to_owned(), loaded));
         let (client, _) = api(|_, _, _| {
             let handler =
                 |name: &str, file: &str| json!({"metadata": {"name": name}, "spec": {"component": {"file": file}}});
@@ -260,15 +282,12 @@ mod tests {
 
     #[tokio::test] // rule 63
     async fn a_component_is_asked_about_details_and_may_fail_to_answer() {
-        let (components, client) = guest().await;
+        let (components, client) = guest();
         let check = async |details: &str| components.check_details(&client, &naming("guest", details)).await;
         assert_eq!(check("devices").await, Verdict::default());
-        let refused = check("invalid-details").await;
-        assert_eq!(
-            refused.invalid,
-            [Finding::new(format!("{FIELD}.word"), "the details have to name a behaviour of the guest")]
-        );
-        for (details, why) in [("loop", "did not finish within 1s"), ("panic", "the handler trapped")] {
+        let refused = check("invalid").await;
+        assert_eq!(refused.invalid, [Finding::new(format!("{FIELD}.word"), "no such word")]);
+        for (details, why) in [("late", "did not finish within 1s"), ("trap", "the handler trapped")] {
             let verdict = check(details).await;
             assert!(verdict.is_allowed() && verdict.warnings[0].contains(why), "{details}: {verdict:?}");
         }
@@ -278,14 +297,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_no_handler_of_the_cluster_uses_is_not_asked() {
-        let (components, _) = guest().await;
+        let (components, _) = guest();
         let (client, _) = api(|_, _, _| {
             (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": []}))
         });
-        let verdict = components.check_details(&client, &naming("guest", "invalid-details")).await;
+        let verdict = components.check_details(&client, &naming("guest", "invalid")).await;
         assert_eq!(verdict, Verdict::default());
-        std::fs::remove_dir_all(&components.directory).unwrap();
-        components.refresh().await;
+        components.refresh().await; // there is no such file
         assert!(components.by_name("guest").is_empty());
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use akri_sandbox::{Host, HostConfig, HostError};
+use akri_sandbox::{Host, HostConfig, HostError, SandboxProgram};
 use kube::Client;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -42,6 +42,8 @@ pub struct Settings {
     pub failure_policy: Option<String>,
     /// Directory of components that are asked about details. None: no details are checked.
     pub components: Option<PathBuf>,
+    /// The program of the processes in which components are compiled and run, which is this one.
+    pub sandbox: SandboxProgram,
     /// The absolute path of the directory for compiled components. None: they are compiled at each start.
     pub cache: Option<PathBuf>,
     /// The absolute path of the directory with precompiled components, if there is one.
@@ -96,9 +98,13 @@ fn components(settings: &Settings) -> Result<Components, HostError> {
     let Some(directory) = settings.components.clone() else { return Ok(Components::none()) };
     // Details are all that components are asked about: nothing of the node is needed, and nothing granted.
     let nowhere = PathBuf::from("/nonexistent");
-    let compiler = settings.cache.as_ref().map(|_| PathBuf::from("/proc/self/exe"));
-    let (cache_dir, precompiled) = (settings.cache.clone(), settings.precompiled.clone());
-    let config = HostConfig { cache_dir, compiler, precompiled, sysfs: nowhere.clone(), udev_data: nowhere };
+    let config = HostConfig {
+        program: settings.sandbox.clone(),
+        cache_dir: settings.cache.clone(),
+        precompiled: settings.precompiled.clone(),
+        sysfs: nowhere.clone(),
+        udev_data: nowhere,
+    };
     Ok(Components::new(Host::new(config)?, directory))
 }
 
@@ -218,6 +224,7 @@ mod tests {
             registration: Some("akri".to_owned()),
             failure_policy: None,
             components: None,
+            sandbox: SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 },
             cache: None,
             precompiled: None,
             dry_run: DryRun::Off,

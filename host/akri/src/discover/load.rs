@@ -22,10 +22,13 @@ use anyhow::{Context as _, anyhow, ensure};
 use indicatif::ProgressBar;
 use tokio::sync::watch;
 
-use crate::agent::OWN_PROGRAM;
-use crate::cli::{DiscoverArgs, node_name};
+use crate::agent::sandbox_program;
+use crate::cli::{DiscoverArgs, HostArgs, node_name};
 use crate::registry::user_credentials;
 use crate::subject::{self, Subject};
+
+/// Bytes of memory of sandbox processes: `limits.memory` may be larger than what an agent has for all rounds.
+const SANDBOX_MEMORY: u64 = 4 << 30;
 
 /// The dependencies of rounds. Handlers are reloaded when their files change while this lives.
 pub(super) struct Loaded {
@@ -47,14 +50,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let holds_any = manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_)));
     ensure!(holds_any, "'{}' holds no Configuration", args.file.display());
     let (directory, objects) = components(args, &manifests)?;
-    let config = HostConfig {
-        cache_dir: cache_dir(),
-        compiler: Some(OWN_PROGRAM.into()),
-        precompiled: None,
-        sysfs: args.host.sysfs.clone(),
-        udev_data: args.host.udev_data.clone(),
-    };
-    let host = Host::new(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
+    let host = host(Some(&args.host))?;
     let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
     let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
     let (_values, values) = watch::channel(Arc::new(data::values(&manifests)));
@@ -142,6 +138,14 @@ fn rules_for(component: &Path, file: &str, manifests: &[Manifest]) -> HandlerRul
     of_file
         .or_else(of_image)
         .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |object| object.rules.clone())
+}
+
+/// Returns a host of components; without arguments it can't read devices.
+pub(crate) fn host(args: Option<&HostArgs>) -> anyhow::Result<Host> {
+    let (sysfs, udev_data) = args.map_or_else(Default::default, |args| (args.sysfs.clone(), args.udev_data.clone()));
+    let program = sandbox_program(SANDBOX_MEMORY, Vec::new());
+    let host = Host::new(HostConfig { program, cache_dir: cache_dir(), precompiled: None, sysfs, udev_data });
+    host.map_err(|error| anyhow!("cannot start the component host: {error}"))
 }
 
 /// Returns the directory for compiled components in the user's cache directory. A variable that is empty or a relative path

@@ -15,7 +15,7 @@ use super::args::DevArgs;
 use super::build::build;
 use super::project::{self, Files};
 use super::run::{Load, RunReport, Stage};
-use super::{Judged, Loading, host, load_with_rules, subjects, warn_of_refusal};
+use super::{Judged, host, load_with_rules, subjects, warn_of_refusal};
 use crate::agent::stop_signal;
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, changes};
@@ -31,7 +31,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub(super) async fn run(args: &DevArgs) -> anyhow::Result<ExitCode> {
     let build = build_command(args)?;
     let stop = stop_signal()?;
-    let host = host(Loading::Plain(Some(&args.host)))?;
+    let host = host(Some(&args.host))?;
     let node = node_name(args.node_name.clone())?;
     let mut dev = Dev { args, build, host, node, trial: None, results: BTreeMap::new() };
     tokio::select! {
@@ -142,7 +142,7 @@ impl Dev<'_> {
         let subjects = subjects(&args.file, &manifests, &component)?;
         warn_of_refusal(refusal.as_ref());
         let values = data::values(&manifests);
-        let stage = Stage { component, load, rules, values, node: self.node.clone(), is_traced: false };
+        let stage = Stage { component, load, rules, values, node: self.node.clone(), taped: None, is_traced: false };
         let subjects = subjects.into_iter().map(|subject| (subject, Cache::default())).collect();
         Ok(Trial { stage, subjects })
     }

@@ -11,7 +11,7 @@ use akri_oci::{Client, Progress, Pulled, RegistryError, digest_of};
 use anyhow::{Context as _, anyhow, ensure};
 
 use super::args::{PullArgs, PushArgs};
-use super::{Judged, Loading, bytes_of, host, load_with_rules};
+use super::{Judged, bytes_of, host, load_with_rules};
 use crate::output::{whole, write};
 use crate::registry::{shown, user_credentials};
 
@@ -19,7 +19,7 @@ use crate::registry::{shown, user_credentials};
 pub(super) async fn push(args: &PushArgs) -> anyhow::Result<ExitCode> {
     let reference = parse(&args.reference)?;
     ensure!(reference.digest.is_none(), "'{reference}' has a digest, which only the push determines; leave it out");
-    let (judged, _) = load_with_rules(&host(Loading::Plain(None))?, &args.component, None, &[]).await?;
+    let (judged, _) = load_with_rules(&host(None)?, &args.component, None, &[]).await?;
     let component = &judged.component;
     let bytes = bytes_of(&args.component, component).await?;
     let client = Client::new(&args.registry.settings()?).map_err(whole)?;
@@ -43,7 +43,7 @@ pub(super) async fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
     let Pulled { component, .. } = shown("pulling", &progress, pulling).await.map_err(|error| explain(&error))?;
     let file = store(args.output.as_deref(), &reference, &component)?;
     eprintln!("pulled {image} to {}", file.display());
-    let loaded = load_with_rules(&host(Loading::Plain(None))?, &file, None, &[]).await;
+    let loaded = load_with_rules(&host(None)?, &file, None, &[]).await;
     let (judged, _) = loaded.context("the image was pulled, but an agent would refuse its component")?;
     let is_it = judged.component.digest() == digest_of(&component).hex();
     ensure!(is_it, "'{}' is being changed", file.display());

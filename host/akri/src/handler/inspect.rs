@@ -10,7 +10,7 @@ use akri_sandbox::{Component, Covered, Import, ImportKind, cautions};
 use serde::Serialize;
 
 use super::args::InspectArgs;
-use super::{Judged, Loading, host, load_with_rules, warn_of_refusal};
+use super::{Judged, host, load_with_rules, warn_of_refusal};
 use crate::output::{plain, print, print_text, table};
 
 /// The description of a component.
@@ -51,7 +51,7 @@ struct Line {
 }
 
 pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
-    let (host, own) = (host(Loading::Plain(None))?, args.object.handler_object.as_ref());
+    let (host, own) = (host(None)?, args.object.handler_object.as_ref());
     let (judged, rules) = load_with_rules(&host, &args.component, own, &[]).await?;
     if args.suggest_grants {
         print_text(&suggestion(&judged, &args.component))?;

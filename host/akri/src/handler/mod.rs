@@ -24,9 +24,10 @@ use std::time::Duration;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cluster::HandlerObject;
+use akri_engine::{HostConfig, LocalComponent, LocalHost};
 use akri_model::grant::CompileLimits;
 use akri_oci::digest_of;
-use akri_sandbox::{Component, Host, HostConfig};
+use akri_sandbox::{Component, Host};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use kube::ResourceExt as _;
 
@@ -34,7 +35,7 @@ pub(crate) use self::args::HandlerCommand;
 use self::compile_limits::{File, Judged, Refusal};
 use crate::agent::OWN_PROGRAM;
 use crate::cli::HostArgs;
-use crate::discover::load::cache_dir;
+use crate::discover::load::{cache_dir, host};
 use crate::output::plain;
 use crate::subject::{self, Subject};
 
@@ -66,18 +67,19 @@ pub(crate) fn run_alone(command: &HandlerCommand) -> Option<anyhow::Result<ExitC
     }
 }
 
-/// The host that a component is loaded into. Without arguments it can't read devices.
-#[derive(Clone, Copy)]
-enum Loading<'a> {
-    /// As the agent has it.
-    Plain(Option<&'a HostArgs>),
-    /// For rounds that are recorded or played.
-    Taping(Option<&'a HostArgs>),
+/// Loads a component, whatever it takes to compile it.
+async fn load(file: &Path) -> anyhow::Result<Component> {
+    let loaded = host(None)?.load_within(read(file).await?, &PATIENT).await;
+    loaded.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }
 
-/// Loads a component, whatever it takes to compile it.
-async fn load(file: &Path, loading: Loading<'_>) -> anyhow::Result<Component> {
-    let loaded = host(loading)?.load_within(read(file).await?, &PATIENT).await;
+/// Loads a component into this process, for rounds that are recorded or played. Without arguments it can't read devices.
+async fn load_taping(file: &Path, host: Option<&HostArgs>) -> anyhow::Result<LocalComponent> {
+    let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
+    let config =
+        HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), precompiled: None, sysfs, udev_data };
+    let host = LocalHost::taping(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
+    let loaded = host.load_within(read(file).await?, &PATIENT).await;
     loaded.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }
 
@@ -109,18 +111,6 @@ fn warn_of_refusal(refusal: Option<&Refusal>) {
 
 async fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", plain(&file.display().to_string())))
-}
-
-fn host(loading: Loading<'_>) -> anyhow::Result<Host> {
-    let (Loading::Plain(host) | Loading::Taping(host)) = loading;
-    let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
-    let config =
-        HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), precompiled: None, sysfs, udev_data };
-    let host = match loading {
-        Loading::Plain(_) => Host::new(config),
-        Loading::Taping(_) => Host::taping(config),
-    };
-    host.map_err(|error| anyhow!("cannot start the component host: {error}"))
 }
 
 /// Returns the bytes of a component that was loaded.

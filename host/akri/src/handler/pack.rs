@@ -11,7 +11,7 @@ use akri_sandbox::precompile;
 use anyhow::{Context as _, ensure};
 
 use super::args::PackArgs;
-use super::{File, Loading, PATIENT, file_name, granted, host, inspect, load_judged, own_object, read};
+use super::{File, PATIENT, file_name, granted, host, inspect, load_judged, own_object, read};
 use crate::agent::OWN_PROGRAM;
 use crate::output::{plain, print_text, whole};
 use crate::subject;
@@ -31,7 +31,7 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
     let object = own_object(&manifests, &args.handler_object, name, digest.hex())?;
     let rules = granted(object, digest.hex())?;
     let file = File { path: &args.component, bytes: bytes.clone(), digest: digest.hex() };
-    let judged = load_judged(&host(Loading::Plain(None))?, file, &rules).await?;
+    let judged = load_judged(&host(None)?, file, &rules).await?;
     if let Some(refusal) = judged.refusal {
         return Err(refusal.into());
     }

@@ -14,7 +14,7 @@ use akri_model::discovery::RoundError;
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::{shorten, visible};
-use akri_sandbox::{Cache, Call, Component, Rates};
+use akri_engine::{Cache, Call, LocalComponent, Rates};
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ pub(super) struct Recording {
 
 impl Recording {
     /// Begins one, and makes the directory of its file: a round with real devices may take long, and none should be in vain.
-    pub(super) fn new(component: &Component, path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn new(component: &LocalComponent, path: &Path) -> anyhow::Result<Self> {
         ensure!(
             path.extension().is_some_and(|extension| extension == "jsonl"),
             "--record writes JSON lines: '{}' has to be named *.jsonl",
@@ -83,7 +83,7 @@ impl Recording {
     }
 
     /// Plays the rounds with placeholders for secrets, which take the place of what was sent with them, and writes the file.
-    pub(super) async fn finish(mut self, component: &Component, path: &Path) -> anyhow::Result<()> {
+    pub(super) async fn finish(mut self, component: &LocalComponent, path: &Path) -> anyhow::Result<()> {
         if let Some(error) = self.error {
             return Err(error);
         }

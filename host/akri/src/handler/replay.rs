@@ -12,7 +12,7 @@ use akri_discovery::details_json;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::text::{is_hidden, shorten, visible};
-use akri_sandbox::{Cache, Call, Component, Rates, Tape};
+use akri_engine::{Cache, Call, LocalComponent, Rates, Tape};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
@@ -109,7 +109,7 @@ pub(super) struct Played {
 
 /// Plays a round. The cache is that of the rounds before it; the budgets are those of its log.
 pub(super) async fn play(
-    component: &Component,
+    component: &LocalComponent,
     round: &RecordedRound,
     player: &Arc<Player>,
     (cache, rates): (&Cache, &Rates),
@@ -134,7 +134,11 @@ pub(super) async fn play(
         ..Call::default()
     };
     let (triggers, result) = match component.validate(call.clone()).await {
-        Ok(triggers) => (Some(triggers.iter().map(validate::trigger).collect()), component.discover(call).await),
+        Ok(triggers) => {
+            let limits = call.limits.clone();
+            let found = component.discover(call).await.and_then(|set| set.check(&limits).map(|()| set));
+            (Some(triggers.iter().map(validate::trigger).collect()), found)
+        }
         Err(error) => (None, Err(error)),
     };
     let mismatch = player.mismatch();

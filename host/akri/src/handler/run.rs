@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use akri_api::{HandlerRules, data};
 use akri_cassette::Recorder;
 use akri_discovery::{call, details_json, validate_details};
+use akri_engine::LocalComponent;
 use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
-use akri_sandbox::Tape;
-use akri_sandbox::{Cache, Call, Component, LogLine};
+use akri_sandbox::{Cache, Call, Component, LogLine, Tape};
 use serde::Serialize;
 
 use super::args::RunArgs;
 use super::record::{self, Recording};
-use super::{Judged, Loading, handlers, host, load_with_rules, subjects, validate, warn_of_refusal};
+use super::{Judged, handlers, host, load_taping, load_with_rules, subjects, validate, warn_of_refusal};
 use crate::cli::node_name;
 use crate::discover::{DiscoveredDevice, found_table};
 use crate::output::{plain, print};
@@ -68,19 +68,22 @@ pub(super) struct Line {
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
-    let loading = if args.record.is_some() || args.trace { Loading::Taping } else { Loading::Plain };
-    let (host, manifests) = (host(loading(Some(&args.host)))?, subject::read(&args.file)?);
+    let (host, manifests) = (host(Some(&args.host))?, subject::read(&args.file)?);
     let own = args.object.handler_object.as_ref();
     let (Judged { component, took, refusal }, rules) = load_with_rules(&host, &args.component, own, &manifests).await?;
     let load = Load::of(&component, took);
     let subjects = subjects(&args.file, &manifests, &component)?;
     warn_of_refusal(refusal.as_ref());
-    let mut recording = match &args.record {
-        Some(path) => Some(record::one(&subjects).and_then(|()| Recording::new(&component, path))?),
-        None => None,
+    let taped = match args.record.is_some() || args.trace {
+        true => Some(load_taping(&args.component, Some(&args.host)).await?),
+        false => None,
+    };
+    let mut recording = match (&args.record, &taped) {
+        (Some(path), Some(taped)) => Some(record::one(&subjects).and_then(|()| Recording::new(taped, path))?),
+        _ => None,
     };
     let has_object = own.is_some() || handlers(&manifests).next().is_some();
-    let stage = Stage { component, load, rules, values: data::values(&manifests), node, is_traced: args.trace };
+    let stage = Stage { component, load, rules, values: data::values(&manifests), node, taped, is_traced: args.trace };
     let (mut reports, mut is_refused) = (Vec::new(), false);
     let caches: Vec<Cache> = subjects.iter().map(|_| Cache::default()).collect();
     let rounds = (0..args.rounds).flat_map(|_| subjects.iter().zip(&caches));
@@ -103,8 +106,8 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
-    if let (Some(recording), Some(path)) = (recording, &args.record) {
-        recording.finish(&stage.component, path).await?;
+    if let (Some(recording), Some(path), Some(taped)) = (recording, &args.record, &stage.taped) {
+        recording.finish(taped, path).await?;
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -116,6 +119,8 @@ pub(super) struct Stage {
     pub(super) rules: HandlerRules,
     pub(super) values: Values,
     pub(super) node: String,
+    /// The component in this process, for rounds with a tape.
+    pub(super) taped: Option<LocalComponent>,
     pub(super) is_traced: bool,
 }
 
@@ -162,16 +167,15 @@ impl Stage {
         triggers: &[String],
         recording: Option<&mut Recording>,
     ) -> Result<DeviceSet, RoundError> {
-        if recording.is_none() && !self.is_traced {
-            return self.component.discover(call).await;
-        }
+        let Some(taped) = &self.taped else { return self.component.discover(call).await };
         let (sender, printing) = self.is_traced.then(|| record::trace(&call.properties)).unzip();
         let recorder = match &recording {
             Some(recording) => recording.recorder(sender),
             None => Arc::new(Recorder::new(0, sender)),
         };
         call.tape = Tape::Record(recorder.clone());
-        let result = self.component.discover(call.clone()).await;
+        let result = taped.discover(call.clone()).await;
+        let result = result.and_then(|set| set.check(&call.limits).map(|()| set));
         if let Some(recording) = recording {
             recording.add(&call, &recorder, triggers.to_vec(), &result);
         }

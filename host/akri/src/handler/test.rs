@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use akri_cassette::{Cassette, Outcome};
-use akri_sandbox::{Cache, Component, Rates};
+use akri_engine::{Cache, LocalComponent, Rates};
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::TestArgs;
 use super::record::extent;
 use super::replay::{LATE, Played, differences, escaped, find, play, read};
-use super::{Loading, load};
+use super::load_taping;
 use crate::output::{count, plain, print_text};
 
 /// The directory that is looked for cassettes: in the working directory, or else beside the component.
@@ -25,7 +25,7 @@ pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         format!("cannot read the component '{}' (has it been built?)", plain(&args.component.display().to_string()))
     })?;
     let paths = cassettes(args)?;
-    let component = load(&args.component, Loading::Taping(None)).await?;
+    let component = load_taping(&args.component, None).await?;
     let (mut failed, mut differ, all) = (0, 0, count(paths.len(), "cassette"));
     for path in paths {
         let begun = Instant::now();
@@ -83,7 +83,7 @@ fn cassettes(args: &TestArgs) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Refuses a cassette of another handler.
-fn check(path: &str, cassette: &Cassette, component: &Component) -> anyhow::Result<()> {
+fn check(path: &str, cassette: &Cassette, component: &LocalComponent) -> anyhow::Result<()> {
     let (wanted, name) = (&cassette.head.handler, &component.description().name);
     ensure!(
         wanted == name,
@@ -95,7 +95,7 @@ fn check(path: &str, cassette: &Cassette, component: &Component) -> anyhow::Resu
 }
 
 /// Returns what differs, if anything.
-async fn test(component: &Component, cassette: &Cassette) -> anyhow::Result<String> {
+async fn test(component: &LocalComponent, cassette: &Cassette) -> anyhow::Result<String> {
     let cache = Cache::default();
     for (index, round) in cassette.rounds.iter().enumerate() {
         let player = cassette.player(index, false).context("the round is gone")?;

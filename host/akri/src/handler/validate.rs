@@ -12,7 +12,7 @@ use anyhow::bail;
 use serde::Serialize;
 
 use super::args::ValidateArgs;
-use super::{Loading, load, subjects};
+use super::{load, subjects};
 use crate::output::print;
 use crate::subject::{self, Subject};
 
@@ -44,7 +44,7 @@ struct Problem {
 
 /// Validates the Configurations. Fails if the details of one are refused.
 pub(super) async fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    let component = load(&args.component, Loading::Plain(None)).await?;
+    let component = load(&args.component).await?;
     let mut verdicts = Vec::new();
     for subject in subjects(&args.file, &subject::read(&args.file)?, &component)? {
         verdicts.push(verdict(&component, &subject).await?);

@@ -2,7 +2,7 @@ use akri_api::DiscoveryHandler;
 use akri_model::names::Key;
 use akri_model::property::Secret;
 use akri_model::resolve::{Stored, Values};
-use akri_sandbox::HostConfig;
+use akri_sandbox::{HostConfig, SandboxProgram};
 use serde_json::{Value, json};
 
 use super::*;
@@ -11,7 +11,8 @@ use crate::images::ImageSettings;
 fn loader(directory: PathBuf, values: watch::Receiver<Arc<Values>>) -> Loader {
     let nowhere = PathBuf::from("/nonexistent");
     let (sysfs, udev_data) = (nowhere.clone(), nowhere);
-    let config = HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data };
+    let program = SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 };
+    let config = HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data };
     let images = Images::new(ImageSettings::default(), "akri", values);
     Loader::new(Host::new(config).unwrap(), vec![directory], images, Uevents::default(), HandlerActivity::default())
 }

@@ -29,9 +29,9 @@ pub enum Talk {
 }
 
 impl From<ReceivedDatagram> for Datagram {
-    fn from(heard: ReceivedDatagram) -> Self {
-        let (address, port) = (heard.from.ip().to_string(), heard.from.port());
-        Self { address, port, interface: heard.interface, payload: heard.payload.0 }
+    fn from(datagram: ReceivedDatagram) -> Self {
+        let (address, port) = (datagram.from.ip().to_string(), datagram.from.port());
+        Self { address, port, interface: datagram.interface, payload: datagram.payload.0 }
     }
 }
 
@@ -102,8 +102,8 @@ impl HostConversation for Round {
         max: u32,
     ) -> wasmtime::Result<Result<Vec<Datagram>, AccessError>> {
         let max = usize::try_from(max).unwrap_or(usize::MAX);
-        let wait = Duration::from_nanos(timeout).min(self.patience());
-        let (heard, number) = match self.table.get(&conversation)? {
+        let wait = Duration::from_nanos(timeout).min(self.remaining_wait());
+        let (datagrams, number) = match self.table.get(&conversation)? {
             Talk::Live(conversation, number) => (conversation.receive(max, wait).await, *number),
             Talk::Played(number) => {
                 let Some(player) = self.call.tape.player() else { return Ok(Ok(Vec::new())) };
@@ -115,11 +115,11 @@ impl HostConversation for Round {
                     .collect()));
             }
         };
-        if let Some(recorder) = self.call.tape.recorder().filter(|_| !heard.is_empty()) {
-            let datagrams = heard.iter().map(recorded).collect();
+        if let Some(recorder) = self.call.tape.recorder().filter(|_| !datagrams.is_empty()) {
+            let datagrams = datagrams.iter().map(recorded).collect();
             recorder.push(Recorded::MulticastReceive { at: recorder.at(), conversation: number, datagrams });
         }
-        Ok(Ok(heard.into_iter().map(Datagram::from).collect()))
+        Ok(Ok(datagrams.into_iter().map(Datagram::from).collect()))
     }
 
     fn dropped(&mut self, conversation: Resource<Talk>) -> wasmtime::Result<u64> {

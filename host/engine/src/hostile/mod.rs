@@ -110,12 +110,19 @@ fn http(networks: &[&str]) -> Grants {
 }
 
 async fn discover(details: &str) -> Result<DeviceSet, RoundError> {
-    guest().await.discover(call(details)).await
+    checked_round(call(details)).await
+}
+
+/// Runs a round, and checks the result as the agent does.
+async fn checked_round(call: Call) -> Result<DeviceSet, RoundError> {
+    let limits = call.limits.clone();
+    let set = guest().await.discover(call).await?;
+    set.check(&limits).map(|()| set)
 }
 
 async fn error(call: Call) -> RoundError {
     let subject = call.subject.clone();
-    let ended = guest().await.discover(call).await;
+    let ended = checked_round(call).await;
     ended.err().unwrap_or_else(|| panic!("{subject} must not succeed"))
 }
 

@@ -4,6 +4,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::LoadError;
+use crate::deadline::Deadline;
 use crate::round::Round;
 
 /// Handlers of one host.
@@ -97,16 +98,17 @@ async fn the_host_ends_though_a_guest_loops() {
 #[tokio::test]
 async fn a_guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
-    let (pre, component_context, shared) = guest.parts();
-    let deadline = std::time::Instant::now() + Duration::from_millis(100);
-    let round = Round::new(brief("loop"), "guest", deadline, 0, component_context);
+    let (pre, context, shared) = guest.parts();
+    let (brief, activity) = (brief("loop"), context.activity.clone());
+    let deadline = Deadline::of(&brief.limits);
+    let round = Round::new(brief, "guest", deadline, 0, context);
     let run = async move {
         let mut store = round.into_store(pre.engine());
         let handler = pre.instantiate_async(&mut store).await.unwrap();
         let error = handler.akri_discovery_handler().call_discover(&mut store, "loop").await.unwrap_err();
         store.data().failure(&error)
     };
-    let ended = shared.runtime.spawn(run).unwrap().await.unwrap();
+    let ended = shared.runtime.spawn(async move { activity.run(run).await }).unwrap().await.unwrap().unwrap();
     assert_eq!(ended, RoundError::DeadlineExceeded(Duration::from_millis(300)));
 }
 

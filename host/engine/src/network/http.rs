@@ -24,6 +24,7 @@ use super::names::{NameError, Names};
 use super::sockets::grant_for;
 use super::tls::Trust;
 use super::turns::{RequestPermit, Turns};
+use crate::deadline::Deadline;
 use crate::log::RoundLog;
 use crate::rates::Rates;
 use crate::tape::{self, Tape};
@@ -53,8 +54,7 @@ pub(crate) struct Client {
     pub(crate) trust: Arc<Trust>,
     pub(crate) log: Arc<RoundLog>,
     pub(crate) rates: Rates,
-    /// Waiting ends here.
-    pub(crate) last_wait: Instant,
+    pub(crate) deadline: Deadline,
 }
 
 pub(crate) type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
@@ -128,7 +128,7 @@ impl Client {
         let answer = timeout(self.within(options.first_byte_timeout.unwrap_or(FIRST_BYTE)), answer).await;
         let answer = answer.map_err(|_| Error::HttpResponseTimeout)?.map_err(body::why)?;
         let pause = options.between_bytes_timeout.unwrap_or(BETWEEN_BYTES);
-        let answer = bounded(answer, pause, self.last_wait)?;
+        let answer = bounded(answer, pause, self.deadline.last_wait())?;
         let finished = async move {
             driver.await;
             Ok(())
@@ -172,7 +172,7 @@ impl Client {
 
     /// So long, or until waiting has to end.
     fn within(&self, wanted: Duration) -> Duration {
-        wanted.min(self.last_wait.saturating_duration_since(Instant::now()))
+        wanted.min(self.deadline.remaining_wait())
     }
 
     /// Connects to the first of the addresses that answers; each has its share of the time, and a turn of its own.

@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::device_set::{DeviceSetHead, ReceivedDevices, encode_devices, join, split};
+pub(crate) use self::device_set::{DeviceSetHead, ReceivedDevices, encode_devices, split};
 pub(crate) use self::reply::{
     CacheEntries, Failure, Line, LoadFailure, LoadedComponent, Reply, level_of, number_of,
 };

@@ -12,9 +12,9 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::frame;
-use super::protocol::{Arguments, Failure, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode, join};
-use super::server::{LARGEST_ANSWER, serve};
+use super::{LARGEST_ANSWER, serve};
+use crate::frame;
+use crate::protocol::{Arguments, Failure, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode};
 
 /// The guest of the tests, which `make guests` builds.
 fn bytes() -> Vec<u8> {
@@ -88,8 +88,8 @@ async fn server_runs_rounds_beside_each_other() {
     let (reply, payload) = agent.receive().await;
     let Reply::Discovered { call: 3, result: Ok(found), cache: None, .. } = reply else { panic!("{reply:?}") };
     let mut devices = ReceivedDevices::default();
-    devices.add(&payload).unwrap();
-    assert_eq!(join(*found, devices).unwrap().devices.len(), 3);
+    assert_eq!(devices.add_some(&payload).unwrap(), b"");
+    assert_eq!(devices.into_set(*found).devices.len(), 3);
     agent.send(&Request::Cancel { call: 2 }, &[]).await;
     let (reply, _) = agent.receive().await;
     assert!(matches!(reply, Reply::Discovered { call: 2, result: Err(_), .. }), "{reply:?}");
@@ -109,14 +109,17 @@ async fn server_sends_many_devices_in_parts() {
     let (mut devices, mut parts) = (ReceivedDevices::default(), 0);
     let found = loop {
         let (reply, payload) = agent.receive().await;
-        devices.add(&payload).unwrap();
+        let mut rest = payload.as_slice();
+        while !rest.is_empty() {
+            rest = devices.add_some(rest).unwrap();
+        }
         match reply {
             Reply::Devices { call: 2 } => parts += 1,
             Reply::Discovered { call: 2, result: Ok(found), .. } => break found,
             other => panic!("{other:?}"),
         }
     };
-    let ids: Vec<String> = join(*found, devices).unwrap().devices.into_iter().map(|device| device.id).collect();
+    let ids: Vec<String> = devices.into_set(*found).devices.into_iter().map(|device| device.id).collect();
     let expected: Vec<String> = (0..1500).map(|number| format!("device-{number}")).collect();
     assert_eq!((parts, ids), (2, expected));
 }

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_confine::confine_worker;
 use akri_engine::{
-    Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, MODULES_DIR, Rates, Tape,
+    Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, LogLine, MODULES_DIR, Rates,
+    Tape,
 };
 use akri_model::property::Resolved;
 use tokio::io::AsyncWriteExt as _;
@@ -39,7 +40,7 @@ const LINES: usize = 512;
 
 /// The settings of a sandbox process.
 #[derive(Debug, Clone)]
-pub struct WorkerSettings {
+pub struct SandboxSettings {
     /// The directory of compiled components.
     pub compiled: PathBuf,
     /// The mount point of sysfs.
@@ -55,11 +56,11 @@ pub struct WorkerSettings {
 ///
 /// # Errors
 /// If the process can't be confined, if the engine can't be set up, or if the agent sends what is no request.
-pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
+pub fn serve_standard_input(settings: SandboxSettings) -> Result<(), String> {
     close_inherited().map_err(|error| format!("cannot close what was inherited: {error}"))?;
     let stream: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let stream = StdStream::from(stream);
-    let WorkerSettings { compiled, sysfs, udev_data, memory_bytes } = settings;
+    let SandboxSettings { compiled, sysfs, udev_data, memory_bytes } = settings;
     let modules = compiled.join(MODULES_DIR);
     let authorities: Vec<PathBuf> =
         ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
@@ -67,13 +68,14 @@ pub fn serve_standard_input(settings: WorkerSettings) -> Result<(), String> {
     readable.extend(authorities.iter().map(PathBuf::as_path));
     confine_worker(&readable, memory_bytes)?;
     let config = HostConfig { cache_dir: Some(compiled), compiler: None, precompiled: None, sysfs, udev_data };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-    runtime.block_on(async {
-        let host = LocalHost::new(config).map_err(|error| error.to_string())?;
-        stream.set_nonblocking(true).map_err(|error| error.to_string())?;
-        let stream = UnixStream::from_std(stream).map_err(|error| error.to_string())?;
-        serve(stream, host, LARGEST_ANSWER).await.map_err(|error| format!("the agent's request can't be read: {error}"))
-    })
+    let host = LocalHost::new(config).map_err(|error| error.to_string())?;
+    let guests = host.clone();
+    // On the guests' threads: a call that comes in runs where it was read, and is answered from there.
+    let served = host.block_on(async move {
+        stream.set_nonblocking(true)?;
+        serve(UnixStream::from_std(stream)?, guests, LARGEST_ANSWER).await
+    });
+    served.map_err(|error| error.to_string())?.map_err(|error| format!("the agent's request can't be read: {error}"))
 }
 
 /// Closes all files but the standard ones: the agent may itself have inherited some.
@@ -201,7 +203,7 @@ impl Server {
         let (arguments, lines) = self.arguments(arguments);
         let rates = arguments.rates.clone();
         let result = match self.component(component) {
-            Ok(component) => self.run(call, lines, component.validate(arguments), cancelled).await,
+            Ok(component) => self.run(call, lines, component.validate_here(arguments), cancelled).await,
             Err(error) => Err(error),
         };
         let (result, ticks) = (result.map(Bounded), rates.take_ticks());
@@ -215,7 +217,7 @@ impl Server {
         let (rates, cache) = (arguments.rates.clone(), arguments.cache.clone());
         let before = cache.entries();
         let result = match self.component(component) {
-            Ok(component) => self.run(call, lines, component.discover(arguments), cancelled).await,
+            Ok(component) => self.run(call, lines, component.discover_here(arguments), cancelled).await,
             Err(error) => Err(error),
         };
         let cache = Some(cache.entries()).filter(|after| !Arc::ptr_eq(after, &before)).map(CacheEntries);
@@ -288,8 +290,9 @@ impl Server {
         let forward = move |line| {
             let more = match line {
                 ForwardedLine::Dropped(count) => count,
-                ForwardedLine::Written { level, context, message, is_logged } => {
-                    let line = Line::Written { level: number_of(level), context, message, is_logged };
+                ForwardedLine::Written { line, is_copied } => {
+                    let LogLine { level, context, message, is_refusal } = line;
+                    let line = Line::Written { level: number_of(level), context, message, is_refusal, is_copied };
                     u64::from(sender.try_send(line).is_err())
                 }
             };
@@ -370,3 +373,6 @@ impl Server {
         let _ = self.replies.lock().await.write_all(frame).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,11 +64,20 @@ fn arguments() -> impl Strategy<Value = Arguments> {
     )
 }
 
-/// Decodes devices from payloads.
-fn received(payloads: &[&[u8]]) -> Result<ReceivedDevices, ProtocolError> {
+/// Decodes the devices of a set.
+fn received(found: &DeviceSetHead, payloads: &[&[u8]]) -> Result<DeviceSet, ProtocolError> {
     let mut devices = ReceivedDevices::default();
-    payloads.iter().try_for_each(|payload| devices.add(payload))?;
-    Ok(devices)
+    for mut rest in payloads.iter().copied() {
+        while !rest.is_empty() {
+            rest = devices.add_some(rest)?;
+        }
+    }
+    devices.check(&reply(found))?;
+    Ok(devices.into_set(found.clone()))
+}
+
+fn reply(found: &DeviceSetHead) -> Reply {
+    Reply::Discovered { call: 1, result: Ok(Box::new(found.clone())), cache: None, ticks: 3 }
 }
 
 proptest! {
@@ -86,33 +95,31 @@ proptest! {
         let (found, devices) = split(set.clone());
         let (earlier, last) = devices.split_at(part.index(devices.len() + 1));
         let part = encode_devices(&Reply::Devices { call }, earlier).unwrap();
-        let reply = Reply::Discovered { call, result: Ok(Box::new(found)), cache: None, ticks: 3 };
-        let frame = encode_devices(&reply, last).unwrap();
+        let frame = encode_devices(&reply(&found), last).unwrap();
         let (decoded, earlier) = decode::<Reply>(&part[LENGTH..]).unwrap();
         prop_assert_eq!(decoded, Reply::Devices { call });
         let (decoded, payload) = decode::<Reply>(&frame[LENGTH..]).unwrap();
         let Reply::Discovered { result: Ok(found), .. } = decoded else { panic!("{decoded:?}") };
-        prop_assert!(received(&[payload]).and_then(|devices| join((*found).clone(), devices)).is_ok() == earlier.is_empty());
-        prop_assert_eq!(join(*found, received(&[earlier, payload]).unwrap()).unwrap(), set);
+        prop_assert_eq!(received(&found, &[payload]).is_ok(), earlier.is_empty());
+        prop_assert_eq!(received(&found, &[earlier, payload]).unwrap(), set);
     }
 
     #[test] // threat 22
     fn arbitrary_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..512)) {
         let _ = decode::<Request>(&bytes);
         if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&bytes) {
-            let _ = received(&[payload]).and_then(|devices| join(*found, devices));
+            let _ = received(&found, &[payload]);
         }
     }
 
     #[test]
     fn damaged_frames_are_decoded_or_refused(set in set(), at: prop::sample::Index, byte: u8) {
         let (found, devices) = split(set);
-        let reply = Reply::Discovered { call: 1, result: Ok(Box::new(found)), cache: None, ticks: 0 };
-        let mut frame = encode_devices(&reply, &devices).unwrap().split_off(LENGTH);
+        let mut frame = encode_devices(&reply(&found), &devices).unwrap().split_off(LENGTH);
         let at = at.index(frame.len());
         frame[at] = byte;
         if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&frame) {
-            let _ = received(&[payload]).and_then(|devices| join(*found, devices));
+            let _ = received(&found, &[payload]);
         }
     }
 }
@@ -124,19 +131,19 @@ fn lists_are_bounded_before_there_is_memory_for_them() {
     assert!(decode::<Bounded<String, 2>>(&frame[LENGTH..]).is_err());
     for (entries, is_good) in [(4096, true), (4097, false)] {
         let entries = (0..entries).map(|number: i32| (number.to_string(), Vec::new())).collect::<BTreeMap<_, _>>();
-        let frame = encode(&ChangedCache { entries: entries.into(), ..ChangedCache::default() }, &[]).unwrap();
-        assert_eq!(decode::<ChangedCache>(&frame[LENGTH..]).is_ok(), is_good);
+        let frame = encode(&CacheEntries(entries.into()), &[]).unwrap();
+        assert_eq!(decode::<CacheEntries>(&frame[LENGTH..]).is_ok(), is_good);
     }
     let many = Device {
         properties: (0..1025).map(|number| (number.to_string(), String::new())).collect(),
         ..Device::default()
     };
-    let (_, devices) = split(DeviceSet { devices: vec![many], ..DeviceSet::default() });
-    let frame = encode_devices(&(), &devices).unwrap();
-    assert!(received(&[&frame[LENGTH..]]).is_err());
+    let of = |devices: u32| DeviceSetHead { devices, ..DeviceSetHead::default() };
+    let frame = encode_devices(&(), &[many]).unwrap();
+    assert!(received(&of(1), &[&frame[LENGTH..]]).is_err());
     let payload = encode_devices(&(), &vec![Device::default(); DEVICES + 1]).unwrap();
-    assert!(received(&[&payload[LENGTH..]]).is_err());
-    let most = || received(&[&payload[LENGTH..payload.len() - 5]]).unwrap();
-    assert!(join(DeviceSetHead { devices: 65_535, ..DeviceSetHead::default() }, most()).is_err());
-    assert!(join(DeviceSetHead { devices: 65_536, ..DeviceSetHead::default() }, most()).is_ok());
+    assert!(received(&of(65_537), &[&payload[LENGTH..]]).is_err());
+    let most = &payload[LENGTH..payload.len() - 5];
+    assert!(received(&of(65_535), &[most]).is_err());
+    assert!(received(&of(65_536), &[most]).is_ok());
 }

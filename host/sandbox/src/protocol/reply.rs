@@ -145,8 +145,10 @@ pub(crate) enum Line {
         context: String,
         /// The text.
         message: String,
-        /// True if it was written by the `logging` interface.
-        is_logged: bool,
+        /// True if the host wrote it: something was refused.
+        is_refusal: bool,
+        /// True if whoever wants a copy of the log gets one.
+        is_copied: bool,
     },
     /// Lines beyond a bound.
     Dropped(u64),

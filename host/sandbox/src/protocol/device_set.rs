@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, DeviceSpec, Mount, Note};
+use postcard::Serializer;
+use postcard::ser_flavors::{ExtendFlavor, Flavor as _};
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
-use super::{Bounded, LENGTH, ProtocolError, bounded_map, malformed, with_length};
+use super::{Bounded, LENGTH, ProtocolError, Reply, bounded_map, malformed, with_length};
 
 /// Properties, mounts and device specs of all devices of a round: each takes 16 bytes of the 16 MiB that a guest may return.
 const ELEMENTS: usize = 1 << 20;
+/// Bytes that are decoded without a break, for others on the thread.
+const AT_ONCE: usize = 64 << 10;
 /// Devices of a round; no limit is larger.
 pub(super) const DEVICES: usize = 1 << 16;
 
@@ -34,48 +38,26 @@ pub(crate) struct DeviceSetHead {
     pub(crate) memory_bytes: u64,
 }
 
-/// A device of the payload, as it is sent. The model's own form for JSON leaves out what is empty, which this format can't.
-#[derive(Serialize)]
-struct SentDevice<'a> {
-    id: &'a str,
-    origin: &'a str,
-    properties: &'a BTreeMap<String, String>,
-    mounts: &'a [Mount],
-    device_specs: &'a [DeviceSpec],
-}
-
-impl<'a> From<&'a Device> for SentDevice<'a> {
-    fn from(device: &'a Device) -> Self {
-        let Device { id, origin, properties, mounts, device_specs } = device;
-        Self { id, origin, properties, mounts, device_specs }
-    }
-}
-
-/// A device of the payload, as it is received.
-#[derive(Deserialize)]
-struct ReceivedDevice {
+/// The encoding of a device, which has all fields: the model's own form, for JSON, leaves out what is empty.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Device")]
+struct DeviceEncoding {
     id: String,
     origin: String,
     #[serde(deserialize_with = "properties")]
     properties: BTreeMap<String, String>,
-    mounts: Bounded<Mount, 1024>,
-    device_specs: Bounded<DeviceSpec, 1024>,
+    #[serde(deserialize_with = "elements")]
+    mounts: Vec<Mount>,
+    #[serde(deserialize_with = "elements")]
+    device_specs: Vec<DeviceSpec>,
 }
 
 fn properties<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     bounded_map(deserializer, 1024, |value| value)
 }
 
-impl From<ReceivedDevice> for Device {
-    fn from(device: ReceivedDevice) -> Self {
-        Self {
-            id: device.id,
-            origin: device.origin,
-            properties: device.properties,
-            mounts: device.mounts.0,
-            device_specs: device.device_specs.0,
-        }
-    }
+fn elements<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Bounded::<T, 1024>::deserialize(deserializer).map(|list| list.0)
 }
 
 /// Splits a set into the message about it and its devices.
@@ -101,50 +83,53 @@ pub(crate) struct ReceivedDevices {
 }
 
 impl ReceivedDevices {
-    /// Checks that these are the devices that were announced.
-    ///
-    /// # Errors
-    /// If there are more or fewer.
-    pub(crate) fn check(&self, found: &DeviceSetHead) -> Result<(), ProtocolError> {
-        let is_so = self.devices.len() == found.devices as usize;
-        is_so.then_some(()).ok_or_else(|| ProtocolError::new("other devices than announced"))
-    }
-
-    /// Decodes the devices of a payload. Those beyond a limit are an error.
+    /// Decodes devices of a payload until some time has passed. Returns the rest of it. Devices beyond a limit are an error.
     ///
     /// # Errors
     /// If they are no devices.
-    pub(crate) fn add(&mut self, mut payload: &[u8]) -> Result<(), ProtocolError> {
-        while !payload.is_empty() {
-            let (device, rest) = postcard::take_from_bytes::<ReceivedDevice>(payload).map_err(malformed)?;
-            let device = Device::from(device);
+    pub(crate) fn add_some<'a>(&mut self, payload: &'a [u8]) -> Result<&'a [u8], ProtocolError> {
+        let mut rest = payload;
+        while !rest.is_empty() && payload.len() - rest.len() < AT_ONCE {
+            let mut deserializer = postcard::Deserializer::from_bytes(rest);
+            let device = DeviceEncoding::deserialize(&mut deserializer).map_err(malformed)?;
             self.elements += device.properties.len() + device.mounts.len() + device.device_specs.len();
             if self.devices.len() >= DEVICES || self.elements > ELEMENTS {
                 return Err(ProtocolError::new("too many devices or properties"));
             }
             self.devices.push(device);
-            payload = rest;
+            rest = deserializer.finalize().map_err(malformed)?;
         }
-        Ok(())
+        Ok(rest)
     }
-}
 
-/// Joins what [`split`] has separated.
-///
-/// # Errors
-/// If these are not the devices that were announced.
-pub(crate) fn join(found: DeviceSetHead, received: ReceivedDevices) -> Result<DeviceSet, ProtocolError> {
-    received.check(&found)?;
-    Ok(DeviceSet {
-        devices: received.devices,
-        kept: found.kept.0.into_iter().collect(),
-        withheld: found.withheld.0.into_iter().collect(),
-        absence: if found.are_all_kept { AbsenceMeaning::Kept(Default::default()) } else { AbsenceMeaning::Missing },
-        notes: found.notes.0,
-        notes_dropped: found.notes_dropped,
-        secrets_revealed: found.secrets_revealed,
-        memory_bytes: found.memory_bytes,
-    })
+    /// Checks that these are the devices that a reply announces, if it does.
+    ///
+    /// # Errors
+    /// If there are more or fewer.
+    pub(crate) fn check(&self, reply: &Reply) -> Result<(), ProtocolError> {
+        match reply {
+            Reply::Discovered { result: Ok(found), .. } if self.devices.len() != found.devices as usize => {
+                Err(ProtocolError::new("other devices than announced"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Joins what [`split`] has separated.
+    pub(crate) fn into_set(self, found: DeviceSetHead) -> DeviceSet {
+        let absence =
+            if found.are_all_kept { AbsenceMeaning::Kept(Default::default()) } else { AbsenceMeaning::Missing };
+        DeviceSet {
+            devices: self.devices,
+            kept: found.kept.0.into_iter().collect(),
+            withheld: found.withheld.0.into_iter().collect(),
+            absence,
+            notes: found.notes.0,
+            notes_dropped: found.notes_dropped,
+            secrets_revealed: found.secrets_revealed,
+            memory_bytes: found.memory_bytes,
+        }
+    }
 }
 
 /// Returns a frame of a message and devices.
@@ -152,9 +137,10 @@ pub(crate) fn join(found: DeviceSetHead, received: ReceivedDevices) -> Result<De
 /// # Errors
 /// If it is too large.
 pub(crate) fn encode_devices(message: &impl Serialize, devices: &[Device]) -> Result<Vec<u8>, ProtocolError> {
-    let mut frame = postcard::to_extend(message, vec![0; LENGTH]).map_err(malformed)?;
+    let frame = postcard::to_extend(message, vec![0; LENGTH]).map_err(malformed)?;
+    let mut serializer = Serializer { output: ExtendFlavor::new(frame) };
     for device in devices {
-        frame = postcard::to_extend(&SentDevice::from(device), frame).map_err(malformed)?;
+        DeviceEncoding::serialize(device, &mut serializer).map_err(malformed)?;
     }
-    with_length(frame)
+    with_length(serializer.output.finalize().map_err(malformed)?)
 }

@@ -1,11 +1,10 @@
-//! Checks of a sandbox process's answers: whatever runs there now, the agent gets no more than the limits allow, and no text
-//! that hides itself.
+//! Checks of a sandbox process's replies: whatever runs there now, the agent gets no more than the limits allow, and no text
+//! that hides itself. These are the only checks of devices against the limits.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use akri_engine::{YIELD_INTERVAL, check_description};
-use akri_model::device::{Device, DeviceSet, Note};
+use akri_model::device::{DeviceSet, Note};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
@@ -16,22 +15,19 @@ use crate::load_error::LoadError;
 /// Bytes of a text about a device, beside the device's own texts.
 const TEXT: usize = 8 << 10;
 
-/// Checks devices against the limits of the call.
-pub(super) fn devices(set: DeviceSet, limits: &Limits) -> Result<DeviceSet, RoundError> {
-    let DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes } = set;
-    let mut ids = HashSet::with_capacity(devices.len());
-    let fits = |device: &Device| device.check(limits).is_ok();
-    let are_unique = devices.iter().all(|device| !device.id.is_empty() && ids.insert(device.id.as_str()));
-    let are_few = devices.len() + withheld.len() <= limits.devices && kept.len() <= limits.devices;
-    let are_short = kept.iter().chain(&withheld).all(|text| text.len() <= limits.string_bytes);
-    if !are_few || !are_short || !are_unique || !devices.iter().all(fits) {
-        return Err(exceeded());
-    }
+/// Checks devices against the limits of the call, and bounds the notes.
+///
+/// # Errors
+/// As those of [`DeviceSet::check`].
+pub(super) fn devices(mut set: DeviceSet, limits: &Limits) -> Result<DeviceSet, RoundError> {
+    set.check(limits)?;
     let text = |text: &str| clean(text, limits.string_bytes.saturating_add(TEXT));
-    let note =
-        |note: Note| Note { origin: text(&note.origin), reason: text(&note.reason), message: text(&note.message) };
-    let notes = notes.into_iter().take(limits.notes.max(1)).map(note).collect();
-    Ok(DeviceSet { devices, kept, withheld, absence, notes, notes_dropped, secrets_revealed, memory_bytes })
+    set.notes.truncate(limits.notes.max(1));
+    for note in &mut set.notes {
+        let Note { origin, reason, message } = &note;
+        *note = Note { origin: text(origin), reason: text(reason), message: text(message) };
+    }
+    Ok(set)
 }
 
 fn exceeded() -> RoundError {
@@ -103,55 +99,14 @@ pub(super) fn fits(CacheEntries(entries): &CacheEntries, limits: &Limits) -> boo
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use akri_model::datagram::DatagramFilter;
 
     use super::super::protocol::Bounded;
     use super::*;
 
-    fn device(id: &str) -> Device {
-        Device { id: id.to_owned(), ..Device::default() }
-    }
-
-    fn set(devices: Vec<Device>) -> DeviceSet {
-        DeviceSet { devices, ..DeviceSet::default() }
-    }
-
-    #[test] // threat 22
-    fn sets_beyond_the_limits_are_refused() {
-        let limits = Limits { devices: 2, properties: 1, string_bytes: 4, ..Limits::default() };
-        let property = |name: &str, value: &str| Device {
-            properties: [(name.to_owned(), value.to_owned())].into(),
-            ..device("d")
-        };
-        let two = Device { properties: ["a", "b"].map(|name| (name.to_owned(), String::new())).into(), ..device("d") };
-        for (devices, is_good) in [
-            (vec![], true),
-            (vec![device("a"), device("b")], true),
-            (vec![device("a"), device("b"), device("c")], false),
-            (vec![device("a"), device("a")], false),
-            (vec![device("")], false),
-            (vec![device("abcde")], false),
-            (vec![property("name", "text")], true),
-            (vec![property("name", "texts")], false),
-            (vec![property("names", "text")], false),
-            (vec![two], false),
-        ] {
-            assert_eq!(super::devices(set(devices.clone()), &limits).is_ok(), is_good, "{devices:?}");
-        }
-    }
-
-    #[test] // threat 22
-    fn kept_origins_withheld_ids_and_triggers_are_within_the_limits() {
-        let limits = Limits { devices: 2, string_bytes: 4, ..Limits::default() };
-        for (texts, is_good) in [(vec!["a", "b"], true), (vec!["a", "b", "c"], false), (vec!["texts"], false)] {
-            let texts: BTreeSet<String> = texts.into_iter().map(str::to_owned).collect();
-            let kept = DeviceSet { kept: texts.clone(), ..DeviceSet::default() };
-            let withheld = DeviceSet { withheld: texts, ..DeviceSet::default() };
-            assert_eq!(devices(kept.clone(), &limits).is_ok(), is_good, "{kept:?}");
-            assert_eq!(devices(withheld, &limits).is_ok(), is_good, "{kept:?}");
-        }
+    #[test]
+    fn triggers_are_within_the_limits() {
+        let limits = Limits { string_bytes: 4, ..Limits::default() };
         let group = "239.0.0.1:1".parse().unwrap();
         let multicast = |filter| Trigger::Multicast { group, filter: DatagramFilter::parse(filter).unwrap() };
         let uevent = |subsystem: &str| Trigger::Uevent(subsystem.to_owned());

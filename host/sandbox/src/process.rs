@@ -18,14 +18,14 @@ use akri_confine::{AUTHORITIES, RESOLVER};
 /// Variables that a sandbox process gets if the agent has them: its log, and the authorities that it trusts.
 const ENVIRONMENT: [&str; 3] = ["AKRI_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// The program of sandbox processes, and what they may use.
+/// The program of the processes that compile and run components, and what the latter may use.
 #[derive(Debug, Clone)]
-pub struct WorkerProgram {
+pub struct SandboxProgram {
     /// The program, which is `akri`.
     pub path: PathBuf,
-    /// Its arguments, besides those that follow from the settings below.
+    /// Arguments of sandbox processes, besides those that follow from the settings.
     pub arguments: Vec<String>,
-    /// Bytes of memory of each.
+    /// Bytes of memory of each sandbox process.
     pub memory_bytes: u64,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct StartedProcess {
 
 impl Process {
     /// Starts one.
-    pub(crate) fn start(program: &WorkerProgram, paths: &ReadablePaths) -> io::Result<StartedProcess> {
+    pub(crate) fn start(program: &SandboxProgram, paths: &ReadablePaths) -> io::Result<StartedProcess> {
         let (ours, theirs) = UnixStream::pair()?;
         let command = command(program, paths, theirs);
         let (started, start) = mpsc::channel();
@@ -111,7 +111,7 @@ impl Drop for Process {
     }
 }
 
-fn command(program: &WorkerProgram, paths: &ReadablePaths, stream: UnixStream) -> Command {
+fn command(program: &SandboxProgram, paths: &ReadablePaths, stream: UnixStream) -> Command {
     let mut command = Command::new(&program.path);
     command.arg("sandbox").args(&program.arguments).arg("--memory").arg(program.memory_bytes.to_string());
     let ReadablePaths { compiled, sysfs, udev_data } = paths;

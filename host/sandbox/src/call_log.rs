@@ -1,0 +1,41 @@
+//! The log of a call in a sandbox process, within bounds that the agent keeps.
+
+use akri_engine::{Call, CallLog, LogLine};
+use akri_model::text::clean;
+
+use super::protocol::{Line, level_of};
+
+/// Log events of a call, beside those that its limits allow.
+const MORE_LINES: usize = 512;
+
+/// The log of a call, whatever the process sends.
+pub(crate) struct BoundedLog {
+    output: CallLog,
+    text_bytes: usize,
+    lines_left: usize,
+}
+
+impl BoundedLog {
+    /// Returns the log of a call whose limits allow so many lines.
+    pub(crate) fn new(handler: &str, call: &Call) -> Self {
+        Self {
+            output: CallLog::new(handler, call),
+            text_bytes: call.limits.string_bytes.saturating_add(1024),
+            lines_left: call.limits.log_lines.saturating_add(MORE_LINES),
+        }
+    }
+
+    /// Logs a line of a guest within its budget.
+    pub(crate) fn write(&mut self, line: Line) {
+        let Some(left) = self.lines_left.checked_sub(1) else { return };
+        self.lines_left = left;
+        match line {
+            Line::Written { level, context, message, is_refusal, is_copied } => {
+                let text = |text: &str| clean(text, self.text_bytes);
+                let (level, context, message) = (level_of(level), text(&context), text(&message));
+                self.output.write(LogLine { level, context, message, is_refusal }, is_copied);
+            }
+            Line::Dropped(count) => self.output.write_dropped(count),
+        }
+    }
+}

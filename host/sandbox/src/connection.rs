@@ -1,0 +1,392 @@
+//! A connection to one sandbox process: its calls, and what comes of them.
+
+mod pending_call;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use akri_engine::{Rates, event_at};
+use akri_model::discovery::RoundError;
+use tokio::io::{AsyncRead, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::time::timeout;
+use tracing::{debug, warn};
+use zeroize::Zeroizing;
+
+use super::call_log::BoundedLog;
+use super::crash_tracker::CrashRecord;
+use super::frame;
+use super::process::{Fingerprint, Process, ReadablePaths, SandboxProgram, StartedProcess};
+use super::protocol::{LARGEST_REPLY, ProtocolError, Reply, Request, encode};
+use super::standard_error::read_lines;
+
+pub(crate) use self::pending_call::PendingCall;
+
+/// Time in which a process that closed its connection has ended by itself.
+const END: Duration = Duration::from_secs(1);
+
+/// A connection to a sandbox process. The process ends when this is dropped.
+pub(crate) struct Connection {
+    process: Process,
+    pub(crate) since: Instant,
+    pub(crate) fingerprint: Fingerprint,
+    shared: Arc<Shared>,
+    next_call: AtomicU64,
+}
+
+/// The state that the task of a connection shares with its callers.
+struct Shared {
+    is_closed: AtomicBool,
+    calls: Mutex<HashMap<u64, WaitingCall>>,
+    listeners: Mutex<HashMap<u64, Weak<Notify>>>,
+    stream: OwnedWriteHalf,
+    outgoing: Mutex<Outgoing>,
+    /// Wakes the task that writes what a caller could not.
+    unwritten: Notify,
+    /// Wakes listeners when the process has ended.
+    closed: Notify,
+}
+
+/// Frames that could not be written at once; callers do not wait for that. There are few: calls have turns, and a listener
+/// sends again only after it received something.
+#[derive(Default)]
+struct Outgoing {
+    frames: VecDeque<Zeroizing<Vec<u8>>>,
+    /// Bytes of the first one that are written.
+    written: usize,
+}
+
+/// A message of the process.
+pub(crate) struct ReceivedReply {
+    pub(crate) reply: Reply,
+    frame: Vec<u8>,
+    payload_start: usize,
+}
+
+impl ReceivedReply {
+    /// Returns the payload: devices.
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.frame.get(self.payload_start..).unwrap_or_default()
+    }
+
+    /// Returns whether others of the same call follow.
+    fn is_part(&self) -> bool {
+        matches!(self.reply, Reply::Devices { .. })
+    }
+}
+
+/// The state of a call that has no answer yet.
+struct WaitingCall {
+    replies: mpsc::UnboundedSender<Result<ReceivedReply, RoundError>>,
+    /// Bytes that were received: all frames of an answer together are bounded as one is.
+    bytes: usize,
+    context: CallContext,
+}
+
+/// The parts of a call that concern its caller. They stay until it has ended in the process, also if the caller is gone.
+pub(crate) struct CallContext {
+    pub(crate) crashes: Arc<CrashRecord>,
+    pub(crate) log: Option<BoundedLog>,
+    pub(crate) turns: Vec<OwnedSemaphorePermit>,
+}
+
+impl Connection {
+    /// Starts a process, and the task of its connection. Its log lines count against the budget of `rates`.
+    pub(crate) fn open(
+        name: &str,
+        program: &SandboxProgram,
+        paths: &ReadablePaths,
+        rates: Rates,
+    ) -> io::Result<Arc<Self>> {
+        let fingerprint = paths.fingerprint();
+        let StartedProcess { process, stream, errors } = Process::start(program, paths)?;
+        let (sandbox, pid) = (name.to_owned(), process.pid);
+        tracing::info!(sandbox, pid, "sandbox process started");
+        tokio::spawn(read_lines(errors, rates, move |level, line| {
+            event_at!(level, target: "akri::sandbox", sandbox, pid, "{line}");
+        }));
+        Self::over(process, stream, fingerprint)
+    }
+
+    fn over(process: Process, stream: StdStream, fingerprint: Fingerprint) -> io::Result<Arc<Self>> {
+        stream.set_nonblocking(true)?;
+        let (read, write) = UnixStream::from_std(stream)?.into_split();
+        let shared = Arc::new(Shared::new(write));
+        let ended = process.ended();
+        let connection = Arc::new(Self {
+            process,
+            since: Instant::now(),
+            fingerprint,
+            shared: Arc::clone(&shared),
+            next_call: AtomicU64::new(1),
+        });
+        tokio::spawn(serve(read, shared, Arc::downgrade(&connection), ended));
+        Ok(connection)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Returns a number for a new call.
+    pub(crate) fn next_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Begins a call. If it has no answer after `time`, the process is killed.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        call: u64,
+        frame: Vec<u8>,
+        context: CallContext,
+        time: Duration,
+    ) -> Result<PendingCall, RoundError> {
+        let (replies, received) = mpsc::unbounded_channel();
+        self.shared.calls().insert(call, WaitingCall { replies, bytes: 0, context });
+        let pending = PendingCall::new(Arc::clone(self), call, received, time);
+        if self.is_closed() {
+            self.shared.calls().remove(&call);
+            return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));
+        }
+        self.shared.write(frame);
+        Ok(pending)
+    }
+
+    /// Ends the process. Its calls fail as `how` says.
+    fn kill(&self, how: &str) {
+        self.process.kill();
+        // Not only once the stream has ended: another process may hold its other end.
+        self.shared.close(Some(how));
+    }
+
+    /// Sends a request that has no answer of its own. It may be lost when the process ends.
+    pub(crate) fn send(&self, request: &Request) {
+        if let Ok(frame) = encode(request, &[]) {
+            self.shared.write(frame);
+        }
+    }
+
+    /// Registers a listener, which is woken when a datagram was received.
+    pub(crate) fn subscribe(&self, listener: u64, wake: &Arc<Notify>) {
+        self.shared.listeners().insert(listener, Arc::downgrade(wake));
+    }
+
+    pub(crate) fn unsubscribe(&self, listener: u64) {
+        self.shared.listeners().remove(&listener);
+    }
+
+    /// Waits until the process has ended, without keeping it.
+    pub(crate) fn closed(&self) -> impl Future<Output = ()> + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.closed().await }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        debug!(pid = self.process.pid, "ending the sandbox process");
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn new(stream: OwnedWriteHalf) -> Self {
+        Self {
+            is_closed: AtomicBool::default(),
+            calls: Mutex::default(),
+            listeners: Mutex::default(),
+            stream,
+            outgoing: Mutex::default(),
+            unwritten: Notify::new(),
+            closed: Notify::new(),
+        }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, WaitingCall>> {
+        lock(&self.calls)
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<u64, Weak<Notify>>> {
+        lock(&self.listeners)
+    }
+
+    /// Writes a frame, or leaves what the stream does not take now to the connection's task.
+    fn write(&self, frame: Vec<u8>) {
+        let mut outgoing = lock(&self.outgoing);
+        if self.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        outgoing.frames.push_back(Zeroizing::new(frame));
+        if outgoing.frames.len() > 1 {
+            return; // the task is at the first
+        }
+        match outgoing.flush(&self.stream) {
+            Ok(true) => {}
+            Ok(false) => self.unwritten.notify_one(),
+            Err(_) => outgoing.frames.clear(), // the reader notices that the process has ended
+        }
+    }
+
+    /// Writes what callers could not, whenever there is some. Ends when the stream fails, which the reader notices, too.
+    async fn write_rest(&self) -> io::Result<()> {
+        loop {
+            self.unwritten.notified().await;
+            while !lock(&self.outgoing).flush(&self.stream)? {
+                self.stream.writable().await?;
+            }
+        }
+    }
+
+    /// Waits until the process has ended.
+    async fn closed(&self) {
+        loop {
+            let closed = self.closed.notified();
+            tokio::pin!(closed);
+            closed.as_mut().enable();
+            if self.is_closed.load(Ordering::Acquire) {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    fn dispatch(&self, frame: Vec<u8>) -> Result<(), ProtocolError> {
+        let (reply, payload) = super::protocol::decode::<Reply>(&frame)?;
+        let payload_start = frame.len() - payload.len();
+        match reply {
+            Reply::Log { call, line } => {
+                if let Some(log) = self.calls().get_mut(&call).and_then(|waiting| waiting.context.log.as_mut()) {
+                    log.write(line);
+                }
+                Ok(())
+            }
+            Reply::Received { listener } => {
+                if let Some(wake) = self.listeners().get(&listener).and_then(Weak::upgrade) {
+                    wake.notify_one();
+                }
+                Ok(())
+            }
+            Reply::Devices { call }
+            | Reply::Loaded { call, .. }
+            | Reply::Validated { call, .. }
+            | Reply::Discovered { call, .. } => self.pass_on(call, ReceivedReply { reply, frame, payload_start }),
+        }
+    }
+
+    /// Passes a reply on to the caller. One that was never asked for, or that nobody waits for, is dropped.
+    fn pass_on(&self, call: u64, received: ReceivedReply) -> Result<(), ProtocolError> {
+        let mut calls = self.calls();
+        let Some(waiting) = calls.get_mut(&call) else { return Ok(()) };
+        waiting.bytes = waiting.bytes.saturating_add(received.frame.len() + size_of::<ReceivedReply>());
+        // While it is on the list: it counts as running when the process is ended for this.
+        if waiting.bytes > LARGEST_REPLY {
+            return Err(ProtocolError::new("too many bytes of devices"));
+        }
+        let is_part = received.is_part();
+        let _ = waiting.replies.send(Ok(received)); // the caller may be gone
+        if !is_part {
+            calls.remove(&call);
+        }
+        Ok(())
+    }
+
+    /// Ends the calls: the process has ended, and if not because nothing needs it, then `how`.
+    fn close(&self, how: Option<&str>) {
+        self.is_closed.store(true, Ordering::Release);
+        let calls: Vec<WaitingCall> = self.calls().drain().map(|(_, waiting)| waiting).collect();
+        for waiting in calls {
+            let error = how.map_or_else(ended, |how| {
+                waiting.context.crashes.process_exited();
+                RoundError::Trapped(format!("the sandbox process ended {how} while the handler ran in it"))
+            });
+            let _ = waiting.replies.send(Err(error)); // the caller may be gone
+        }
+        self.closed.notify_waiters();
+    }
+}
+
+fn ended() -> RoundError {
+    RoundError::Unavailable("the sandbox process has ended".to_owned())
+}
+
+impl Outgoing {
+    /// Writes what the stream takes now. Returns whether that is all.
+    fn flush(&mut self, stream: &OwnedWriteHalf) -> io::Result<bool> {
+        while let Some(frame) = self.frames.front() {
+            match stream.try_write(frame.get(self.written..).unwrap_or_default()) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+            if self.written >= frame.len() {
+                self.frames.pop_front();
+                self.written = 0;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Reads until the stream ends; returns the error if it does not end well.
+async fn dispatch_frames(stream: &mut (impl AsyncRead + Unpin), shared: &Shared) -> Option<String> {
+    loop {
+        match frame::read(stream, LARGEST_REPLY).await {
+            Ok(Some(mut frame)) => {
+                // Not overwritten: what a handler caches, it may also return.
+                if let Err(error) = shared.dispatch(std::mem::take(&mut *frame)) {
+                    return Some(error.to_string());
+                }
+            }
+            Ok(None) => return None,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+/// The task of a connection: it reads all replies, and writes what callers could not.
+async fn serve(
+    stream: OwnedReadHalf,
+    shared: Arc<Shared>,
+    connection: Weak<Connection>,
+    process_ended: impl Future<Output = String>,
+) {
+    let mut stream = BufReader::new(stream); // a small frame is read at once
+    let error = {
+        let read = dispatch_frames(&mut stream, &shared);
+        let write = async {
+            let _ = shared.write_rest().await;
+            std::future::pending::<()>().await
+        };
+        tokio::pin!(read);
+        tokio::select! {
+            error = &mut read => error,
+            () = write => None,
+            // What it has written is read. Another process may hold its end of the stream, and is not waited for.
+            _ = process_ended => timeout(END, read).await.unwrap_or_default(),
+        }
+    };
+    drop(stream);
+    shared.is_closed.store(true, Ordering::Release);
+    // Without a connection it was ended by us.
+    let Some(connection) = connection.upgrade() else { return shared.close(None) };
+    let process = &connection.process;
+    if error.is_some() || timeout(END, process.ended()).await.is_err() {
+        process.kill();
+    }
+    let ended = process.ended().await;
+    let how = error.map_or_else(|| ended.clone(), |error| format!("{ended} ({error})"));
+    warn!(pid = process.pid, "the sandbox process ended {how}");
+    shared.close(Some(&how));
+}
+
+#[cfg(test)]
+mod tests;

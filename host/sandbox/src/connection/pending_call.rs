@@ -1,0 +1,92 @@
+//! A call that was begun, seen from its caller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::discovery::RoundError;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
+
+use super::{Connection, ReceivedReply, ended};
+use crate::protocol::{ProtocolError, Request};
+
+/// A call that was begun. If this is dropped before the answer, the call is cancelled in the process, and still counts until
+/// it has ended there.
+pub(crate) struct PendingCall {
+    connection: Arc<Connection>,
+    call: u64,
+    replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
+    /// The moment at which a process without an answer is killed.
+    kill_at: Instant,
+    progress: Progress,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Running,
+    /// The caller is gone.
+    Cancelled,
+    Answered,
+}
+
+impl PendingCall {
+    pub(super) fn new(
+        connection: Arc<Connection>,
+        call: u64,
+        replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
+        time: Duration,
+    ) -> Self {
+        Self { connection, call, replies, kill_at: Instant::now() + time, progress: Progress::Running }
+    }
+
+    /// Waits for the next reply: parts of a large answer, and then the answer.
+    pub(crate) async fn next(&mut self) -> Result<ReceivedReply, RoundError> {
+        let received = match timeout_at(self.kill_at, self.replies.recv()).await {
+            Ok(received) => received,
+            Err(_) => {
+                warn!(pid = self.connection.process.pid, "the sandbox process does not answer; killing it");
+                self.connection.kill("since it did not answer");
+                self.replies.recv().await
+            }
+        };
+        let received = received.unwrap_or_else(|| Err(ended()));
+        if !received.as_ref().is_ok_and(ReceivedReply::is_part) {
+            self.progress = Progress::Answered;
+        }
+        received
+    }
+
+    /// Ends the process, since its answer can't be read. Returns the error of the call.
+    pub(crate) fn reject(&self, error: &ProtocolError) -> RoundError {
+        let how = format!("after an answer that can't be read ({error})");
+        self.connection.kill(&how);
+        RoundError::Trapped(format!("the sandbox process was ended {how}"))
+    }
+
+    /// Waits for the end of a call that nobody waits for.
+    async fn finish(mut self) {
+        while self.next().await.is_ok_and(|received| received.is_part()) {}
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if self.progress != Progress::Running {
+            return;
+        }
+        self.connection.send(&Request::Cancel { call: self.call });
+        let cancelled = Self {
+            connection: Arc::clone(&self.connection),
+            call: self.call,
+            replies: std::mem::replace(&mut self.replies, unbounded_channel().1),
+            kill_at: self.kill_at,
+            progress: Progress::Cancelled,
+        };
+        // At the end of the runtime nothing has to be waited for.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(cancelled.finish());
+        }
+    }
+}
