@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use akri_model::grant::{Grants, Limits};
 use akri_engine::{Call, LocalComponent};
+use akri_model::grant::{Grants, Limits};
 use akri_tests::node::built_components;
 use serde_json::json;
 

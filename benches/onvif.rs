@@ -4,9 +4,9 @@
 use std::fs;
 use std::time::Duration;
 
+use akri_engine::{Cache, Call, LocalComponent};
 use akri_model::grant::{Destinations, Grants, Group, HttpDestinations, Limits, Tls};
 use akri_model::property::Resolved;
-use akri_engine::{Cache, Call, LocalComponent};
 use akri_tests::namespace::Namespace;
 use akri_tests::node::built_components;
 use akri_tests::onvif::camera::{Camera, Lock};

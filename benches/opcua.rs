@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use akri_model::grant::{Destinations, Grants, Limits};
 use akri_engine::{Call, LocalComponent};
+use akri_model::grant::{Destinations, Grants, Limits};
 use akri_tests::node::built_components;
 use akri_tests::opcua::{Peer, ask_by_asyncua, entry, free_port, machine, url};
 use serde_json::{Value, json};

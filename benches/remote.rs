@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use akri_engine::{Call, LocalComponent};
 use akri_grpc::discovery::discovery_handler_client::DiscoveryHandlerClient;
 use akri_grpc::discovery::{DiscoverRequest, DiscoverResponse};
-use akri_engine::{Call, LocalComponent};
 use akri_tests::node::{built_components, rss_kib};
 use serde_json::json;
 use tokio::time::sleep;

@@ -5,11 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use akri_engine::LocalHost;
-use akri_model::device::DeviceSet;
-use akri_model::discovery::RoundError;
+use akri_engine::{LocalComponent, LocalHost};
 use akri_model::grant::Limits;
-use akri_sandbox::{Call, Host, HostConfig, SandboxProgram};
+use akri_sandbox::{Call, Component, Host, HostConfig, SandboxProgram};
 use akri_tests::node::{akri, built_components, guest, rss_kib};
 
 use crate::measure::{Table, repeat};
@@ -24,18 +22,11 @@ async fn measure_all() -> Table {
     let (echo, guest) = (read(&built_components().join("debug_echo.wasm")), read(&guest()));
     let local = host(None);
     let (local_echo, local_guest) = (local.load(echo.clone()).await.unwrap(), local.load(guest.clone()).await.unwrap());
-    let without = rounds(&mut table, "", async |call: Call| match call.details.starts_with('{') {
-        true => local_echo.discover(call).await,
-        false => local_guest.discover(call).await,
-    });
-    let without = without.await;
+    let without = rounds(&mut table, "", Subject::Local(local_echo), Subject::Local(local_guest)).await;
     let sandbox = sandbox(None);
     let (echo, guest) = (sandbox.load(echo).await.unwrap(), sandbox.load(guest).await.unwrap());
-    let with = rounds(&mut table, ", in a sandbox process", async |call: Call| match call.details.starts_with('{') {
-        true => echo.discover(call).await,
-        false => guest.discover(call).await,
-    });
-    let with = with.await;
+    let place = ", in a sandbox process";
+    let with = rounds(&mut table, place, Subject::Sandboxed(echo), Subject::Sandboxed(guest)).await;
     for pid in children() {
         let memory = format!("{:.1} MiB", rss_kib(pid) as f64 / 1024.0);
         table.value("memory of the sandbox process", memory, "after these rounds");
@@ -51,22 +42,30 @@ fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// Measures rounds of `debugEcho`, and of the test guest with five properties for each device. Returns their medians.
-async fn rounds(
-    table: &mut Table,
-    place: &str,
-    discover: impl AsyncFn(Call) -> Result<DeviceSet, RoundError>,
-) -> Vec<(&'static str, Duration)> {
-    let round = async |details: &str, details_json: Option<String>, devices: usize| {
+/// A component, in this process or in another one.
+enum Subject {
+    Local(LocalComponent),
+    Sandboxed(Component),
+}
+
+impl Subject {
+    async fn round(&self, details: &str, devices: usize) {
         let limits = Limits { devices: 10_000, ..Limits::default() };
         let (subject, details) = ("default/bench".to_owned(), details.to_owned());
-        let set = discover(Call { subject, details, details_json, limits, ..Call::default() }).await.unwrap();
-        assert_eq!(set.devices.len(), devices);
-    };
-    let echo = r#"{"descriptions":["foo0"]}"#;
+        let call = Call { subject, details_json: Some(details.clone()), details, limits, ..Call::default() };
+        let set = match self {
+            Self::Local(component) => component.discover(call).await,
+            Self::Sandboxed(component) => component.discover(call).await,
+        };
+        assert_eq!(set.unwrap().devices.len(), devices);
+    }
+}
+
+/// Measures rounds of `debugEcho`, and of the test guest with five properties for each device. Returns their medians.
+async fn rounds(table: &mut Table, place: &str, echo: Subject, guest: Subject) -> Vec<(&'static str, Duration)> {
     let small = if place.is_empty() { "target: p50 ≤ 80 µs" } else { "target: p50 ≤ 150 µs" };
     let large = if place.is_empty() { "target: p50 ≤ 30 ms" } else { "target: 1.3 × without one" };
-    let samples = repeat(2000, || round(echo, Some(echo.to_owned()), 1)).await;
+    let samples = repeat(2000, || echo.round(r#"{"descriptions":["foo0"]}"#, 1)).await;
     table.row(format!("`debugEcho`, which finds 1 device{place}"), &samples, small);
     let mut medians = vec![("`debugEcho`", samples.median())];
     for (what, devices, count, target) in [
@@ -75,7 +74,7 @@ async fn rounds(
         ("10,000 devices", 10_000, 100, large),
     ] {
         let details = format!("devices:{devices}");
-        let samples = repeat(count, || round(&details, None, devices)).await;
+        let samples = repeat(count, || guest.round(&details, devices)).await;
         table.row(format!("{what}{place}"), &samples, target);
         medians.push((what, samples.median()));
     }

@@ -57,10 +57,7 @@ impl Deadline {
     }
 
     /// Awaits a guest, and drops it at the deadline.
-    pub(crate) async fn enforce<T>(
-        self,
-        guest: impl Future<Output = Result<T, RoundError>>,
-    ) -> Result<T, RoundError> {
+    pub(crate) async fn enforce<T>(self, guest: impl Future<Output = Result<T, RoundError>>) -> Result<T, RoundError> {
         let ended = tokio::time::timeout_at(self.end.into(), guest).await;
         ended.unwrap_or_else(|_| Err(self.exceeded()))
     }

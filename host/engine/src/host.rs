@@ -173,7 +173,10 @@ impl LocalHost {
     ///
     /// # Errors
     /// If it panicked.
-    pub fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T, HostError> {
+    pub fn block_on<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, HostError> {
         let failed = || HostError::Threads(io::Error::other("a thread has ended"));
         let (sender, ended) = mpsc::channel();
         let task = async move { sender.send(future.await) };

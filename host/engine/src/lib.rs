@@ -39,8 +39,8 @@ pub use self::compile::{CompileError, Compiler, MODULES_DIR, PrecompileError, co
 pub use self::compiled::ComponentBytes;
 pub use self::component::{Call, LoadError, LocalComponent, ROUNDS_AT_ONCE_OF_COMPONENT};
 pub use self::convert::check_description;
-pub use self::deadline::time_to_answer;
 pub use self::coverage::{Covered, Import, ImportKind, cautions, covers_subsystem};
+pub use self::deadline::time_to_answer;
 pub use self::host::{HostConfig, HostError, LocalHost, ROUNDS_AT_ONCE};
 pub use self::log::{CallLog, LOG_LINE_BYTES, LogLine, PartialLine};
 pub use self::rates::{ForwardedLine, Rates};

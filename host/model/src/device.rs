@@ -130,7 +130,8 @@ impl DeviceSet {
     /// # Errors
     /// [`RoundError::LimitExceeded`] with the limit, or [`RoundError::InvalidResult`].
     pub fn check(&self, limits: &Limits) -> Result<(), RoundError> {
-        for (what, count) in [("devices", self.devices.len() + self.withheld.len()), ("kept origins", self.kept.len())] {
+        for (what, count) in [("devices", self.devices.len() + self.withheld.len()), ("kept origins", self.kept.len())]
+        {
             if count > limits.devices {
                 return Err(RoundError::LimitExceeded(format!("{what}: {count} (at most {})", limits.devices)));
             }
@@ -211,8 +212,7 @@ mod tests {
     fn results_over_a_limit_are_refused_by_name() {
         let long = "x".repeat(4097);
         let mount = Mount { container_path: long.clone(), host_path: String::new(), read_only: true };
-        let spec =
-            DeviceSpec { container_path: String::new(), host_path: String::new(), permissions: long.clone() };
+        let spec = DeviceSpec { container_path: String::new(), host_path: String::new(), permissions: long.clone() };
         assert_eq!(refused(|d| d.id = String::new()), "invalid result: a device has an empty id");
         assert_eq!(
             refused(|d| d.id = "first".to_owned()),

@@ -101,8 +101,7 @@ impl Component {
         (first, isolation): (Arc<SandboxProcess>, Isolation),
         crashes: Arc<CrashRecord>,
     ) -> Result<Self, LoadError> {
-        let process =
-            ComponentProcess { first, own: OnceLock::new(), isolation, crashes, loaded_in: Mutex::default() };
+        let process = ComponentProcess { first, own: OnceLock::new(), isolation, crashes, loaded_in: Mutex::default() };
         let mut loaded = load_once(&process, id, &bytes).await;
         if matches!(loaded, Err(LoadAttempt::Ended(RoundError::Trapped(_)))) && isolation == Isolation::Shared {
             loaded = load_once(&process, id, &bytes).await;
@@ -196,12 +195,7 @@ impl Component {
     /// Has to be called within a tokio runtime.
     ///
     /// It can't fail: where the group can't be joined, it is tried again from time to time.
-    pub fn listen(
-        &self,
-        group: SocketAddr,
-        interfaces: &[String],
-        filters: Vec<DatagramFilter>,
-    ) -> MulticastListener {
+    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> MulticastListener {
         MulticastListener::new(self.0.process(), group, interfaces, filters)
     }
 
@@ -229,7 +223,7 @@ impl Inner {
         let context = CallContext {
             crashes: Arc::clone(&self.process.crashes),
             log: Some(BoundedLog::new(&self.about.description.name, &call)),
-            turns: vec![own, turn],
+            _turns: vec![own, turn],
         };
         let (time, rates) = (time_to_answer(&call.limits), call.rates.clone());
         let arguments = Box::new(arguments(call, export));
@@ -321,7 +315,7 @@ async fn load_into(
     let bytes = bytes.read().map_err(LoadAttempt::Ended)?;
     let frame = encode(&Request::Load { call, component }, &bytes);
     let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Refused(error.to_string())))?;
-    let context = CallContext { crashes: Arc::clone(crashes), log: None, turns: Vec::new() };
+    let context = CallContext { crashes: Arc::clone(crashes), log: None, _turns: Vec::new() };
     let mut pending = connection.call(call, frame, context, LOAD).map_err(LoadAttempt::Ended)?;
     match pending.next().await.map_err(LoadAttempt::Ended)?.reply {
         Reply::Loaded { result: Ok(about), .. } => reply_checks::loaded(about).map_err(LoadAttempt::Refused),

@@ -93,7 +93,8 @@ struct WaitingCall {
 pub(crate) struct CallContext {
     pub(crate) crashes: Arc<CrashRecord>,
     pub(crate) log: Option<BoundedLog>,
-    pub(crate) turns: Vec<OwnedSemaphorePermit>,
+    /// Turns, which others get when the call has ended.
+    pub(crate) _turns: Vec<OwnedSemaphorePermit>,
 }
 
 impl Connection {

@@ -83,7 +83,8 @@ impl Host {
     /// If the directory for compiled components can't be used.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         let HostConfig { program, cache_dir, precompiled, sysfs, udev_data } = config;
-        let temporary = if cache_dir.is_none() { Some(TempDir::new().map_err(unusable(&std::env::temp_dir()))?) } else { None };
+        let temporary =
+            if cache_dir.is_none() { Some(TempDir::new().map_err(unusable(&std::env::temp_dir()))?) } else { None };
         let compiled = cache_dir.or_else(|| temporary.as_ref().map(|directory| directory.path().join("compiled")));
         let engine_config = akri_engine::HostConfig {
             cache_dir: compiled.clone(),

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_confine::confine_worker;
 use akri_engine::{
-    Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, LogLine, MODULES_DIR, Rates,
-    Tape,
+    Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, LogLine, MODULES_DIR, Rates, Tape,
 };
 use akri_model::property::Resolved;
 use tokio::io::AsyncWriteExt as _;
@@ -22,8 +21,8 @@ use tokio::task::AbortHandle;
 
 use super::frame;
 use super::protocol::{
-    Arguments, Bounded, CacheEntries, Failure, LARGEST_REPLY, LARGEST_REQUEST, Line, LoadFailure,
-    LoadedComponent, ProtocolError, Reply, Request, decode, encode, encode_devices, number_of, split,
+    Arguments, Bounded, CacheEntries, Failure, LARGEST_REPLY, LARGEST_REQUEST, Line, LoadFailure, LoadedComponent,
+    ProtocolError, Reply, Request, decode, encode, encode_devices, number_of, split,
 };
 
 /// Budgets that are remembered; there is one for each Configuration.

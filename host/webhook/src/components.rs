@@ -46,11 +46,14 @@ struct Loaded {
     handler: Option<LoadedHandler>,
 }
 
+/// Asks a handler about details.
+type Validate = dyn Fn(Call) -> BoxFuture<'static, Result<Vec<Trigger>, RoundError>> + Send + Sync;
+
 /// A handler that is asked about details.
 #[derive(Clone)]
 struct LoadedHandler {
     name: String,
-    validate: Arc<dyn Fn(Call) -> BoxFuture<'static, Result<Vec<Trigger>, RoundError>> + Send + Sync>,
+    validate: Arc<Validate>,
 }
 
 impl From<Component> for LoadedHandler {

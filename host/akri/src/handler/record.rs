@@ -9,12 +9,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
+use akri_engine::{Cache, Call, LocalComponent, Rates};
 use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::{shorten, visible};
-use akri_engine::{Cache, Call, LocalComponent, Rates};
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 

@@ -9,9 +9,9 @@ use akri_engine::{Cache, LocalComponent, Rates};
 use anyhow::{Context as _, bail, ensure};
 
 use super::args::TestArgs;
+use super::load_taping;
 use super::record::extent;
 use super::replay::{LATE, Played, differences, escaped, find, play, read};
-use super::load_taping;
 use crate::output::{count, plain, print_text};
 
 /// The directory that is looked for cassettes: in the working directory, or else beside the component.

@@ -180,8 +180,10 @@ impl Round {
         }
         let closed = |_| AccessError::Unavailable("akri:discovery/udev: the host is shutting down".to_owned());
         let permit = self.component_context.udev_runs.clone().acquire_owned().await.map_err(closed)?;
-        let (sysfs, bounds) =
-            (self.component_context.sysfs.clone(), Bounds { bytes: self.snapshot_bytes, until: self.deadline.last_wait() });
+        let (sysfs, bounds) = (
+            self.component_context.sysfs.clone(),
+            Bounds { bytes: self.snapshot_bytes, until: self.deadline.last_wait() },
+        );
         let run = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             sysfs.run(&query, &granted, &bounds)

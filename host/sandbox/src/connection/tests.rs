@@ -34,7 +34,7 @@ fn frame() -> Vec<u8> {
 }
 
 fn context() -> CallContext {
-    CallContext { crashes: Arc::default(), log: None, turns: Vec::new() }
+    CallContext { crashes: Arc::default(), log: None, _turns: Vec::new() }
 }
 
 async fn call(connection: &Arc<Connection>, frame: Vec<u8>, limit: Duration) -> RoundError {
@@ -109,7 +109,7 @@ async fn cancelled_call_counts_until_the_process_has_ended_it() {
     let turns = Arc::new(tokio::sync::Semaphore::new(1));
     let turn = Arc::clone(&turns).acquire_owned().await.unwrap();
     let call = connection.next_call();
-    let pending = connection.call(call, frame(), CallContext { turns: vec![turn], ..context() }, LONG);
+    let pending = connection.call(call, frame(), CallContext { _turns: vec![turn], ..context() }, LONG);
     assert_eq!(turns.available_permits(), 0);
     drop(pending.unwrap());
     let _turn = timeout(LONG, turns.acquire()).await.unwrap().unwrap();

@@ -20,9 +20,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::device_set::{DeviceSetHead, ReceivedDevices, encode_devices, split};
-pub(crate) use self::reply::{
-    CacheEntries, Failure, Line, LoadFailure, LoadedComponent, Reply, level_of, number_of,
-};
+pub(crate) use self::reply::{CacheEntries, Failure, Line, LoadFailure, LoadedComponent, Reply, level_of, number_of};
 pub(crate) use self::request::{Arguments, Request, encode_secret};
 
 /// Bytes of a frame to the sandbox process: the largest component, and what comes with it.
