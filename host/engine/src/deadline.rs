@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(time_to_answer(&Limits { round: Duration::MAX, ..Limits::default() }), LONGEST_ROUND + ANSWER);
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 92
     async fn waiting_guest_is_dropped_at_the_deadline() {
         let ended = deadline(Duration::from_millis(10)).enforce(std::future::pending::<Result<(), RoundError>>()).await;
         assert_eq!(ended, Err(RoundError::DeadlineExceeded(Duration::from_millis(10))));

@@ -208,7 +208,7 @@ mod tests {
         set(vec![device("first"), changed]).check(&Limits::default()).unwrap_err().to_string()
     }
 
-    #[test]
+    #[test] // threat 22
     fn results_over_a_limit_are_refused_by_name() {
         let long = "x".repeat(4097);
         let mount = Mount { container_path: long.clone(), host_path: String::new(), read_only: true };
@@ -235,7 +235,7 @@ mod tests {
         );
     }
 
-    #[test]
+    #[test] // threat 22
     fn kept_origins_and_withheld_ids_are_within_the_limits() {
         let limits = Limits { devices: 2, string_bytes: 4, ..Limits::default() };
         for (texts, is_good) in [(vec!["a", "b"], true), (vec!["a", "b", "c"], false), (vec!["texts"], false)] {

@@ -43,7 +43,7 @@ impl CrashRecord {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // rule 92, threat 18
     fn component_that_crashed_is_isolated_when_it_is_loaded_again() {
         let tracker = CrashTracker::default();
         let (crashed, other) = (tracker.record_of("a"), tracker.record_of("b"));

@@ -104,7 +104,7 @@ mod tests {
     use super::super::protocol::Bounded;
     use super::*;
 
-    #[test]
+    #[test] // threat 22
     fn triggers_are_within_the_limits() {
         let limits = Limits { string_bytes: 4, ..Limits::default() };
         let group = "239.0.0.1:1".parse().unwrap();

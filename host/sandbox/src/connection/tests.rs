@@ -47,7 +47,7 @@ async fn call(connection: &Arc<Connection>, frame: Vec<u8>, limit: Duration) -> 
 
 const LONG: Duration = Duration::from_secs(60);
 
-#[tokio::test]
+#[tokio::test] // threat 19
 async fn connection_ends_with_its_process_even_if_another_holds_it() {
     let directory = tempfile::tempdir().unwrap();
     // The child keeps the stream, and ends by itself.
@@ -57,7 +57,7 @@ async fn connection_ends_with_its_process_even_if_another_holds_it() {
     assert!(connection.is_closed());
 }
 
-#[tokio::test]
+#[tokio::test] // threat 19
 async fn connection_is_closed_as_soon_as_there_is_no_answer() {
     let directory = tempfile::tempdir().unwrap();
     let connection = connection(directory.path(), "exec sleep 60");
@@ -96,7 +96,7 @@ async fn large_frames_are_written_in_order_as_the_process_reads() {
     timeout(LONG, all).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn cancelled_call_counts_until_the_process_has_ended_it() {
     let directory = tempfile::tempdir().unwrap();
     let answer = encode(&Reply::Validated { call: 1, result: Ok(Bounded::default()), ticks: 0 }, &[]).unwrap();
@@ -116,7 +116,7 @@ async fn cancelled_call_counts_until_the_process_has_ended_it() {
     assert!(connection.shared.calls().is_empty() && !connection.is_closed());
 }
 
-#[tokio::test]
+#[tokio::test] // threat 22
 async fn replies_of_a_call_are_bounded_together() {
     let device = |id: usize| Device { id: id.to_string(), ..Device::default() };
     let body = |reply: &Reply, devices: &[Device]| encode_devices(reply, devices).unwrap().split_off(LENGTH);
@@ -137,7 +137,7 @@ async fn replies_of_a_call_are_bounded_together() {
     assert!(matches!(last, Some(Err(RoundError::Trapped(_)))));
 }
 
-#[tokio::test]
+#[tokio::test] // rule 92
 async fn component_whose_devices_can_not_be_read_leaves_the_shared_process() {
     let directory = tempfile::tempdir().unwrap();
     let description = Description { name: "udev".to_owned(), version: "1".to_owned(), shared: false, interval: None };
