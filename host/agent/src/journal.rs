@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use akri_model::claim::Entry;
 use akri_model::names::Key;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 
 use format::{FORMAT, Header, Record, Replayed, line_of, parse_line, put_line, replay};
@@ -24,8 +25,8 @@ use format::{FORMAT, Header, Record, Replayed, line_of, parse_line, put_line, re
 /// The file is written anew when it is this large and mostly outdated.
 const COMPACT_AT: u64 = 1 << 20;
 
-/// Writes waiting for the disk.
-const QUEUE: usize = 256;
+/// Records of one write.
+const BATCH: usize = 256;
 
 /// Time that a write which is not urgent waits for others: a sync costs processor time, too.
 const LINGER: Duration = Duration::from_millis(5);
@@ -119,10 +120,14 @@ impl Journal {
         entries.iter().for_each(|(key, entry)| live.lines().insert(key.clone(), put_line(entry)));
         let mut file = LogFile { path, file: None, size: 0, live: live.clone(), boot };
         file.rewrite()?;
-        let (writes, requests) = mpsc::channel(QUEUE);
+        // Whoever writes waits for the answer, so that there are few requests.
+        let (writes, requests) = mpsc::channel();
         let failed = watch::Sender::new(None);
         let failure = failed.subscribe();
-        tokio::spawn(write_all(file, requests, failed));
+        let writer = thread::Builder::new().name("akri-journal".to_owned());
+        let started = writer.spawn(move || write_all(file, &requests, &failed));
+        let path = state.join("journal.jsonl");
+        started.map_err(|source| JournalError::Io { action: "start the writer of", path, source })?;
         Ok((Self { writes, failure, live, damaged, new }, entries))
     }
 
@@ -169,49 +174,51 @@ impl Journal {
     async fn write(&self, record: Record, urgency: Urgency) -> Result<(), JournalError> {
         let (done, result) = oneshot::channel();
         let stopped = || JournalError::NotWritten("its writer has stopped".to_owned());
-        self.writes.send(Request { record, urgency, done }).await.map_err(|_| stopped())?;
+        self.writes.send(Request { record, urgency, done }).map_err(|_| stopped())?;
         result.await.map_err(|_| stopped())?.map_err(JournalError::NotWritten)
     }
 }
 
 /// Writes what is asked for; what comes in while the disk is busy is one write with one sync. A failure is logged once,
 /// and the write is repeated until it succeeds.
-async fn write_all(mut file: LogFile, mut requests: mpsc::Receiver<Request>, failure: watch::Sender<Option<String>>) {
-    let mut batch = Vec::new();
+fn write_all(mut file: LogFile, requests: &mpsc::Receiver<Request>, failure: &watch::Sender<Option<String>>) {
     let mut refused = 0;
     loop {
         let is_failing = failure.borrow().is_some();
-        let received = timeout(if is_failing { RETRY } else { Duration::MAX }, requests.recv_many(&mut batch, QUEUE));
-        if received.await == Ok(0) {
+        let received = match is_failing {
+            true => requests.recv_timeout(RETRY),
+            false => requests.recv().map_err(RecvTimeoutError::from),
+        };
+        if matches!(received, Err(RecvTimeoutError::Disconnected)) {
             return;
         }
-        wait_for_others(&mut batch, &mut requests).await;
         let (records, waiting): (Vec<_>, Vec<_>) =
-            batch.drain(..).map(|request| (request.record, request.done)).unzip();
-        let written = tokio::task::spawn_blocking(move || {
-            let result = file.append(records).map_err(|error| error.to_string());
-            (file, result)
-        });
-        let Ok((back, result)) = written.await else { return };
-        file = back;
+            batch(received.ok(), requests).into_iter().map(|request| (request.record, request.done)).unzip();
+        let result = file.append(records).map_err(|error| error.to_string());
         refused += if result.is_err() { waiting.len() } else { 0 };
-        show(&failure, result.as_ref().err(), refused);
+        show(failure, result.as_ref().err(), refused);
         if result.is_ok() {
             refused = 0;
         }
         for done in waiting {
-            let _ = done.send(result.clone()); // the receiver may have gone
+            let _ = done.send(result.clone()); // whoever asked may have given up
         }
     }
 }
 
-/// Receives more requests while none is urgent, for a short time.
-async fn wait_for_others(batch: &mut Vec<Request>, requests: &mut mpsc::Receiver<Request>) {
+/// Receives what else waits to be written, and more while none of it is urgent, for a short time.
+fn batch(first: Option<Request>, requests: &mpsc::Receiver<Request>) -> Vec<Request> {
     let end = Instant::now() + LINGER;
-    while batch.len() < QUEUE && batch.iter().all(|request| request.urgency == Urgency::WithOthers) {
-        let room = QUEUE - batch.len();
-        if !matches!(timeout_at(end, requests.recv_many(batch, room)).await, Ok(received) if received > 0) {
-            return;
+    let mut batch: Vec<Request> = first.into_iter().collect();
+    loop {
+        batch.extend(requests.try_iter().take(BATCH - batch.len()));
+        let is_urgent = batch.iter().any(|request| request.urgency == Urgency::Now);
+        if batch.is_empty() || batch.len() >= BATCH || is_urgent {
+            return batch;
+        }
+        match requests.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(request) => batch.push(request),
+            Err(_) => return batch,
         }
     }
 }

@@ -26,7 +26,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of filters for the datagrams of one group.
 const MAX_FILTERS: usize = 16;
 
-/// Devices that are checked without a thread for it, if there are no files to look at.
+/// Devices that are checked without a thread for it, if their files are quickly looked at.
 const INLINE: usize = 256;
 
 /// The triggers of the round after a successful one.
@@ -73,8 +73,11 @@ pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, Ro
     let set = handler.component.discover(call).await?;
     debug!(configuration = %subject, devices = set.devices.len(), "round done");
     let (grants, limits) = (handler.rules.grants.clone(), handler.rules.limits.clone());
-    let has_files = |device: &Device| !device.device_specs.is_empty() || !device.mounts.is_empty();
-    if set.devices.len() <= INLINE && !set.devices.iter().any(has_files) {
+    // What is below /dev is looked at without waiting for a disk or a network.
+    let is_quick = |device: &Device| {
+        device.mounts.is_empty() && device.device_specs.iter().all(|spec| spec.host_path.starts_with("/dev/"))
+    };
+    if set.devices.len() <= INLINE && set.devices.iter().all(is_quick) {
         return Ok(admit(set, &grants, &limits)); // a thread for it would take longer, and stay for 10 s
     }
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
