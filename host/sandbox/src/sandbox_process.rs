@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use akri_engine::{ROUNDS_AT_ONCE, Rates};
 use akri_model::discovery::RoundError;
-use akri_model::retry::{Backoff, jitter};
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::sleep_until;
@@ -15,9 +15,6 @@ use super::connection::Connection;
 use super::process::{ReadablePaths, SandboxProgram};
 use super::protocol::Request;
 
-/// First and longest pause before a process is started again.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A process that ran for so long has shown that it can.
 const STABLE: Duration = Duration::from_secs(60);
 /// Interval of checks whether a process still reads the files that are there.
@@ -59,7 +56,7 @@ impl SandboxProcess {
     pub(crate) fn new(name: String, context: Arc<ProcessContext>) -> Self {
         let state = State {
             connection: None,
-            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            backoff: Backoff::new(RetryPolicy::SANDBOX),
             earliest: tokio::time::Instant::now(),
             checked: Instant::now(),
         };
