@@ -142,7 +142,8 @@ fn rules_for(component: &Path, file: &str, manifests: &[Manifest]) -> HandlerRul
 
 /// Returns a host of components; without arguments it can't read devices.
 pub(crate) fn host(args: Option<&HostArgs>) -> anyhow::Result<Host> {
-    let (sysfs, udev_data) = args.map_or_else(Default::default, |args| (args.sysfs.clone(), args.udev_data.clone()));
+    let nowhere = || (PathBuf::from("/nonexistent"), PathBuf::from("/nonexistent"));
+    let (sysfs, udev_data) = args.map_or_else(nowhere, |args| (args.sysfs.clone(), args.udev_data.clone()));
     let program = sandbox_program(SANDBOX_MEMORY, Vec::new());
     let host = Host::new(HostConfig { program, cache_dir: cache_dir(), precompiled: None, sysfs, udev_data });
     host.map_err(|error| anyhow!("cannot start the component host: {error}"))
