@@ -45,7 +45,7 @@ pub enum Error {
     #[error("not taken: the memory of the round was used up")]
     NoRoom,
     /// A limit of the round prevented the request, or waiting for its response.
-    #[error("not asked: the time or the connections of the round were used up")]
+    #[error("not asked: no name server answered, or the time or the connections of the round were used up")]
     NotReached,
 }
 

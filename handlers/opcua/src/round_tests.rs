@@ -184,7 +184,7 @@ fn unreached_server_is_kept_and_tried_in_a_later_round() {
     assert_eq!(report.kept, BTreeSet::from([0]));
     let asked = 32 * (59_000 / 1200);
     let note = format!(
-        "{} of the servers listed there were not asked: the time or the connections of the round were used up",
+        "{} of the servers listed there were not asked: no name server answered, or the time or the connections of the round were used up",
         4001 - asked
     );
     assert_eq!(notes(&report), [(0, "NotReached", note.as_str())]);

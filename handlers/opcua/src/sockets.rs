@@ -59,7 +59,9 @@ impl Sockets {
 impl Network for Sockets {
     async fn ask(&self, url: &Url, question: Question, limit: Duration) -> Result<Vec<u8>, Error> {
         let start = Instant::now();
-        let addresses = within(limit, self.addresses(&url.host)).await?;
+        // Without an answer of the name servers, nothing is known about the server.
+        let unresolved = |error| if matches!(error, Error::TimedOut(_)) { Error::NotReached } else { error };
+        let addresses = within(limit, self.addresses(&url.host)).await.map_err(unresolved)?;
         let mut failure = None;
         for (left, address) in (1..=addresses.len() as u32).rev().zip(addresses) {
             let share = limit.saturating_sub(start.elapsed()) / left;
@@ -93,7 +95,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
 async fn resolve(name: &str) -> Result<Vec<IpAddr>, Error> {
     let failed = |code| match code {
         ErrorCode::AccessDenied => Error::NotGranted(format!("resolving '{name}' (grants.names)")),
-        ErrorCode::TemporaryResolverFailure => Error::NotReached, // the host's bound on lookups
+        ErrorCode::TemporaryResolverFailure => Error::NotReached, // the name servers fail, or the host's bound on lookups
         _ => Error::NameNotResolved(name.to_owned()),
     };
     let lookup = resolve_addresses(&instance_network(), name).map_err(failed)?;

@@ -35,8 +35,8 @@ pub(crate) const COMPONENT: usize = 64 << 20;
 pub const ROUNDS_AT_ONCE_OF_COMPONENT: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
 const UDEV_RUNS: usize = 2;
-/// Names that one component may have resolved at once. A name that nobody answers for takes a thread for as long as the
-/// node is set up to wait, and there may be some of them in every plant.
+/// Names that one component may have resolved at once. A lookup without an answer takes a thread for as long as the node is
+/// set up to wait.
 const LOOKUPS: usize = 32;
 
 /// The arguments of one call.

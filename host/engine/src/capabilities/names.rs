@@ -37,7 +37,7 @@ impl From<NameError> for ErrorCode {
         match error {
             NameError::NotGranted(_) => Self::AccessDenied,
             NameError::Invalid(_) => Self::InvalidArgument,
-            NameError::TooMany => Self::TemporaryResolverFailure,
+            NameError::TooMany | NameError::Failed(_) => Self::TemporaryResolverFailure,
             NameError::Unresolved(_) => Self::NameUnresolvable,
         }
     }

@@ -148,6 +148,7 @@ impl Client {
             }
             NameError::Invalid(_) => Error::HttpRequestUriInvalid,
             NameError::TooMany => Error::InternalError(Some(error.to_string())),
+            NameError::Failed(_) => Error::DnsTimeout,
             NameError::Unresolved(why) => Error::DnsError { rcode: Some(why), info_code: None },
         })
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akri_model::glob;
 
-use super::resolver::Resolver;
+use super::resolver::{LookupError, Resolver};
 use crate::log::RoundLog;
 use crate::rates::Rates;
 
@@ -30,6 +30,9 @@ pub(crate) enum NameError {
     /// The name does not exist.
     #[error("{0}")]
     Unresolved(String),
+    /// The name servers gave no answer, which says nothing about the name.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// The names of one round.
@@ -56,8 +59,10 @@ impl Names {
         let fewer = |left: usize| left.checked_sub(1);
         self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, fewer).map_err(|_| NameError::TooMany)?;
         self.rates.datagram().await;
-        let addresses = self.resolver.addresses(&name).await;
-        addresses.map_err(|error| NameError::Unresolved(format!("'{name}': {error}")))
+        self.resolver.addresses(&name).await.map_err(|error| match error {
+            LookupError::Unknown(why) => NameError::Unresolved(format!("'{name}': {why}")),
+            LookupError::Failed(why) => NameError::Failed(format!("'{name}': {why}")),
+        })
     }
 
     /// Logs that a name may not be resolved.
