@@ -9,7 +9,7 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/`.
-const HOST: [&str; 19] = [
+const HOST: [&str; 18] = [
     "akri-model",
     "akri-brokers",
     "akri-grpc",
@@ -17,7 +17,6 @@ const HOST: [&str; 19] = [
     "akri-api",
     "akri-node",
     "akri-cassette",
-    "akri-confine",
     "akri-engine",
     "akri-sandbox",
     "akri-kube",
@@ -32,7 +31,7 @@ const HOST: [&str; 19] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 23] = [
+const MAY_KNOW: [(&str, &[&str]); 22] = [
     ("akri-model", &[]),
     ("akri-brokers", &["akri-model"]),
     ("akri-grpc", &[]),
@@ -40,9 +39,8 @@ const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("akri-api", &["akri-model", "akri-brokers"]),
     ("akri-node", &["akri-model"]),
     ("akri-cassette", &["akri-model", "akri-node"]),
-    ("akri-confine", &["akri-model"]),
-    ("akri-engine", &["akri-model", "akri-cassette", "akri-confine", "akri-node"]),
-    ("akri-sandbox", &["akri-model", "akri-confine", "akri-engine", "akri-node"]),
+    ("akri-engine", &["akri-model", "akri-cassette", "akri-node"]),
+    ("akri-sandbox", &["akri-model", "akri-engine", "akri-node"]),
     ("akri-kube", &["akri-model"]),
     ("akri-kubelet", &["akri-model", "akri-grpc"]),
     ("akri-remote", &["akri-model", "akri-api", "akri-grpc", "akri-node"]),

@@ -6,17 +6,15 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use akri_model::grant::Limits;
-use akri_engine::{Call, HostConfig, LocalHost};
+use akri_engine::{Call, LocalHost, LocalHostConfig};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static HOST: LazyLock<LocalHost> = LazyLock::new(|| {
     let nowhere = "/nowhere";
-    LocalHost::new(HostConfig {
+    LocalHost::new(LocalHostConfig {
         cache_dir: None,
-        compiler: None,
-        precompiled: None,
         sysfs: nowhere.into(),
         udev_data: nowhere.into(),
     })

@@ -9,7 +9,7 @@ use wasmtime::Engine;
 use wasmtime::component::Linker;
 
 use crate::bindings::DiscoveryHandlerPre;
-use crate::component::{COMPONENT, LoadError};
+use crate::component::{LoadError, MAX_COMPONENT};
 use crate::contract;
 use crate::instance_cost::InstanceCost;
 use crate::limiter::INSTANCES;
@@ -61,7 +61,7 @@ impl Library {
 
 impl Compiled {
     fn new(engine: &Engine, linker: &Linker<Round>, source: &ComponentBytes) -> Result<Self, LoadError> {
-        let ComponentBytes { bytes, judged: Judged { digest, contexts } } = source;
+        let ComponentBytes { bytes, digest, contexts } = source;
         // The text names what the component chose to name.
         let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
         let component = wasmtime::component::Component::from_binary(engine, bytes.as_slice())
@@ -77,25 +77,33 @@ impl Compiled {
     }
 }
 
-/// A component's bytes, and what was found out about them.
+/// A component's bytes, checked before they are compiled.
 #[derive(Debug)]
 pub struct ComponentBytes {
     bytes: Arc<Vec<u8>>,
-    judged: Judged,
+    digest: String,
+    /// Bytes of the contexts of all instances.
+    contexts: usize,
 }
 
 impl ComponentBytes {
-    /// Looks at a component before it is compiled.
+    /// Checks a component as far as is possible before it is compiled.
     ///
     /// # Errors
     /// If it is too large, or if it can't be a handler.
     pub async fn new(bytes: Vec<u8>) -> Result<Self, LoadError> {
-        if bytes.len() > COMPONENT {
+        if bytes.len() > MAX_COMPONENT {
             return Err(LoadError::TooLarge(bytes.len()));
         }
-        let judge = move || judge(&bytes).map(|judged| Self { bytes: Arc::new(bytes), judged });
-        let stopped = |why| LoadError::Unavailable(format!("looking at it was ended: {why}"));
-        tokio::task::spawn_blocking(judge).await.map_err(stopped)?
+        let stopped = |why| LoadError::Unavailable(format!("the check of its bytes was ended: {why}"));
+        tokio::task::spawn_blocking(move || Self::check(bytes)).await.map_err(stopped)?
+    }
+
+    fn check(bytes: Vec<u8>) -> Result<Self, LoadError> {
+        contract::check_header(&bytes)?;
+        let contexts = contexts(&bytes)?;
+        contract::check_names(&bytes)?;
+        Ok(Self { digest: hex(&Sha256::digest(&bytes)), contexts, bytes: Arc::new(bytes) })
     }
 
     /// Returns the component's bytes.
@@ -105,25 +113,8 @@ impl ComponentBytes {
 
     /// Returns the SHA-256 of its bytes, in lower hex.
     pub fn digest(&self) -> &str {
-        &self.judged.digest
+        &self.digest
     }
-}
-
-/// Facts about a component that are known before it is compiled.
-#[derive(Debug)]
-struct Judged {
-    /// SHA-256 of its bytes, in lower hex.
-    digest: String,
-    /// Bytes of the contexts of all instances.
-    contexts: usize,
-}
-
-/// Looks at a component before it is compiled. Blocks for as long as reading it takes.
-fn judge(bytes: &[u8]) -> Result<Judged, LoadError> {
-    contract::check_header(bytes)?;
-    let contexts = contexts(bytes)?;
-    contract::check_names(bytes)?;
-    Ok(Judged { digest: hex(&Sha256::digest(bytes)), contexts })
 }
 
 /// Returns the size of the instance contexts of a component, or an error if no round could have that much.

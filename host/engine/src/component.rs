@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::{Description, RoundError, Trigger};
-use akri_model::grant::{CompileLimits, Grants, Limits};
+use akri_model::grant::{Grants, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_node::multicast::Listener;
@@ -17,7 +17,6 @@ use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
 use crate::cache::Cache;
-use crate::compile::CompileError;
 use crate::compiled::{Compiled, ComponentBytes};
 use crate::contract;
 use crate::convert;
@@ -30,7 +29,7 @@ use crate::round::{ComponentContext, Round};
 use crate::tape::Tape;
 
 /// Bytes of a component; the largest known, Python's, have 20 MiB.
-pub(crate) const COMPONENT: usize = 64 << 20;
+pub const MAX_COMPONENT: usize = 64 << 20;
 /// Rounds of one component at once: half of all, so that the others have theirs.
 pub const ROUNDS_AT_ONCE_OF_COMPONENT: usize = 2;
 /// Runs of the `udev` capability that one component may have under way.
@@ -68,7 +67,7 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// More than 64 MiB.
-    #[error("the component has {0} bytes, more than {COMPONENT}")]
+    #[error("the component has {0} bytes, more than {MAX_COMPONENT}")]
     TooLarge(usize),
     /// Neither a component nor a core module.
     #[error("no WebAssembly file: {0}")]
@@ -76,9 +75,6 @@ pub enum LoadError {
     /// Not a component, or one that does not compile.
     #[error("not a WebAssembly component: {0}")]
     Invalid(String),
-    /// It does not compile within its bounds.
-    #[error(transparent)]
-    Compile(#[from] CompileError),
     /// It would take too much to run it at all.
     #[error("the component has {0}")]
     Instances(String),
@@ -113,8 +109,8 @@ struct Guest {
 }
 
 impl LocalComponent {
-    pub(crate) async fn load(shared: Arc<Shared>, bytes: Vec<u8>, limits: &CompileLimits) -> Result<Self, LoadError> {
-        let (compiled, was_compiled) = compile(&shared, bytes, limits).await?;
+    pub(crate) async fn load(shared: Arc<Shared>, source: ComponentBytes) -> Result<Self, LoadError> {
+        let (compiled, was_compiled) = load_code(&shared, source).await?;
         // Until it has described itself, its log lines go by its digest.
         let name = compiled.digest.chars().take(12).collect();
         let description = Description { name, version: String::new(), shared: false, interval: None };
@@ -300,17 +296,8 @@ impl Guest {
     }
 }
 
-/// The code of a component: that of another handler of the same bytes, or what the compiler makes or has made.
-async fn compile(
-    shared: &Arc<Shared>,
-    bytes: Vec<u8>,
-    limits: &CompileLimits,
-) -> Result<(Arc<Compiled>, bool), LoadError> {
-    let source = ComponentBytes::new(bytes).await?;
-    if let Some(known) = shared.library.known(source.digest()) {
-        return Ok((known, false));
-    }
-    let was_compiled = shared.compiler.prepare(&source, limits).await?;
+/// Returns the code of a component, and whether it was compiled.
+async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<(Arc<Compiled>, bool), LoadError> {
     let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
     // One at a time: of two objects with one component, the second finds what the first has loaded.
     let turn = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
@@ -319,7 +306,7 @@ async fn compile(
         let _turn = turn;
         shared.load(&source)
     });
-    Ok((load.await.map_err(|error| stopped(&error))??, was_compiled))
+    load.await.map_err(|error| stopped(&error))?
 }
 
 /// A function that calls an export with the details.

@@ -56,8 +56,8 @@ pub fn covers_subsystem(grants: &Grants, subsystem: &str) -> bool {
 }
 
 /// Returns warnings about these grants.
-pub fn cautions(grants: &Grants) -> Vec<&'static str> {
-    // Who asks for a name tells it to whoever answers.
+pub fn grant_warnings(grants: &Grants) -> Vec<&'static str> {
+    // Name servers learn every name that is looked up, so that `names` alone can leak a secret.
     let silent = grants.tcp.is_empty() && grants.udp.is_empty() && grants.http.is_empty();
     let silent = silent && grants.multicast.is_empty() && grants.names.is_empty();
     let secrets = (!silent && !grants.secrets.is_empty()).then_some(
@@ -76,8 +76,8 @@ fn networks(grants: &Grants) -> impl Iterator<Item = &IpNet> {
     grants.tcp.iter().chain(&grants.udp).chain(http).flat_map(|to| &to.networks)
 }
 
-/// Returns whether a network contains loopback or link-local addresses, among others: one with nothing else is meant
-/// so.
+/// Returns whether a network contains loopback or link-local addresses beside others. A network that contains nothing else
+/// was granted on purpose.
 fn holds_the_node(network: &IpNet) -> bool {
     let special = |(address, length): (IpAddr, u8)| network.contains(&address) && network.prefix_len() < length;
     [
@@ -198,12 +198,12 @@ mod tests {
     #[test]
     fn secrets_beside_a_network_are_worth_a_thought() {
         let secrets = || vec!["password".to_owned()];
-        assert!(cautions(&some()).is_empty());
-        assert!(cautions(&Grants { secrets: secrets(), ..Grants::default() }).is_empty());
+        assert!(grant_warnings(&some()).is_empty());
+        assert!(grant_warnings(&Grants { secrets: secrets(), ..Grants::default() }).is_empty());
         let resolver = Grants { names: vec!["*".to_owned()], ..Grants::default() };
         for network in [some(), resolver] {
-            let cautions = cautions(&Grants { secrets: secrets(), ..network });
-            assert!(matches!(cautions.as_slice(), [one] if one.contains("send them")), "{cautions:?}");
+            let warnings = grant_warnings(&Grants { secrets: secrets(), ..network });
+            assert!(matches!(warnings.as_slice(), [one] if one.contains("send them")), "{warnings:?}");
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
             let udp = Grants { udp: vec![to.clone()], ..Grants::default() };
             let http = Grants { http: vec![HttpDestinations { to, tls: Tls::System }], ..Grants::default() };
             for grants in [udp, http] {
-                assert_eq!(cautions(&grants).len(), usize::from(worth), "{network}");
+                assert_eq!(grant_warnings(&grants).len(), usize::from(worth), "{network}");
             }
         }
     }

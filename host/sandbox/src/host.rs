@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akri_engine::{Compiler, ComponentBytes, HostError, MODULES_DIR};
+use akri_engine::{ComponentBytes, HostError, MODULES_DIR};
 use akri_model::grant::{CompileLimits, Grants, Isolation};
 use akri_node::sysfs::{self, Bounds, Sysfs, is_granted};
 use tempfile::TempDir;
 
+use crate::compile::Compiler;
 use crate::component::{Component, LoadedBytes};
 use crate::crash_tracker::CrashTracker;
 use crate::load_error::LoadError;
@@ -85,26 +86,16 @@ impl Host {
         let HostConfig { program, cache_dir, precompiled, sysfs, udev_data } = config;
         let temporary =
             if cache_dir.is_none() { Some(TempDir::new().map_err(unusable(&std::env::temp_dir()))?) } else { None };
-        let compiled = cache_dir.or_else(|| temporary.as_ref().map(|directory| directory.path().join("compiled")));
-        let engine_config = akri_engine::HostConfig {
-            cache_dir: compiled.clone(),
-            compiler: Some(program.path.clone()),
-            precompiled,
-            sysfs: sysfs.clone(),
-            udev_data: udev_data.clone(),
-        };
-        let compiler = Arc::new(Compiler::for_processes(&engine_config)?);
-        let paths = ReadablePaths {
-            compiled: compiled.unwrap_or_default(),
-            sysfs: sysfs.clone(),
-            udev_data: udev_data.clone(),
-        };
+        let temporary_path = || temporary.as_ref().map(|directory| directory.path().join("compiled"));
+        let compiled = cache_dir.or_else(temporary_path).unwrap_or_default();
+        let compiler = Compiler::open(program.path.clone(), &compiled, precompiled.as_deref())?;
+        let paths = ReadablePaths { compiled, sysfs: sysfs.clone(), udev_data: udev_data.clone() };
         // A rule that lets a process read it needs it to be there.
         let modules = paths.compiled.join(MODULES_DIR);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&modules).map_err(unusable(&modules))?;
         let context = Arc::new(ProcessContext::new(program, paths, temporary));
         Ok(Self(Arc::new(Shared {
-            compiler,
+            compiler: Arc::new(compiler),
             crashes: CrashTracker::default(),
             process: Arc::new(SandboxProcess::new("shared".to_owned(), Arc::clone(&context))),
             context,

@@ -16,7 +16,9 @@
 //! Other crates need nothing of the engine but what is exported here, except for rounds that are recorded or replayed.
 
 mod call_log;
+mod compile;
 mod component;
+mod confine;
 mod connection;
 mod crash_tracker;
 mod frame;
@@ -31,10 +33,10 @@ mod server;
 mod standard_error;
 
 pub use akri_engine::{
-    Cache, Call, CompileError, Covered, HostError, Import, ImportKind, LogLine, PrecompileError, Rates, Tape, cautions,
-    compile_here, covers_subsystem, precompile,
+    Cache, Call, Covered, HostError, Import, ImportKind, LogLine, Rates, Tape, covers_subsystem, grant_warnings,
 };
 
+pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};
 pub use self::component::Component;
 pub use self::host::{FindError, FoundDevice, Host, HostConfig};
 pub use self::listener::MulticastListener;

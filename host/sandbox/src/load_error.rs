@@ -1,6 +1,6 @@
 //! Errors of loading components.
 
-use akri_engine::CompileError;
+use crate::compile::CompileError;
 
 /// The reason why a component was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -8,6 +8,9 @@ pub enum LoadError {
     /// The component can't be used.
     #[error(transparent)]
     Component(akri_engine::LoadError),
+    /// The component does not compile within its bounds.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
     /// The sandbox process refused it.
     #[error("{0}")]
     Refused(String),
@@ -20,7 +23,7 @@ impl LoadError {
     /// The error of the compiler, if that is the reason.
     pub fn compile_error(&self) -> Option<&CompileError> {
         match self {
-            Self::Component(akri_engine::LoadError::Compile(error)) => Some(error),
+            Self::Compile(error) => Some(error),
             _ => None,
         }
     }
@@ -32,11 +35,5 @@ impl From<akri_engine::LoadError> for LoadError {
             akri_engine::LoadError::Unavailable(why) => Self::Unavailable(why),
             error => Self::Component(error),
         }
-    }
-}
-
-impl From<CompileError> for LoadError {
-    fn from(error: CompileError) -> Self {
-        Self::Component(error.into())
     }
 }

@@ -13,7 +13,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::watch;
 
-use akri_confine::{AUTHORITIES, RESOLVER};
+use crate::confine::{AUTHORITIES, RESOLVER};
 
 /// Variables that a sandbox process gets if the agent has them: its log, and the authorities that it trusts.
 const ENVIRONMENT: [&str; 3] = ["AKRI_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"];

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use akri_confine::confine_worker;
 use akri_engine::{
-    Cache, Call, ForwardedLine, HostConfig, LoadError, LocalComponent, LocalHost, LogLine, MODULES_DIR, Rates, Tape,
+    Cache, Call, ForwardedLine, LoadError, LocalComponent, LocalHost, LocalHostConfig, LogLine, MODULES_DIR, Rates, Tape,
 };
 use akri_model::property::Resolved;
 use tokio::io::AsyncWriteExt as _;
@@ -18,6 +17,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
+
+use crate::confine::confine_worker;
 
 use super::frame;
 use super::protocol::{
@@ -66,7 +67,7 @@ pub fn serve_standard_input(settings: SandboxSettings) -> Result<(), String> {
     let mut readable = vec![modules.as_path(), &sysfs, &udev_data];
     readable.extend(authorities.iter().map(PathBuf::as_path));
     confine_worker(&readable, memory_bytes)?;
-    let config = HostConfig { cache_dir: Some(compiled), compiler: None, precompiled: None, sysfs, udev_data };
+    let config = LocalHostConfig { cache_dir: Some(compiled), sysfs, udev_data };
     let host = LocalHost::new(config).map_err(|error| error.to_string())?;
     let guests = host.clone();
     // On the guests' threads: a call that comes in runs where it was read, and is answered from there.

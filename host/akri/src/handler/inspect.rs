@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use akri_api::HandlerRules;
 use akri_model::grant::Grants;
-use akri_sandbox::{Component, Covered, Import, ImportKind, cautions};
+use akri_sandbox::{Component, Covered, Import, ImportKind, grant_warnings};
 use serde::Serialize;
 
 use super::args::InspectArgs;
@@ -148,7 +148,7 @@ fn warnings(grants: &Grants) -> Vec<String> {
         format!("its devices may choose what programs in containers run or trust ({list})")
     });
     let more = outside.into_iter().chain(container).chain(environment);
-    cautions(grants).into_iter().map(str::to_owned).chain(more).collect()
+    grant_warnings(grants).into_iter().map(str::to_owned).chain(more).collect()
 }
 
 fn line(import: Import) -> Line {

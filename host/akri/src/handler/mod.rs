@@ -24,7 +24,7 @@ use std::time::Duration;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cluster::HandlerObject;
-use akri_engine::{HostConfig, LocalComponent, LocalHost};
+use akri_engine::{LocalComponent, LocalHost, LocalHostConfig};
 use akri_model::grant::CompileLimits;
 use akri_oci::digest_of;
 use akri_sandbox::{Component, Host};
@@ -76,10 +76,9 @@ async fn load(file: &Path) -> anyhow::Result<Component> {
 /// Loads a component into this process, for rounds that are recorded or played. Without arguments it can't read devices.
 async fn load_taping(file: &Path, host: Option<&HostArgs>) -> anyhow::Result<LocalComponent> {
     let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
-    let config =
-        HostConfig { cache_dir: cache_dir(), compiler: Some(OWN_PROGRAM.into()), precompiled: None, sysfs, udev_data };
+    let config = LocalHostConfig { cache_dir: cache_dir(), sysfs, udev_data };
     let host = LocalHost::taping(config).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-    let loaded = host.load_within(read(file).await?, &PATIENT).await;
+    let loaded = host.load(read(file).await?).await;
     loaded.map_err(|error| anyhow!("'{}': {error}", file.display()))
 }
 

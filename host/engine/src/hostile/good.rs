@@ -145,10 +145,8 @@ pub(super) async fn udev_without_a_grant_says_what_to_do() {
 
 #[tokio::test]
 pub(super) async fn sysfs_that_is_not_there_is_no_machine_without_devices() {
-    let config = HostConfig {
+    let config = LocalHostConfig {
         cache_dir: None,
-        compiler: None,
-        precompiled: None,
         sysfs: "/nonexistent".into(),
         udev_data: "/nonexistent".into(),
     };

@@ -31,7 +31,7 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::{Destinations, Grants, HttpDestinations, Limits, Tls};
 use tokio::sync::OnceCell;
 
-use crate::{Call, HostConfig, LocalComponent, LocalHost};
+use crate::{Call, LocalHostConfig, LocalComponent, LocalHost};
 
 /// The guest's bytes, built by `make guests` or found where `AKRI_GUESTS` says.
 pub(crate) fn bytes() -> Vec<u8> {
@@ -45,11 +45,9 @@ fn read(name: &str, variable: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; `make guests` builds it", path.display()))
 }
 
-fn config(cache_dir: Option<PathBuf>) -> HostConfig {
-    HostConfig {
+fn config(cache_dir: Option<PathBuf>) -> LocalHostConfig {
+    LocalHostConfig {
         cache_dir,
-        compiler: None,
-        precompiled: None,
         sysfs: "/sys".into(),
         udev_data: "/run/udev/data".into(),
     }

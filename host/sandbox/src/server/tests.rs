@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_engine::{HostConfig, LocalHost};
+use akri_engine::{LocalHost, LocalHostConfig};
 use akri_model::grant::{Grants, Limits};
 use proptest::prelude::*;
 use tokio::io::AsyncWriteExt as _;
@@ -25,7 +25,7 @@ fn bytes() -> Vec<u8> {
 
 fn host() -> LocalHost {
     let (sysfs, udev_data) = ("/sys".into(), "/run/udev/data".into());
-    LocalHost::new(HostConfig { cache_dir: None, compiler: None, precompiled: None, sysfs, udev_data }).unwrap()
+    LocalHost::new(LocalHostConfig { cache_dir: None, sysfs, udev_data }).unwrap()
 }
 
 /// An agent's end of a connection to a server in this process.

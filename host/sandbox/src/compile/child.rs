@@ -14,19 +14,22 @@ use rustix::process::Signal;
 use super::CompileError;
 
 /// Wall-clock time for each second of processor time: others may be busy.
-const PATIENCE: u32 = 10;
+const WALL_CLOCK_FACTOR: u32 = 10;
 /// Interval of polling the process.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Bytes of its messages.
 const MESSAGE: usize = 16 << 10;
 
-/// Compiles a component in a process that the `program` starts, into a directory. Blocks.
-pub(crate) fn compile(
+/// Compiles a component in a process that the `program` starts, into a directory. The process is killed if it takes much longer
+/// than `longest`. Blocks.
+pub(super) fn compile(
     program: &Path,
     component: &[u8],
     limits: &CompileLimits,
+    longest: Duration,
     output: &Path,
 ) -> Result<(), CompileError> {
+    let longest = longest * WALL_CLOCK_FACTOR;
     let unavailable = |what: &dyn std::fmt::Display| CompileError::Unavailable(what.to_string());
     let mut command = Command::new(program);
     command.args(["handler", "compile", "--output"]).arg(output);
@@ -40,13 +43,12 @@ pub(crate) fn compile(
         // It may end before it has read all.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(component)));
         let message = scope.spawn(move || stderr.map(tail).unwrap_or_default());
-        (wait(&mut child, limits.time * PATIENCE), message.join().unwrap_or_default())
+        (wait(&mut child, longest), message.join().unwrap_or_default())
     });
     match status.map_err(|error| unavailable(&error))? {
-        Some(status) => judge(status, &message, limits),
+        Some(status) => compile_result(status, &message, limits),
         None => Err(unavailable(&format_args!(
-            "the compiler had not finished after {:?}: others keep the processors busy, or it hangs",
-            limits.time * PATIENCE
+            "the compiler had not finished after {longest:?}: others keep the processors busy, or it hangs"
         ))),
     }
 }
@@ -71,15 +73,11 @@ fn wait(child: &mut Child, longest: Duration) -> std::io::Result<Option<ExitStat
             child.wait()?;
             return Ok(None);
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn judge(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<(), CompileError> {
-    let told = |message: &str| {
-        let error = message.rsplit_once("error: ").map_or(message, |(_, error)| error);
-        clean(error, 1024)
-    };
+fn compile_result(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<(), CompileError> {
     if status.success() {
         Ok(())
     } else if let Some(error) = CompileError::of_signal(status, limits) {
@@ -87,7 +85,8 @@ fn judge(status: ExitStatus, message: &str, limits: &CompileLimits) -> Result<()
     } else if message.contains("Cannot allocate memory") {
         Err(CompileError::Memory(limits.memory_bytes))
     } else {
-        Err(CompileError::Invalid(told(message)))
+        let error = message.rsplit_once("error: ").map_or(message, |(_, error)| error);
+        Err(CompileError::Invalid(clean(error, 1024)))
     }
 }
 
@@ -116,7 +115,7 @@ mod tests {
         let program = directory.path().join("compiler");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-        compile(&program, &vec![0; 1 << 20], &limits(), directory.path())
+        compile(&program, &vec![0; 1 << 20], &limits(), limits().time, directory.path())
     }
 
     #[test]
@@ -124,10 +123,10 @@ mod tests {
         assert_eq!(ended("exit 0"), Ok(()));
         assert_eq!(ended("kill -XCPU $$"), Err(CompileError::Time(Duration::from_millis(100))));
         assert_eq!(ended("kill -ABRT $$"), Err(CompileError::Memory(64 << 20)));
-        let told = "echo 'warning: x' >&2; echo 'error: no magic' >&2; exit 1";
-        assert_eq!(ended(told), Err(CompileError::Invalid("no magic".to_owned())));
+        let script = "echo 'warning: x' >&2; echo 'error: no magic' >&2; exit 1";
+        assert_eq!(ended(script), Err(CompileError::Invalid("no magic".to_owned())));
         assert!(matches!(
-            compile(Path::new("/nonexistent"), &[], &limits(), Path::new("/")),
+            compile(Path::new("/nonexistent"), &[], &limits(), limits().time, Path::new("/")),
             Err(CompileError::Unavailable(_))
         ));
     }

@@ -1,33 +1,24 @@
 //! Machine code that ships with the program, made by `akri handler compile --precompiled` when the image is made.
 //!
-//! It is as trusted as the program, so it is taken only from where nobody but root and this user can write. What is taken is
-//! copied and sealed like the compiler's output.
-//!
-//! ```text
-//! records/DIGEST   hash of the engine's settings, file below modules/, SHA-256 of the file; a line each
-//! modules/...      machine code, as the engine names it
-//! ```
+//! It is as trusted as the program, so it is taken only from where nobody but root and this user can write. It is copied, and
+//! recorded like the compiler's output.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder, Metadata, OpenOptions, Permissions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use akri_engine::{MAX_COMPONENT, MODULES_DIR, settings_hash};
 use akri_model::grant::CompileLimits;
 use akri_model::text::hex;
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
-use wasmtime::Engine;
 
-use super::artifacts::{LARGEST, MODULES_DIR, Scratch, engine_hash, only_file, plain};
+use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record, Scratch};
 use super::{CompileError, child, read};
-use crate::component::COMPONENT;
-use crate::host::engine_config;
 
-/// Directory of records, one per component.
-const RECORDS: &str = "records";
 /// Bytes of a record.
-const RECORD: u64 = 4 << 10;
+const MAX_RECORD: u64 = 4 << 10;
 /// Bits of a mode: group and others may write; only owners may remove what is in the directory.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -37,15 +28,15 @@ const FILE_MODE: u32 = 0o644;
 
 /// A directory of machine code that ships with the program.
 #[derive(Debug)]
-pub(crate) struct Precompiled {
+pub(super) struct Precompiled {
     directory: PathBuf,
     engine: u64,
 }
 
 impl Precompiled {
     /// Names the directory, which is read when a component needs code.
-    pub(crate) fn new(directory: &Path, engine: &Engine) -> Self {
-        Self { directory: directory.to_owned(), engine: engine_hash(engine) }
+    pub(super) fn new(directory: &Path, engine: u64) -> Self {
+        Self { directory: directory.to_owned(), engine }
     }
 
     /// Copies the code of a component to where the compiler would have written it. Returns `false` if there is none for this
@@ -53,29 +44,21 @@ impl Precompiled {
     ///
     /// # Errors
     /// If others can write to it, or if it is not as it was made.
-    pub(crate) fn copy(&self, digest: &str, scratch: &Scratch) -> io::Result<bool> {
+    pub(super) fn copy(&self, digest: &str, scratch: &Scratch) -> io::Result<bool> {
         let directory = match self.directory.canonicalize() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             directory => directory?,
         };
-        let record = match read_trusted(&directory, &Path::new(RECORDS).join(plain(digest)?), RECORD) {
+        let record = match read_trusted(&directory, &Path::new(RECORDS_DIR).join(digest), MAX_RECORD) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            record => String::from_utf8(record?).map_err(io::Error::other)?,
+            record => Record::parse(&String::from_utf8(record?).map_err(io::Error::other)?)?,
         };
-        let mut lines = record.lines();
-        let (engine, file, sum) = (lines.next(), lines.next(), lines.next());
-        let (Some(engine), Some(file), Some(sum)) = (engine, file, sum) else {
-            return Err(io::Error::other("its record is damaged"));
-        };
-        if engine != self.engine.to_string() {
+        let Some(file) = record.path_for(self.engine) else {
             tracing::info!(digest, "the precompiled code is for another version of the engine");
             return Ok(false);
-        }
-        let file = Path::new(MODULES_DIR).join(plain(file)?);
-        let code = read_trusted(&directory, &file, LARGEST)?;
-        if hex(&Sha256::digest(&code)) != sum {
-            return Err(io::Error::other("its code is not what its record says"));
-        }
+        };
+        let code = read_trusted(&directory, &file, MAX_CODE)?;
+        record.check(&code)?;
         let target = scratch.path().join(file);
         target.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(target, code)?;
@@ -130,21 +113,36 @@ pub fn precompile(
     directory: &Path,
     limits: &CompileLimits,
 ) -> Result<(), PrecompileError> {
-    let engine = Engine::new(&engine_config(None)).map_err(|error| PrecompileError::Engine(format!("{error:#}")))?;
+    let engine = settings_hash().map_err(PrecompileError::Engine)?;
     files.iter().try_for_each(|file| {
         let failed = |source| PrecompileError::File { file: file.clone(), source };
         let component = read(Some(file.as_path())).map_err(failed)?;
-        if component.len() > COMPONENT {
-            return Err(failed(io::Error::other(format!("it is larger than {COMPONENT} bytes"))));
+        if component.len() > MAX_COMPONENT {
+            return Err(failed(io::Error::other(format!("it is larger than {MAX_COMPONENT} bytes"))));
         }
         let kept = |source| PrecompileError::Directory { directory: directory.to_owned(), source };
-        create_directory(directory).map_err(kept)?;
-        let scratch = Scratch::new(directory).map_err(kept)?;
-        let compiled = child::compile(program, &component, limits, scratch.path());
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory).map_err(kept)?;
+        let artifacts = Artifacts::open(directory, engine).map_err(kept)?;
+        let scratch = artifacts.scratch().map_err(kept)?;
+        let compiled = child::compile(program, &component, limits, limits.time, scratch.path());
         compiled.map_err(|source| PrecompileError::Compile { file: file.clone(), source })?;
-        let digest = hex(&Sha256::digest(&component));
-        ship(directory, &digest, engine_hash(&engine), &scratch).map_err(kept)
+        artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)?;
+        close(directory).map_err(kept)
     })
+}
+
+/// Makes what is shipped readable by all, and writable by its owner only.
+fn close(directory: &Path) -> io::Result<()> {
+    [RECORDS_DIR, MODULES_DIR].iter().try_for_each(|name| set_modes(&directory.join(name)))
+}
+
+fn set_modes(path: &Path) -> io::Result<()> {
+    let is_directory = path.symlink_metadata()?.is_dir();
+    fs::set_permissions(path, Permissions::from_mode(if is_directory { DIRECTORY_MODE } else { FILE_MODE }))?;
+    if is_directory {
+        fs::read_dir(path)?.try_for_each(|entry| set_modes(&entry?.path()))?;
+    }
+    Ok(())
 }
 
 /// An error of compiling components ahead.
@@ -179,51 +177,30 @@ pub enum PrecompileError {
     },
 }
 
-/// Puts what the compiler made into the directory, the record last.
-fn ship(directory: &Path, digest: &str, engine: u64, scratch: &Scratch) -> io::Result<()> {
-    let modules = scratch.path().join(MODULES_DIR);
-    let made = only_file(&modules)?;
-    let file = made.strip_prefix(&modules).map_err(io::Error::other)?;
-    let name = file.to_str().ok_or_else(|| io::Error::other("a name that is not UTF-8"))?;
-    let code = fs::read(&made)?;
-    write(&directory.join(MODULES_DIR).join(plain(name)?), &code)?;
-    let record = format!("{engine}\n{name}\n{}\n", hex(&Sha256::digest(&code)));
-    write(&directory.join(RECORDS).join(digest), record.as_bytes())
-}
-
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    path.parent().map_or(Ok(()), create_directory)?;
-    let beside = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    let mut file: File = options.write(true).create(true).truncate(true).mode(FILE_MODE).open(&beside)?;
-    file.write_all(bytes)?;
-    fs::rename(beside, path)
-}
-
-fn create_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
     /// A directory with code for one component, named `d`, and where to copy it to.
     struct Shipped {
         directory: tempfile::TempDir,
-        engine: Engine,
+        engine: u64,
     }
 
     impl Shipped {
         fn new() -> Self {
-            let (directory, engine) = (tempfile::tempdir().unwrap(), Engine::default());
-            let scratch = Scratch::new(directory.path()).unwrap();
+            let (directory, engine) = (tempfile::tempdir().unwrap(), 1);
+            let compiled = directory.path().join("compiled");
+            let artifacts = Artifacts::open(&compiled, engine).unwrap();
+            let scratch = artifacts.scratch().unwrap();
             fs::create_dir_all(scratch.path().join("modules/wasmtime-1")).unwrap();
             fs::write(scratch.path().join("modules/wasmtime-1/code"), "machine code").unwrap();
-            ship(&directory.path().join("compiled"), "d", engine_hash(&engine), &scratch).unwrap();
+            artifacts.adopt("d", &scratch).unwrap();
+            fs::set_permissions(&compiled, Permissions::from_mode(DIRECTORY_MODE)).unwrap();
+            fs::set_permissions(compiled.join("modules"), Permissions::from_mode(0o777)).unwrap();
+            close(&compiled).unwrap();
             Self { directory, engine }
         }
 
@@ -232,8 +209,8 @@ mod tests {
         }
 
         fn copy(&self, digest: &str) -> Result<Option<Vec<u8>>, String> {
-            let scratch = Scratch::new(self.directory.path()).unwrap();
-            let copied = Precompiled::new(&self.path(""), &self.engine).copy(digest, &scratch);
+            let scratch = Artifacts::open(self.directory.path(), self.engine).unwrap().scratch().unwrap();
+            let copied = Precompiled::new(&self.path(""), self.engine).copy(digest, &scratch);
             let code = || fs::read(scratch.path().join("modules/wasmtime-1/code")).unwrap();
             copied.map(|copied| copied.then(code)).map_err(|error| error.to_string())
         }
@@ -248,9 +225,7 @@ mod tests {
         let mut shipped = Shipped::new();
         assert_eq!(shipped.copy("d").unwrap().unwrap(), b"machine code");
         assert_eq!(shipped.copy("e"), Ok(None));
-        let mut config = wasmtime::Config::new();
-        config.epoch_interruption(true);
-        shipped.engine = Engine::new(&config).unwrap();
+        shipped.engine = 2;
         assert_eq!(shipped.copy("d"), Ok(None), "it is for another engine");
         fs::remove_dir_all(shipped.path("")).unwrap();
         assert_eq!(shipped.copy("d"), Ok(None), "an image may have none");
@@ -286,12 +261,11 @@ mod tests {
 
     #[test] // rule 91
     fn damaged_precompiled_code_is_refused() {
-        let engine = engine_hash(&Engine::default());
         for (file, text) in [
-            ("modules/wasmtime-1/code", "other code".to_owned()),
-            ("records/d", String::new()),
-            ("records/d", format!("{engine}\n../../etc/passwd\n0\n")),
-            ("records/d", format!("{engine}\n/etc/passwd\n0\n")),
+            ("modules/wasmtime-1/code", "other code"),
+            ("records/d", ""),
+            ("records/d", "1\n../../etc/passwd\n0\n"),
+            ("records/d", "1\n/etc/passwd\n0\n"),
         ] {
             let shipped = Shipped::new();
             fs::write(shipped.path(file), text).unwrap();

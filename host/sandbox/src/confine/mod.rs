@@ -23,7 +23,7 @@ const WORKER_FILES: u64 = 8192;
 /// Bytes of a file.
 const FILE: u64 = 1 << 30;
 /// The files by which the C library resolves names, and those that it loads to do so.
-pub const RESOLVER: [&str; 11] = [
+pub(crate) const RESOLVER: [&str; 11] = [
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/nsswitch.conf",
@@ -37,7 +37,7 @@ pub const RESOLVER: [&str; 11] = [
     "/usr/lib64",
 ];
 /// The directories in which distributions keep the certificates of authorities.
-pub const AUTHORITIES: [&str; 8] = [
+pub(crate) const AUTHORITIES: [&str; 8] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
     "/etc/ssl/ca-bundle.pem",
@@ -53,7 +53,7 @@ pub const AUTHORITIES: [&str; 8] = [
 ///
 /// # Errors
 /// If the bounds on memory and time can't be set.
-pub fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<(), String> {
+pub(crate) fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<(), String> {
     let memory = limits.memory_bytes as u64;
     let seconds = limits.time.as_secs().max(1);
     limit(Resource::Data, memory, memory)?;
@@ -74,7 +74,7 @@ pub fn confine_compiler(output: &Path, limits: &CompileLimits) -> Result<(), Str
 ///
 /// # Errors
 /// If the bound on memory can't be set.
-pub fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<(), String> {
+pub(crate) fn confine_worker(readable: &[&Path], memory_bytes: u64) -> Result<(), String> {
     limit(Resource::Data, memory_bytes, memory_bytes)?;
     let files = getrlimit(Resource::Nofile).maximum.map_or(WORKER_FILES, |most| most.min(WORKER_FILES));
     limit(Resource::Nofile, files, files)?;

@@ -1,0 +1,256 @@
+//! Machine code on disk, with a record for each component. It is executed, so that a file is compared with its record before it
+//! is loaded: code that was damaged is compiled again.
+//!
+//! ```text
+//! records/DIGEST   hash of the engine's settings, file below modules/, SHA-256 of the file; a line each
+//! modules/...      machine code, as the engine names it
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Component, Path, PathBuf};
+
+use akri_engine::MODULES_DIR;
+use akri_model::text::hex;
+use sha2::{Digest as _, Sha256};
+
+/// Directory of records, one per component.
+pub(super) const RECORDS_DIR: &str = "records";
+/// Prefix of the directories that compilers write into; the process that made one follows.
+const SCRATCH: &str = "scratch-";
+/// Bytes of machine code: components have up to 64 MiB.
+pub(super) const MAX_CODE: u64 = 1 << 30;
+
+/// The record of a component's machine code.
+#[derive(Debug)]
+pub(super) struct Record {
+    /// Hash of the engine's settings.
+    engine: u64,
+    /// The path of the file, below the directory of machine code.
+    file: String,
+    sha256: String,
+}
+
+impl Record {
+    fn new(engine: u64, file: &str, code: &[u8]) -> Self {
+        Self { engine, file: file.to_owned(), sha256: hex(&Sha256::digest(code)) }
+    }
+
+    pub(super) fn parse(text: &str) -> io::Result<Self> {
+        let damaged = || io::Error::other("its record is damaged");
+        let mut lines = text.lines();
+        let mut line = || lines.next().ok_or_else(damaged);
+        let (engine, file, sha256) = (line()?, line()?, line()?);
+        let is_plain = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_plain {
+            return Err(io::Error::other("its record names a path that leads elsewhere"));
+        }
+        let engine = engine.parse().map_err(|_| damaged())?;
+        Ok(Self { engine, file: file.to_owned(), sha256: sha256.to_owned() })
+    }
+
+    /// Returns the path of the machine code below the directory of both, if it is for this engine.
+    pub(super) fn path_for(&self, engine: u64) -> Option<PathBuf> {
+        (self.engine == engine).then(|| Path::new(MODULES_DIR).join(&self.file))
+    }
+
+    /// Checks that code is as it was made.
+    pub(super) fn check(&self, code: &[u8]) -> io::Result<()> {
+        let is_same = hex(&Sha256::digest(code)) == self.sha256;
+        if is_same { Ok(()) } else { Err(io::Error::other("its code is not what its record says")) }
+    }
+
+    fn to_text(&self) -> String {
+        let Self { engine, file, sha256 } = self;
+        format!("{engine}\n{file}\n{sha256}\n")
+    }
+}
+
+/// A directory in which machine code is kept.
+#[derive(Debug)]
+pub(super) struct Artifacts {
+    directory: PathBuf,
+    engine: u64,
+}
+
+impl Artifacts {
+    /// Opens a directory for code of an engine with these settings.
+    pub(super) fn open(directory: &Path, engine: u64) -> io::Result<Self> {
+        fs::create_dir_all(directory.join(RECORDS_DIR))?;
+        remove_abandoned(directory)?;
+        Ok(Self { directory: directory.to_owned(), engine })
+    }
+
+    /// Creates a directory for the compiler to write into.
+    pub(super) fn scratch(&self) -> io::Result<Scratch> {
+        let path = self.directory.join(format!("{SCRATCH}{}-{:x}", std::process::id(), unique()));
+        fs::create_dir(&path)?;
+        Ok(Scratch(path))
+    }
+
+    /// Returns whether there is code for a component, as it was made. Damaged code is removed.
+    pub(super) fn has(&self, digest: &str) -> bool {
+        self.check(digest).unwrap_or_else(|error| {
+            tracing::warn!(digest, "a compiled component was changed, and is made anew: {error}");
+            let _ = fs::remove_file(self.record(digest));
+            false
+        })
+    }
+
+    fn check(&self, digest: &str) -> io::Result<bool> {
+        let Some(record) = if_found(fs::read_to_string(self.record(digest)))? else { return Ok(false) };
+        let record = Record::parse(&record)?;
+        let Some(path) = record.path_for(self.engine).map(|path| self.directory.join(path)) else { return Ok(false) };
+        let Some(code) = if_found(read(&path))? else { return Ok(false) };
+        if let Err(error) = record.check(&code) {
+            fs::remove_file(&path)?;
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    /// Takes over the one file that the compiler made.
+    pub(super) fn adopt(&self, digest: &str, scratch: &Scratch) -> io::Result<()> {
+        let modules = scratch.0.join(MODULES_DIR);
+        let made = only_file(&modules)?;
+        let name = made.strip_prefix(&modules).map_err(io::Error::other)?;
+        let name = name.to_str().ok_or_else(|| io::Error::other("a name that is not UTF-8"))?;
+        let record = Record::new(self.engine, name, &read(&made)?);
+        let target = self.directory.join(MODULES_DIR).join(name);
+        target.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::rename(&made, target)?;
+        // Two objects of one component may be adopted at once.
+        let beside = self.record(digest).with_extension(format!("{:x}", unique()));
+        fs::write(&beside, record.to_text())?;
+        fs::rename(beside, self.record(digest))
+    }
+
+    fn record(&self, digest: &str) -> PathBuf {
+        self.directory.join(RECORDS_DIR).join(digest)
+    }
+}
+
+/// A directory that is removed on drop.
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Returns its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // the next start removes it
+    }
+}
+
+fn if_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_CODE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Removes the directories of agents that were killed.
+fn remove_abandoned(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(SCRATCH)?.split_once('-'));
+        if owner.is_some_and(|(pid, _)| !Path::new("/proc").join(pid).exists()) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the one file with machine code below a directory, two levels deep. The engine keeps counts of use beside it.
+fn only_file(directory: &Path) -> io::Result<PathBuf> {
+    let mut found = Vec::new();
+    for versions in fs::read_dir(directory)? {
+        for file in fs::read_dir(versions?.path())? {
+            let file = file?;
+            let is_code = file.path().extension().is_none() && file.file_type()?.is_file();
+            found.extend(is_code.then(|| file.path()));
+        }
+    }
+    match found.pop() {
+        Some(file) if found.is_empty() => Ok(file),
+        _ => Err(io::Error::other("the compiler did not make one file")),
+    }
+}
+
+fn unique() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With code for one component, named `d`.
+    fn artifacts(directory: &Path) -> Artifacts {
+        let artifacts = Artifacts::open(directory, 1).unwrap();
+        let scratch = artifacts.scratch().unwrap();
+        fs::create_dir_all(scratch.path().join("modules/wasmtime-1")).unwrap();
+        fs::write(scratch.path().join("modules/wasmtime-1/code"), "machine code").unwrap();
+        fs::write(scratch.path().join("modules/wasmtime-1/code.stats"), "").unwrap();
+        artifacts.adopt("d", &scratch).unwrap();
+        artifacts
+    }
+
+    #[test]
+    fn recorded_machine_code_is_found_again() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(artifacts(directory.path()).has("d"));
+        let again = Artifacts::open(directory.path(), 1).unwrap();
+        assert!(again.has("d") && !again.has("e"), "also by the next agent");
+        assert!(!Artifacts::open(directory.path(), 2).unwrap().has("d"), "it is for another engine");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "records and modules; nothing is left over");
+    }
+
+    #[test]
+    fn changed_machine_code_is_not_used() {
+        for (file, text) in [("modules/wasmtime-1/code", "other code"), ("records/d", "1\n../x\n"), ("records/d", "")] {
+            let directory = tempfile::tempdir().unwrap();
+            let artifacts = artifacts(directory.path());
+            fs::write(directory.path().join(file), text).unwrap();
+            assert!(!artifacts.has("d"), "{file}");
+        }
+    }
+
+    #[test]
+    fn scratch_directories_of_dead_processes_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let dead = directory.path().join(format!("{SCRATCH}4194305-1")); // more than any process id
+        fs::create_dir(&dead).unwrap();
+        let artifacts = Artifacts::open(directory.path(), 1).unwrap();
+        let scratch = artifacts.scratch().unwrap();
+        let _other = Artifacts::open(directory.path(), 1).unwrap();
+        assert!(!dead.exists() && scratch.path().exists());
+    }
+
+    #[test]
+    fn compiler_output_is_one_regular_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::open(directory.path(), 1).unwrap();
+        let scratch = artifacts.scratch().unwrap();
+        assert!(artifacts.adopt("d", &scratch).is_err());
+        fs::create_dir_all(scratch.path().join("modules/v")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", scratch.path().join("modules/v/code")).unwrap();
+        assert!(artifacts.adopt("d", &scratch).is_err());
+        fs::write(scratch.path().join("modules/v/one"), "").unwrap();
+        fs::write(scratch.path().join("modules/v/two"), "").unwrap();
+        assert!(artifacts.adopt("d", &scratch).is_err());
+    }
+}

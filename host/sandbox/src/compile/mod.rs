@@ -1,0 +1,206 @@
+//! Compiling components in a process of their own.
+//!
+//! A compiler takes what a component makes it take: minutes for some nested loops, gigabytes for one table. So it runs in a
+//! child that has nothing: no environment, no network, no file but one directory, and bounds on memory and processor time
+//! that end it, and it alone.
+//!
+//! ```text
+//! agent ── component ──► `akri handler compile` ── machine code ──► artifacts: recorded, then loaded by sandbox processes
+//! image ── machine code made with it ──────────────────────────────────► artifacts
+//! ```
+
+mod artifacts;
+mod child;
+mod precompiled;
+mod queue;
+
+use std::collections::HashMap;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use akri_engine::{ComponentBytes, HostError, MAX_COMPONENT, compile_into, own_directory, settings_hash};
+use akri_model::grant::CompileLimits;
+use tokio::task::spawn_blocking;
+
+use self::artifacts::Artifacts;
+use self::precompiled::Precompiled;
+pub use self::precompiled::{PrecompileError, precompile};
+use self::queue::{CompileQueue, Turn};
+use crate::confine::confine_compiler;
+
+/// Processor time of the first attempts. A component that needs more waits again, behind those with fewer attempts: one that
+/// uses up all its time does not delay those that need little.
+const FIRST_ATTEMPTS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// An error of compiling a component.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// It took more memory than it may.
+    #[error("compiling it takes more than {} MiB of memory; limits.compile.memory of its DiscoveryHandler allows more", .0 >> 20)]
+    Memory(usize),
+    /// It took more time than it may.
+    #[error(
+        "compiling it takes more than {0:?} of processor time; limits.compile.time of its DiscoveryHandler allows more"
+    )]
+    Time(Duration),
+    /// It is no component.
+    #[error("{0}")]
+    Invalid(String),
+    /// The compiler could not be run, or what it made could not be kept: the component may be without fault.
+    #[error("it can't be compiled here: {0}")]
+    Unavailable(String),
+}
+
+/// Compiles the components of a host, and remembers failures.
+#[derive(Debug)]
+pub(crate) struct Compiler {
+    program: PathBuf,
+    artifacts: Artifacts,
+    /// Machine code that ships with the program, which is used instead of compiling.
+    precompiled: Option<Precompiled>,
+    queue: CompileQueue,
+    /// Failures by digest and limits; these are not retried.
+    failed: Mutex<HashMap<(String, CompileLimits), CompileError>>,
+}
+
+/// A component to be compiled.
+#[derive(Debug)]
+struct CompileJob {
+    digest: String,
+    bytes: Arc<Vec<u8>>,
+    limits: CompileLimits,
+}
+
+impl Compiler {
+    /// Opens a directory for machine code that the program makes, or that is in the directory of `precompiled` code.
+    ///
+    /// # Errors
+    /// If the directory can't be used.
+    pub(crate) fn open(program: PathBuf, directory: &Path, precompiled: Option<&Path>) -> Result<Self, HostError> {
+        let refused = |why: String| HostError::CacheDir { path: directory.to_owned(), why };
+        own_directory(directory).map_err(refused)?;
+        let engine = settings_hash().map_err(HostError::Engine)?;
+        let artifacts = Artifacts::open(directory, engine).map_err(|error| refused(error.to_string()))?;
+        let precompiled = precompiled.map(|directory| Precompiled::new(directory, engine));
+        Ok(Self { program, artifacts, precompiled, queue: CompileQueue::default(), failed: Mutex::default() })
+    }
+
+    /// Makes sure that there is machine code for a component. Returns whether it was compiled now. A component that has machine
+    /// code waits for nothing.
+    ///
+    /// # Errors
+    /// If it can't be compiled within the limits.
+    pub(crate) async fn prepare(
+        self: &Arc<Self>,
+        source: &ComponentBytes,
+        limits: &CompileLimits,
+    ) -> Result<bool, CompileError> {
+        let (digest, bytes) = (source.digest().to_owned(), Arc::clone(source.bytes()));
+        let job = Arc::new(CompileJob { digest, bytes, limits: limits.clone() });
+        if self.has_code(&job).await? {
+            return Ok(false);
+        }
+        let first = FIRST_ATTEMPTS.into_iter().filter(|time| *time < limits.time);
+        for (attempt, time) in first.chain([limits.time]).enumerate() {
+            let turn = self.queue.turn(attempt, job.bytes.len()).await;
+            // Another object may be of the same component.
+            if self.has_code(&job).await? {
+                return Ok(false);
+            }
+            if attempt == 0 {
+                tracing::info!(digest = job.digest, bytes = job.bytes.len(), program = %self.program.display(), "compiling a component");
+            }
+            match self.compile(&job, time, turn).await {
+                Err(CompileError::Time(_)) if time < limits.time => {
+                    tracing::debug!(digest = job.digest, "compiling takes more than {time:?}; it is tried again after others");
+                }
+                compiled => return compiled.map(|()| true),
+            }
+        }
+        Err(CompileError::Time(limits.time))
+    }
+
+    /// Returns whether there is machine code for a component, which may have been compiled ahead.
+    ///
+    /// # Errors
+    /// If it could not be compiled before.
+    async fn has_code(self: &Arc<Self>, job: &Arc<CompileJob>) -> Result<bool, CompileError> {
+        if let Some(failure) = self.failed().get(&(job.digest.clone(), job.limits.clone())) {
+            return Err(failure.clone());
+        }
+        let (compiler, job) = (Arc::clone(self), Arc::clone(job));
+        let check = move || compiler.artifacts.has(&job.digest) || compiler.adopt_precompiled(&job.digest);
+        spawn_blocking(check).await.map_err(|error| CompileError::Unavailable(error.to_string()))
+    }
+
+    fn adopt_precompiled(&self, digest: &str) -> bool {
+        let Some(precompiled) = &self.precompiled else { return false };
+        let adopt = || {
+            let scratch = self.artifacts.scratch()?;
+            let found = precompiled.copy(digest, &scratch)?;
+            if found {
+                self.artifacts.adopt(digest, &scratch)?;
+                tracing::info!(digest, "using precompiled code");
+            }
+            Ok::<bool, io::Error>(found)
+        };
+        adopt().unwrap_or_else(|error| {
+            tracing::warn!(digest, "precompiled code is not used: {error}");
+            false
+        })
+    }
+
+    /// Compiles within this processor time. The turn ends with the compiler's process, also if nobody waits for it any more.
+    async fn compile(self: &Arc<Self>, job: &Arc<CompileJob>, time: Duration, turn: Turn) -> Result<(), CompileError> {
+        let (compiler, job) = (Arc::clone(self), Arc::clone(job));
+        let compile = move || {
+            let _turn = turn;
+            compiler.compile_now(&job, time)
+        };
+        spawn_blocking(compile).await.unwrap_or_else(|error| Err(CompileError::Unavailable(error.to_string())))
+    }
+
+    fn compile_now(&self, job: &CompileJob, time: Duration) -> Result<(), CompileError> {
+        let unavailable = |error: io::Error| CompileError::Unavailable(error.to_string());
+        let scratch = self.artifacts.scratch().map_err(unavailable)?;
+        let limits = CompileLimits { time, ..job.limits.clone() };
+        let compiled = child::compile(&self.program, &job.bytes, &limits, job.limits.time, scratch.path());
+        let is_final = match &compiled {
+            Err(CompileError::Time(_)) => time == job.limits.time,
+            Err(CompileError::Memory(_) | CompileError::Invalid(_)) => true,
+            Err(CompileError::Unavailable(_)) | Ok(()) => false,
+        };
+        if let Some(error) = compiled.as_ref().err().filter(|_| is_final) {
+            self.failed().insert((job.digest.clone(), job.limits.clone()), error.clone());
+        }
+        compiled?;
+        self.artifacts.adopt(&job.digest, &scratch).map_err(unavailable)
+    }
+
+    fn failed(&self) -> MutexGuard<'_, HashMap<(String, CompileLimits), CompileError>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compiles the component that comes on standard input, or is in `file`, into a directory, within these limits. It is what
+/// `akri handler compile` does, before it has started any thread: the limits are those of this process from then on.
+///
+/// # Errors
+/// If the component is invalid, or the process can't be confined.
+pub fn compile_here(file: Option<&Path>, output: &Path, limits: &CompileLimits) -> Result<(), String> {
+    let bytes = read(file).map_err(|error| format!("cannot read the component: {error}"))?;
+    confine_compiler(output, limits)?;
+    compile_into(output, &bytes)
+}
+
+fn read(file: Option<&Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let most = MAX_COMPONENT as u64 + 1;
+    match file {
+        Some(file) => std::fs::File::open(file)?.take(most).read_to_end(&mut bytes)?,
+        None => io::stdin().lock().take(most).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
