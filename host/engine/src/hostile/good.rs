@@ -145,11 +145,7 @@ pub(super) async fn udev_without_a_grant_says_what_to_do() {
 
 #[tokio::test]
 pub(super) async fn sysfs_that_is_not_there_is_no_machine_without_devices() {
-    let config = LocalHostConfig {
-        cache_dir: None,
-        sysfs: "/nonexistent".into(),
-        udev_data: "/nonexistent".into(),
-    };
+    let config = LocalHostConfig { cache_dir: None, sysfs: "/nonexistent".into(), udev_data: "/nonexistent".into() };
     let guest = LocalHost::new(config).unwrap().load(bytes()).await.unwrap();
     let error = guest.discover(granted("udev:mem", "*")).await.unwrap_err();
     assert!(matches!(error, RoundError::Unavailable(ref why) if why.contains("/nonexistent")), "{error}");

@@ -31,7 +31,7 @@ use akri_model::discovery::RoundError;
 use akri_model::grant::{Destinations, Grants, HttpDestinations, Limits, Tls};
 use tokio::sync::OnceCell;
 
-use crate::{Call, LocalHostConfig, LocalComponent, LocalHost};
+use crate::{Call, LocalComponent, LocalHost, LocalHostConfig};
 
 /// The guest's bytes, built by `make guests` or found where `AKRI_GUESTS` says.
 pub(crate) fn bytes() -> Vec<u8> {
@@ -46,11 +46,7 @@ fn read(name: &str, variable: &str) -> Vec<u8> {
 }
 
 fn config(cache_dir: Option<PathBuf>) -> LocalHostConfig {
-    LocalHostConfig {
-        cache_dir,
-        sysfs: "/sys".into(),
-        udev_data: "/run/udev/data".into(),
-    }
+    LocalHostConfig { cache_dir, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() }
 }
 
 pub(crate) fn host(cache_dir: Option<PathBuf>) -> LocalHost {

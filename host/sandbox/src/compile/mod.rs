@@ -114,7 +114,10 @@ impl Compiler {
             }
             match self.compile(&job, time, turn).await {
                 Err(CompileError::Time(_)) if time < limits.time => {
-                    tracing::debug!(digest = job.digest, "compiling takes more than {time:?}; it is tried again after others");
+                    tracing::debug!(
+                        digest = job.digest,
+                        "compiling takes more than {time:?}; it is tried again after others"
+                    );
                 }
                 compiled => return compiled.map(|()| true),
             }
