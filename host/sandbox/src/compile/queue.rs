@@ -92,7 +92,7 @@ mod tests {
         queue.state.subscribe().wait_for(|state| state.waiting.len() == count).await.unwrap();
     }
 
-    #[tokio::test]
+    #[tokio::test] // rule 91
     async fn fewer_attempts_then_smaller_components_go_first() {
         let (queue, order) = (Arc::new(CompileQueue::default()), Arc::new(Mutex::new(Vec::new())));
         let running = (queue.turn(0, 9).await, queue.turn(0, 9).await);
