@@ -83,12 +83,8 @@ async fn rounds(table: &mut Table, place: &str, echo: Subject, guest: Subject) -
 
 /// The engine alone, in this process.
 pub(crate) fn host(cache_dir: Option<PathBuf>) -> LocalHost {
-    LocalHost::new(akri_engine::LocalHostConfig {
-        cache_dir,
-        sysfs: "/sys".into(),
-        udev_data: "/run/udev/data".into(),
-    })
-    .unwrap()
+    LocalHost::new(akri_engine::LocalHostConfig { cache_dir, sysfs: "/sys".into(), udev_data: "/run/udev/data".into() })
+        .unwrap()
 }
 
 /// A host whose components run in processes of the program.

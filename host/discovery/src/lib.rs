@@ -4,6 +4,7 @@
 mod component_file;
 mod fetch;
 pub mod handler_activity;
+mod handler_name_holders;
 pub mod images;
 pub mod load_progress;
 mod load_retries;
@@ -15,7 +16,6 @@ mod round;
 pub mod round_metrics;
 mod round_rate_limit;
 pub mod rounds;
-mod serving;
 pub mod sources;
 
 use tokio::time::{Instant, sleep_until};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 pub use round::{call, details_json, validate_details};
 
 /// Waits until a point in time; forever if there is none.
-pub async fn moment(at: Option<Instant>) {
+pub async fn sleep_until_some(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,

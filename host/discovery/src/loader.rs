@@ -20,15 +20,15 @@ use tracing::{error, info, warn};
 
 use crate::fetch::fetch;
 use crate::handler_activity::HandlerActivity;
+use crate::handler_name_holders::HandlerNameHolders;
 use crate::images::{Images, PullSecrets};
 use crate::load_progress::{LoadProgress, LoadStep};
 use crate::load_retries::LoadRetries;
-use crate::moment;
 use crate::registry::{Handler, Handlers, Refusal, Refused, succeed};
-use crate::serving::Serving;
+use crate::sleep_until_some;
 
-/// A component that is compiled for longer than this is in the log.
-const MOMENT: Duration = Duration::from_secs(2);
+/// A component that is loaded for longer than this is in the log and the status.
+const SLOW_LOAD: Duration = Duration::from_secs(2);
 
 /// Pause between reports of how a pull goes on.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(crate) struct Loader {
     retries: LoadRetries,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
-    serving: Serving,
+    name_holders: HandlerNameHolders,
     /// The handlers whose readiness was logged.
     ready: BTreeMap<String, Arc<Handler>>,
     /// Refusals already logged.
@@ -92,7 +92,7 @@ impl Loader {
             tasks: JoinSet::new(),
             retries: LoadRetries::default(),
             refused: BTreeMap::new(),
-            serving: Serving::default(),
+            name_holders: HandlerNameHolders::default(),
             ready: BTreeMap::new(),
             logged: BTreeMap::new(),
             announced: BTreeSet::new(),
@@ -125,8 +125,8 @@ impl Loader {
                         self.loaded(&objects, id, &object, component);
                     }
                 }
-                () = moment(next_announcement) => {}
-                () = moment(next_retry) => self.retry(&objects),
+                () = sleep_until_some(next_announcement) => {}
+                () = sleep_until_some(next_retry) => self.retry(&objects),
                 Ok(()) = values.changed() => self.retry_with_other_secrets(),
             }
         }
@@ -210,7 +210,7 @@ impl Loader {
         self.loading.insert(name.to_owned(), Loading { wanted, since, progress, task, secrets, again: false });
     }
 
-    /// A component is there, or not.
+    /// Takes the result of a load.
     fn loaded(&mut self, manifests: &Manifests, id: Id, name: &str, component: Result<Component, Refusal>) {
         // A load that another one replaced was aborted, but it may have ended before.
         let Entry::Occupied(loading) = self.loading.entry(name.to_owned()) else { return };
@@ -273,7 +273,7 @@ impl Loader {
     fn publish(&mut self, sender: &watch::Sender<Arc<Handlers>>) {
         let settled = self.loading.is_empty();
         let mut refused = self.refused.clone();
-        let ready = self.serving.select(&self.loaded, &mut refused, settled);
+        let ready = self.name_holders.select(&self.loaded, &mut refused, settled);
         for (name, handler) in ready.iter().filter(|(name, handler)| self.ready.get(*name) != Some(*handler)) {
             info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
         }
@@ -303,15 +303,15 @@ impl Loader {
     }
 
     fn slow(&self) -> impl Iterator<Item = (&String, &Loading)> {
-        self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= MOMENT)
+        self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= SLOW_LOAD)
     }
 
     /// Returns the time of the next log line about a component that is not ready yet.
     fn next_announcement(&self) -> Option<Instant> {
         let now = Instant::now();
         let next = |loading: &Loading| match loading.progress.step() {
-            LoadStep::Pulling(_) if loading.since + MOMENT <= now => Some(now + PROGRESS),
-            _ => Some(loading.since + MOMENT).filter(|at| *at > now),
+            LoadStep::Pulling(_) if loading.since + SLOW_LOAD <= now => Some(now + PROGRESS),
+            _ => Some(loading.since + SLOW_LOAD).filter(|at| *at > now),
         };
         self.loading.values().filter_map(next).min()
     }

@@ -16,11 +16,11 @@ use akri_remote::{DiscoveryInput, EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::moment;
 use crate::properties::Properties;
 use crate::registry::Handlers;
 use crate::round_metrics::RoundMetrics;
 use crate::rounds::Rounds;
+use crate::sleep_until_some;
 
 /// Shortest pause between results caused by streams; results of rounds are not delayed.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -90,11 +90,11 @@ impl Sources {
                     self.update_input(properties);
                 }
                 Ok(()) = self.endpoints.changed() => self.update_streams(false),
-                () = moment(silence) => {
+                () = sleep_until_some(silence) => {
                     self.active.states.expire_silent(Instant::now().into_std(), timeout);
                     self.due = Some(Instant::now());
                 }
-                () = moment(self.due) => return,
+                () = sleep_until_some(self.due) => return,
             }
         }
     }

@@ -11,12 +11,11 @@ use wasmtime::component::Linker;
 use crate::bindings::DiscoveryHandlerPre;
 use crate::component::{LoadError, MAX_COMPONENT};
 use crate::contract;
-use crate::instance_cost::InstanceCost;
-use crate::limiter::INSTANCES;
+use crate::instance_cost::context_bytes;
 use crate::round::Round;
 
-/// Bytes of the contexts of a component's instances. Python's, with a hundred of them, take two megabytes.
-const CONTEXTS: usize = 32 << 20;
+/// Bytes of the contexts of a component's instances, as they are estimated: less than a sandbox process may have.
+const CONTEXTS: u64 = 256 << 20;
 
 /// Code that fits to this host, and what can be told without running it.
 pub(crate) struct Compiled {
@@ -24,8 +23,6 @@ pub(crate) struct Compiled {
     /// SHA-256 of the component's bytes, in lower hex.
     pub(crate) digest: String,
     pub(crate) size: usize,
-    /// Bytes of the contexts of all instances.
-    pub(crate) contexts: usize,
     pub(crate) exported: String,
     pub(crate) imports: Vec<String>,
 }
@@ -61,7 +58,7 @@ impl Library {
 
 impl Compiled {
     fn new(engine: &Engine, linker: &Linker<Round>, source: &ComponentBytes) -> Result<Self, LoadError> {
-        let ComponentBytes { bytes, digest, contexts } = source;
+        let ComponentBytes { bytes, digest } = source;
         // The text names what the component chose to name.
         let why = |error: wasmtime::Error| clean(&format!("{error:#}"), 1024);
         let component = wasmtime::component::Component::from_binary(engine, bytes.as_slice())
@@ -73,7 +70,7 @@ impl Compiled {
         let not_a_handler = |error| LoadError::NotAHandler(contract::explain_link(&why(error)));
         let pre = linker.instantiate_pre(&component).map_err(not_a_handler)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
-        Ok(Self { pre, digest: digest.clone(), size: bytes.len(), contexts: *contexts, exported, imports })
+        Ok(Self { pre, digest: digest.clone(), size: bytes.len(), exported, imports })
     }
 }
 
@@ -82,8 +79,6 @@ impl Compiled {
 pub struct ComponentBytes {
     bytes: Arc<Vec<u8>>,
     digest: String,
-    /// Bytes of the contexts of all instances.
-    contexts: usize,
 }
 
 impl ComponentBytes {
@@ -101,9 +96,9 @@ impl ComponentBytes {
 
     fn check(bytes: Vec<u8>) -> Result<Self, LoadError> {
         contract::check_header(&bytes)?;
-        let contexts = contexts(&bytes)?;
+        check_contexts(&bytes)?;
         contract::check_names(&bytes)?;
-        Ok(Self { digest: hex(&Sha256::digest(&bytes)), contexts, bytes: Arc::new(bytes) })
+        Ok(Self { digest: hex(&Sha256::digest(&bytes)), bytes: Arc::new(bytes) })
     }
 
     /// Returns the component's bytes.
@@ -117,18 +112,14 @@ impl ComponentBytes {
     }
 }
 
-/// Returns the size of the instance contexts of a component, or an error if no round could have that much.
-fn contexts(bytes: &[u8]) -> Result<usize, LoadError> {
-    let cost = InstanceCost::of(bytes).map_err(|why| LoadError::Invalid(clean(&why, 1024)))?;
-    if cost.instances > INSTANCES as u64 {
-        return Err(LoadError::Instances(format!("{} core instances (at most {INSTANCES})", cost.instances)));
+/// Refuses a component whose instances could take more memory than there is, beside what the limits of a round count.
+fn check_contexts(bytes: &[u8]) -> Result<(), LoadError> {
+    let needed = context_bytes(bytes).map_err(|error| LoadError::Invalid(clean(&error.to_string(), 1024)))?;
+    if needed <= CONTEXTS {
+        return Ok(());
     }
-    usize::try_from(cost.bytes).ok().filter(|bytes| *bytes <= CONTEXTS).ok_or_else(|| {
-        LoadError::Instances(format!(
-            "instances whose globals and functions take {} bytes (at most {CONTEXTS})",
-            cost.bytes
-        ))
-    })
+    let what = format!("instances whose globals and functions take {needed} bytes (at most {CONTEXTS})");
+    Err(LoadError::Instances(what))
 }
 
 #[cfg(test)]

@@ -288,7 +288,7 @@ impl Guest {
         let _own = context.rounds.acquire().await.map_err(|_| shutting_down())?;
         let _turn = context.all_rounds.acquire().await.map_err(|_| shutting_down())?;
         let deadline = Deadline::of(&call.limits);
-        let round = Round::new(call, &self.description.name, deadline, self.compiled.contexts, context.clone());
+        let round = Round::new(call, &self.description.name, deadline, context.clone());
         let guest = serve(self.compiled.pre.clone(), round, ask, take);
         let failed = || RoundError::Trapped("the host failed while it served the handler".to_owned());
         let counted = context.activity.run(guest);
@@ -322,9 +322,6 @@ async fn serve<T, R>(
     take: Take<T, R>,
 ) -> Result<R, RoundError> {
     let details = round.call.details.clone();
-    if let Some(over) = round.over_memory() {
-        return Err(RoundError::LimitExceeded(over));
-    }
     let mut store = round.into_store(pre.engine());
     let answer = match pre.instantiate_async(&mut store).await {
         Ok(handler) => ask(handler.akri_discovery_handler(), &mut store, &details).await,

@@ -47,11 +47,9 @@ impl Sum {
 }
 
 impl Limiter {
-    /// Allows that many bytes of memories, tables, and the contexts of instances, which take so many of them.
-    pub(crate) fn new(memory_bytes: usize, contexts: usize) -> Self {
-        let mut limiter = Self { memory: Sum::new(memory_bytes), tables: Sum::new(TABLE_ELEMENTS) };
-        limiter.memory.grow(0, contexts, None);
-        limiter
+    /// Allows that many bytes of memories and tables.
+    pub(crate) fn new(memory_bytes: usize) -> Self {
+        Self { memory: Sum::new(memory_bytes), tables: Sum::new(TABLE_ELEMENTS) }
     }
 
     /// Returns the bytes taken.
@@ -106,7 +104,7 @@ mod tests {
 
     #[test]
     fn memories_are_summed_over_the_store() {
-        let mut limiter = Limiter::new(100, 0);
+        let mut limiter = Limiter::new(100);
         assert!(limiter.memory_growing(0, 60, None).unwrap());
         assert!(limiter.memory_growing(0, 40, None).unwrap());
         assert_eq!(limiter.exceeded(), None);
@@ -116,7 +114,7 @@ mod tests {
 
     #[test]
     fn growth_beyond_a_memory_s_own_maximum_is_not_counted() {
-        let mut limiter = Limiter::new(100, 0);
+        let mut limiter = Limiter::new(100);
         assert!(!limiter.memory_growing(0, 80, Some(60)).unwrap());
         assert_eq!(limiter.exceeded(), None);
         assert!(limiter.memory_growing(0, 100, Some(100)).unwrap());
@@ -124,7 +122,7 @@ mod tests {
 
     #[test]
     fn tables_are_summed_over_the_store() {
-        let mut limiter = Limiter::new(8 * TABLE_ELEMENTS, 0);
+        let mut limiter = Limiter::new(8 * TABLE_ELEMENTS);
         assert!(limiter.table_growing(0, TABLE_ELEMENTS, None).unwrap());
         assert!(!limiter.table_growing(0, 1, None).unwrap());
         assert!(limiter.exceeded().unwrap().starts_with("tables"));
@@ -132,16 +130,16 @@ mod tests {
 
     #[test]
     fn sizes_that_overflow_are_refused() {
-        let mut limiter = Limiter::new(usize::MAX, 0);
+        let mut limiter = Limiter::new(usize::MAX);
         assert!(limiter.memory_growing(0, usize::MAX, None).unwrap());
         assert!(!limiter.memory_growing(0, 1, None).unwrap());
     }
 
     #[test]
-    fn contexts_and_tables_count_as_memory() {
-        let mut limiter = Limiter::new(100, 60);
+    fn tables_count_as_memory() {
+        let mut limiter = Limiter::new(40);
         assert!(limiter.table_growing(0, 4, None).unwrap());
         assert!(!limiter.memory_growing(0, 9, None).unwrap());
-        assert!(Limiter::new(100, 101).exceeded().unwrap().contains("100 bytes"));
+        assert!(limiter.exceeded().unwrap().contains("40 bytes"));
     }
 }

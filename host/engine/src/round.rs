@@ -102,12 +102,11 @@ pub(crate) struct Round {
 pub(crate) struct OverLimit(pub(crate) String);
 
 impl Round {
-    /// A round for `call` that has to end at `deadline`; the contexts of its instances take so many bytes.
+    /// Creates a round for `call` that has to end at `deadline`.
     pub(crate) fn new(
         mut call: Call,
         handler: &str,
         deadline: Deadline,
-        contexts: usize,
         component_context: Arc<ComponentContext>,
     ) -> Self {
         let log = RoundLog::new(handler, &call);
@@ -124,7 +123,7 @@ impl Round {
             http: http(&mut call, &names, &component_context, &log, deadline),
             http_context,
             names,
-            limiter: Limiter::new(call.limits.memory_bytes, contexts),
+            limiter: Limiter::new(call.limits.memory_bytes),
             call,
             log,
             table,
@@ -243,11 +242,6 @@ impl Round {
         let tail = self.log.tail();
         let said = if tail.is_empty() { String::new() } else { format!(": {tail}") };
         RoundError::Trapped(clean(&format!("{cause}{said}"), 2048))
-    }
-
-    /// Returns the exceeded limit if the instances alone need more memory than the round may use.
-    pub(crate) fn over_memory(&self) -> Option<String> {
-        self.limiter.exceeded()
     }
 
     fn over_limit(&self, error: &wasmtime::Error) -> Option<String> {

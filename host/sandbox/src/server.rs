@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_engine::{
-    Cache, Call, ForwardedLine, LoadError, LocalComponent, LocalHost, LocalHostConfig, LogLine, MODULES_DIR, Rates, Tape,
+    Cache, Call, ForwardedLine, LoadError, LocalComponent, LocalHost, LocalHostConfig, LogLine, MODULES_DIR, Rates,
+    Tape,
 };
 use akri_model::property::Resolved;
 use tokio::io::AsyncWriteExt as _;

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_cluster::{Cluster, ObjectEvent};
-use akri_discovery::moment;
+use akri_discovery::sleep_until_some;
 use akri_discovery::sources::{Providers, Sources};
 use akri_kubelet::Plugins;
 use akri_model::budget::Budget;
@@ -299,13 +299,13 @@ impl OwnerState {
                     names.mark_unchanged();
                     self.rearrange_plugins().await;
                 }
-                () = moment(next_expiry) => self.expire().await,
-                () = moment(next_answer) => {}
-                () = moment(next_step) => self.wake_delayed(),
-                () = moment(next_naming) => self.find_again().await,
-                () = moment(reservations_end) => self.end_reservations().await,
-                () = moment(next_report) => {}
-                () = moment(next_totals) => {}
+                () = sleep_until_some(next_expiry) => self.expire().await,
+                () = sleep_until_some(next_answer) => {}
+                () = sleep_until_some(next_step) => self.wake_delayed(),
+                () = sleep_until_some(next_naming) => self.find_again().await,
+                () = sleep_until_some(reservations_end) => self.end_reservations().await,
+                () = sleep_until_some(next_report) => {}
+                () = sleep_until_some(next_totals) => {}
             }
             self.after_event().await;
         };

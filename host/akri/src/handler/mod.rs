@@ -33,7 +33,6 @@ use kube::ResourceExt as _;
 
 pub(crate) use self::args::HandlerCommand;
 use self::compile_limits::{File, Judged, Refusal};
-use crate::agent::OWN_PROGRAM;
 use crate::cli::HostArgs;
 use crate::discover::load::{cache_dir, host};
 use crate::output::plain;

@@ -101,7 +101,7 @@ async fn a_guest_nobody_ends_is_interrupted() {
     let (pre, context, shared) = guest.parts();
     let (brief, activity) = (brief("loop"), context.activity.clone());
     let deadline = Deadline::of(&brief.limits);
-    let round = Round::new(brief, "guest", deadline, 0, context);
+    let round = Round::new(brief, "guest", deadline, context);
     let run = async move {
         let mut store = round.into_store(pre.engine());
         let handler = pre.instantiate_async(&mut store).await.unwrap();

@@ -1,21 +1,21 @@
-//! The object that serves each handler name.
+//! The objects that hold the names of handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::registry::{Handler, Refusal, Refused};
 
-/// The object that serves each name. It keeps the name for as long as it is loaded, whichever other objects come.
+/// The object that holds each name. It keeps the name for as long as it is loaded, whichever other objects come.
 #[derive(Default)]
-pub(crate) struct Serving {
+pub(crate) struct HandlerNameHolders {
     objects: BTreeMap<String, String>,
     /// True once no load has been in progress.
     was_settled: bool,
 }
 
-impl Serving {
-    /// Selects the loaded objects that serve: one for each name; the others are refused. One that serves continues to; of
-    /// several that come at once, as at a start, it is the one that is named like its handler, or else the first by name.
+impl HandlerNameHolders {
+    /// Selects the loaded objects that hold a name, one for each; the others are refused. A holder stays one. Of several objects
+    /// that come at once, as at a start, the one that is named like its handler holds the name, or else the first by name.
     pub(crate) fn select(
         &mut self,
         loaded: &BTreeMap<String, Arc<Handler>>,
@@ -23,7 +23,7 @@ impl Serving {
         settled: bool,
     ) -> BTreeMap<String, Arc<Handler>> {
         if !self.was_settled {
-            // Components are ready in any order: who serves is decided among all of them.
+            // Components are ready in any order: the holder is chosen among all of them.
             self.objects.clear();
         }
         self.was_settled |= settled;
