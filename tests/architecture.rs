@@ -58,6 +58,7 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
             "akri-http",
             "akri-node",
             "akri-sandbox",
+            "akri-kube",
             "akri-kubelet",
             "akri-remote",
             "akri-cluster",

@@ -161,7 +161,7 @@ async fn modbus_units_are_identified_and_followed() {
             assert_eq!(property(unit, &format!("MODBUS_{name}")), Some(value));
         }
     }
-    let notes = node.wait_for_condition("plc", "DiscoveryComplete", "False", "NotIdentified").await.message;
+    let notes = node.wait_for_condition("plc", "DiscoveryComplete", "False", "DiscoveryIncomplete").await.message;
     for (server, why) in [
         ("127.0.0.2:1502/1", "nothing came within 2s"),
         ("127.0.0.3:1502/1", "its answer is malformed, or of another request"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use akri_api::instance_to_model;
 use akri_cluster::kubernetes::Kubernetes;
-use akri_cluster::{Cluster, Copies, CreateOutcome};
+use akri_cluster::{Cluster, CreateOutcome, UsagePublishing};
 use akri_model::instance::{Instance, Online, Version};
 use akri_model::names::{HashInput, HashLength, Identity, Key};
 use akri_model::slots::free_usage;
@@ -228,7 +228,7 @@ async fn shared_instance_of_50_nodes_stays_below_8_kib() {
     let mut wanted = instance(&cluster, key.clone(), cluster.name(), uid, 5);
     let CreateOutcome::New(made) = clusters[0].create(&wanted).await.unwrap() else { panic!("it exists already") };
     wanted.uid = made.uid;
-    let joins = clusters[1..].iter().map(|cluster| cluster.publish(&wanted, Copies::Later));
+    let joins = clusters[1..].iter().map(|cluster| cluster.publish(&wanted, UsagePublishing::Deferred));
     let joined: Vec<_> = stream::iter(joins).buffer_unordered(AT_A_TIME).collect().await;
     assert!(joined.iter().all(Result::is_ok), "{joined:?}");
     let object = cluster.instances().get(&key.name).await.unwrap();

@@ -110,7 +110,7 @@ async fn changed_value_reaches_the_next_round() {
     );
     cluster.story.apply_one(map("ONLINE")).await.unwrap();
     cluster.story.apply_one(object("Secret", "stringData", json!({"word": "opensesame"}))).await.unwrap();
-    cluster.wait_for_condition(cluster.name(), "PropertiesResolved", "True", "Accepted").await;
+    cluster.wait_for_condition(cluster.name(), "PropertiesResolved", "True", "Resolved").await;
     cluster.wait_for_the_instance("the device", is_online).await;
     cluster.story.apply_one(map("OFFLINE")).await.unwrap();
     cluster.wait_for_the_instance("no device", |i| !is_online(i)).await;

@@ -13,7 +13,7 @@ use akri_agent::pod_resources_poller::{ClaimTracker, UsageSnapshot};
 use akri_agent::publisher::Publisher;
 use akri_agent::resource_names::ResourceNames;
 use akri_cluster::local::Local;
-use akri_cluster::{Cluster, Copies};
+use akri_cluster::{Cluster, UsagePublishing};
 use akri_discovery::images::{ImageSettings, Images};
 use akri_discovery::properties::Properties;
 use akri_discovery::registry::{Handlers, Registry};
@@ -366,7 +366,7 @@ async fn container_gets_properties_seen_by_this_node() {
     let identity = HashInput::new("one", true, "").identity();
     let mut instance = fixture.cluster.local.find(&Key::new("default", "cam"), &identity).await.unwrap().unwrap();
     instance.properties.insert("DEBUG_ECHO_DESCRIPTION".to_owned(), "as another node sees it".to_owned());
-    fixture.cluster.local.publish(&instance, Copies::Now).await.unwrap();
+    fixture.cluster.local.publish(&instance, UsagePublishing::Immediate).await.unwrap();
     let admitted = fixture.kubelet.admit("pod", "container", &fixture.resource, 1).await.unwrap();
     assert_eq!(admitted.response.envs["DEBUG_ECHO_DESCRIPTION"], "one");
 }

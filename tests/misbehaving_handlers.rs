@@ -179,7 +179,7 @@ async fn device_outside_its_grant_is_withheld() {
     write_guest(&node, "guest", "everything");
     write_guest(&node, "plain", "devices:1");
     let mut agent = node.start();
-    let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
+    let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "NothingFound").await;
     let refusal = "device 'full': path '/dev/node' is not covered by grants.devicePaths of the DiscoveryHandler";
     assert_eq!(incomplete.message, format!("somewhere: {refusal}"));
     let plain = node.wait_for_instances("the other Configuration's device", |list| list.len() == 1).await;
@@ -200,7 +200,7 @@ async fn device_outside_its_grant_is_withheld() {
 
     // A grant that is taken back: who has the device keeps it, and nobody else gets it.
     node.add_guest("  grants:\n    devicePaths: [/dev/node]\n    containerPaths: [/in/**]\n    mountPaths: []\n");
-    node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
+    node.wait_for_condition("guest", "DiscoveryComplete", "False", "NothingFound").await;
     assert_eq!(kubelet.view(|view| view.resource(&resource).allocatable()), 1, "held is healthy");
     agent.wait_for_log("a container uses it").await;
     kubelet.remove_pod("pod");
@@ -219,7 +219,7 @@ async fn paths_that_escape_every_grant_are_withheld() {
     node.add_guest("  grants:\n    devicePaths: [/dev/**]\n    mountPaths: [/dev/**]\n");
     write_guest(&node, "guest", "escaping-paths");
     let mut agent = node.start();
-    let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "DeviceRefused").await;
+    let incomplete = node.wait_for_condition("guest", "DiscoveryComplete", "False", "NothingFound").await;
     assert!(incomplete.message.contains("'/dev/../etc/passwd'"), "{}", incomplete.message);
     assert!(node.instances().is_empty() && agent.is_running());
 }

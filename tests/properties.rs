@@ -85,12 +85,7 @@ async fn each_source_reaches_the_handler_and_changes_start_rounds() {
     // Without references there is nothing to resolve.
     write_configuration(&node, "properties", "    - {name: HERE, value: alone}\n");
     wait_for(&node, "HERE", "alone").await;
-    crate::support::node::wait_for(
-        "no condition",
-        || node.condition("guest", "PropertiesResolved"),
-        |condition| condition.is_none(),
-    )
-    .await;
+    node.wait_for_condition("guest", "PropertiesResolved", "True", "Resolved").await;
 }
 
 #[tokio::test] // rule 90
@@ -104,11 +99,12 @@ async fn missing_property_stops_rounds_and_is_named() {
     write_configuration(&node, "properties", &properties.concat());
     let agent = node.start();
     let missing = async |message: &str| {
+        let message = format!("discoveryProperties: {message}");
         let what = format!("PropertiesResolved=False: {message}");
         crate::support::node::wait_for(
             &what,
             || node.condition("guest", "PropertiesResolved").map(|condition| (condition.status, condition.message)),
-            |found| *found == Some(("False".to_owned(), message.to_owned())),
+            |found| *found == Some(("False".to_owned(), message.clone())),
         )
         .await;
     };

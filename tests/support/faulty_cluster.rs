@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use akri_cluster::local::Local;
 use akri_cluster::{
-    Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
+    WriteOutcome,
 };
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
@@ -114,13 +115,13 @@ impl Cluster for FaultyCluster {
         self.through(created)
     }
 
-    async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError> {
+    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
         self.publish_calls.fetch_add(1, Ordering::SeqCst);
         self.check()?;
         if let Some((_, error)) = self.publish_error.lock().unwrap().as_ref().filter(|(key, _)| *key == instance.key) {
             return Err(error.clone());
         }
-        self.through(self.local.publish(instance, copies).await)
+        self.through(self.local.publish(instance, usage).await)
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
@@ -153,7 +154,7 @@ impl Cluster for FaultyCluster {
         self.local.record_event(event);
     }
 
-    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
+    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
         self.through(self.local.report(report).await)
     }
 
@@ -161,7 +162,7 @@ impl Cluster for FaultyCluster {
         self.through(self.local.forget(key).await)
     }
 
-    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
+    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
         self.through(self.local.report_handler(report).await)
     }
 

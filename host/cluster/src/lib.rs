@@ -5,6 +5,7 @@ pub mod local;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_api::{ComponentSource, DiscoveryHandler, HandlerKind, HandlerRules, HandlerState};
 pub use akri_kube::events::ObjectEvent;
@@ -85,24 +86,26 @@ impl From<RequestError> for ClusterError {
     }
 }
 
-/// The result of publishing an Instance.
+/// The result of a write that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Published {
-    /// It says what this node wants.
-    Whole,
-    /// Its capacity or properties differ, and the agent of another node has to write them (rule 24).
-    LeftToAnotherNode,
-    /// The usage of a local device differs, which is published later.
-    CopiesLeft,
+pub enum WriteOutcome {
+    /// The object says what this node wants.
+    Complete,
+    /// The capacity or the properties of the Instance differ, and the agent of another node has to write them (rule 24).
+    LeftToOtherNode,
+    /// Only the usage of a local device differs, which is published later.
+    UsageDeferred,
+    /// This node writes after this time, unless others have written enough by then.
+    RetryAfter(Duration),
 }
 
-/// The time of publishing what is a copy of this node's journal: the usage of a local device (rule 77).
+/// The time of publishing the usage of a local device, of which this node's journal has the truth (rule 77).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copies {
-    /// With the next change of something else, or when it is due.
-    Later,
+pub enum UsagePublishing {
+    /// With the next change of something else.
+    Deferred,
     /// Now.
-    Now,
+    Immediate,
 }
 
 /// The result of creating an Instance.
@@ -178,7 +181,7 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Updates the published Instance with this node's view. The `device_usage` of a shared Instance is unchanged: only
     /// [`Cluster::patch_slots`] writes it (rule 10).
-    async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError>;
+    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError>;
 
     /// Deletes an Instance if it has this UID; succeeds if it does not exist. `is_used` says whether containers of this node use
     /// it: of a local device only the journal knows for sure.
@@ -200,8 +203,13 @@ pub trait Cluster: Send + Sync + 'static {
         infos: &BTreeMap<u32, Files>,
     ) -> Result<BTreeSet<u32>, ClusterError>;
 
+    /// Returns a counter of changes that others made to reports. Each change makes every report due again.
+    fn report_changes(&self) -> watch::Receiver<u64> {
+        watch::Sender::new(0).subscribe()
+    }
+
     /// Reports the state of a Configuration to users.
-    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError>;
+    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError>;
 
     /// Removes the report of a deleted Configuration.
     async fn forget(&self, key: &Key) -> Result<(), ClusterError>;
@@ -211,7 +219,7 @@ pub trait Cluster: Send + Sync + 'static {
     fn record_event(&self, event: ObjectEvent);
 
     /// Reports the state of a discovery handler to users.
-    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError>;
+    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError>;
 
     /// Removes the report of a removed discovery handler.
     async fn forget_handler(&self, name: &str) -> Result<(), ClusterError>;

@@ -8,12 +8,12 @@ mod agents;
 mod metrics;
 mod node_cleanup;
 mod object_index;
-mod queue;
 mod reconcile;
 mod status;
 mod store;
 mod upstream;
 mod views;
+mod work;
 
 use std::fmt::Debug;
 use std::io;
@@ -28,7 +28,6 @@ use akri_kube::events::EventRecorder;
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};
-use akri_model::retry::jitter;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -45,10 +44,10 @@ use tracing::{debug, warn};
 
 use metrics::Metrics;
 use object_index::ObjectIndex;
-use queue::{Queue, Work};
 use reconcile::{Context, reconcile};
 use upstream::UpstreamFinalizers;
 use views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView};
+use work::{Queue, Work};
 
 /// Objects that are reconciled at a time.
 const WORKERS: usize = 16;
@@ -251,12 +250,8 @@ fn give_back(queue: &Queue, work: Work, result: Result<reconcile::Again, Request
     match result {
         Ok(again) => queue.done(work, again),
         Err(error) => {
-            let object = match &work {
-                Work::Configuration(key) => format!("Configuration {key}"),
-                Work::Instance(key) => format!("Instance {key}"),
-                Work::Handler(key) => format!("DiscoveryHandler {}", key.name),
-            };
-            let pause = queue.failed(work, jitter());
+            let object = work.to_string();
+            let pause = queue.failed(work);
             match error {
                 RequestError::Conflict(_) | RequestError::NotFound(_) => {
                     debug!(object, %error, ?pause, "reconciling again")

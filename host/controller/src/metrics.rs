@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::queue::Work;
+use crate::work::Work;
 
 /// All metrics. Clones share them.
 #[derive(Debug, Clone)]
@@ -56,11 +56,7 @@ impl Metrics {
 
     /// Counts a reconcile.
     pub(crate) fn reconciled(&self, work: &Work, succeeded: bool, took: Duration) {
-        let kind = match work {
-            Work::Configuration(_) => "Configuration",
-            Work::Instance(_) => "Instance",
-            Work::Handler(_) => "DiscoveryHandler",
-        };
+        let kind = work.kind();
         let result = if succeeded { "Succeeded" } else { "Failed" };
         self.reconciles.get_or_create(&Reconcile { kind, result }).inc();
         self.duration.observe(took.as_secs_f64());

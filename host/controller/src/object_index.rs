@@ -11,24 +11,30 @@ use akri_model::agent_lease::GOOD_FOR;
 use akri_model::instance::Online;
 use akri_model::names::Key;
 use akri_model::node_report::{StaleReports, stale};
+use akri_model::retry::RetryPolicy;
 use akri_model::summary::{self, DeviceCounts, NodeProblem};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::agents::Agents;
-use crate::queue::{Queue, Work};
 use crate::store::{Changed, Store};
 use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView, View};
+use crate::work::{Queue, Work};
 
 /// The time that further changes are gathered before the status of a Configuration is written.
 const GATHER: Duration = Duration::from_millis(300);
 
 /// All objects.
-#[derive(Default)]
 pub(crate) struct ObjectIndex {
     pub(crate) queue: Queue,
     state: Mutex<State>,
+}
+
+impl Default for ObjectIndex {
+    fn default() -> Self {
+        Self { queue: Queue::new(RetryPolicy::RECONCILE), state: Mutex::default() }
+    }
 }
 
 #[derive(Default)]

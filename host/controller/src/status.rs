@@ -6,7 +6,7 @@ use akri_api::{BrokerCounts, Configuration, DiscoveryHandler, Instance};
 use akri_brokers::{Counts, summarize_all};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
-use akri_model::summary::{self, DeviceCounts, Verdict};
+use akri_model::summary::{self, DeviceCounts, Unknown, Verdict};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -22,7 +22,8 @@ pub(crate) async fn write_configuration(
     has_agent: bool,
 ) -> Result<(), RequestError> {
     let invalid = view.wanted.as_ref().err().map(String::as_str);
-    let mut verdicts = summary::configuration(invalid, &view.problems, devices, has_agent);
+    let unknown = (!has_agent).then_some(Unknown::NoAgent);
+    let mut verdicts = summary::configuration(invalid, &view.problems, devices, unknown);
     let has_brokers = view.valid().is_some_and(|wanted| wanted.broker != Broker::None);
     let brokers = has_brokers.then(|| counts(fleet.rollout.total()));
     if has_brokers {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use akri_kube::watch::{Change, key_of};
 use akri_model::names::Key;
 
-use crate::queue::Work;
 use crate::views::View;
+use crate::work::Work;
 
 /// The objects of a kind.
 pub(crate) struct Store<V> {

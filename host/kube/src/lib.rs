@@ -1,4 +1,5 @@
-//! Access to the API server: watches that survive disconnects, requests of bounded duration, JSON Patches, Events and Leases.
+//! Access to the API server: watches that survive disconnects, requests of bounded duration, JSON Patches, Events, Leases, and a queue of
+//! what is retried.
 
 pub mod agent_lease;
 pub mod events;
@@ -6,3 +7,4 @@ pub mod json_patch;
 pub mod leader;
 pub mod requests;
 pub mod watch;
+pub mod work_queue;

@@ -1,9 +1,9 @@
-//! The status of a Configuration on one node: the conditions and the problem that its discovery comes to (rule 34).
+//! The status of a Configuration on one node, and the problem to report (rule 34).
 
 use crate::device::{DeviceSet, Note};
 use crate::discovery::RoundError;
 use crate::names::{Key, resource_name};
-use crate::summary::{DeviceCounts, INCOMPLETE, MAX_MESSAGE, NOTHING_FOUND, NodeProblem, Truth, Verdict};
+use crate::summary::{DeviceCounts, INCOMPLETE, MAX_MESSAGE, NOTHING_FOUND, NodeProblem, Unknown};
 use crate::text::cut;
 
 /// The status of discovery, of all sources of a Configuration together.
@@ -41,9 +41,6 @@ impl DiscoveryStatus {
     }
 }
 
-/// The end of the message of a failed round where there are devices.
-const KEPT: &str = "; known devices stay as they are";
-
 /// The status of a Configuration on one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigurationStatus {
@@ -53,8 +50,6 @@ pub struct ConfigurationStatus {
     pub conflict: Option<(String, Key)>,
     /// Devices without an Instance.
     pub unpublished: Option<Unpublished>,
-    /// Set if a property refers to a ConfigMap or Secret.
-    pub has_references: bool,
     /// The devices with an Instance.
     pub devices: DeviceCounts,
 }
@@ -71,30 +66,44 @@ pub struct Unpublished {
 }
 
 impl ConfigurationStatus {
-    /// Returns all conditions.
-    pub fn conditions(&self) -> Vec<Verdict> {
-        let ready = std::iter::once(self.ready());
-        ready
-            .chain(self.of_handler())
-            .chain(self.details())
-            .chain(self.completeness())
-            .chain(self.properties())
-            .collect()
-    }
-
-    /// Returns the problem to report for this node: the Configuration is not ready, or its discovery is incomplete.
+    /// Returns the problem of this node: the Configuration is not ready, or its discovery is incomplete.
     pub fn problem(&self) -> Option<NodeProblem> {
-        let incomplete = || Some(NodeProblem::new(INCOMPLETE, &self.warnings()?));
-        let ready = self.ready();
-        // Nodes with devices and without say the same, so that one of them is enough.
-        let message = ready.message.strip_suffix(KEPT).unwrap_or(&ready.message);
-        let failed = (ready.truth == Truth::False).then(|| NodeProblem::new(&ready.reason, message));
-        failed.or_else(incomplete)
+        let problem = |reason: &str, message: &str| {
+            Some(NodeProblem { reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned(), since: None })
+        };
+        match (&self.discovery, &self.conflict, &self.unpublished) {
+            (DiscoveryStatus::Failed(error), ..) => problem(error.reason(), &error.to_string()),
+            (DiscoveryStatus::Silent, ..) => None,
+            (_, Some((name, holder)), _) => {
+                let resource = resource_name(name);
+                let message = format!(
+                    "{resource} is the resource of Configuration {holder}, which was first; rename one of them"
+                );
+                problem("ResourceNameTaken", &message)
+            }
+            (DiscoveryStatus::Starting, ..) => None,
+            (DiscoveryStatus::Found { .. }, None, Some(Unpublished { count, device, error })) => {
+                let message = format!("{count} devices have no Instance, such as '{device}': {error}");
+                problem("NotPublished", &message)
+            }
+            (DiscoveryStatus::Found { only_warnings, .. }, None, None) => {
+                problem(if *only_warnings { NOTHING_FOUND } else { INCOMPLETE }, &self.warnings()?)
+            }
+        }
     }
 
-    /// Returns whether the condition `Ready` holds.
+    /// Returns the reason why nothing is known yet.
+    pub fn unknown(&self) -> Option<Unknown> {
+        match self.discovery {
+            DiscoveryStatus::Silent => Some(Unknown::NothingReported),
+            DiscoveryStatus::Starting if self.conflict.is_none() => Some(Unknown::Starting),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the devices of the last rounds are served.
     pub fn is_ready(&self) -> bool {
-        self.ready().truth == Truth::True
+        self.unknown().is_none() && self.problem().is_none_or(|problem| problem.reason == INCOMPLETE)
     }
 
     /// Returns whether the last rounds succeeded without a warning.
@@ -107,91 +116,6 @@ impl ConfigurationStatus {
         let warnings = self.discovery.warnings();
         Some(cut(&warnings, MAX_MESSAGE).to_owned()).filter(|warnings| !warnings.is_empty())
     }
-
-    fn ready(&self) -> Verdict {
-        let ready = |truth, reason: &str, message: &str| Verdict::new("Ready", truth, reason, message);
-        match &self.discovery {
-            DiscoveryStatus::Silent => {
-                ready(Truth::Unknown, "NothingReported", "the remote handler has not reported any devices yet")
-            }
-            DiscoveryStatus::Failed(error) => ready(Truth::False, error.reason(), &self.failure(error)),
-            DiscoveryStatus::Starting | DiscoveryStatus::Found { .. } => match (&self.conflict, &self.unpublished) {
-                (Some((name, holder)), _) => {
-                    let resource = resource_name(name);
-                    let message = format!(
-                        "{resource} is the resource of Configuration {holder}, which was first; rename one of them"
-                    );
-                    ready(Truth::False, "ResourceNameTaken", &message)
-                }
-                (None, _) if self.discovery == DiscoveryStatus::Starting => {
-                    ready(Truth::Unknown, "Starting", "no round has ended yet")
-                }
-                (None, Some(Unpublished { count, device, error })) => {
-                    let message = format!("{count} devices have no Instance, such as '{device}': {error}");
-                    ready(Truth::False, "NotPublished", &message)
-                }
-                (None, None) => self.discovered(),
-            },
-        }
-    }
-
-    fn discovered(&self) -> Verdict {
-        match &self.discovery {
-            DiscoveryStatus::Found { only_warnings: true, .. } => {
-                Verdict::new("Ready", Truth::False, NOTHING_FOUND, &self.discovery.warnings())
-            }
-            _ => Verdict::new("Ready", Truth::True, "Discovered", &self.devices.to_string()),
-        }
-    }
-
-    fn failure(&self, error: &RoundError) -> String {
-        let keeps_devices = self.devices.instances > 0 && !matches!(error, RoundError::NoHandler(_));
-        format!("{error}{}", if keeps_devices { KEPT } else { "" })
-    }
-
-    fn of_handler(&self) -> Option<Verdict> {
-        let kind = "HandlerAvailable";
-        match &self.discovery {
-            DiscoveryStatus::Starting => None,
-            DiscoveryStatus::Silent => Some(Verdict::new(kind, Truth::True, "Connected", "")),
-            DiscoveryStatus::Failed(error @ (RoundError::NoHandler(_) | RoundError::Quarantined { .. })) => {
-                Some(Verdict::new(kind, Truth::False, error.reason(), &error.to_string()))
-            }
-            DiscoveryStatus::Failed(_) | DiscoveryStatus::Found { .. } => {
-                Some(Verdict::new(kind, Truth::True, "Running", ""))
-            }
-        }
-    }
-
-    fn details(&self) -> Option<Verdict> {
-        let kind = "DetailsValid";
-        match &self.discovery {
-            DiscoveryStatus::Failed(error @ RoundError::InvalidDetails(_)) => {
-                Some(Verdict::new(kind, Truth::False, error.reason(), &error.to_string()))
-            }
-            DiscoveryStatus::Found { .. } => Some(Verdict::new(kind, Truth::True, "Accepted", "")),
-            _ => None,
-        }
-    }
-
-    fn completeness(&self) -> Option<Verdict> {
-        let DiscoveryStatus::Found { notes, .. } = &self.discovery else { return None };
-        let reason = notes.first().map_or("Complete", |note| note.reason.as_str());
-        let truth = if self.is_complete() { Truth::True } else { Truth::False };
-        Some(Verdict::new("DiscoveryComplete", truth, reason, &self.warnings().unwrap_or_default()))
-    }
-
-    /// Returns whether all properties have values; `None` if all values are in the Configuration itself.
-    fn properties(&self) -> Option<Verdict> {
-        let kind = "PropertiesResolved";
-        match &self.discovery {
-            DiscoveryStatus::Starting | DiscoveryStatus::Failed(RoundError::NoHandler(_)) => None,
-            DiscoveryStatus::Failed(error @ RoundError::PropertiesUnresolved(unresolved)) => {
-                Some(Verdict::new(kind, Truth::False, error.reason(), &unresolved.to_string()))
-            }
-            _ => self.has_references.then(|| Verdict::new(kind, Truth::True, "Resolved", "")),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -200,8 +124,6 @@ mod tests {
 
     use super::*;
     use crate::device::Device;
-    use crate::property::{KeyRef, PropertySource};
-    use crate::resolve::{Values, resolve};
 
     fn note(origin: &str) -> Note {
         Note { origin: origin.into(), reason: "Dead".into(), message: "no answer".into() }
@@ -220,47 +142,6 @@ mod tests {
         status(DiscoveryStatus::Failed(error))
     }
 
-    fn find(status: &ConfigurationStatus, kind: &str) -> Option<(Truth, String, String)> {
-        let verdict = status.conditions().into_iter().find(|verdict| verdict.kind == kind)?;
-        Some((verdict.truth, verdict.reason, verdict.message))
-    }
-
-    #[test] // rule 34, rule 35
-    fn conditions_follow_discovery() {
-        let invalid = RoundError::InvalidDetails(Vec::new());
-        for (status, expected) in [
-            (ConfigurationStatus::default(), "Ready=Unknown:Starting"),
-            (status(DiscoveryStatus::Silent), "Ready=Unknown:NothingReported HandlerAvailable=True:Connected"),
-            (failed(RoundError::NoHandler("m".into())), "Ready=False:NoHandler HandlerAvailable=False:NoHandler"),
-            (failed(RoundError::Unavailable("m".into())), "Ready=False:Unavailable HandlerAvailable=True:Running"),
-            (
-                failed(invalid),
-                "Ready=False:InvalidDetails HandlerAvailable=True:Running DetailsValid=False:InvalidDetails",
-            ),
-            (
-                found(1, Vec::new()),
-                "Ready=True:Discovered HandlerAvailable=True:Running DetailsValid=True:Accepted \
-                 DiscoveryComplete=True:Complete",
-            ),
-            (
-                found(1, vec![note("a")]),
-                "Ready=True:Discovered HandlerAvailable=True:Running DetailsValid=True:Accepted \
-                 DiscoveryComplete=False:Dead",
-            ),
-            (
-                found(0, vec![note("a")]),
-                "Ready=False:NothingFound HandlerAvailable=True:Running DetailsValid=True:Accepted \
-                 DiscoveryComplete=False:Dead",
-            ),
-        ] {
-            let text = |verdict: &Verdict| format!("{}={}:{}", verdict.kind, verdict.truth.as_str(), verdict.reason);
-            let conditions: Vec<String> = status.conditions().iter().map(text).collect();
-            assert_eq!(conditions.join(" "), expected);
-            assert_eq!(status.is_ready(), expected.starts_with("Ready=True"));
-            assert_eq!(status.is_complete(), expected.contains("DiscoveryComplete=True"));
-        }
-    }
-
     #[test] // rule 61
     fn problem_is_a_failure_or_a_warning() {
         let reason = |status: &ConfigurationStatus| status.problem().map(|problem| problem.reason);
@@ -274,8 +155,6 @@ mod tests {
         ] {
             assert_eq!(reason(&status).as_deref(), expected, "{status:?}");
         }
-        let long = failed(RoundError::Unavailable("ä".repeat(200)));
-        assert!(long.problem().unwrap().message.len() <= 256, "it has to fit into the status of a node");
     }
 
     #[test]
@@ -287,41 +166,32 @@ mod tests {
     }
 
     #[test]
-    fn failure_mentions_devices_that_are_kept() {
-        let mut failed = failed(RoundError::Unavailable("m".into()));
-        assert_eq!(find(&failed, "Ready").unwrap().2, "unavailable: m");
-        failed.devices = DeviceCounts { instances: 2, online: 2 };
-        assert_eq!(find(&failed, "Ready").unwrap().2, "unavailable: m; known devices stay as they are");
-        assert_eq!(failed.problem().unwrap().message, "unavailable: m", "which other nodes say, too");
-    }
-
-    #[test] // rule 34
     fn taken_name_comes_before_an_unpublished_device() {
         let unpublished = Unpublished { count: 2, device: "a".into(), error: "no name is free".into() };
         let mut status = ConfigurationStatus { unpublished: Some(unpublished), ..found(2, Vec::new()) };
-        let (_, reason, message) = find(&status, "Ready").unwrap();
-        assert_eq!(reason, "NotPublished");
-        assert_eq!(message, "2 devices have no Instance, such as 'a': no name is free");
+        let problem = status.problem().unwrap();
+        assert_eq!(problem.reason, "NotPublished");
+        assert_eq!(problem.message, "2 devices have no Instance, such as 'a': no name is free");
         for discovery in [DiscoveryStatus::Starting, status.discovery.clone()] {
             status.discovery = discovery;
             status.conflict = Some(("cam".into(), Key::new("default", "first")));
-            assert_eq!(find(&status, "Ready").unwrap().1, "ResourceNameTaken");
+            assert_eq!(status.problem().unwrap().reason, "ResourceNameTaken");
+            assert_eq!((status.unknown(), status.is_ready()), (None, false));
         }
     }
 
     #[test]
-    fn referenced_values_are_resolved_or_named() {
-        let password = KeyRef { object: Key::new("default", "cam"), key: "password".into(), optional: false };
-        let properties = [("password".to_owned(), PropertySource::Secret(password))].into();
-        let unresolved = resolve(&properties, &Values::default()).unwrap_err();
-        let mut failed = failed(RoundError::PropertiesUnresolved(unresolved));
-        failed.has_references = true;
-        let message = "property 'password': Secret default/cam does not exist".to_owned();
-        let expected = Some((Truth::False, "PropertiesUnresolved".to_owned(), message));
-        assert_eq!(find(&failed, "PropertiesResolved"), expected);
-        let resolved = ConfigurationStatus { has_references: true, ..found(0, Vec::new()) };
-        assert_eq!(find(&resolved, "PropertiesResolved").unwrap().0, Truth::True);
-        assert_eq!(find(&found(0, Vec::new()), "PropertiesResolved"), None);
+    fn nothing_is_known_before_the_first_result() {
+        for (status, unknown, is_ready) in [
+            (ConfigurationStatus::default(), Some(Unknown::Starting), false),
+            (status(DiscoveryStatus::Silent), Some(Unknown::NothingReported), false),
+            (failed(RoundError::Unavailable("m".into())), None, false),
+            (found(0, vec![note("a")]), None, false),
+            (found(1, vec![note("a")]), None, true),
+            (found(0, Vec::new()), None, true),
+        ] {
+            assert_eq!((status.unknown(), status.is_ready()), (unknown, is_ready), "{status:?}");
+        }
     }
 
     #[test] // rule 92
@@ -331,7 +201,7 @@ mod tests {
         let message = "quarantined after 5 failed rounds in a row; the next one is in 10 minutes, or at once when the \
                        component, its DiscoveryHandler or the Configuration changes; the last one failed: the handler \
                        trapped: it trapped";
-        let expected = Some((Truth::False, "Quarantined".to_owned(), message.to_owned()));
-        assert_eq!(find(&quarantined, "HandlerAvailable"), expected);
+        let problem = quarantined.problem().unwrap();
+        assert_eq!((problem.reason.as_str(), problem.message.as_str()), ("Quarantined", message));
     }
 }

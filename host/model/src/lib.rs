@@ -32,6 +32,7 @@ pub mod reclaim;
 pub mod remote;
 pub mod resolve;
 pub mod retry;
+pub mod retry_queue;
 pub mod secret_scanner;
 pub mod signature;
 pub mod slots;

@@ -29,7 +29,7 @@ pub enum Step {
     Remove,
     /// Change its entry, at once.
     Change,
-    /// Add an entry, when it is its turn: see [`turn`].
+    /// Add an entry, after a delay: see [`report_delay`].
     Add,
 }
 
@@ -42,14 +42,14 @@ pub fn step(shown: &BTreeMap<String, NodeProblem>, node: &str, wanted: Option<&N
     match own {
         Some(own) if own == wanted => Step::Rest,
         Some(_) => Step::Change,
-        None if are_enough(shown.values().map(|other| (&*other.reason, &*other.message)), wanted) => Step::Rest,
+        None if has_enough_reports(shown.values().map(|other| (&*other.reason, &*other.message)), wanted) => Step::Rest,
         None => Step::Add,
     }
 }
 
 /// Returns whether enough other nodes report problems, given their reasons and messages, for a node with a problem to keep
 /// silent.
-pub fn are_enough<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, problem: &NodeProblem) -> bool {
+pub fn has_enough_reports<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, problem: &NodeProblem) -> bool {
     let (mut all, mut same) = (0, 0);
     let is_of_object = OF_THE_OBJECT.contains(&&*problem.reason);
     for (reason, message) in others {
@@ -63,7 +63,7 @@ pub fn are_enough<'a>(others: impl Iterator<Item = (&'a str, &'a str)>, problem:
 }
 
 /// Returns how long a node waits before it adds an entry.
-pub fn turn(node: &str, object: &Key) -> Duration {
+pub fn report_delay(node: &str, object: &Key) -> Duration {
     let hash = u64::from_str_radix(&node_hash(&format!("{node} {object}")), 16).unwrap_or_default();
     SPREAD / 1000 * u32::try_from(hash % 1000).unwrap_or_default()
 }
@@ -186,10 +186,14 @@ mod tests {
     #[test] // rule 61
     fn turns_of_many_nodes_are_spread() {
         let key = Key::new("default", "cam");
-        let turns: Vec<Duration> = (0..1000).map(|number| turn(&format!("node-{number}"), &key)).collect();
+        let turns: Vec<Duration> = (0..1000).map(|number| report_delay(&format!("node-{number}"), &key)).collect();
         assert!(turns.iter().all(|turn| *turn < SPREAD));
         let early = turns.iter().filter(|turn| **turn < SPREAD / 10).count();
         assert!((50..200).contains(&early), "{early}");
-        assert_ne!(turn("a", &key), turn("a", &Key::new("default", "other")), "not the same nodes for all objects");
+        assert_ne!(
+            report_delay("a", &key),
+            report_delay("a", &Key::new("default", "other")),
+            "not the same nodes for all objects"
+        );
     }
 }

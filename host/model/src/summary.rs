@@ -24,16 +24,43 @@ pub const HANDLER_GONE: &str = "HandlerGone";
 /// The reason of a node that runs an older component than the DiscoveryHandler wants, since it refuses that one.
 pub const OUTDATED: &str = "NewVersionRefused";
 
-/// The reason of a Configuration that no agent serves.
-pub const NO_AGENT: &str = "AgentNotRunning";
+/// The end of the message of a failed round where there are devices.
+const KEPT: &str = "; known devices stay as they are";
 
-/// Conditions besides `Ready`, and the reasons of nodes that concern them.
-const REASONS: [(&str, &[&str]); 4] = [
-    ("HandlerAvailable", &["NoHandler", "Quarantined"]),
-    ("DetailsValid", &["InvalidDetails", "InvalidConfiguration"]),
-    ("PropertiesResolved", &["PropertiesUnresolved"]),
-    ("DiscoveryComplete", &[INCOMPLETE, NOTHING_FOUND]),
+/// Reasons of nodes with a problem that may change devices. With all others known devices stay as they are.
+const DEVICES_MAY_CHANGE: [&str; 5] = ["NoHandler", INCOMPLETE, NOTHING_FOUND, "NotPublished", "ResourceNameTaken"];
+
+/// Conditions besides `Ready`: the reason of each while it holds, and the reasons of nodes that concern it.
+const CONDITIONS: [(&str, &str, &[&str]); 4] = [
+    ("HandlerAvailable", "Running", &["NoHandler", "Quarantined"]),
+    ("DetailsValid", "Accepted", &["InvalidDetails", "InvalidConfiguration"]),
+    ("PropertiesResolved", "Resolved", &["PropertiesUnresolved"]),
+    ("DiscoveryComplete", "Complete", &[INCOMPLETE, NOTHING_FOUND]),
 ];
+
+/// The reason why nothing is known about an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// No agent renews its Lease.
+    NoAgent,
+    /// No round has ended.
+    Starting,
+    /// A remote handler is connected, and has not reported yet.
+    NothingReported,
+}
+
+impl Unknown {
+    fn condition(self, kind: &'static str) -> Verdict {
+        let (reason, message) = match self {
+            Self::NoAgent => {
+                ("AgentNotRunning", "no agent runs, so nobody looks for devices; check the DaemonSet of the agents")
+            }
+            Self::Starting => ("Starting", "no round has ended yet"),
+            Self::NothingReported => ("NothingReported", "the remote handler has not reported any devices yet"),
+        };
+        Verdict::new(kind, Truth::Unknown, reason, message)
+    }
+}
 
 /// A problem with an object on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,28 +143,36 @@ impl fmt::Display for DeviceCounts {
     }
 }
 
-/// Returns the conditions of a Configuration. `invalid` is what is wrong with the object itself, on every node; `has_agent`
-/// is false if no agent renews its Lease.
+/// Returns the conditions of a Configuration, in a cluster and in local mode. `invalid` is what is wrong with the object itself, on
+/// every node; `nodes` has the problem of each node that has one, and a node without a name is the only one.
 pub fn configuration(
     invalid: Option<&str>,
     nodes: &BTreeMap<String, NodeProblem>,
     devices: DeviceCounts,
-    has_agent: bool,
+    unknown: Option<Unknown>,
 ) -> Vec<Verdict> {
     if let Some(why) = invalid {
         let kinds = ["Ready", "DetailsValid"];
         return kinds.map(|kind| Verdict::new(kind, Truth::False, "InvalidConfiguration", why)).into();
     }
-    if !has_agent {
-        let message = "no agent runs, so nobody looks for devices; check the DaemonSet of the agents";
-        let kinds = std::iter::once("Ready").chain(REASONS.iter().map(|(kind, _)| *kind));
-        return kinds.map(|kind| Verdict::new(kind, Truth::Unknown, NO_AGENT, message)).collect();
+    if let Some(unknown) = unknown {
+        let kinds = std::iter::once("Ready").chain(CONDITIONS.iter().map(|(kind, ..)| *kind));
+        return kinds.map(|kind| unknown.condition(kind)).collect();
     }
     let failing = |problem: &NodeProblem| problem.reason != INCOMPLETE;
-    let ready = verdict("Ready", nodes, failing, ("Discovered", &devices.to_string()));
-    let others = REASONS.iter().map(|(kind, reasons)| {
+    let mut ready = verdict("Ready", nodes, failing, ("Discovered", &devices.to_string()));
+    let keeps_devices = |problem: &NodeProblem| !DEVICES_MAY_CHANGE.contains(&&*problem.reason);
+    if devices.instances > 0 && nodes.values().any(failing) && nodes.values().all(keeps_devices) {
+        ready = Verdict::new(
+            "Ready",
+            Truth::False,
+            &ready.reason,
+            &format!("{}{KEPT}", cut(&ready.message, MAX_MESSAGE - KEPT.len())),
+        );
+    }
+    let others = CONDITIONS.iter().map(|(kind, holds, reasons)| {
         let concerns = |problem: &NodeProblem| reasons.contains(&problem.reason.as_str());
-        verdict(kind, nodes, concerns, ("Accepted", ""))
+        verdict(kind, nodes, concerns, (holds, ""))
     });
     std::iter::once(ready).chain(others).collect()
 }
@@ -146,8 +181,7 @@ pub fn configuration(
 /// false if no agent renews its Lease.
 pub fn handler(nodes: &BTreeMap<String, NodeProblem>, has_agent: bool) -> Vec<Verdict> {
     if !has_agent {
-        let message = "no agent runs, so nobody loads the handler; check the DaemonSet of the agents";
-        return ["Ready", "Accepted"].map(|kind| Verdict::new(kind, Truth::Unknown, NO_AGENT, message)).into();
+        return ["Ready", "Accepted"].map(|kind| Unknown::NoAgent.condition(kind)).into();
     }
     let unusable = |problem: &NodeProblem| problem.reason != OUTDATED;
     vec![
@@ -183,7 +217,11 @@ fn verdict(
 }
 
 fn joined<'a>(nodes: impl Iterator<Item = (&'a String, &'a NodeProblem)>) -> String {
-    let lines: Vec<String> = nodes.map(|(node, problem)| format!("{node}: {}", problem.message)).collect();
+    let line = |(node, problem): (&String, &NodeProblem)| match node.as_str() {
+        "" => problem.message.clone(),
+        node => format!("{node}: {}", problem.message),
+    };
+    let lines: Vec<String> = nodes.map(line).collect();
     lines.join("; ")
 }
 
@@ -207,14 +245,14 @@ mod tests {
 
     #[test]
     fn all_conditions_hold_without_problems() {
-        let verdicts = configuration(None, &problems(&[]), devices(3), true);
+        let verdicts = configuration(None, &problems(&[]), devices(3), None);
         assert_eq!(false_ones(&verdicts), []);
         assert_eq!(verdicts[0].message, "3 devices have an Instance");
     }
 
     #[test] // rule 34
     fn problem_of_a_node_is_named_with_the_node() {
-        let verdicts = configuration(None, &problems(&[("a", "Unavailable"), ("b", "NoHandler")]), devices(1), true);
+        let verdicts = configuration(None, &problems(&[("a", "Unavailable"), ("b", "NoHandler")]), devices(1), None);
         assert_eq!(
             false_ones(&verdicts),
             [
@@ -224,15 +262,35 @@ mod tests {
         );
     }
 
+    #[test]
+    fn failure_mentions_devices_that_are_kept() {
+        let ready = |nodes: &[(&str, &str)], count| {
+            let verdicts = configuration(None, &problems(nodes), devices(count), None);
+            verdicts[0].message.clone()
+        };
+        let failed = [("", "Unavailable")];
+        assert_eq!(ready(&failed, 0), "no Unavailable", "the only node has no name");
+        assert_eq!(ready(&failed, 2), "no Unavailable; known devices stay as they are");
+        assert_eq!(ready(&[("", "NoHandler")], 2), "no NoHandler");
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_report() {
+        for (unknown, reason) in [(Unknown::Starting, "Starting"), (Unknown::NothingReported, "NothingReported")] {
+            let verdicts = configuration(None, &problems(&[]), devices(0), Some(unknown));
+            assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, reason)));
+        }
+    }
+
     #[test] // rule 61
     fn warnings_make_discovery_incomplete_but_ready() {
-        let verdicts = configuration(None, &problems(&[("a", INCOMPLETE)]), devices(1), true);
+        let verdicts = configuration(None, &problems(&[("a", INCOMPLETE)]), devices(1), None);
         assert_eq!(false_ones(&verdicts), [("DiscoveryComplete", INCOMPLETE, "a: no DiscoveryIncomplete")]);
     }
 
     #[test] // rule 34
     fn nothing_but_warnings_is_neither_ready_nor_complete() {
-        let verdicts = configuration(None, &problems(&[("a", NOTHING_FOUND)]), devices(0), true);
+        let verdicts = configuration(None, &problems(&[("a", NOTHING_FOUND)]), devices(0), None);
         let kinds: Vec<&str> = false_ones(&verdicts).into_iter().map(|(kind, ..)| kind).collect();
         assert_eq!(kinds, ["Ready", "DiscoveryComplete"]);
     }
@@ -245,15 +303,17 @@ mod tests {
             (2, 0, "2 devices have an Instance, all of them offline"),
             (3, 2, "3 devices have an Instance, 1 of them offline"),
         ] {
-            let verdicts = configuration(None, &problems(&[]), DeviceCounts { instances, online }, true);
+            let verdicts = configuration(None, &problems(&[]), DeviceCounts { instances, online }, None);
             assert_eq!(verdicts[0].message, expected);
         }
     }
 
     #[test] // rule 59
     fn nothing_is_known_without_an_agent() {
-        let verdicts = configuration(None, &problems(&[]), devices(3), false);
-        assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, NO_AGENT)));
+        let verdicts = configuration(None, &problems(&[]), devices(3), Some(Unknown::NoAgent));
+        assert!(
+            verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, "AgentNotRunning"))
+        );
         assert_eq!(verdicts.len(), 5);
     }
 
@@ -270,8 +330,8 @@ mod tests {
 
     #[test]
     fn invalid_object_is_wrong_on_every_node() {
-        for has_agent in [true, false] {
-            let verdicts = configuration(Some("/spec/capacity: 0"), &problems(&[]), devices(0), has_agent);
+        for unknown in [None, Some(Unknown::NoAgent)] {
+            let verdicts = configuration(Some("/spec/capacity: 0"), &problems(&[]), devices(0), unknown);
             assert_eq!(false_ones(&verdicts).len(), 2);
             assert!(verdicts.iter().all(|verdict| verdict.message == "/spec/capacity: 0"));
         }

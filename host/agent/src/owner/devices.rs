@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_cluster::Copies;
+use akri_cluster::UsagePublishing;
 use akri_kubelet::Plugin;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::edits::ContainerEdits;
@@ -253,8 +253,11 @@ impl OwnerState {
         if let Some(published) = self.published.get(identity) {
             published.advertise(false);
             // Information of brokers is published only of slots that the Instance shows as this node's.
-            let copies = if self.configuration.broker_info { Copies::Now } else { Copies::Later };
-            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node), copies);
+            let usage = match self.configuration.broker_info {
+                true => UsagePublishing::Immediate,
+                false => UsagePublishing::Deferred,
+            };
+            self.context.publisher.publish(published.instance(&self.configuration, &self.context.node), usage);
         }
         self.serve_instance(identity);
     }

@@ -7,7 +7,6 @@ use akri_model::configuration::Configuration;
 use akri_model::configuration_status::{ConfigurationStatus, DiscoveryStatus, Unpublished};
 use akri_model::device::DeviceSet;
 use akri_model::names::Key;
-use akri_model::property::PropertySource;
 use akri_model::summary::DeviceCounts;
 use tracing::{info, warn};
 
@@ -64,7 +63,7 @@ impl Health {
             key: configuration.key.clone(),
             uid: configuration.uid.clone(),
             generation: configuration.generation,
-            status: self.status(configuration, devices),
+            status: self.status(devices),
         };
         if self.reported.as_ref() == Some(&report) {
             return None;
@@ -74,7 +73,7 @@ impl Health {
         Some(report)
     }
 
-    fn status(&self, configuration: &Configuration, devices: DeviceCounts) -> ConfigurationStatus {
+    fn status(&self, devices: DeviceCounts) -> ConfigurationStatus {
         let first = self.unpublished.iter().next();
         ConfigurationStatus {
             discovery: self.discovery.clone(),
@@ -84,7 +83,6 @@ impl Health {
                 device: device.clone(),
                 error: error.clone(),
             }),
-            has_references: configuration.properties.values().any(PropertySource::is_reference),
             devices,
         }
     }
@@ -125,7 +123,7 @@ mod tests {
     #[test]
     fn device_stays_unpublished_until_it_is_published_or_gone() {
         let mut health = Health::default();
-        let unpublished = |health: &Health| health.status(&configuration(), ONLINE).unpublished.map(|of| of.count);
+        let unpublished = |health: &Health| health.status(ONLINE).unpublished.map(|of| of.count);
         take(&mut health, &["a", "b"]);
         health.unpublished("a", "no name is free");
         health.unpublished("b", "no name is free");

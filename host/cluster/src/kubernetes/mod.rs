@@ -6,8 +6,8 @@ mod instances;
 mod manifests;
 mod membership;
 mod node_problems;
+mod node_reports;
 mod patch;
-mod problem_reporter;
 #[cfg(test)]
 mod response_tests;
 mod saved_configurations;
@@ -39,11 +39,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::{
-    Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
+    WriteOutcome,
 };
 use instances::Instances;
 use manifests::Assembler;
-use problem_reporter::{ProblemReporter, Subject};
+use node_reports::{NodeReports, Subject};
 use saved_configurations::SavedConfigurations;
 
 /// Timeout of a request to the API server.
@@ -63,7 +64,7 @@ pub struct Kubernetes {
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
     events: EventRecorder,
-    problems: ProblemReporter,
+    reports: NodeReports,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
     agents: Mutex<BTreeMap<String, (Instant, bool)>>,
     tasks: Vec<JoinHandle<()>>,
@@ -80,8 +81,8 @@ impl Kubernetes {
         let of_this_node = Config::default().labels(&patch::node_label(node));
         let watch = |api, config, what, first| WatchSource::untyped(api, config, what, first);
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
-        let problems = ProblemReporter::new(node);
-        let (of_configurations, of_handlers) = (problems.clone(), problems.clone());
+        let reports = NodeReports::new(node);
+        let (of_configurations, of_handlers) = (reports.clone(), reports.clone());
         let tasks = vec![
             tokio::spawn(watch_objects(
                 watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent),
@@ -103,7 +104,6 @@ impl Kubernetes {
             )),
             tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
             tokio::spawn(agent_lease::renew(client, node.to_owned())),
-            tokio::spawn(node_problems::write_due(requests.clone(), node.to_owned(), events.clone(), problems.clone())),
         ];
         Self {
             requests,
@@ -112,7 +112,7 @@ impl Kubernetes {
             values: values_receiver,
             instances,
             events,
-            problems,
+            reports,
             agents: Mutex::default(),
             tasks,
         }
@@ -234,7 +234,7 @@ impl Cluster for Kubernetes {
         }
     }
 
-    async fn publish(&self, instance: &Instance, copies: Copies) -> Result<Published, ClusterError> {
+    async fn publish(&self, instance: &Instance, usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
         let joined = self.instances.get(&instance.key).filter(|known| {
             let is_adopted = self.instances.is_adopted(&instance.key);
             known.uid == instance.uid && known.nodes.contains(&self.node) && is_adopted
@@ -249,16 +249,16 @@ impl Cluster for Kubernetes {
         if published.online != instance.online {
             self.write_online(instance).await?;
         }
-        let Some(value) = patch::agreement(&published, instance) else { return Ok(Published::Whole) };
-        if copies == Copies::Later && patch::only_copies_differ(&published, instance) {
-            return Ok(Published::CopiesLeft);
+        let Some(value) = patch::common_fields(&published, instance) else { return Ok(WriteOutcome::Complete) };
+        if usage == UsagePublishing::Deferred && patch::only_usage_differs(&published, instance) {
+            return Ok(WriteOutcome::UsageDeferred);
         }
         if !self.is_writer(&published).await? {
-            return Ok(Published::LeftToAnotherNode);
+            return Ok(WriteOutcome::LeftToOtherNode);
         }
         let patched = self.requests.json_patch::<akri_api::Instance>(&instance.key, value).await?;
         self.instances.update(&instance_of(&patched)?);
-        Ok(Published::Whole)
+        Ok(WriteOutcome::Complete)
     }
 
     async fn delete(&self, key: &Key, uid: &str, is_used: bool) -> Result<(), ClusterError> {
@@ -303,9 +303,12 @@ impl Cluster for Kubernetes {
         self.write_broker_info(key, uid, infos).await
     }
 
-    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
-        self.report_problem(report);
-        Ok(())
+    fn report_changes(&self) -> watch::Receiver<u64> {
+        self.reports.changes()
+    }
+
+    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
+        self.report_configuration(report).await
     }
 
     fn record_event(&self, event: ObjectEvent) {
@@ -313,19 +316,16 @@ impl Cluster for Kubernetes {
     }
 
     /// The status was deleted with the object.
-    async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
-        self.problems.forget(&Subject::Configuration(key.clone()));
+    async fn forget(&self, _key: &Key) -> Result<(), ClusterError> {
         Ok(())
     }
 
-    /// Only problems of this node are reported in a cluster. The controller says what they come to.
-    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
-        self.report_handler_problem(report);
-        Ok(())
+    /// Only problems of this node are reported in a cluster. The controller aggregates them into conditions.
+    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
+        self.report_component(report).await
     }
 
-    async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {
-        self.problems.forget(&Subject::Handler(Key::new("", name)));
+    async fn forget_handler(&self, _name: &str) -> Result<(), ClusterError> {
         Ok(())
     }
 }

@@ -6,23 +6,20 @@
 
 use akri_api::document::pointer_token;
 use akri_api::{Configuration, DiscoveryHandler, HandlerKind, HandlerState};
-use akri_kube::events::EventRecorder;
 use akri_kube::json_patch::{add, remove, test};
-use akri_kube::requests::Requests;
 use akri_kube::watch::typed;
 use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::instance::{Instance, Online};
 use akri_model::names::Key;
-use akri_model::node_report::are_enough;
+use akri_model::node_report::has_enough_reports;
 use akri_model::summary::{HANDLER_GONE, INCOMPLETE, NOTHING_FOUND, NodeProblem, OUTDATED, Truth};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
-use tracing::warn;
 
 use super::Kubernetes;
-use super::problem_reporter::{Due, ProblemReporter, Subject};
-use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent};
+use super::node_reports::{ReportStep, Subject};
+use crate::{ClusterError, ConfigurationReport, HandlerReport, ObjectEvent, WriteOutcome};
 
 /// The nodes that may write into the status of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +61,7 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
     }
     let others = nodes.into_iter().flatten().filter(|(name, _)| *name != node);
     let others = others.map(|(_, entry)| (text(entry, "reason"), text(entry, "message")));
-    if writers == Writers::Some && before.is_none() && are_enough(others, problem) {
+    if writers == Writers::Some && before.is_none() && has_enough_reports(others, problem) {
         return None;
     }
     let since =
@@ -80,21 +77,62 @@ fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Wri
 }
 
 impl Kubernetes {
-    /// Takes what is wrong with a Configuration on this node; it is written in the background.
-    pub(super) fn report_problem(&self, report: &ConfigurationReport) {
-        let problem = report.status.problem();
+    /// Reports the problem of this node with a Configuration, or that there is none.
+    pub(super) async fn report_configuration(
+        &self,
+        report: &ConfigurationReport,
+    ) -> Result<WriteOutcome, ClusterError> {
+        let ConfigurationReport { key, uid, status, .. } = report;
         // Before the first result nothing is known: what an earlier agent of this node has reported stays.
-        if problem.is_none() && matches!(report.status.discovery, DiscoveryStatus::Starting) {
-            return;
+        if status.problem().is_none() && matches!(status.discovery, DiscoveryStatus::Starting) {
+            return Ok(WriteOutcome::Complete);
         }
-        self.problems.report(Subject::Configuration(report.key.clone()), Some(report.uid.clone()), problem);
+        let problem = status.problem().map(|problem| NodeProblem::new(&problem.reason, &problem.message));
+        let subject = Subject::Configuration(key.clone());
+        let (outcome, is_written) = self.write_report(&subject, Some(uid), problem.as_ref()).await?;
+        if let Some(problem) = problem.filter(|_| is_written)
+            && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
+        {
+            let (key, uid, message) = (key.clone(), uid.clone(), problem.message);
+            self.events.record(ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message });
+        }
+        Ok(outcome)
     }
 
-    /// Takes what is wrong with a DiscoveryHandler on this node. Remote handlers have no object.
-    pub(super) fn report_handler_problem(&self, report: &HandlerReport) {
-        if report.kind == HandlerKind::Component {
-            let subject = Subject::Handler(Key::new("", &*report.name));
-            self.problems.report(subject, None, handler_problem(report));
+    /// Reports the problem of this node with a DiscoveryHandler. Remote handlers have no object.
+    pub(super) async fn report_component(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
+        if report.kind != HandlerKind::Component {
+            return Ok(WriteOutcome::Complete);
+        }
+        let subject = Subject::Handler(Key::new("", &*report.name));
+        Ok(self.write_report(&subject, None, handler_problem(report).as_ref()).await?.0)
+    }
+
+    /// Brings the entry of this node in the status of an object to what it should be. The watch may be behind: if an attempt
+    /// changes nothing, the next one follows when it shows more. Returns whether something was written, too.
+    async fn write_report(
+        &self,
+        subject: &Subject,
+        uid: Option<&str>,
+        problem: Option<&NodeProblem>,
+    ) -> Result<(WriteOutcome, bool), ClusterError> {
+        let uid = match self.reports.next_step(subject, uid, problem, tokio::time::Instant::now()) {
+            ReportStep::Rest => return Ok((WriteOutcome::Complete, false)),
+            ReportStep::Wait(delay) => return Ok((WriteOutcome::RetryAfter(delay), false)),
+            ReportStep::Write(uid) => uid,
+        };
+        let change = |object: &Value| Ok(patch(object, &self.node, problem, Writers::Some, Timestamp::now()));
+        let written: Result<Option<DynamicObject>, ClusterError> = match subject {
+            Subject::Configuration(key) => self.requests.change_status::<Configuration, _>(key, &uid, change).await,
+            Subject::Handler(key) => self.requests.change_status::<DiscoveryHandler, _>(key, &uid, change).await,
+        };
+        match written {
+            Ok(Some(object)) => {
+                self.reports.put(subject.clone(), &object);
+                Ok((WriteOutcome::Complete, true))
+            }
+            Ok(None) | Err(ClusterError::NotFound(_)) => Ok((WriteOutcome::Complete, false)),
+            Err(error) => Err(error),
         }
     }
 
@@ -112,39 +150,6 @@ impl Kubernetes {
             self.instances.update(&written);
         }
         Ok(())
-    }
-}
-
-/// Writes entries that are due, one after the other, for ever. A warning is an Event, too.
-pub(super) async fn write_due(requests: Requests, node: String, events: EventRecorder, problems: ProblemReporter) {
-    loop {
-        let due = problems.next().await;
-        let written = write(&requests, &node, &due).await;
-        match &written {
-            Ok(Some(_)) => record_incomplete(&events, &due),
-            Ok(None) | Err(ClusterError::NotFound(_)) => {}
-            Err(error) => warn!(object = %due.subject.key(), %error, "the problem of this node is not reported yet"),
-        }
-        problems.written(&due, written);
-    }
-}
-
-async fn write(requests: &Requests, node: &str, due: &Due) -> Result<Option<DynamicObject>, ClusterError> {
-    let problem = due.report.as_ref();
-    let change = |object: &Value| Ok(patch(object, node, problem, Writers::Some, Timestamp::now()));
-    match &due.subject {
-        Subject::Configuration(key) => requests.change_status::<Configuration, _>(key, &due.uid, change).await,
-        Subject::Handler(key) => requests.change_status::<DiscoveryHandler, _>(key, &due.uid, change).await,
-    }
-}
-
-fn record_incomplete(events: &EventRecorder, due: &Due) {
-    if let (Subject::Configuration(key), Some(problem)) = (&due.subject, &due.report)
-        && matches!(&*problem.reason, INCOMPLETE | NOTHING_FOUND)
-    {
-        let (key, uid, message) = (key.clone(), due.uid.clone(), problem.message.clone());
-        let event = ObjectEvent { kind: "Configuration", key, uid, reason: INCOMPLETE, message };
-        events.record(event);
     }
 }
 

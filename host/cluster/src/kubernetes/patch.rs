@@ -94,7 +94,7 @@ pub(super) fn nodes_before<'a>(published: &'a Instance, node: &str) -> BTreeSet<
 
 /// Returns the patch from the published to the wanted Instance: everything for a local device; for a shared one what all nodes
 /// have in common, which is capacity and properties, and no slot in use (rule 10). `None` if nothing has to change.
-pub(super) fn agreement(published: &Instance, wanted: &Instance) -> Option<Value> {
+pub(super) fn common_fields(published: &Instance, wanted: &Instance) -> Option<Value> {
     let mut patch = vec![test("/metadata/uid", &wanted.uid)];
     if published.capacity != wanted.capacity {
         patch.push(test("/spec/capacity", published.capacity));
@@ -111,8 +111,8 @@ pub(super) fn agreement(published: &Instance, wanted: &Instance) -> Option<Value
     (patch.len() > 1).then_some(Value::Array(patch))
 }
 
-/// Returns whether nothing but the usage of a local device differs: a copy, whose truth is this node's journal (rule 77).
-pub(super) fn only_copies_differ(published: &Instance, wanted: &Instance) -> bool {
+/// Returns whether nothing but the usage of a local device differs, of which this node's journal has the truth (rule 77).
+pub(super) fn only_usage_differs(published: &Instance, wanted: &Instance) -> bool {
     let is_same = (published.capacity, &published.properties) == (wanted.capacity, &wanted.properties);
     !wanted.shared && is_same && published.device_usage.keys().eq(wanted.device_usage.keys())
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn applied(published: &Instance, wanted: &Instance) -> Option<Value> {
-        let operations = agreement(published, wanted)?;
+        let operations = common_fields(published, wanted)?;
         let object = json!({
             "metadata": {"uid": published.uid, "resourceVersion": published.version.0},
             "spec": {
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn unchanged_instance_needs_no_patch() {
         let one = instance(true, &["a", "b"], &[("cam-1-0", "b")]);
-        assert_eq!(agreement(&one, &one), None);
+        assert_eq!(common_fields(&one, &one), None);
     }
 
     #[test] // rule 24
@@ -292,11 +292,11 @@ mod tests {
     fn usage_of_a_local_device_alone_is_a_copy() {
         let published = instance(false, &["a"], &[("cam-1-0", "")]);
         let claimed = instance(false, &["a"], &[("cam-1-0", "a")]);
-        assert!(only_copies_differ(&published, &claimed));
-        assert!(!only_copies_differ(&published, &instance(false, &["a"], &[("cam-1-0", "a"), ("cam-1-1", "")])));
-        assert!(!only_copies_differ(&published, &instance(true, &["a"], &[("cam-1-0", "a")])));
+        assert!(only_usage_differs(&published, &claimed));
+        assert!(!only_usage_differs(&published, &instance(false, &["a"], &[("cam-1-0", "a"), ("cam-1-1", "")])));
+        assert!(!only_usage_differs(&published, &instance(true, &["a"], &[("cam-1-0", "a")])));
         let mut changed = claimed.clone();
         changed.properties.insert("K".into(), "v".into());
-        assert!(!only_copies_differ(&published, &changed));
+        assert!(!only_usage_differs(&published, &changed));
     }
 }

@@ -22,7 +22,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
 use crate::{
-    Cluster, ClusterError, ConfigurationReport, Copies, CreateOutcome, HandlerReport, Manifests, ObjectEvent, Published,
+    Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
+    WriteOutcome,
 };
 use manifests::Watched;
 pub use manifests::{Scan, read_directory};
@@ -112,7 +113,7 @@ impl Cluster for Local {
         .await
     }
 
-    async fn publish(&self, instance: &Instance, _copies: Copies) -> Result<Published, ClusterError> {
+    async fn publish(&self, instance: &Instance, _usage: UsagePublishing) -> Result<WriteOutcome, ClusterError> {
         let mut instance = instance.clone();
         let key = instance.key.clone();
         let found = self.with(move |objects| {
@@ -129,7 +130,7 @@ impl Cluster for Local {
             }
             Ok(true)
         });
-        if found.await? { Ok(Published::Whole) } else { Err(ClusterError::NotFound(key)) }
+        if found.await? { Ok(WriteOutcome::Complete) } else { Err(ClusterError::NotFound(key)) }
     }
 
     async fn delete(&self, key: &Key, uid: &str, _is_used: bool) -> Result<(), ClusterError> {
@@ -180,9 +181,9 @@ impl Cluster for Local {
         if published.await? { Ok(BTreeSet::new()) } else { Err(ClusterError::NotFound(key.clone())) }
     }
 
-    async fn report(&self, report: &ConfigurationReport) -> Result<(), ClusterError> {
+    async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {
         let report = report.clone();
-        self.with(move |objects| objects.put_report(&report)).await
+        self.with(move |objects| objects.put_report(&report)).await.map(|()| WriteOutcome::Complete)
     }
 
     async fn forget(&self, key: &Key) -> Result<(), ClusterError> {
@@ -193,9 +194,9 @@ impl Cluster for Local {
     /// The event is in the log.
     fn record_event(&self, _event: ObjectEvent) {}
 
-    async fn report_handler(&self, report: &HandlerReport) -> Result<(), ClusterError> {
+    async fn report_handler(&self, report: &HandlerReport) -> Result<WriteOutcome, ClusterError> {
         let report = report.clone();
-        self.with(move |objects| objects.put_handler_report(&report)).await
+        self.with(move |objects| objects.put_handler_report(&report)).await.map(|()| WriteOutcome::Complete)
     }
 
     async fn forget_handler(&self, name: &str) -> Result<(), ClusterError> {

@@ -2,7 +2,7 @@
 
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, DiscoveryHandler};
-use akri_model::summary::Verdict;
+use akri_model::summary::{self, Verdict};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
@@ -19,7 +19,10 @@ pub(super) fn of_configuration(
     let status = object.status.get_or_insert_default();
     status.observed_generation = Some(report.generation);
     status.instances = i64::try_from(report.status.devices.instances).unwrap_or(i64::MAX);
-    set_conditions(&mut status.conditions, &report.status.conditions(), now);
+    let problem = report.status.problem().map(|problem| (String::new(), problem));
+    let conditions =
+        summary::configuration(None, &problem.into_iter().collect(), report.status.devices, report.status.unknown());
+    set_conditions(&mut status.conditions, &conditions, now);
     object
 }
 

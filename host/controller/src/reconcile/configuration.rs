@@ -7,12 +7,12 @@ use akri_brokers::{CONFIGURATION_LABEL, Owner, configuration_service_name};
 use akri_kube::requests::RequestError;
 use akri_model::names::Key;
 
-use super::services::{Front, reconcile_service};
+use super::services::{WantedService, reconcile_service};
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
-use crate::queue::Work;
 use crate::status::write_configuration;
 use crate::views::ConfigurationView;
+use crate::work::Work;
 
 pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.configuration(key) else { return Ok(None) };
@@ -26,7 +26,7 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
     if node_cleanup::remove_stale_reports::<Configuration>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }
-    let served = reconcile_front(context, &view).await;
+    let served = reconcile_own_service(context, &view).await;
     let agents = context.objects.agents_good_for();
     let devices = context.objects.count_devices(key);
     let fleet = context.objects.fleet(key);
@@ -36,10 +36,10 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
 }
 
 /// The Service for all brokers; what is invalid stays as it is.
-async fn reconcile_front(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
+async fn reconcile_own_service(context: &Context, view: &ConfigurationView) -> Result<(), RequestError> {
     let Some(wanted) = view.valid() else { return Ok(()) };
     let total = context.objects.fleet(&view.key).rollout.total();
-    let front = Front {
+    let service = WantedService {
         namespace: &view.key.namespace,
         name: configuration_service_name(&view.key.name),
         owner: Owner { kind: "Configuration", name: &view.key.name, uid: &view.uid },
@@ -49,5 +49,5 @@ async fn reconcile_front(context: &Context, view: &ConfigurationView) -> Result<
         desired: total.desired,
     };
     let owned = context.objects.owned(&Work::Configuration(view.key.clone()));
-    reconcile_service(&context.requests, &front, &owned.services).await
+    reconcile_service(&context.requests, &service, &owned.services).await
 }

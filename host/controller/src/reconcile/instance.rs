@@ -8,13 +8,13 @@ use akri_model::names::Key;
 use akri_model::summary::{Truth, Verdict};
 
 use super::brokers::{self, Outcome};
-use super::services::{Front, reconcile_service};
+use super::services::{WantedService, reconcile_service};
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
 use crate::object_index::Owned;
-use crate::queue::Work;
 use crate::status::{BrokerStatus, write_instance};
 use crate::views::{InstanceView, Wanted};
+use crate::work::Work;
 
 /// Reasons of `BrokersReady` that a person has to do something about.
 const NOTABLE: [&str; 5] = ["Backoff", "Crashing", "NameTaken", "Refused", "RolloutStopped"];
@@ -48,7 +48,7 @@ async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestE
     let generation = owner.as_ref().map(|owner| owner.generation).unwrap_or_default();
     let owned = context.objects.owned(&Work::Instance(view.key.clone()));
     let mut outcome = brokers::reconcile(context, view, wanted, generation, &owned).await;
-    if let Err(error) = reconcile_front(context, view, wanted, &outcome, &owned).await {
+    if let Err(error) = reconcile_own_service(context, view, wanted, &outcome, &owned).await {
         outcome.fail(error);
     }
     let (counts, verdict, problem) = outcome.summary();
@@ -63,7 +63,7 @@ async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestE
     outcome.error.map_or(Ok(outcome.again), Err)
 }
 
-async fn reconcile_front(
+async fn reconcile_own_service(
     context: &Context,
     view: &InstanceView,
     wanted: &Wanted,
@@ -71,7 +71,7 @@ async fn reconcile_front(
     owned: &Owned,
 ) -> Result<(), RequestError> {
     let (counts, ..) = outcome.summary();
-    let front = Front {
+    let service = WantedService {
         namespace: &view.key.namespace,
         name: instance_service_name(&view.key.name),
         owner: Owner { kind: "Instance", name: &view.key.name, uid: &view.uid },
@@ -80,7 +80,7 @@ async fn reconcile_front(
         running: counts.running,
         desired: counts.desired,
     };
-    reconcile_service(&context.requests, &front, &owned.services).await
+    reconcile_service(&context.requests, &service, &owned.services).await
 }
 
 /// Returns the reason of a verdict that is worth an Event. The condition says the same for as long as it holds.

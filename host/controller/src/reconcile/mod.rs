@@ -16,8 +16,8 @@ use akri_kube::requests::{RequestError, Requests};
 
 use crate::metrics::Metrics;
 use crate::object_index::ObjectIndex;
-use crate::queue::Work;
 use crate::upstream::UpstreamFinalizers;
+use crate::work::Work;
 
 /// The dependencies of reconciles.
 pub(crate) struct Context {

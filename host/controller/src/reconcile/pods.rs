@@ -26,7 +26,7 @@ const NOT_FOUND: &str = "NotFound";
 type Pods = BTreeMap<String, Observed>;
 
 /// A reconcile of the Pods of one Instance.
-struct Round<'a> {
+struct PodReconcile<'a> {
     context: &'a Context,
     view: &'a InstanceView,
     target: &'a Target<'a>,
@@ -46,18 +46,18 @@ pub(super) async fn reconcile(
 ) -> Outcome {
     let (pods, actions) = observe(view, owned, context.objects.pending_actions(&view.key));
     let now = Timestamp::now().as_second();
-    let mut round = Round { context, view, target, pods, actions, now, outcome: Outcome::default() };
+    let mut pods_of_instance = PodReconcile { context, view, target, pods, actions, now, outcome: Outcome::default() };
     let mut kept = BTreeSet::new();
     if let Some((spec, grace)) = wanted {
-        round.outcome.pods = Some(Vec::new());
-        for node in round.place(grace) {
+        pods_of_instance.outcome.pods = Some(Vec::new());
+        for node in pods_of_instance.place(grace) {
             kept.insert(pod_name(target.name, &node, target.shared));
-            round.serve(spec, &node).await;
+            pods_of_instance.reconcile_pod(spec, &node).await;
         }
     }
-    round.remove_unwanted(&kept).await;
-    context.objects.set_pending_actions(&view.key, round.actions);
-    round.outcome
+    pods_of_instance.remove_unwanted(&kept).await;
+    context.objects.set_pending_actions(&view.key, pods_of_instance.actions);
+    pods_of_instance.outcome
 }
 
 /// The Pods, and what is remembered of those that are still there: one that was deleted counts as such before its watch says
@@ -73,7 +73,7 @@ fn observe(view: &InstanceView, owned: &Owned, mut actions: PendingActions) -> (
     (pods, actions)
 }
 
-impl Round<'_> {
+impl PodReconcile<'_> {
     /// The nodes that should have a broker. One that has missed the device for longer than its grace period gets none, or its
     /// broker would hold the slot of a dead device for ever.
     fn place(&mut self, [local, shared]: [Duration; 2]) -> BTreeSet<String> {
@@ -85,7 +85,7 @@ impl Round<'_> {
             if until.is_some_and(|until| self.now >= until) {
                 continue;
             }
-            self.look_again(until);
+            self.requeue_at(until);
             let name = pod_name(self.target.name, node, self.target.shared);
             let has_broker = self.pods.get(&name).is_some_and(|pod| pod.is_owned && !pod.is_deleting);
             candidates.push(Candidate { node: node.clone(), has_broker, is_missing: missing.is_some() });
@@ -93,7 +93,7 @@ impl Round<'_> {
         place(self.target.name, self.view.capacity, &candidates)
     }
 
-    async fn serve(&mut self, spec: &Manifest, node: &str) {
+    async fn reconcile_pod(&mut self, spec: &Manifest, node: &str) {
         let name = pod_name(self.target.name, node, self.target.shared);
         let failures = self.actions.failures.get(&name).copied().unwrap_or_default();
         let (manifest, hash) = pod(self.target, spec, node, failures);
@@ -118,7 +118,7 @@ impl Round<'_> {
     ) -> Result<PodState, RequestError> {
         match state.step(true, self.now) {
             PodStep::Wait => {}
-            PodStep::WaitUntil(at) => self.look_again(Some(at)),
+            PodStep::WaitUntil(at) => self.requeue_at(Some(at)),
             PodStep::Create => return self.create(name, manifest).await,
             PodStep::Delete => return self.delete(name, pod).await,
             PodStep::Replace if self.context.objects.may_replace(self.view) => return self.delete(name, pod).await,
@@ -137,7 +137,7 @@ impl Round<'_> {
             Created::New(_) => info!(pod = %key, "created a broker"),
             Created::Exists(found) if is_controlled_by(&found, &self.view.uid) => {} // the watch has not shown it yet
             Created::Exists(_) => {
-                self.look_again(Some(self.now + 10)); // it may have no label, so that no watch tells
+                self.requeue_at(Some(self.now + 10)); // it may have no label, so that no watch tells
                 return Ok(PodState::NameTaken);
             }
         }
@@ -171,7 +171,7 @@ impl Round<'_> {
         }
     }
 
-    fn look_again(&mut self, at: Option<i64>) {
+    fn requeue_at(&mut self, at: Option<i64>) {
         let left = at.map(|at| Duration::from_secs(u64::try_from(at - self.now).unwrap_or_default()));
         self.outcome.again = earlier(self.outcome.again, left);
     }

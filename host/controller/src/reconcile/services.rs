@@ -11,7 +11,7 @@ use tracing::info;
 use crate::views::{ServiceView, View as _};
 
 /// A Service that may be wanted.
-pub(super) struct Front<'a> {
+pub(super) struct WantedService<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: String,
     pub(super) owner: Owner<'a>,
@@ -25,19 +25,19 @@ pub(super) struct Front<'a> {
 /// Creates, changes or deletes the Service. `known` are those of the same owner.
 pub(super) async fn reconcile_service(
     requests: &Requests,
-    front: &Front<'_>,
+    wanted: &WantedService<'_>,
     known: &[Arc<ServiceView>],
 ) -> Result<(), RequestError> {
-    let key = Key::new(front.namespace, &*front.name);
-    let ours = known.iter().find(|service| service.key() == &key && service.owner_uid == front.owner.uid);
-    let spec = front.spec.filter(|_| is_service_wanted(ours.is_some(), front.running, front.desired));
+    let key = Key::new(wanted.namespace, &*wanted.name);
+    let ours = known.iter().find(|service| service.key() == &key && service.owner_uid == wanted.owner.uid);
+    let spec = wanted.spec.filter(|_| is_service_wanted(ours.is_some(), wanted.running, wanted.desired));
     match (spec, ours) {
         (Some(spec), ours) => {
-            let (manifest, hash) = service(&front.name, front.namespace, front.owner, front.label, spec);
+            let (manifest, hash) = service(&wanted.name, wanted.namespace, wanted.owner, wanted.label, spec);
             if ours.is_some_and(|ours| ours.hash == hash || ours.is_deleting) {
                 return Ok(());
             }
-            if ours.is_none() && !is_free(requests, &key, front.owner.uid).await? {
+            if ours.is_none() && !is_free(requests, &key, wanted.owner.uid).await? {
                 let message = "a Service of that name belongs to another owner; it is waited for".to_owned();
                 return Err(RequestError::Refused { key, message });
             }

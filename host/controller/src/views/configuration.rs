@@ -13,7 +13,6 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::{View, finalizer_nodes, node_finalizers};
-use crate::queue::Work;
 
 /// The workload that is run for each device.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -120,9 +119,5 @@ fn wanted(mut object: DynamicObject) -> Result<Wanted, String> {
 impl View for ConfigurationView {
     fn key(&self) -> &Key {
         &self.key
-    }
-
-    fn owner(&self) -> Option<Work> {
-        None
     }
 }

@@ -10,7 +10,6 @@ use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 
 use super::View;
-use crate::queue::Work;
 
 /// A DiscoveryHandler.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,9 +47,5 @@ impl HandlerView {
 impl View for HandlerView {
     fn key(&self) -> &Key {
         &self.key
-    }
-
-    fn owner(&self) -> Option<Work> {
-        None
     }
 }

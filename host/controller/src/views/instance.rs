@@ -12,7 +12,7 @@ use kube::api::DynamicObject;
 use tracing::warn;
 
 use super::{View, controller_of, finalizer_nodes, node_finalizers};
-use crate::queue::Work;
+use crate::work::Work;
 
 /// An Instance.
 #[derive(Debug, Clone, PartialEq)]

@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use kube::api::DynamicObject;
 
-use crate::queue::Work;
+use crate::work::Work;
 
 /// An object as the controller keeps it.
 pub(crate) trait View: PartialEq + Send + Sync + 'static {
@@ -27,7 +27,9 @@ pub(crate) trait View: PartialEq + Send + Sync + 'static {
     fn key(&self) -> &Key;
 
     /// Returns the owner, which is reconciled when the object changes.
-    fn owner(&self) -> Option<Work>;
+    fn owner(&self) -> Option<Work> {
+        None
+    }
 }
 
 fn controller_of(metadata: &ObjectMeta) -> Option<&OwnerReference> {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use super::{View, controller_of};
-use crate::queue::Work;
+use crate::work::Work;
 
 /// Longest reason that is kept of a Pod, in bytes.
 const MAX_REASON: usize = 256;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 
 use super::{View, controller_of, work_of};
-use crate::queue::Work;
+use crate::work::Work;
 
 /// A Job.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,261 @@
+//! The queue of pending writes, one for each object: a later write replaces an earlier one. So the queue is bounded by the number of
+//! objects, even if handlers change their devices often and the cluster is slow.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use akri_cluster::{ClusterError, ConfigurationReport, HandlerReport, UsagePublishing, WriteOutcome};
+use akri_kube::work_queue::WorkQueue;
+use akri_model::instance::Instance;
+use akri_model::names::Key;
+use akri_model::retry::{Backoff, RetryPolicy, jitter};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// The time that the usage of a local device waits to be published, with what changes meanwhile (rule 77).
+const USAGE_DELAY: Duration = Duration::from_secs(5);
+
+/// An object that is written.
+pub(super) type Object = (ObjectKind, Key);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ObjectKind {
+    Instance,
+    Configuration,
+    Handler,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Write {
+    Publish(Box<Instance>),
+    Delete { uid: String, is_used: bool },
+    Report(Box<ConfigurationReport>),
+    Forget,
+    ReportHandler(Box<HandlerReport>),
+    ForgetHandler,
+}
+
+/// A write with its delays.
+#[derive(Debug, Clone)]
+pub(super) struct PendingWrite {
+    pub(super) write: Write,
+    /// The time from which on the usage of a local device is published; `None` if it may wait.
+    pub(super) usage_due: Option<Instant>,
+    /// Checks of an Instance that the agent of another node has to write (rule 24).
+    pub(super) left: Backoff,
+}
+
+impl PendingWrite {
+    pub(super) fn new(write: Write) -> Self {
+        Self { write, usage_due: None, left: Backoff::new(RetryPolicy::LEFT_TO_OTHER_NODE) }
+    }
+
+    pub(super) fn usage(&self, now: Instant) -> UsagePublishing {
+        match self.usage_due {
+            Some(due) if due <= now => UsagePublishing::Immediate,
+            _ => UsagePublishing::Deferred,
+        }
+    }
+
+    /// Usage that is due with one of two writes is due with the newer one.
+    fn merge_usage_due(&mut self, other: Option<Instant>) {
+        self.usage_due = [self.usage_due, other].into_iter().flatten().min();
+    }
+
+    /// Returns the pause until a write that did not fail has to be tried again.
+    fn pause_after(&mut self, outcome: WriteOutcome, now: Instant) -> Option<Duration> {
+        match outcome {
+            WriteOutcome::Complete => None,
+            WriteOutcome::LeftToOtherNode => Some(self.left.failed(jitter())),
+            WriteOutcome::UsageDeferred => {
+                Some(self.usage_due.get_or_insert(now + USAGE_DELAY).saturating_duration_since(now))
+            }
+            WriteOutcome::RetryAfter(pause) => Some(pause),
+        }
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct WriteQueue {
+    due: WorkQueue<Object>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: BTreeMap<Object, PendingWrite>,
+    in_flight: BTreeSet<Object>,
+    /// Reports that were written, for when the cluster wants them checked.
+    reports: BTreeMap<Object, Write>,
+    /// The objects that each flush waits for. Dropping the sender ends it.
+    flushes: Vec<(BTreeSet<Object>, oneshot::Sender<()>)>,
+}
+
+impl WriteQueue {
+    pub(super) fn new() -> Self {
+        Self { due: WorkQueue::new(RetryPolicy::PUBLISH), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a write, which is due now.
+    pub(super) fn enqueue(&self, object: Object, mut write: PendingWrite) {
+        {
+            let mut state = self.state();
+            state.reports.remove(&object);
+            write.merge_usage_due(state.pending.get(&object).and_then(|replaced| replaced.usage_due));
+            state.pending.insert(object.clone(), write);
+        }
+        self.due.push(object);
+    }
+
+    /// Waits for a write that is due. The caller returns it with [`WriteQueue::attempted`].
+    pub(super) async fn next(&self) -> (Object, PendingWrite) {
+        loop {
+            let object = self.due.next().await;
+            let mut state = self.state();
+            if let Some(write) = state.pending.remove(&object) {
+                state.in_flight.insert(object.clone());
+                return (object, write);
+            }
+            self.due.done(object, None);
+        }
+    }
+
+    /// Takes the result of a write. What is left to do is tried again, unless there is a newer write for the object.
+    pub(super) fn attempted(
+        &self,
+        object: Object,
+        mut write: PendingWrite,
+        result: &Result<WriteOutcome, ClusterError>,
+        now: Instant,
+    ) {
+        let pause = result.as_ref().map(|outcome| write.pause_after(*outcome, now));
+        let mut state = self.state();
+        state.in_flight.remove(&object);
+        state.end_flushes(&object, matches!(result, Err(ClusterError::Unavailable(_))));
+        match (state.pending.entry(object.clone()), &pause) {
+            (Entry::Occupied(_), Ok(None)) => {}
+            (Entry::Occupied(mut newer), _) => newer.get_mut().merge_usage_due(write.usage_due),
+            (Entry::Vacant(_), Ok(None)) => state.keep_report(&object, write.write),
+            (Entry::Vacant(entry), _) => drop(entry.insert(write)),
+        }
+        drop(state);
+        match pause {
+            Ok(pause) => self.due.done(object, pause),
+            Err(_) => drop(self.due.failed(object)),
+        }
+    }
+
+    /// Tries all reports again.
+    pub(super) fn check_reports(&self) {
+        let mut state = self.state();
+        for (object, report) in std::mem::take(&mut state.reports) {
+            state.pending.entry(object).or_insert_with(|| PendingWrite::new(report));
+        }
+        let reports = state.pending.keys().filter(|(kind, _)| *kind != ObjectKind::Instance);
+        reports.for_each(|object| self.due.push(object.clone()));
+    }
+
+    /// Tries all writes now. `done` is dropped when each was tried once, or one of them got no answer.
+    pub(super) fn flush(&self, done: oneshot::Sender<()>) {
+        let mut state = self.state();
+        let now = Instant::now();
+        for (object, write) in &mut state.pending {
+            write.merge_usage_due(Some(now));
+            self.due.push(object.clone());
+        }
+        let waiting: BTreeSet<Object> = state.pending.keys().chain(&state.in_flight).cloned().collect();
+        if !waiting.is_empty() {
+            state.flushes.push((waiting, done));
+        }
+    }
+}
+
+impl State {
+    fn end_flushes(&mut self, object: &Object, is_unanswered: bool) {
+        self.flushes.retain_mut(|(waiting, _)| {
+            let is_awaited = waiting.remove(object);
+            !(waiting.is_empty() || is_awaited && is_unanswered)
+        });
+    }
+
+    fn keep_report(&mut self, object: &Object, write: Write) {
+        if matches!(write, Write::Report(_) | Write::ReportHandler(_)) {
+            self.reports.insert(object.clone(), write);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    fn object() -> Object {
+        (ObjectKind::Instance, Key::new("default", "cam-1"))
+    }
+
+    fn write(uid: &str) -> PendingWrite {
+        PendingWrite::new(Write::Delete { uid: uid.into(), is_used: false })
+    }
+
+    fn uid(write: &PendingWrite) -> &str {
+        if let Write::Delete { uid, .. } = &write.write { uid } else { "" }
+    }
+
+    #[tokio::test]
+    async fn deferred_usage_is_due_5_s_after_the_first_change() {
+        let (queue, start) = (WriteQueue::new(), Instant::now());
+        for (number, at) in [("1", start), ("2", start + USAGE_DELAY / 2)] {
+            queue.enqueue(object(), write(number));
+            let (_, tried) = queue.next().await;
+            assert_eq!((uid(&tried), tried.usage(at)), (number, UsagePublishing::Deferred));
+            queue.attempted(object(), tried, &Ok(WriteOutcome::UsageDeferred), at);
+        }
+        let waiting = queue.state().pending[&object()].clone();
+        assert_eq!((uid(&waiting), waiting.usage_due), ("2", Some(start + USAGE_DELAY)));
+        queue.enqueue(object(), write("3"));
+        let (_, due) = queue.next().await;
+        assert_eq!((uid(&due), due.usage(start + USAGE_DELAY)), ("3", UsagePublishing::Immediate));
+        queue.attempted(object(), due, &Ok(WriteOutcome::Complete), start + USAGE_DELAY);
+        assert!(queue.state().pending.is_empty());
+    }
+
+    #[tokio::test]
+    async fn newer_write_is_as_urgent_as_the_failed_one_that_it_replaces() {
+        let (queue, now) = (WriteQueue::new(), Instant::now());
+        queue.enqueue(object(), PendingWrite { usage_due: Some(now), ..write("1") });
+        let (_, urgent) = queue.next().await;
+        queue.enqueue(object(), write("2"));
+        queue.attempted(object(), urgent, &Err(ClusterError::Refused("no".into())), now);
+        let (_, newer) = queue.next().await;
+        assert_eq!((uid(&newer), newer.usage(now)), ("2", UsagePublishing::Immediate));
+    }
+
+    #[tokio::test]
+    async fn flush_waits_for_every_write_or_the_first_without_an_answer() {
+        let (queue, now) = (WriteQueue::new(), Instant::now());
+        let other = (ObjectKind::Instance, Key::new("default", "cam-2"));
+        let unanswered = Err(ClusterError::Unavailable("no answer".into()));
+        for (result, ends_early) in [(Ok(WriteOutcome::Complete), false), (unanswered, true)] {
+            queue.enqueue(object(), write("1"));
+            queue.enqueue(other.clone(), write("2"));
+            let (done, mut flushed) = oneshot::channel();
+            queue.flush(done);
+            let mut is_flushed = || flushed.try_recv() == Err(TryRecvError::Closed);
+            let (tried, first) = queue.next().await;
+            queue.attempted(tried, first, &result, now);
+            assert_eq!(is_flushed(), ends_early);
+            let (tried, second) = queue.next().await;
+            queue.attempted(tried, second, &Ok(WriteOutcome::Complete), now);
+            assert!(is_flushed());
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The reports of nodes about Configurations and DiscoveryHandlers, as the watches show them, and what this node has to write so
+//! that they agree with what it wants to report (rule 34, rule 61).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use akri_kube::watch::{Change, key_of};
+use akri_model::names::Key;
+use akri_model::node_report::{Step, report_delay, step};
+use akri_model::summary::NodeProblem;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// An object whose status has an entry for each node with a problem.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// A Configuration.
+    Configuration(Key),
+    /// A DiscoveryHandler, whose key has no namespace.
+    Handler(Key),
+}
+
+impl Subject {
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Self::Configuration(key) | Self::Handler(key) => key,
+        }
+    }
+}
+
+/// The entries of an object in the watch.
+#[derive(Debug)]
+struct ShownReports {
+    uid: String,
+    nodes: BTreeMap<String, NodeProblem>,
+    /// The time since which this node could add its entry.
+    add_since: Option<Instant>,
+}
+
+/// The next write of this node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReportStep {
+    /// None, until the watch shows something else.
+    Rest,
+    /// One after this time, if the watch then still shows too few entries of others.
+    Wait(Duration),
+    /// One now, to the object of this UID.
+    Write(String),
+}
+
+/// The reports of all nodes. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct NodeReports {
+    node: Arc<str>,
+    shown: Arc<Mutex<BTreeMap<Subject, ShownReports>>>,
+    changes: watch::Sender<u64>,
+}
+
+impl NodeReports {
+    pub(super) fn new(node: &str) -> Self {
+        Self { node: node.into(), shown: Arc::default(), changes: watch::Sender::new(0) }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, BTreeMap<Subject, ShownReports>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a counter of changes of the entries.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Applies a change from a watch of Configurations or of DiscoveryHandlers.
+    pub(super) fn take(&self, subject: fn(Key) -> Subject, change: &Change<DynamicObject>) {
+        match change {
+            Change::All(objects) => {
+                let kind = std::mem::discriminant(&subject(Key::new("", "")));
+                let is_listed = |key: &Key| objects.iter().any(|object| key_of(&object.metadata) == *key);
+                self.shown().retain(|known, _| std::mem::discriminant(known) != kind || is_listed(known.key()));
+                objects.iter().for_each(|object| self.put(subject(key_of(&object.metadata)), object));
+            }
+            Change::Put(object) => self.put(subject(key_of(&object.metadata)), object),
+            Change::Deleted(metadata) => drop(self.shown().remove(&subject(key_of(metadata)))),
+        }
+    }
+
+    /// Applies an object as the watch or a request shows it.
+    pub(super) fn put(&self, subject: Subject, object: &DynamicObject) {
+        let nodes = object.data.pointer("/status/nodes").and_then(Value::as_object);
+        let field = |entry: &Value, name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let report = |entry: &Value| NodeProblem::new(&field(entry, "reason"), &field(entry, "message"));
+        let nodes = nodes.into_iter().flatten().map(|(node, entry)| (node.clone(), report(entry))).collect();
+        let uid = object.uid().unwrap_or_default();
+        let mut shown = self.shown();
+        let before = shown.remove(&subject);
+        let is_same = before.as_ref().is_some_and(|before| (&before.uid, &before.nodes) == (&uid, &nodes));
+        let add_since = before.and_then(|before| before.add_since);
+        shown.insert(subject, ShownReports { uid, nodes, add_since });
+        drop(shown);
+        self.changes.send_if_modified(|count| {
+            *count = count.wrapping_add(u64::from(!is_same));
+            !is_same
+        });
+    }
+
+    /// Returns the next write of this node. Without a UID, the problem is that of the object that has the name now.
+    pub(super) fn next_step(
+        &self,
+        subject: &Subject,
+        uid: Option<&str>,
+        problem: Option<&NodeProblem>,
+        now: Instant,
+    ) -> ReportStep {
+        let mut shown = self.shown();
+        // Another UID: the watch has not shown this object yet, or shows the next of its name.
+        let shown = shown.get_mut(subject).filter(|shown| uid.is_none_or(|uid| *uid == shown.uid));
+        let Some(shown) = shown else { return ReportStep::Rest };
+        let delay = match step(&shown.nodes, &self.node, problem) {
+            Step::Rest => {
+                shown.add_since = None;
+                return ReportStep::Rest;
+            }
+            Step::Remove | Step::Change => Duration::ZERO,
+            Step::Add => {
+                let since = *shown.add_since.get_or_insert(now);
+                (since + report_delay(&self.node, subject.key())).saturating_duration_since(now)
+            }
+        };
+        if delay.is_zero() { ReportStep::Write(shown.uid.clone()) } else { ReportStep::Wait(delay) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn subject() -> Subject {
+        Subject::Configuration(Key::new("default", "cam"))
+    }
+
+    fn object(nodes: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": "cam", "uid": "u"}, "status": {"nodes": nodes},
+        }))
+        .unwrap()
+    }
+
+    fn report(reason: &str) -> NodeProblem {
+        NodeProblem::new(reason, "m")
+    }
+
+    fn write() -> ReportStep {
+        ReportStep::Write("u".to_owned())
+    }
+
+    #[test]
+    fn node_waits_for_its_turn_and_looks_again() {
+        let (reports, now) = (NodeReports::new("a"), Instant::now());
+        let next = |now| reports.next_step(&subject(), Some("u"), Some(&report("R")), now);
+        assert_eq!(next(now), ReportStep::Rest, "the watch has not shown the object");
+        reports.put(subject(), &object(json!({})));
+        let delay = report_delay("a", subject().key());
+        assert_eq!(next(now), ReportStep::Wait(delay));
+        let entry = json!({"reason": "R", "message": "m"});
+        reports.put(subject(), &object(json!({"b": entry, "c": entry, "d": entry})));
+        assert_eq!(next(now + delay), ReportStep::Rest, "three others report it");
+        reports.put(subject(), &object(json!({"b": entry, "c": entry})));
+        assert_eq!(next(now + delay), ReportStep::Wait(delay), "it waits anew");
+        assert_eq!(next(now + delay * 2), write());
+    }
+
+    #[test]
+    fn entry_of_this_node_is_changed_and_removed_at_once() {
+        let (reports, now) = (NodeReports::new("a"), Instant::now());
+        let next = |problem: Option<&NodeProblem>| reports.next_step(&subject(), Some("u"), problem, now);
+        reports.put(subject(), &object(json!({"a": {"reason": "R", "message": "m"}})));
+        assert_eq!(next(Some(&report("R"))), ReportStep::Rest);
+        assert_eq!([next(Some(&report("S"))), next(None)], [write(), write()]);
+        reports.put(subject(), &object(json!({})));
+        assert_eq!(next(None), ReportStep::Rest);
+        assert!(matches!(next(Some(&report("R"))), ReportStep::Wait(_)), "the controller has removed the entry");
+    }
+
+    #[test]
+    fn object_that_was_made_again_is_left_alone() {
+        let (reports, now) = (NodeReports::new("a"), Instant::now());
+        let next = |uid| reports.next_step(&subject(), uid, None, now);
+        reports.put(subject(), &object(json!({"a": {"reason": "R"}})));
+        assert_eq!(next(Some("of before")), ReportStep::Rest);
+        assert_eq!(next(None), write());
+        reports.take(Subject::Handler, &Change::All(Vec::new()));
+        assert_eq!(next(None), write(), "that is another kind");
+        reports.take(Subject::Configuration, &Change::All(Vec::new()));
+        assert_eq!(next(None), ReportStep::Rest);
+    }
+
+    #[test]
+    fn only_changes_of_entries_are_counted() {
+        let reports = NodeReports::new("a");
+        let mut changes = reports.changes();
+        for (nodes, expected) in [(json!({}), true), (json!({}), false), (json!({"b": {"reason": "R"}}), true)] {
+            reports.put(subject(), &object(nodes));
+            assert_eq!(changes.has_changed().unwrap(), expected);
+            changes.mark_unchanged();
+        }
+    }
+}

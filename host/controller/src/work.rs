@@ -1,0 +1,40 @@
+//! The objects that are reconciled.
+
+use std::fmt;
+
+use akri_kube::work_queue::WorkQueue;
+use akri_model::names::Key;
+
+/// The queue of objects to reconcile.
+pub(crate) type Queue = WorkQueue<Work>;
+
+/// An object to reconcile.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    /// A Configuration.
+    Configuration(Key),
+    /// An Instance.
+    Instance(Key),
+    /// A DiscoveryHandler, whose key has no namespace.
+    Handler(Key),
+}
+
+impl Work {
+    /// Returns the kind of the object.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Configuration(_) => "Configuration",
+            Self::Instance(_) => "Instance",
+            Self::Handler(_) => "DiscoveryHandler",
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configuration(key) | Self::Instance(key) => write!(f, "{} {key}", self.kind()),
+            Self::Handler(key) => write!(f, "{} {}", self.kind(), key.name),
+        }
+    }
+}
