@@ -63,7 +63,7 @@ pub enum JobState {
 pub enum JobStep {
     /// Nothing: it was created once, whether it still exists or not.
     Nothing,
-    /// Write this record, then look again.
+    /// Write this record, then read it again.
     Record(JobRecord),
     /// Create the Job of that name, then record that it was created.
     Create(JobRecord),

@@ -1,4 +1,4 @@
-//! Removes what nodes that do not exist any more have left (rule 36): their agents can't. A node that is only not ready may
+//! Removes what deleted nodes left (rule 36): their agents can't. A node that is only not ready may
 //! still use its devices, so that nothing of it is removed.
 
 use std::collections::BTreeSet;
@@ -48,19 +48,19 @@ pub(crate) async fn clean_up<K>(
 where
     K: Resource<DynamicType = ()>,
 {
-    let (requests, gone) = (&context.requests, &deleted_nodes(context, mentioned).await?);
-    if gone.is_empty() {
+    let (requests, deleted) = (&context.requests, &deleted_nodes(context, mentioned).await?);
+    if deleted.is_empty() {
         return Ok(false);
     }
     let Some(object) = requests.get::<K>(key).await? else { return Ok(true) };
-    let problems = status_operations(&object, gone);
+    let problems = status_operations(&object, deleted);
     if problems.len() > 1 {
         requests.patch_status::<K>(key, Value::Array(problems)).await?;
     }
-    let rest = object_operations(&object, gone);
+    let rest = object_operations(&object, deleted);
     if rest.len() > 1 {
         let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
-        info!(object = %key, nodes = ?gone, "removed what nodes that do not exist any more have left");
+        info!(object = %key, nodes = ?deleted, "removed what deleted nodes left");
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;
         }
@@ -131,35 +131,35 @@ fn user(usage: &str) -> Option<String> {
 
 /// Finalizers of an object that is being deleted; upstream Akri's are names of nodes.
 fn finalizers(object: &DynamicObject) -> impl Iterator<Item = &str> {
-    let deleted = object.metadata.deletion_timestamp.is_some();
+    let is_deleting = object.metadata.deletion_timestamp.is_some();
     let all = object.finalizers().iter().map(String::as_str).filter(|finalizer| !NOT_A_NODE.contains(finalizer));
-    all.filter(move |_| deleted)
+    all.filter(move |_| is_deleting)
 }
 
 /// Returns a patch of the object itself, which tests what it removes.
-fn object_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
+fn object_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<Value> {
     let mut patch = vec![test("/metadata/uid", &object.metadata.uid)];
     let all: Vec<&str> = nodes(object).collect();
-    let left: Vec<&str> = all.iter().copied().filter(|node| !gone.contains(*node)).collect();
+    let left: Vec<&str> = all.iter().copied().filter(|node| !deleted.contains(*node)).collect();
     if left.len() < all.len() {
         patch.extend([test("/spec/nodes", all), replace("/spec/nodes", left)]);
     }
-    for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| gone.contains(&user))) {
+    for (slot, usage) in usages(object).filter(|(_, usage)| user(usage).is_some_and(|user| deleted.contains(&user))) {
         let path = format!("/spec/deviceUsage/{}", pointer_token(slot));
         patch.extend([test(&path, usage), replace(&path, "")]);
     }
     let label = |node: &String| format!("node.akri.sh/{}", node_hash(node));
-    for label in gone.iter().map(label).filter(|label| object.labels().contains_key(label)) {
+    for label in deleted.iter().map(label).filter(|label| object.labels().contains_key(label)) {
         patch.push(remove(&format!("/metadata/labels/{}", pointer_token(&label))));
     }
-    let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| gone.contains(*finalizer)).collect();
+    let foreign: BTreeSet<&str> = finalizers(object).filter(|finalizer| deleted.contains(*finalizer)).collect();
     patch.extend(removal_of_finalizers(object.finalizers(), &foreign));
     patch
 }
 
 /// Returns a patch of its status that removes the problems of these nodes, if they are still the same.
-fn status_operations(object: &DynamicObject, gone: &BTreeSet<String>) -> Vec<Value> {
-    let removed = gone.iter().filter_map(|node| {
+fn status_operations(object: &DynamicObject, deleted: &BTreeSet<String>) -> Vec<Value> {
+    let removed = deleted.iter().filter_map(|node| {
         let path = format!("/status/nodes/{}", pointer_token(node));
         object.data.pointer(&path).map(|entry| [test(&path, entry), remove(&path)])
     });
@@ -207,8 +207,8 @@ mod tests {
     fn all_that_a_node_left_is_removed_and_nothing_else() {
         let before = instance();
         assert_eq!(view(before.clone()).mentions(), ["new".to_owned(), "old".to_owned()].into());
-        let gone = BTreeSet::from(["old".to_owned()]);
-        let after = patched(&before, object_operations(&object(before.clone()), &gone));
+        let deleted = BTreeSet::from(["old".to_owned()]);
+        let after = patched(&before, object_operations(&object(before.clone()), &deleted));
         assert_eq!(after["spec"]["nodes"], json!(["new"]));
         assert_eq!(
             after["spec"]["deviceUsage"],
@@ -216,11 +216,11 @@ mod tests {
         );
         assert_eq!(after["metadata"]["labels"], json!({"mine": "x"}));
         assert_eq!(after["metadata"]["finalizers"], before["metadata"]["finalizers"], "it is not being deleted");
-        let after = patched(&before, status_operations(&object(before.clone()), &gone));
+        let after = patched(&before, status_operations(&object(before.clone()), &deleted));
         assert_eq!(after["status"]["nodes"], json!({"new": {"reason": "NotFound"}}));
         let mut changed = before.clone();
         changed["status"]["nodes"]["old"] = json!({"reason": "NoHandler"});
-        let patch = Value::Array(status_operations(&object(before), &gone));
+        let patch = Value::Array(status_operations(&object(before), &deleted));
         let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
         assert!(json_patch::patch(&mut changed, &patch.0).is_err(), "its agent has returned");
     }

@@ -134,7 +134,7 @@ impl ObjectIndex {
         }
     }
 
-    /// A node that is gone concerns all objects that mention it.
+    /// The deletion of a node concerns all objects that mention it.
     pub(crate) fn take_nodes(&self, change: Change<String>) {
         let mut state = self.state();
         match change {
@@ -178,7 +178,7 @@ impl ObjectIndex {
 }
 
 impl State {
-    /// Removes what is remembered of an Instance that is gone.
+    /// Removes what is known of a deleted Instance.
     fn forget(&mut self, instance: &InstanceView) {
         self.pending_actions.remove(&instance.key);
         if let Some(fleet) = self.fleets.get_mut(&instance.configuration_key()) {

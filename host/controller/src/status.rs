@@ -111,7 +111,7 @@ fn counts(counts: Counts) -> BrokerCounts {
     BrokerCounts { desired: number(counts.desired), running: number(counts.running) }
 }
 
-/// The conditions of these verdicts; those that are not among them go.
+/// Returns the conditions of these verdicts and no others, with the times of before.
 fn conditions(before: &[Condition], verdicts: &[Verdict]) -> Vec<Condition> {
     let mut conditions = before.to_vec();
     conditions.retain(|condition| verdicts.iter().any(|verdict| verdict.kind == condition.type_));

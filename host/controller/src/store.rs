@@ -80,8 +80,8 @@ impl<V: View> Store<V> {
 
     fn replace(&mut self, views: Vec<V>) -> Vec<Changed<V>> {
         let now: BTreeSet<Key> = views.iter().map(|view| view.key().clone()).collect();
-        let gone: Vec<Key> = self.items.keys().filter(|key| !now.contains(key)).cloned().collect();
-        let removed: Vec<Changed<V>> = gone.iter().filter_map(|key| self.remove(key)).collect();
+        let deleted: Vec<Key> = self.items.keys().filter(|key| !now.contains(key)).cloned().collect();
+        let removed: Vec<Changed<V>> = deleted.iter().filter_map(|key| self.remove(key)).collect();
         removed.into_iter().chain(views.into_iter().filter_map(|view| self.put(view))).collect()
     }
 

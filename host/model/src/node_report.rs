@@ -17,7 +17,7 @@ const MAX_SAME: usize = 3;
 /// Reasons that usually lie in the object or in what it refers to, so that all nodes have them and one report says it all.
 const OF_THE_OBJECT: [&str; 2] = ["InvalidDetails", "PropertiesUnresolved"];
 
-/// Nodes report a problem over this time, so that most of them see the reports of others before it is their turn.
+/// Nodes report a problem over this time, so that most of them see the reports of others before they write.
 const SPREAD: Duration = Duration::from_secs(3);
 
 /// The next step of a node.

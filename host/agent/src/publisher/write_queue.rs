@@ -119,8 +119,10 @@ impl WriteQueue {
         loop {
             let object = self.due.next().await;
             let mut state = self.state();
-            if let Some(write) = state.pending.remove(&object) {
-                state.in_flight.insert(object.clone());
+            let State { pending, reports, in_flight, .. } = &mut *state;
+            let report = || reports.remove(&object).map(PendingWrite::new);
+            if let Some(write) = pending.remove(&object).or_else(report) {
+                in_flight.insert(object.clone());
                 return (object, write);
             }
             self.due.done(object, None);
@@ -154,11 +156,9 @@ impl WriteQueue {
 
     /// Tries all reports again.
     pub(super) fn check_reports(&self) {
-        let mut state = self.state();
-        for (object, report) in std::mem::take(&mut state.reports) {
-            state.pending.entry(object).or_insert_with(|| PendingWrite::new(report));
-        }
-        let reports = state.pending.keys().filter(|(kind, _)| *kind != ObjectKind::Instance);
+        let state = self.state();
+        let objects = state.reports.keys().chain(state.pending.keys()).chain(&state.in_flight);
+        let reports = objects.filter(|(kind, _)| *kind != ObjectKind::Instance);
         reports.for_each(|object| self.due.push(object.clone()));
     }
 
@@ -194,6 +194,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use akri_model::configuration_status::ConfigurationStatus;
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
@@ -237,6 +238,23 @@ mod tests {
         queue.attempted(object(), urgent, &Err(ClusterError::Refused("no".into())), now);
         let (_, newer) = queue.next().await;
         assert_eq!((uid(&newer), newer.usage(now)), ("2", UsagePublishing::Immediate));
+    }
+
+    #[tokio::test] // rule 61
+    async fn report_is_checked_again_when_others_change_it() {
+        let (queue, now) = (WriteQueue::new(), Instant::now());
+        let (key, status) = (Key::new("default", "cam"), ConfigurationStatus::default());
+        let report = ConfigurationReport { key: key.clone(), uid: "u".into(), generation: 1, status };
+        queue.enqueue((ObjectKind::Configuration, key), PendingWrite::new(Write::Report(Box::new(report))));
+        let (object, tried) = queue.next().await;
+        queue.check_reports(); // what the attempt saw is outdated
+        queue.attempted(object, tried, &Ok(WriteOutcome::Complete), now);
+        let (object, again) = queue.next().await;
+        assert!(matches!(again.write, Write::Report(_)));
+        queue.attempted(object, again, &Ok(WriteOutcome::Complete), now);
+        assert!(queue.due.is_empty());
+        queue.check_reports();
+        assert_eq!(queue.due.len(), 1);
     }
 
     #[tokio::test]

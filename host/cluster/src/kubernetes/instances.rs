@@ -97,8 +97,8 @@ impl Instances {
         instance
     }
 
-    /// Applies that an Instance does not exist. Its owner is told even if it is unknown here: it may have taken it from here before.
-    pub(super) fn gone(&self, key: &Key, uid: &str) {
+    /// Applies that an Instance does not exist. Its owner is notified even if it is unknown here: the owner may know it.
+    pub(super) fn forget_deleted(&self, key: &Key, uid: &str) {
         self.with(|known| known.extract_if(.., |of, seen| of == key && seen.instance.uid == uid).for_each(drop));
         self.forget_found(key);
         self.notify_owners();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test] // rule 77
-    fn owners_are_told_of_instances_that_requests_find_gone() {
+    fn owners_are_notified_of_instances_that_requests_miss() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
         let mut changes = instances.changes();
         instances.take(Change::All(vec![object("7", "")]));
@@ -285,9 +285,9 @@ mod tests {
         instances.take(Change::Put(object("9", "")));
         instances.keep_found(typed(&object("9", "")).unwrap());
         changes.mark_unchanged();
-        instances.gone(&key, "other");
+        instances.forget_deleted(&key, "other");
         assert!(instances.get(&key).is_some(), "another one of the name");
-        instances.gone(&key, "u");
+        instances.forget_deleted(&key, "u");
         assert_eq!((instances.get(&key), instances.all_found(), changes.has_changed().unwrap()), (None, vec![], true));
         instances.keep_found(typed(&object("9", "")).unwrap());
         instances.take(Change::Deleted(Box::new(object("10", "").metadata)));

@@ -21,7 +21,7 @@ impl Kubernetes {
     pub(super) async fn join(&self, instance: &Instance) -> Result<Instance, ClusterError> {
         let joined = self.try_to_join(instance, self.instances.found(&instance.key)).await;
         match joined {
-            Err(ClusterError::NotFound(_)) => self.instances.gone(&instance.key, &instance.uid),
+            Err(ClusterError::NotFound(_)) => self.instances.forget_deleted(&instance.key, &instance.uid),
             _ => self.instances.forget_found(&instance.key),
         }
         joined
@@ -38,7 +38,7 @@ impl Kubernetes {
         for _ in 0..MAX_ATTEMPTS {
             let patch = match found.take().filter(is_it).as_ref().and_then(joining) {
                 Some(patch) => patch,
-                // That this node has joined it says only one that was read now.
+                // Only an object that was read now can show that this node has joined it.
                 None => {
                     let current = self.read(key).await?.filter(is_it);
                     let current = current.ok_or_else(|| ClusterError::NotFound(key.clone()))?;

@@ -46,7 +46,7 @@ fn handler_problem(report: &HandlerReport) -> Option<NodeProblem> {
 }
 
 /// Returns the patch that makes an object show a problem of a node, or none; nothing if it does already, or if enough other
-/// nodes show theirs. Of two writers one has to look again, so that the bounds hold.
+/// nodes show theirs. Of two writers one has to read again, so that the bounds hold.
 fn patch(object: &Value, node: &str, problem: Option<&NodeProblem>, writers: Writers, now: Timestamp) -> Option<Value> {
     let nodes = object.pointer("/status/nodes").and_then(Value::as_object);
     let before = nodes.and_then(|nodes| nodes.get(node));

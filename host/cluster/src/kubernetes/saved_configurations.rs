@@ -20,7 +20,7 @@ pub(super) struct SavedConfigurations {
 }
 
 impl SavedConfigurations {
-    /// Reads the file of a state directory. One that cannot be read is as good as none.
+    /// Reads the file of a state directory. A file that can't be read counts as missing.
     pub(super) fn open(state: &Path) -> Self {
         let path = state.join("configurations-in-force.json");
         let text = fs::read(&path).unwrap_or_default(); // there is none at first
@@ -43,7 +43,7 @@ impl SavedConfigurations {
         self.objects.remove(uid);
     }
 
-    /// Forgets all objects but those that a test holds for.
+    /// Keeps the objects that a test holds for.
     pub(super) fn retain(&mut self, exists: impl Fn(&str) -> bool) {
         self.objects.retain(|uid, _| exists(uid));
     }

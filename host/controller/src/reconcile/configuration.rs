@@ -1,4 +1,4 @@
-//! Reconciles a Configuration: its Service, its status, and what nodes that are gone have left of it.
+//! Reconciles a Configuration: its Service, its status, and what deleted nodes left in it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Reconciles an Instance: its brokers, their Service, its status, and what nodes that are gone have left of it.
+//! Reconciles an Instance: its brokers, their Service, its status, and what deleted nodes left in it.
 
 use akri_api::{Instance, condition};
 use akri_brokers::{INSTANCE_LABEL, Owner, instance_service_name};

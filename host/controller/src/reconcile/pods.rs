@@ -60,8 +60,8 @@ pub(super) async fn reconcile(
     pods_of_instance.outcome
 }
 
-/// The Pods, and what is remembered of those that are still there: one that was deleted counts as such before its watch says
-/// so.
+/// Returns the Pods, and the pending actions on those that still exist. A Pod that was deleted counts as deleting before its watch
+/// shows it.
 fn observe(view: &InstanceView, owned: &Owned, mut actions: PendingActions) -> (Pods, PendingActions) {
     let mut pods = Pods::new();
     for pod in owned.pods.iter().filter(|pod| pod.is_of_instance) {

@@ -57,7 +57,7 @@ pub(crate) struct ConfigurationView {
 }
 
 impl ConfigurationView {
-    /// Reads an object, whatever it holds: one that makes no sense has to say so in its status.
+    /// Reads any object: the status of an invalid one says what is wrong.
     pub(crate) fn read(object: DynamicObject) -> Self {
         let status: ConfigurationStatus = object
             .data
