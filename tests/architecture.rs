@@ -8,15 +8,14 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-/// All of `host/`.
-const HOST: [&str; 18] = [
+/// All of `host/` and `author/` but the program.
+const HOST: [&str; 20] = [
     "akri-model",
     "akri-brokers",
     "akri-grpc",
     "akri-http",
     "akri-api",
     "akri-node",
-    "akri-cassette",
     "akri-engine",
     "akri-sandbox",
     "akri-kube",
@@ -28,18 +27,20 @@ const HOST: [&str; 18] = [
     "akri-agent",
     "akri-controller",
     "akri-webhook",
+    "akri-cli",
+    "akri-cassette",
+    "akri-author",
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 22] = [
+const MAY_KNOW: [(&str, &[&str]); 24] = [
     ("akri-model", &[]),
     ("akri-brokers", &["akri-model"]),
     ("akri-grpc", &[]),
     ("akri-http", &[]),
     ("akri-api", &["akri-model", "akri-brokers"]),
     ("akri-node", &["akri-model"]),
-    ("akri-cassette", &["akri-model", "akri-node"]),
-    ("akri-engine", &["akri-model", "akri-cassette", "akri-node"]),
+    ("akri-engine", &["akri-model", "akri-node"]),
     ("akri-sandbox", &["akri-model", "akri-engine", "akri-node"]),
     ("akri-kube", &["akri-model"]),
     ("akri-kubelet", &["akri-model", "akri-grpc"]),
@@ -68,6 +69,23 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
     ),
     ("akri-controller", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-http"]),
     ("akri-webhook", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-http", "akri-sandbox"]),
+    ("akri-cli", &["akri-model", "akri-api", "akri-sandbox", "akri-cluster", "akri-oci"]),
+    ("akri-cassette", &["akri-model", "akri-node", "akri-engine"]),
+    (
+        "akri-author",
+        &[
+            "akri-model",
+            "akri-api",
+            "akri-node",
+            "akri-engine",
+            "akri-sandbox",
+            "akri-cluster",
+            "akri-oci",
+            "akri-discovery",
+            "akri-cli",
+            "akri-cassette",
+        ],
+    ),
     ("akri", &HOST),
     ("remote-handler", &[]),
     ("akri-tests", &HOST),
@@ -78,12 +96,21 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
 const GRPC: [&str; 6] = ["akri-grpc", "akri-kubelet", "akri-remote", "remote-handler", "akri-tests", "akri-benches"];
 
 /// The crates that convert Kubernetes objects, the program that connects to the cluster, and tests.
-const KUBERNETES: [&str; 8] =
-    ["akri-api", "akri-kube", "akri-cluster", "akri-controller", "akri-webhook", "akri", "akri-tests", "akri-benches"];
+const KUBERNETES: [&str; 9] = [
+    "akri-api",
+    "akri-kube",
+    "akri-cluster",
+    "akri-controller",
+    "akri-webhook",
+    "akri-author",
+    "akri",
+    "akri-tests",
+    "akri-benches",
+];
 
 /// Libraries, by how their names begin, and the only ones of our crates that may know them: the edges.
 const EDGES: [(&str, &[&str]); 7] = [
-    ("wasmtime", &["akri-engine"]),
+    ("wasmtime", &["akri-engine", "akri-cassette"]),
     ("cranelift", &["akri-engine"]),
     ("wit-bindgen", &[]),
     ("tonic", &GRPC),

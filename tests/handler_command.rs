@@ -1,13 +1,13 @@
 //! `akri handler`: for those who write handlers, and for those who decide what handlers may reach.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::support::costly_components::nested_loops;
-use crate::support::node::{Node, built_components, guest};
+use crate::support::node::{Node, akri, built_components, guest};
 
 const CONFIGURATION: &str = "\
 apiVersion: akri.sh/v0
@@ -375,35 +375,35 @@ fn inspect_suggests_grants_for_imports() {
 }
 
 #[test]
-fn components_that_an_agent_would_not_compile_are_told() {
+fn component_over_its_compile_limits_is_refused_with_the_remedy() {
     let node = Node::new();
     let guest = guest().display().to_string();
     let object = HANDLER.replace("FILE", "akri_guest.wasm").replace("GRANTS", "{}");
-    let within = |memory: &str| {
+    node.write("configuration.yaml", &configuration("cam", "guest", "devices:1"));
+    let paths = ["configuration.yaml", "object.yaml", "out"].map(|name| node.path(name).display().to_string());
+    let [configuration, object_path, out] = &paths;
+    let within = |memory: &str, command: &[&str]| {
         node.write("object.yaml", &format!("{object}  limits: {{compile: {{memory: {memory}}}}}\n"));
-        let (path, out) = (node.path("object.yaml").display().to_string(), node.path("out").display().to_string());
-        let with_object = ["--handler-object", &path];
-        let ran = run(&node, "run", &guest, &configuration("cam", "guest", "devices:1"), &with_object);
-        let inspected = node.akri(&[&["handler", "inspect", &guest], &with_object[..]].concat());
-        let suggested = node.akri(&[&["handler", "inspect", &guest, "--suggest-grants"], &with_object[..]].concat());
-        let packed = node.akri(&[&["handler", "pack", &guest, "--out", &out], &with_object[..]].concat());
-        assert!(ran.status.success() && inspected.status.success() && suggested.status.success());
-        (text(&ran.stderr), text(&inspected.stderr), text(&suggested.stdout), packed)
+        // Nothing is compiled yet.
+        let command = [&["handler"], command, &["--handler-object", object_path]].concat();
+        let output = Command::new(akri()).args(command).env("XDG_CACHE_HOME", node.path("cache")).output().unwrap();
+        (output.status.code(), text(&output.stderr))
     };
-    // Code of it is in the cache: its limits count all the same, each time.
-    let message = "an agent would refuse the component: compiling it takes more than 32 MiB of memory; limits.compile.memory of \
-                its DiscoveryHandler allows more. This is enough, below its spec:\n  limits: {compile: {memory: 256Mi, time: \
-                30s}}\n";
-    for _ in 0..2 {
-        let (ran, inspected, suggested, packed) = within("32Mi");
-        assert_eq!((ran, inspected), (format!("warning: {message}"), format!("warning: {message}")));
-        assert!(suggested.ends_with("\n  limits: {compile: {memory: 256Mi, time: 30s}}\n"), "{suggested}");
-        assert_eq!((packed.status.code(), text(&packed.stderr)), (Some(1), format!("error: {message}")));
-        assert!(!node.path("out").exists(), "nothing is written");
+    let refused = format!(
+        "error: '{guest}': compiling it takes more than 32 MiB of memory; limits.compile.memory of its DiscoveryHandler \
+         allows more, and an agent refuses the component without it. For an interpreter this is enough, below its spec:\n  \
+         limits: {{compile: {{memory: 1Gi, time: 3m}}}}\n"
+    );
+    for command in [&["run", &guest, configuration][..], &["inspect", &guest]] {
+        assert_eq!(within("32Mi", command), (Some(1), refused.clone()), "{command:?}");
+        assert_eq!(within("256Mi", command).0, Some(0), "{command:?}");
+        fs::remove_dir_all(node.path("cache")).unwrap();
     }
-    let (ran, inspected, suggested, packed) = within("256Mi");
-    assert_eq!((ran, inspected), (String::new(), String::new()));
-    assert!(!suggested.contains("limits") && packed.status.success(), "{suggested}{}", text(&packed.stderr));
+    // A packed component is compiled within its limits, also if code of it is in the cache.
+    assert_eq!(within("256Mi", &["inspect", &guest]).0, Some(0));
+    assert_eq!(within("32Mi", &["pack", &guest, "--out", out]), (Some(1), refused));
+    assert!(!node.path("out").exists(), "nothing is written");
+    assert_eq!(within("256Mi", &["pack", &guest, "--out", out]).0, Some(0));
 }
 
 #[test]

@@ -53,7 +53,7 @@ const FORBIDDEN_BEGINNINGS: [&str; 13] = [
 ];
 
 /// Directories with source code of the project.
-const ROOTS: [&str; 6] = ["benches", "examples", "fuzz", "handlers", "host", "tests"];
+const ROOTS: [&str; 7] = ["author", "benches", "examples", "fuzz", "handlers", "host", "tests"];
 
 #[test]
 fn items_have_no_forbidden_names() {

@@ -9,28 +9,20 @@ use std::time::{Duration, SystemTime};
 use akri_agent::agent::{self, ClusterKind, Settings};
 use akri_agent::cdi::Cdi;
 use akri_agent::pod_resources_poller::Polling;
-use akri_sandbox::SandboxProgram;
+use akri_cli::args::node_name;
+use akri_cli::output::{with_causes, write};
+use akri_cli::program::{sandbox_program, stop_signal};
 use anyhow::{Context as _, ensure};
-use kube::{Client, Config};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::cli::{AgentArgs, CdiFor, RemoteArgs, node_name};
+use crate::api_server::client;
+use crate::cli::{AgentArgs, CdiFor, RemoteArgs};
 use crate::get::instances_of;
-use crate::output::{whole, write};
 
 /// Interval of checks of `--show`.
 const SHOW: Duration = Duration::from_millis(250);
-
-/// This program, also when its file was replaced by an upgrade.
-pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
-
-/// Returns this program as that of sandbox processes, which get the flags of its log.
-pub(crate) fn sandbox_program(memory_bytes: u64, logging: Vec<String>) -> SandboxProgram {
-    SandboxProgram { path: OWN_PROGRAM.into(), arguments: logging, memory_bytes }
-}
 
 /// Runs the agent until SIGTERM or SIGINT. Its sandbox processes get the flags of its log.
 pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result<ExitCode> {
@@ -60,7 +52,7 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
             own_pod: args.pod,
         },
     };
-    agent::run(settings, stop_signal()?).await.map_err(whole)?;
+    agent::run(settings, stop_signal()?).await.map_err(with_causes)?;
     if let Some(shown) = shown {
         shown.abort();
     }
@@ -86,14 +78,6 @@ async fn source(local: Option<PathBuf>) -> anyhow::Result<ClusterKind> {
     Ok(ClusterKind::Kubernetes(client().await.context("without --local DIR the agent needs an API server")?))
 }
 
-/// Returns a client for the API server from KUBECONFIG or the pod's service account.
-pub(crate) async fn client() -> anyhow::Result<Client> {
-    let config = Config::infer().await.map_err(whole);
-    let config =
-        config.context("no API server is configured: set KUBECONFIG, or run in a pod with a service account")?;
-    Client::try_from(config).context("cannot set up a client for the API server")
-}
-
 /// Raises the limit of open files. Each resource takes two descriptors, and the usual limit of 1,024 is for programs
 /// that use `select`.
 fn raise_file_limit() {
@@ -101,18 +85,6 @@ fn raise_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         warn!("the limit of open files stays at {:?}: {error}", limit.current);
     }
-}
-
-/// Completes on SIGINT or SIGTERM.
-pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM"),
-            _ = interrupt.recv() => info!("SIGINT"),
-        }
-    })
 }
 
 /// Returns when an Instance was last written or removed.

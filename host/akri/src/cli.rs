@@ -3,13 +3,14 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use akri_cli::args::{HostArgs, Output};
+use akri_cli::registry::RegistryArgs;
 use akri_model::names::Key;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 
 use crate::crds::CrdsArgs;
 use crate::handler::HandlerCommand;
-use crate::registry::RegistryArgs;
 use crate::upgrade::UpgradeCommand;
 use crate::webhook::WebhookArgs;
 
@@ -221,17 +222,6 @@ pub(crate) struct RemoteArgs {
     pub(crate) handler_offline_seconds: u64,
 }
 
-/// Location of the node's devices.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct HostArgs {
-    /// The mount point of sysfs.
-    #[arg(long, value_name = "DIR", env = "AKRI_SYSFS", default_value = "/sys")]
-    pub(crate) sysfs: PathBuf,
-    /// udev's database.
-    #[arg(long, value_name = "DIR", env = "AKRI_UDEV_DATA", default_value = "/run/udev/data")]
-    pub(crate) udev_data: PathBuf,
-}
-
 /// Flags of `akri discover`.
 #[derive(Debug, Args)]
 pub(crate) struct DiscoverArgs {
@@ -299,25 +289,6 @@ pub(crate) enum ListedKind {
     /// Component and remote discovery handlers and their status.
     #[value(alias = "handler")]
     Handlers,
-}
-
-/// Output formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// A table.
-    Table,
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
-}
-
-/// Returns the given node name, or the host name.
-pub(crate) fn node_name(given: Option<String>) -> anyhow::Result<String> {
-    let name = given.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().to_lowercase());
-    let valid = !name.is_empty() && name.len() <= 253 && !name.contains([':', '/', ' ']);
-    anyhow::ensure!(valid, "'{name}' can't be a node name; give one with --node-name");
-    Ok(name)
 }
 
 /// Reads an address and a port. `:PORT` stands for all addresses of the machine, IPv6 and IPv4.

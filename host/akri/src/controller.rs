@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use akri_cli::args::node_name;
+use akri_cli::program::stop_signal;
 use akri_controller::Settings;
 
-use crate::agent::{client, stop_signal};
-use crate::cli::{ControllerArgs, node_name};
+use crate::api_server::client;
+use crate::cli::ControllerArgs;
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) async fn run(args: ControllerArgs) -> anyhow::Result<ExitCode> {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use akri_api::{Configuration, DiscoveryHandler, Instance};
+use akri_cli::output::{print_text, with_causes};
 use anyhow::Context as _;
 use clap::Args;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -10,8 +11,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, CustomResourceExt as _, ResourceExt as _};
 use serde_json::Value;
 
-use crate::agent::client;
-use crate::output::{print_text, whole};
+use crate::api_server::client;
 
 /// The field manager that applies them.
 const MANAGER: &str = "akri-crds";
@@ -41,7 +41,7 @@ async fn apply(client: Client) -> anyhow::Result<()> {
         let name = definition.name_any();
         let params = PatchParams::apply(MANAGER).force();
         let applied = api.patch(&name, &params, &Patch::Apply(value(&definition)?)).await;
-        applied.map_err(whole).with_context(|| format!("cannot apply '{name}'"))?;
+        applied.map_err(with_causes).with_context(|| format!("cannot apply '{name}'"))?;
         print_text(&format!("{name} applied\n"))?;
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! `akri get`: the state of a local agent, from its state directory.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,6 +7,8 @@ use akri_agent::lock;
 use akri_api::condition;
 use akri_api::suggestion::did_you_mean;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
+use akri_cli::device::distinctive_property;
+use akri_cli::output::{plain, print, table, with_causes};
 use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
 use akri_model::names::{RESOURCE_PREFIX, resource_name};
 use akri_model::text::shorten;
@@ -17,7 +18,6 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::cli::{GetArgs, ListedKind};
-use crate::output::{plain, print, table, whole};
 
 /// Maximum length of a result in a table, in characters.
 const RESULT: usize = 60;
@@ -41,11 +41,11 @@ pub(crate) fn run(args: &GetArgs) -> anyhow::Result<ExitCode> {
     }
     match args.kind {
         ListedKind::Instances => {
-            let instances = selected(args, "Instance", read_instances(state).map_err(whole)?)?;
+            let instances = selected(args, "Instance", read_instances(state).map_err(with_causes)?)?;
             print(&instances, args.output, || instance_table(&instances))?;
         }
         ListedKind::Configurations => {
-            let configurations = selected(args, "Configuration", read_configurations(state).map_err(whole)?)?;
+            let configurations = selected(args, "Configuration", read_configurations(state).map_err(with_causes)?)?;
             print(&configurations, args.output, || configuration_table(&configurations))?;
         }
         ListedKind::Handlers => {
@@ -111,13 +111,6 @@ fn instance_row(instance: &Instance) -> Vec<String> {
     ]
 }
 
-/// Returns the most informative property of a device: its node, its address, or the first one.
-pub(crate) fn distinctive_property(properties: &BTreeMap<String, String>) -> String {
-    let known = ["UDEV_DEVNODE", "UDEV_DEVNODE_0", "ONVIF_DEVICE_SERVICE_URL", "OPCUA_DISCOVERY_URL", "UDEV_DEVPATH"];
-    let value = known.iter().find_map(|name| properties.get(*name)).or_else(|| properties.values().next());
-    value.map_or_else(|| "-".to_owned(), |value| plain(value))
-}
-
 fn configuration_table(configurations: &[Configuration]) -> String {
     if configurations.is_empty() {
         return "no Configurations\n".to_owned();
@@ -167,8 +160,8 @@ fn handlers(state: &Path) -> anyhow::Result<Vec<Handler>> {
         status: object.status.unwrap_or_default(),
     };
     let remote = |status| Handler { object: None, status };
-    let components = read_handlers(state).map_err(whole)?.into_iter().map(component);
-    Ok(components.chain(read_remote_handlers(state).map_err(whole)?.into_iter().map(remote)).collect())
+    let components = read_handlers(state).map_err(with_causes)?.into_iter().map(component);
+    Ok(components.chain(read_remote_handlers(state).map_err(with_causes)?.into_iter().map(remote)).collect())
 }
 
 fn handler_table(handlers: &[Handler]) -> String {

@@ -1,16 +1,15 @@
 //! Akri: leaf devices as Kubernetes resources, discovered by sandboxed WASM components.
 
 mod agent;
+mod api_server;
 mod cli;
+mod compile;
 mod controller;
 mod crds;
 mod discover;
 mod get;
 mod handler;
-mod output;
-mod registry;
 mod sandbox;
-mod subject;
 mod upgrade;
 mod webhook;
 
@@ -19,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use cli::{Cli, Command, LogFormat};
+use handler::HandlerCommand;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -44,10 +44,8 @@ fn run(command: Command, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     if let Command::Sandbox(args) = &command {
         return sandbox::run(args);
     }
-    if let Command::Handler { command } = &command
-        && let Some(done) = handler::run_alone(command)
-    {
-        return done;
+    if let Command::Handler { command: HandlerCommand::Compile(args) } = &command {
+        return compile::run(args);
     }
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(MAX_THREADS));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;

@@ -6,14 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use akri_api::duration::parse_duration;
+use akri_cli::output::with_causes;
+use akri_cli::program::{sandbox_program, stop_signal};
 use akri_model::names::Key;
 use akri_webhook::{CertificateSource, DryRun, Settings};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
-use crate::agent::{client, sandbox_program, stop_signal};
+use crate::api_server::client;
 use crate::cli::{listen, namespaced_name};
-use crate::output::whole;
 
 /// Bytes of memory of the sandbox process: components are asked about details, and return nothing large.
 const SANDBOX_MEMORY: u64 = 256 << 20;
@@ -77,7 +78,7 @@ enum FailurePolicy {
 pub(crate) async fn run(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<ExitCode> {
     let settings = settings(args, logging)?;
     let client = client().await.context("the webhook needs an API server")?;
-    akri_webhook::run(client, settings, stop_signal()?).await.map_err(whole)?;
+    akri_webhook::run(client, settings, stop_signal()?).await.map_err(with_causes)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -20,7 +20,7 @@ pub mod sources;
 
 use tokio::time::{Instant, sleep_until};
 
-pub use round::{call, details_json, validate_details};
+pub use round::{call, details_json, explain_details, validate_details};
 
 /// Waits until a point in time; forever if there is none.
 pub async fn sleep_until_some(at: Option<Instant>) {

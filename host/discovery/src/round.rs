@@ -13,7 +13,6 @@ use akri_model::discovery::{Problem, RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
-use akri_sandbox::Tape;
 use akri_sandbox::{Cache, Call, Component, Rates, covers_subsystem};
 use tokio::sync::Semaphore;
 use tracing::debug;
@@ -61,7 +60,18 @@ pub(crate) async fn validate(handler: &Handler, call: Call) -> Result<RoundTrigg
 /// The problems of invalid details, or the reason why the component gave no answer.
 pub async fn validate_details(component: &Component, call: Call) -> Result<Vec<Trigger>, RoundError> {
     let details = call.details.clone();
-    match component.validate(call).await {
+    explain_details(component.validate(call).await, details).await
+}
+
+/// Adds the syntax error of details that are no YAML to the problems that a component has with them.
+///
+/// # Errors
+/// Those of the component.
+pub async fn explain_details(
+    validated: Result<Vec<Trigger>, RoundError>,
+    details: String,
+) -> Result<Vec<Trigger>, RoundError> {
+    match validated {
         Err(RoundError::InvalidDetails(problems)) => Err(explained(problems, details).await),
         triggers => triggers,
     }
@@ -111,7 +121,7 @@ pub fn call(
         cache,
         rates: Rates::default(),
         log: None,
-        tape: Tape::None,
+        tape: None,
     }
 }
 

@@ -13,11 +13,12 @@ wasmtime::component::bindgen!({
     exports: { default: async },
     with: {
         "akri:discovery/secrets.secret": crate::capabilities::secrets::Held,
-        "akri:discovery/multicast.conversation": crate::capabilities::multicast::Talk,
+        "akri:discovery/multicast.conversation": akri_node::multicast::Conversation,
         "akri:discovery/udev.query": akri_node::sysfs::Query,
         "akri:discovery/udev.snapshot": crate::capabilities::udev::Pages,
     },
 });
 
-pub(crate) use self::akri::discovery::{cache, logging, multicast, properties, round, secrets, types, udev};
+pub(crate) use self::akri::discovery::{cache, logging, properties, round};
+pub use self::akri::discovery::{multicast, secrets, types, udev};
 pub(crate) use self::exports::akri::discovery::handler;

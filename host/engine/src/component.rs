@@ -60,7 +60,7 @@ pub struct Call {
     /// The receiver of a copy of the guest's log lines, besides the log. It has all of them when the call has ended.
     pub log: Option<mpsc::Sender<LogLine>>,
     /// A tape that records or answers the guest's calls, in a host that is made for it (`LocalHost::taping`).
-    pub tape: Tape,
+    pub tape: Option<Arc<dyn Tape>>,
 }
 
 /// The reason why bytes are not a usable component.
@@ -178,13 +178,13 @@ impl LocalComponent {
     /// Why there is no answer. None of them means that a device has gone.
     pub async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
         let limit = call.limits.round;
-        let player = call.tape.player().cloned();
+        let tape = call.tape.clone();
         let finding = on_guest_thread(&self.shared, self.guest.clone().discover(call));
-        match player {
+        match tape {
             None => finding.await,
-            Some(player) => tokio::select! {
+            Some(tape) => tokio::select! {
                 found = finding => found,
-                () = player.ended() => Err(RoundError::DeadlineExceeded(limit)),
+                () = tape.ended() => Err(RoundError::DeadlineExceeded(limit)),
             },
         }
     }

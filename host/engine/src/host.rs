@@ -63,9 +63,6 @@ pub enum HostError {
 #[derive(Clone)]
 pub struct LocalHost(Arc<Shared>);
 
-/// Makes a linker.
-type Link = fn(&Engine) -> wasmtime::Result<Linker<Round>>;
-
 /// The state shared by the host and its components.
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
@@ -101,29 +98,44 @@ impl LocalHost {
     /// # Errors
     /// If the engine can't be set up, or the directory for compiled components can't be used.
     pub fn new(config: LocalHostConfig) -> Result<Self, HostError> {
-        Self::linking(config, resolver::system(), capabilities::linker, runtime::threads())
+        Self::linking(config, resolver::system(), runtime::threads(), |_| Ok(()))
     }
 
-    /// Sets up an engine for calls with a [`Tape`](crate::Tape), and starts its thread.
+    /// Sets up an engine for calls with a [`Tape`](crate::Tape), whose crate replaces functions by `replace`, and starts its
+    /// thread.
     ///
     /// # Errors
     /// If the engine can't be set up, or the directory for compiled components can't be used.
-    pub fn taping(config: LocalHostConfig) -> Result<Self, HostError> {
+    pub fn taping(
+        config: LocalHostConfig,
+        replace: impl FnOnce(&mut Linker<Round>) -> wasmtime::Result<()>,
+    ) -> Result<Self, HostError> {
         // With one thread, the clock of a replay is asked only where the guest has gone as far as it can.
-        Self::linking(config, resolver::system(), capabilities::taped_linker, 1)
+        Self::linking(config, resolver::system(), 1, |linker| {
+            linker.allow_shadowing(true);
+            replace(linker)?;
+            linker.allow_shadowing(false);
+            Ok(())
+        })
     }
 
     /// Resolves DNS names by `lookup`.
     #[cfg(test)]
     pub(crate) fn resolving(config: LocalHostConfig, lookup: Lookup) -> Result<Self, HostError> {
-        Self::linking(config, lookup, capabilities::linker, runtime::threads())
+        Self::linking(config, lookup, runtime::threads(), |_| Ok(()))
     }
 
-    fn linking(config: LocalHostConfig, lookup: Lookup, linker: Link, threads: usize) -> Result<Self, HostError> {
+    fn linking(
+        config: LocalHostConfig,
+        lookup: Lookup,
+        threads: usize,
+        replace: impl FnOnce(&mut Linker<Round>) -> wasmtime::Result<()>,
+    ) -> Result<Self, HostError> {
         let cache = config.cache_dir.map(open_cache).transpose()?;
         let failed = |error: wasmtime::Error| HostError::Engine(format!("{error:#}"));
         let engine = Engine::new(&engine_config(cache.clone())).map_err(failed)?;
-        let linker = linker(&engine).map_err(failed)?;
+        let mut linker = capabilities::linker(&engine).map_err(failed)?;
+        replace(&mut linker).map_err(failed)?;
         let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::Threads)?;
         Ok(Self(Arc::new(Shared {
             engine,

@@ -48,3 +48,17 @@ pub use self::own_directory::own_directory;
 pub use self::rates::{ForwardedLine, Rates};
 pub use self::runtime::TICK as YIELD_INTERVAL;
 pub use self::tape::Tape;
+
+/// For crates that replace functions of the host, which recorders and players of calls do. Only here do types of wasmtime and
+/// of the WIT package leave the crate.
+pub mod linking {
+    pub use crate::bindings::types::AccessError;
+    pub use crate::bindings::{multicast, secrets, udev};
+    pub use crate::capabilities::guest_result;
+    pub use crate::capabilities::names::{Addresses, address};
+    pub use crate::capabilities::secrets::Held;
+    pub use crate::capabilities::udev::Pages;
+    pub use crate::network::http::{Answered, Finished};
+    pub use crate::round::Round;
+    pub use crate::tape::{Answering, SendRequest};
+}

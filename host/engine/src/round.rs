@@ -1,5 +1,6 @@
 //! The state of a store: the call it serves, its bounds, and the guest's reports.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
 use crate::network::turns::Turns;
 use crate::runtime::GuestActivity;
-use crate::tape;
+use crate::tape::Tape;
 
 /// Bytes a guest may hand to the host in one call of an import.
 const ARGUMENTS: usize = 1 << 20;
@@ -70,7 +71,7 @@ pub(crate) struct Sockets {
 }
 
 /// The data of a store.
-pub(crate) struct Round {
+pub struct Round {
     pub(crate) call: Call,
     pub(crate) log: Arc<RoundLog>,
     pub(crate) table: ResourceTable,
@@ -90,8 +91,6 @@ pub(crate) struct Round {
     pub(crate) names: Arc<Names>,
     pub(crate) http: Http,
     pub(crate) http_context: WasiHttpCtx,
-    /// Sockets, if there is a tape.
-    pub(crate) taped: tape::sockets::Sockets,
     wasi: WasiCtx,
     limiter: Limiter,
 }
@@ -138,7 +137,6 @@ impl Round {
             sends_left: SENDS,
             deadline,
             sockets,
-            taped: tape::sockets::Sockets::default(),
         }
     }
 
@@ -159,20 +157,32 @@ impl Round {
     }
 
     /// Shows a call that the host itself answers to whoever watches the round.
-    pub(crate) fn trace(&self, call: &str, arguments: impl FnOnce() -> serde_json::Value) {
-        if let Some(recorder) = self.call.tape.recorder() {
-            recorder.trace(call, arguments);
+    pub(crate) fn trace(&self, call: &str, arguments: impl Fn() -> serde_json::Value) {
+        if let Some(tape) = &self.call.tape {
+            tape.trace(call, &arguments);
         }
     }
 
+    /// Returns the tape of the round, if it is of that type.
+    pub fn tape<T: Tape>(&self) -> Option<Arc<T>> {
+        let tape: Arc<dyn Any + Send + Sync> = self.call.tape.clone()?;
+        tape.downcast().ok()
+    }
+
+    /// Returns the resources that the guest holds.
+    pub fn table(&mut self) -> &mut ResourceTable {
+        &mut self.table
+    }
+
     /// Returns the longest time the guest may wait in the host.
-    pub(crate) fn remaining_wait(&self) -> Duration {
+    pub fn remaining_wait(&self) -> Duration {
         self.remaining().saturating_sub(self.deadline.margin())
     }
 
     /// Returns the time left, by the clock of the call.
     pub(crate) fn remaining(&self) -> Duration {
-        self.call.tape.player().map_or_else(|| self.deadline.remaining(), |player| player.left())
+        let left = self.call.tape.as_ref().and_then(|tape| tape.time_left());
+        left.unwrap_or_else(|| self.deadline.remaining())
     }
 
     /// Returns the devices of the round, which may contain secrets.
@@ -295,8 +305,8 @@ fn bound_what_is_copied(mut store: StoreContextMut<'_, Round>, hook: CallHook) -
         CallHook::ReturningFromWasm => store.set_hostcall_fuel(RESULT),
         CallHook::CallingWasm | CallHook::ReturningFromHost => {}
     }
-    if let Some(player) = store.data().call.tape.player() {
-        player.set_computing(matches!(hook, CallHook::CallingWasm | CallHook::ReturningFromHost));
+    if let Some(tape) = &store.data().call.tape {
+        tape.set_computing(matches!(hook, CallHook::CallingWasm | CallHook::ReturningFromHost));
     }
     Ok(())
 }
@@ -308,7 +318,9 @@ fn wasi(call: &mut Call, log: &Arc<RoundLog>) -> WasiCtx {
     let mut wasi = WasiCtx::builder();
     wasi.stdout(console(Stream::Output)).stderr(console(Stream::Error)).max_random_size(RANDOM);
     addresses.set(&mut wasi, log, call.rates.clone());
-    call.tape.set(&mut wasi);
+    if let Some(tape) = call.tape.clone() {
+        tape.configure(&mut wasi);
+    }
     wasi.build()
 }
 

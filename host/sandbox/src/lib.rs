@@ -33,7 +33,7 @@ mod server;
 mod standard_error;
 
 pub use akri_engine::{
-    Cache, Call, Covered, HostError, Import, ImportKind, LogLine, Rates, Tape, covers_subsystem, grant_warnings,
+    Cache, Call, Covered, HostError, Import, ImportKind, LogLine, Rates, covers_subsystem, grant_warnings,
 };
 
 pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use akri_engine::{
     Cache, Call, ForwardedLine, LoadError, LocalComponent, LocalHost, LocalHostConfig, LogLine, MODULES_DIR, Rates,
-    Tape,
 };
 use akri_model::property::Resolved;
 use tokio::io::AsyncWriteExt as _;
@@ -312,7 +311,7 @@ impl Server {
             cache,
             rates: rates.forwarding(Arc::new(forward)),
             log: None,
-            tape: Tape::None,
+            tape: None,
         };
         (call, lines)
     }

@@ -4,6 +4,9 @@
 use std::process::ExitCode;
 use std::sync::mpsc;
 
+use akri_cli::args::Output;
+use akri_cli::output::{plain, print};
+use akri_cli::subject::{self, Subject};
 use akri_discovery::registry::Handler;
 use akri_discovery::{call, details_json};
 use akri_model::property::Resolved;
@@ -13,9 +16,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
 use super::load::Loaded;
-use crate::cli::Output;
-use crate::output::{plain, print};
-use crate::subject::{self, Subject};
+use super::source::no_handler;
 
 /// The property that requests an explanation, and the context of its log lines.
 const EXPLAIN: &str = "explain";
@@ -56,7 +57,7 @@ pub(super) async fn run(loaded: &Loaded, name: &str, output: Output) -> anyhow::
 async fn explain(loaded: &Loaded, subject: &Subject, device: &FoundDevice) -> anyhow::Result<Option<Explanation>> {
     let configuration = &subject.configuration;
     let handlers = loaded.handlers.borrow().clone();
-    let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(subject.no_handler(&handlers)) };
+    let Some(handler) = handlers.ready.get(&configuration.handler) else { bail!(no_handler(subject, &handlers)) };
     let lines = ask(loaded, subject, handler, device).await?;
     if lines.is_empty() {
         let handler = &configuration.handler;

@@ -1,7 +1,6 @@
 //! Reads the file and loads the components.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,10 @@ use std::time::Duration;
 use akri_api::data;
 use akri_api::manifest::{Manifest, Object};
 use akri_api::{ComponentSource, HandlerRules};
+use akri_cli::args::node_name;
+use akri_cli::program::{cache_dir, component_host};
+use akri_cli::registry::user_credentials;
+use akri_cli::subject::{self, Subject};
 use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
@@ -17,18 +20,12 @@ use akri_discovery::registry::{Handlers, Registry};
 use akri_model::resolve::Values;
 use akri_node::uevent::{Listener, Uevents};
 use akri_oci::digest_of;
-use akri_sandbox::{Host, HostConfig};
-use anyhow::{Context as _, anyhow, ensure};
+use akri_sandbox::Host;
+use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
 use tokio::sync::watch;
 
-use crate::agent::sandbox_program;
-use crate::cli::{DiscoverArgs, HostArgs, node_name};
-use crate::registry::user_credentials;
-use crate::subject::{self, Subject};
-
-/// Bytes of memory of sandbox processes: `limits.memory` may be larger than what an agent has for all rounds.
-const SANDBOX_MEMORY: u64 = 4 << 30;
+use crate::cli::DiscoverArgs;
 
 /// The dependencies of rounds. Handlers are reloaded when their files change while this lives.
 pub(super) struct Loaded {
@@ -50,7 +47,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let holds_any = manifests.iter().any(|manifest| matches!(manifest.object, Object::Configuration(_)));
     ensure!(holds_any, "'{}' holds no Configuration", args.file.display());
     let (directory, objects) = components(args, &manifests)?;
-    let host = host(Some(&args.host))?;
+    let host = component_host(Some(&args.host))?;
     let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
     let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
     let (_values, values) = watch::channel(Arc::new(data::values(&manifests)));
@@ -138,44 +135,4 @@ fn rules_for(component: &Path, file: &str, manifests: &[Manifest]) -> HandlerRul
     of_file
         .or_else(of_image)
         .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |object| object.rules.clone())
-}
-
-/// Returns a host of components; without arguments it can't read devices.
-pub(crate) fn host(args: Option<&HostArgs>) -> anyhow::Result<Host> {
-    let nowhere = || (PathBuf::from("/nonexistent"), PathBuf::from("/nonexistent"));
-    let (sysfs, udev_data) = args.map_or_else(nowhere, |args| (args.sysfs.clone(), args.udev_data.clone()));
-    let program = sandbox_program(SANDBOX_MEMORY, Vec::new());
-    let host = Host::new(HostConfig { program, cache_dir: cache_dir(), precompiled: None, sysfs, udev_data });
-    host.map_err(|error| anyhow!("cannot start the component host: {error}"))
-}
-
-/// Returns the directory for compiled components in the user's cache directory. A variable that is empty or a relative path
-/// counts as unset, as the XDG specification says.
-pub(crate) fn cache_dir() -> Option<PathBuf> {
-    let caches = user_caches(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))?;
-    std::fs::create_dir_all(&caches).ok().map(|()| caches.join("akri"))
-}
-
-fn user_caches(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    let directory = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
-    directory(xdg).or_else(|| Some(directory(home)?.join(".cache")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn empty_cache_variable_counts_as_unset() {
-        let home = || Some("/home/a".into());
-        for (xdg, home, expected) in [
-            (Some("/cache"), home(), Some("/cache")),
-            (Some(""), home(), Some("/home/a/.cache")),
-            (Some("cache"), home(), Some("/home/a/.cache")),
-            (None, home(), Some("/home/a/.cache")),
-            (None, Some("".into()), None),
-        ] {
-            assert_eq!(user_caches(xdg.map(Into::into), home), expected.map(PathBuf::from), "{xdg:?}");
-        }
-    }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use akri_api::suggestion::did_you_mean;
+use akri_cli::device::DiscoveredDevice;
+use akri_cli::subject::{self, Failure, Subject};
 use akri_discovery::registry::Handlers;
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::rounds::Rounds;
@@ -12,9 +14,7 @@ use akri_model::discovery::RoundError;
 use akri_model::sources::{SourceEvent, SourceUpdate};
 use tokio::sync::{mpsc, watch};
 
-use super::DiscoveredDevice;
 use super::load::Loaded;
-use crate::subject::{self, Failure, Subject};
 
 /// A Configuration and the results of its rounds.
 pub(super) struct RoundSource<'a> {
@@ -58,7 +58,7 @@ impl<'a> RoundSource<'a> {
             match event.update {
                 SourceUpdate::Found { set, shared } => return Ok(self.found(set, shared.unwrap_or_default())),
                 SourceUpdate::Failed(RoundError::NoHandler(_)) => {
-                    return Err(self.subject.no_handler(&self.handlers.borrow()));
+                    return Err(no_handler(self.subject, &self.handlers.borrow()));
                 }
                 SourceUpdate::Failed(error) => return Err(self.subject.failure(&error)),
                 SourceUpdate::Connected => {} // only of remote handlers
@@ -90,19 +90,18 @@ impl RoundResult {
     }
 }
 
-impl Subject {
-    /// Returns the failure for a missing handler.
-    pub(super) fn no_handler(&self, handlers: &Handlers) -> Failure {
-        let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
-        let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
-        let message = format!(
-            "{}: no discovery handler '{}' among those of --components: {}{}{}",
-            self.configuration.key,
-            self.configuration.handler,
-            if ready.is_empty() { NONE.to_owned() } else { ready.join(", ") },
-            did_you_mean(&self.configuration.handler, ready.iter().copied()),
-            refused.collect::<String>()
-        );
-        Failure { reason: "NoHandler", message, is_lasting: true }
-    }
+/// Returns the failure for a missing handler.
+pub(super) fn no_handler(subject: &Subject, handlers: &Handlers) -> Failure {
+    let configuration = &subject.configuration;
+    let ready: Vec<&str> = handlers.ready.keys().map(String::as_str).collect();
+    let refused = handlers.refused.iter().map(|(object, why)| format!("\n  {object}: {why}"));
+    let message = format!(
+        "{}: no discovery handler '{}' among those of --components: {}{}{}",
+        configuration.key,
+        configuration.handler,
+        if ready.is_empty() { NONE.to_owned() } else { ready.join(", ") },
+        did_you_mean(&configuration.handler, ready.iter().copied()),
+        refused.collect::<String>()
+    );
+    Failure { reason: "NoHandler", message, is_lasting: true }
 }

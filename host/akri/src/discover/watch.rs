@@ -1,59 +1,33 @@
 //! `akri discover --watch`: the devices, and then each change.
 
-use std::collections::BTreeMap;
-use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use akri_model::device::Device;
-use akri_model::instance::Online;
-use akri_model::names::Identity;
-use akri_model::plan::{Known, plan};
+use akri_cli::args::Output;
+use akri_cli::device::{DeviceChange, DiscoveredDevice, KnownDevices, device_table};
+use akri_cli::program::stop_signal;
+use akri_cli::subject::Failure;
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::load::Loaded;
 use super::source::{RoundResult, RoundSource};
-use super::{DiscoveredDevice, found_table};
-use crate::agent::stop_signal;
-use crate::cli::Output;
-use crate::output::plain;
-use crate::subject::Failure;
 
-/// A change of a device.
+/// A change of a device, or a failed round.
 #[derive(Debug, Serialize)]
 struct Event {
     at: String,
     #[serde(flatten)]
-    what: What,
+    kind: EventKind,
 }
 
 #[derive(Debug, Serialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-enum What {
-    Added(DiscoveredDevice),
-    Removed(DiscoveredDevice),
-    Changed {
-        #[serde(flatten)]
-        found: DiscoveredDevice,
-        changes: Vec<Change>,
-    },
-    Failed {
-        configuration: String,
-        reason: &'static str,
-        message: String,
-    },
-}
-
-/// A changed field of a device; a missing value is null.
-#[derive(Debug, PartialEq, Serialize)]
-pub(crate) struct Change {
-    field: String,
-    from: Value,
-    to: Value,
+#[serde(untagged)]
+enum EventKind {
+    Device(DeviceChange),
+    Failed { event: &'static str, configuration: String, reason: &'static str, message: String },
 }
 
 /// Runs until SIGINT or SIGTERM. Fails if a first round fails permanently.
@@ -77,7 +51,7 @@ async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
     let mut lasting = false;
     for watcher in &mut watchers {
         match watcher.source.next().await {
-            Ok(round) => first.extend(watcher.take(round)),
+            Ok(round) => first.extend(watcher.changes(&round)),
             Err(failure) if failure.is_lasting => {
                 eprintln!("error: {failure}");
                 lasting = true;
@@ -94,13 +68,18 @@ async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
 }
 
 /// Prints the first results: a table, or additions in JSON.
-fn begin(first: Vec<What>, output: Output) -> io::Result<()> {
+fn begin(first: Vec<EventKind>, output: Output) -> io::Result<()> {
     if output != Output::Table {
         return write(first, output);
     }
-    let (added, others): (Vec<What>, Vec<What>) = first.into_iter().partition(|what| matches!(what, What::Added(_)));
-    let added = added.into_iter().filter_map(|what| if let What::Added(found) = what { Some(found) } else { None });
-    io::stdout().write_all(found_table(&added.collect::<Vec<_>>()).as_bytes())?;
+    let (mut added, mut others): (Vec<DiscoveredDevice>, Vec<EventKind>) = Default::default();
+    for kind in first {
+        match kind {
+            EventKind::Device(DeviceChange::Added(found)) => added.push(found),
+            other => others.push(other),
+        }
+    }
+    io::stdout().write_all(device_table(&added).as_bytes())?;
     write(others, output)
 }
 
@@ -108,99 +87,47 @@ fn begin(first: Vec<What>, output: Output) -> io::Result<()> {
 struct Watcher<'a> {
     source: RoundSource<'a>,
     node: &'a str,
-    known: BTreeMap<Identity, Device>,
+    known: KnownDevices,
 }
 
 impl<'a> Watcher<'a> {
     fn new(source: RoundSource<'a>, loaded: &'a Loaded) -> Self {
-        Self { source, node: &loaded.node, known: BTreeMap::new() }
+        Self { source, node: &loaded.node, known: KnownDevices::default() }
     }
 
     async fn follow(&mut self, output: Output) -> io::Result<()> {
         loop {
             let events = match self.source.next().await {
-                Ok(round) => self.take(round),
+                Ok(round) => self.changes(&round),
                 Err(failure) => vec![self.failed(failure)],
             };
             write(events, output)?;
         }
     }
 
-    /// Returns the changes made by a round, as the agent would apply them.
-    fn take(&mut self, RoundResult { set, shared }: RoundResult) -> Vec<What> {
-        let online = |(identity, device): (&Identity, _)| (identity.clone(), Known { device, online: Online::True });
-        let plan = plan(&set, &self.known.iter().map(online).collect(), shared, self.node);
-        let configuration = self.source.configuration();
-        let found = |device: &Device| DiscoveredDevice::new(device.clone(), configuration, shared, self.node);
-        let mut events = Vec::new();
-        for identity in &plan.offline {
-            events.extend(self.known.remove(identity).map(|device| What::Removed(found(&device))));
-        }
-        for (identity, device) in plan.publish {
-            events.push(What::Added(found(&device)));
-            self.known.insert(identity, device);
-        }
-        for (identity, device) in plan.change {
-            let found = found(&device);
-            let changes = self.known.get(&identity).map(|was| changes(was, &device)).unwrap_or_default();
-            events.push(What::Changed { found, changes });
-            self.known.insert(identity, device);
-        }
-        events
+    fn changes(&mut self, RoundResult { set, shared }: &RoundResult) -> Vec<EventKind> {
+        let changes = self.known.update(set, self.source.configuration(), *shared, self.node);
+        changes.into_iter().map(EventKind::Device).collect()
     }
 
-    fn failed(&self, failure: Failure) -> What {
+    fn failed(&self, failure: Failure) -> EventKind {
         let configuration = self.source.configuration().key.to_string();
-        What::Failed { configuration, reason: failure.reason, message: failure.message }
+        EventKind::Failed { event: "failed", configuration, reason: failure.reason, message: failure.message }
     }
 }
 
-/// Returns the fields that differ.
-pub(crate) fn changes(was: &Device, now: &Device) -> Vec<Change> {
-    let names = was.properties.keys().chain(now.properties.keys().filter(|name| !was.properties.contains_key(*name)));
-    let properties =
-        names.map(|name| (name.as_str(), json!(was.properties.get(name)), json!(now.properties.get(name))));
-    let others = [
-        ("origin", json!(was.origin), json!(now.origin)),
-        ("mounts", json!(was.mounts), json!(now.mounts)),
-        ("deviceSpecs", json!(was.device_specs), json!(now.device_specs)),
-    ];
-    let differ = properties.chain(others).filter(|(_, from, to)| from != to);
-    differ.map(|(field, from, to)| Change { field: field.to_owned(), from, to }).collect()
-}
-
-fn write(events: Vec<What>, output: Output) -> io::Result<()> {
+fn write(events: Vec<EventKind>, output: Output) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for what in events {
-        let event = Event { at: format!("{:.3}", Timestamp::now()), what };
-        match output {
-            Output::Table => match event.line() {
-                Ok(line) => writeln!(out, "{line}")?,
-                Err(warning) => eprintln!("warning: {warning}"),
-            },
-            Output::Json => writeln!(out, "{}", serde_json::to_string(&event)?)?,
-            Output::Yaml => write!(out, "---\n{}", serde_saphyr::to_string(&event).map_err(io::Error::other)?)?,
+    for kind in events {
+        let event = Event { at: format!("{:.3}", Timestamp::now()), kind };
+        match (output, &event.kind) {
+            (Output::Table, EventKind::Device(change)) => writeln!(out, "{} {change}", event.at)?,
+            (Output::Table, EventKind::Failed { message, .. }) => {
+                eprintln!("warning: {message}; its devices stay as they are");
+            }
+            (Output::Json, _) => writeln!(out, "{}", serde_json::to_string(&event)?)?,
+            (Output::Yaml, _) => write!(out, "---\n{}", serde_saphyr::to_string(&event).map_err(io::Error::other)?)?,
         }
     }
     Ok(())
-}
-
-impl Event {
-    /// Formats the change as text: a line for standard output, or an error.
-    fn line(&self) -> Result<String, String> {
-        let (sign, found, changes) = match &self.what {
-            What::Added(found) => ('+', found, &[][..]),
-            What::Removed(found) => ('-', found, &[][..]),
-            What::Changed { found, changes } => ('~', found, changes.as_slice()),
-            What::Failed { message, .. } => return Err(format!("{message}; its devices stay as they are")),
-        };
-        let changes: String = changes.iter().map(|change| format!("  {change}")).collect();
-        Ok(format!("{} {}{changes}", self.at, found.line(sign)))
-    }
-}
-
-impl Display for Change {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&plain(&format!("{}: {} -> {}", self.field, self.from, self.to)))
-    }
 }

@@ -9,7 +9,7 @@ use kube::core::ApiResource;
 use kube::{Client, Resource};
 use serde_json::Value;
 
-use crate::agent::client;
+use crate::api_server::client;
 
 /// All of them. A kind that does not exist has none.
 pub(super) async fn objects() -> anyhow::Result<Vec<Value>> {

@@ -8,13 +8,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use akri_cli::args::Output;
+use akri_cli::output::{plain, print, table};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::cli::Output;
-use crate::output::{plain, print, table};
 
 /// The steps before an upgrade.
 #[derive(Debug, Subcommand)]

@@ -6,7 +6,6 @@ use crate::bindings::cache::Host;
 use crate::bindings::types::AccessError;
 use crate::cache::Draft;
 use crate::round::Round;
-use akri_cassette::Payload;
 
 impl Host for Round {
     fn get(&mut self, key: String) -> wasmtime::Result<Option<Vec<u8>>> {
@@ -15,7 +14,7 @@ impl Host for Round {
     }
 
     fn set(&mut self, key: String, value: Vec<u8>) -> wasmtime::Result<Result<(), AccessError>> {
-        self.trace("cache.set", || json!([key, Payload::from(&*value)]));
+        self.trace("cache.set", || json!([key, String::from_utf8_lossy(&value)]));
         let set = self.draft().set(key, value);
         Ok(set.map_err(|what| AccessError::Limit(format!("akri:discovery/cache: {what}"))))
     }

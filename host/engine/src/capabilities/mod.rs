@@ -5,7 +5,7 @@ mod cache;
 mod http;
 mod logging;
 pub(crate) mod multicast;
-mod names;
+pub(crate) mod names;
 mod properties;
 mod round;
 pub(crate) mod secrets;
@@ -16,24 +16,16 @@ mod wasi;
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
-pub(crate) use self::sockets::guest_result;
+pub use self::sockets::guest_result;
 use crate::bindings::DiscoveryHandler;
 use crate::bindings::types;
 use crate::round::Round;
-use crate::tape;
 
 /// A linker with all of `akri:discovery` and WASI 0.2.
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
     let mut linker = Linker::new(engine);
     wasi::link(&mut linker)?;
     DiscoveryHandler::add_to_linker::<_, HasSelf<Round>>(&mut linker, |round| round)?;
-    Ok(linker)
-}
-
-/// A linker for rounds with a tape, whose sockets and clocks are recorded or played.
-pub(crate) fn taped_linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
-    let mut linker = linker(engine)?;
-    tape::link(&mut linker)?;
     Ok(linker)
 }
 

@@ -11,23 +11,33 @@ use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 
 use crate::network::names::NameError;
 use crate::round::Round;
-use crate::tape::sockets::code;
-use akri_cassette::call::Recorded;
 
 /// A component that was made for any WASI 0.2 finds this.
 const INTERFACE: &str = "wasi:sockets/ip-name-lookup@0.2.0";
 
 /// The addresses of a name, as soon as they are known.
-enum Addresses {
-    Asked(AbortOnDropJoinHandle<Result<Vec<IpAddr>, NameError>>),
+pub struct Addresses(Lookup);
+
+enum Lookup {
+    Asked(AbortOnDropJoinHandle<Resolved>),
     Known(Result<vec::IntoIter<IpAddr>, ErrorCode>),
+}
+
+/// The addresses of a name, or the reason why it has none.
+type Resolved = Result<Vec<IpAddr>, ErrorCode>;
+
+impl Addresses {
+    /// Makes addresses that are known already.
+    pub fn known(resolved: Resolved) -> Self {
+        Self(Lookup::Known(resolved.map(Vec::into_iter)))
+    }
 }
 
 #[async_trait]
 impl Pollable for Addresses {
     async fn ready(&mut self) {
-        if let Self::Asked(answer) = self {
-            *self = Self::Known(answer.await.map(Vec::into_iter).map_err(ErrorCode::from));
+        if let Lookup::Asked(answer) = &mut self.0 {
+            *self = Self::known(answer.await);
         }
     }
 }
@@ -51,7 +61,7 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
         Ok(())
     })?;
     interface.func_wrap("resolve-addresses", |mut store, (network, name): (Resource<Network>, String)| {
-        Ok((store.data_mut().resolve(&network, &name)?,))
+        Ok((store.data_mut().resolve(&network, &name, |_| ())?,))
     })?;
     interface.func_wrap(
         "[method]resolve-address-stream.resolve-next-address",
@@ -67,59 +77,47 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
 
 type Answer<T> = wasmtime::Result<Result<T, ErrorCode>>;
 
-/// The address that stands for itself.
-fn address(name: &str) -> Option<IpAddr> {
+/// Returns the address that a name is, if it is one.
+pub fn address(name: &str) -> Option<IpAddr> {
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     bare.parse().ok()
 }
 
 impl Round {
-    fn resolve(&mut self, network: &Resource<Network>, name: &str) -> Answer<Resource<Addresses>> {
+    /// Begins to resolve a name. An address is its own, and is checked when it is used. What comes of a name that is none is
+    /// shown to `answered`.
+    pub fn resolve(
+        &mut self,
+        network: &Resource<Network>,
+        name: &str,
+        answered: impl FnOnce(&Resolved) + Send + 'static,
+    ) -> Answer<Resource<Addresses>> {
         self.table.get(network)?;
-        if let Some(player) = self.call.tape.player().filter(|_| address(name).is_none()) {
-            let answer = player.resolve_name(name)?.map_err(|error| code(&error).unwrap_or(ErrorCode::Unknown));
-            return Ok(Ok(self.table.push(Addresses::Known(answer.map(Vec::into_iter)))?));
-        }
-        let addresses = match self.addresses(name) {
-            Ok(addresses) => addresses,
-            Err(error) => return Ok(Err(error.into())),
+        let addresses = match (address(name), self.names.granted(name)) {
+            (Some(address), _) => Addresses::known(Ok(vec![address])),
+            (None, Ok(name)) => {
+                let names = self.names.clone();
+                Addresses(Lookup::Asked(spawn(async move {
+                    let resolved = names.addresses(&name).await.map_err(ErrorCode::from);
+                    answered(&resolved);
+                    resolved
+                })))
+            }
+            (None, Err(error)) => {
+                self.names.refuse(&error, &self.log);
+                let code = ErrorCode::from(error);
+                answered(&Err(code));
+                return Ok(Err(code));
+            }
         };
         Ok(Ok(self.table.push(addresses)?))
     }
 
-    /// An address is its own; it is checked when it is used.
-    fn addresses(&self, name: &str) -> Result<Addresses, NameError> {
-        if let Some(address) = address(name) {
-            return Ok(Addresses::Known(Ok(vec![address].into_iter())));
-        }
-        let name = self.names.granted(name).inspect_err(|error| {
-            self.names.refuse(error, &self.log);
-            self.recorded(name)(&Err(error.clone()));
-        })?;
-        let (names, recorded) = (self.names.clone(), self.recorded(&name));
-        Ok(Addresses::Asked(spawn(async move {
-            let addresses = names.addresses(&name).await;
-            recorded(&addresses);
-            addresses
-        })))
-    }
-
-    /// Writes an answer down, if there is a tape.
-    fn recorded(&self, name: &str) -> impl Fn(&Result<Vec<IpAddr>, NameError>) + Send + use<> {
-        let (recorder, name) = (self.call.tape.recorder().cloned(), name.to_owned());
-        move |answer| {
-            let Some(recorder) = &recorder else { return };
-            let error = answer.as_ref().err().map(|error| ErrorCode::from(error.clone()).name().to_owned());
-            let addresses = answer.as_ref().cloned().unwrap_or_default();
-            recorder.push(Recorded::NamesResolve { at: recorder.at(), name: name.clone(), addresses, error });
-        }
-    }
-
     fn next_address(&mut self, stream: &Resource<Addresses>) -> Answer<Option<IpAddress>> {
-        Ok(match self.table.get_mut(stream)? {
-            Addresses::Asked(_) => Err(ErrorCode::WouldBlock),
-            Addresses::Known(Ok(addresses)) => Ok(addresses.next().map(IpAddress::from)),
-            Addresses::Known(Err(error)) => Err(*error),
+        Ok(match &mut self.table.get_mut(stream)?.0 {
+            Lookup::Asked(_) => Err(ErrorCode::WouldBlock),
+            Lookup::Known(Ok(addresses)) => Ok(addresses.next().map(IpAddress::from)),
+            Lookup::Known(Err(error)) => Err(*error),
         })
     }
 }

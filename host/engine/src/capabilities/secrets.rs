@@ -9,10 +9,8 @@ use wasmtime::component::Resource;
 use crate::bindings::secrets::{Host, HostSecret};
 use crate::bindings::types::AccessError;
 use crate::round::Round;
-use akri_cassette::call::Recorded;
 
 /// A secret that a guest holds.
-#[expect(unreachable_pub, reason = "the bindings re-export it")]
 #[derive(Debug)]
 pub struct Held {
     name: String,
@@ -22,11 +20,7 @@ pub struct Held {
 impl Host for Round {
     fn get(&mut self, name: String) -> wasmtime::Result<Result<Option<Resource<Held>>, AccessError>> {
         self.trace("secrets.get", || json!([name]));
-        if let Some(player) = self.call.tape.player() {
-            if let Some(error) = player.refused_secret(&name) {
-                return Ok(Err(error.into()));
-            }
-        } else if !glob::any(&self.call.grants.secrets, &name) {
+        if !glob::any(&self.call.grants.secrets, &name) {
             // A handler may ask for what the Configuration does not have: there is nothing to refuse.
             if self.call.properties.secrets.contains_key(&name) {
                 self.refuse_secret(&clean(&name, 64));
@@ -36,17 +30,19 @@ impl Host for Round {
                  object",
                 clean(&name, 64)
             ));
-            if let Some(recorder) = self.call.tape.recorder() {
-                recorder.push(Recorded::SecretRefused { at: recorder.at(), name, error: (&error).into() });
-            }
             return Ok(Err(error));
         }
-        let Some(secret) = self.call.properties.secrets.get(&name).cloned() else { return Ok(Ok(None)) };
-        Ok(Ok(Some(self.table.push(Held { name, secret })?)))
+        Ok(Ok(self.hold_secret(name)?))
     }
 }
 
 impl Round {
+    /// Gives the guest a secret, if the Configuration has it.
+    pub fn hold_secret(&mut self, name: String) -> wasmtime::Result<Option<Resource<Held>>> {
+        let Some(secret) = self.call.properties.secrets.get(&name).cloned() else { return Ok(None) };
+        Ok(Some(self.table.push(Held { name, secret })?))
+    }
+
     fn refuse_secret(&self, name: &str) {
         if self.call.grants.secrets.is_empty() {
             self.log.not_granted("secrets", &format_args!("the secret '{name}'"));

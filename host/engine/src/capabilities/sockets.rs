@@ -7,8 +7,6 @@ use wasmtime_wasi::p2::{SocketResult, TcpSocket, UdpSocket};
 use wasmtime_wasi::sockets::WasiSocketsView;
 
 use crate::round::Round;
-use crate::tape::sockets::code;
-use akri_cassette::call::Recorded;
 
 /// Links the two interfaces that make sockets; components that were made for any WASI 0.2 find them.
 pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
@@ -22,49 +20,39 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     })
 }
 
-pub(crate) fn guest_result<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
+/// Returns an error of sockets to the guest; others end the round.
+pub fn guest_result<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, ErrorCode>> {
     result.map(Ok).or_else(|error| error.downcast().map(Err))
 }
 
 impl Round {
-    fn tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
+    /// Makes a TCP socket, if that is granted.
+    pub fn tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
         self.may_make_a_socket(self.sockets.tcp, "tcp")?;
         tcp_create_socket::Host::create_tcp_socket(&mut self.sockets(), family)
     }
 
-    async fn udp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
+    /// Makes a UDP socket, if that is granted.
+    pub async fn udp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
         self.may_make_a_socket(self.sockets.udp, "udp")?;
         udp_create_socket::Host::create_udp_socket(&mut self.sockets(), family).await
     }
 
     fn may_make_a_socket(&mut self, granted: bool, grant: &'static str) -> SocketResult<()> {
-        let open = self.count::<TcpSocket>() + self.count::<UdpSocket>();
-        if let Some(player) = self.call.tape.player() {
-            let refused = player.refused_socket(grant == "tcp", open);
-            return refused.map_or(Ok(()), |name| Err(code(&name).unwrap_or(ErrorCode::AccessDenied).into()));
-        }
-        self.is_socket_granted(granted, grant, open).map_err(|error| {
-            if let Some(recorder) = self.call.tape.recorder() {
-                let (at, error) = (recorder.at(), error.name().to_owned());
-                recorder.push(match grant {
-                    "tcp" => Recorded::TcpSocketRefused { at, open, error },
-                    _ => Recorded::UdpSocketRefused { at, open, error },
-                });
-            }
-            error.into()
-        })
-    }
-
-    fn is_socket_granted(&self, granted: bool, grant: &'static str, open: usize) -> Result<(), ErrorCode> {
         if !granted {
             self.log.not_granted(grant, &format_args!("a {grant} socket"));
-            return Err(ErrorCode::AccessDenied);
+            return Err(ErrorCode::AccessDenied.into());
         }
         let most = self.call.limits.connections;
-        if open < most {
+        if self.open_sockets() < most {
             return Ok(());
         }
         self.log.refused(&format_args!("a socket beside {most} open ones; limits.connections allows more"));
-        Err(ErrorCode::NewSocketLimit)
+        Err(ErrorCode::NewSocketLimit.into())
+    }
+
+    /// Returns the number of sockets that the guest holds.
+    pub fn open_sockets(&mut self) -> usize {
+        self.count::<TcpSocket>() + self.count::<UdpSocket>()
     }
 }

@@ -8,7 +8,6 @@ use wasmtime::component::Resource;
 use crate::bindings::types::AccessError;
 use crate::bindings::udev::{Entry, Host, HostQuery, HostSnapshot};
 use crate::round::Round;
-use akri_cassette::call::{Recorded, Refused};
 
 /// Entries of one page.
 const PAGE: u32 = 1000;
@@ -17,7 +16,6 @@ const PAGE_BYTES: usize = 1 << 20;
 
 /// A snapshot that is being read.
 #[derive(Debug)]
-#[expect(unreachable_pub, reason = "the bindings re-export it")]
 pub struct Pages {
     entries: vec::IntoIter<sysfs::Entry>,
     unreadable: Vec<String>,
@@ -122,22 +120,10 @@ impl HostQuery for Round {
 
     async fn run(&mut self, query: Resource<Query>) -> wasmtime::Result<Result<Resource<Pages>, AccessError>> {
         let query = self.table.get(&query)?.clone();
-        let answer = match self.call.tape.player() {
-            Some(player) => player.run_query(&serde_json::to_value(&query)?)?.map_err(AccessError::from),
-            None => self.read_sysfs(query.clone()).await,
-        };
-        if let Some(recorder) = self.call.tape.recorder() {
-            let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
-            let query = Some(serde_json::to_value(&query)?);
-            recorder.push(Recorded::UdevRun { at: recorder.at(), query, snapshot, error });
+        match self.read_sysfs(query).await {
+            Ok(snapshot) => Ok(Ok(self.hold_snapshot(snapshot)?)),
+            Err(error) => Ok(Err(error)),
         }
-        let snapshot = match answer {
-            Ok(snapshot) => snapshot,
-            Err(error) => return Ok(Err(error)),
-        };
-        let pages = Pages::new(snapshot);
-        self.snapshot_bytes = self.snapshot_bytes.saturating_sub(pages.bytes);
-        Ok(Ok(self.table.push(pages)?))
     }
 
     fn drop(&mut self, query: Resource<Query>) -> wasmtime::Result<()> {
@@ -166,9 +152,19 @@ impl HostSnapshot for Round {
 }
 
 impl Round {
+    /// Gives the guest a snapshot.
+    pub fn hold_snapshot(&mut self, snapshot: sysfs::Snapshot) -> wasmtime::Result<Resource<Pages>> {
+        let pages = Pages::new(snapshot);
+        self.snapshot_bytes = self.snapshot_bytes.saturating_sub(pages.bytes);
+        Ok(self.table.push(pages)?)
+    }
+
     /// Reads sysfs on a thread that may block. One that hangs in the kernel can't be ended, so a component may have two
     /// such threads at most and waits, within its round, for one of them.
-    async fn read_sysfs(&mut self, query: Query) -> Result<sysfs::Snapshot, AccessError> {
+    ///
+    /// # Errors
+    /// If nothing is granted, if there is too much of it, or if it can't be read.
+    pub async fn read_sysfs(&mut self, query: Query) -> Result<sysfs::Snapshot, AccessError> {
         let granted = self.call.grants.udev_subsystems.clone();
         if granted.is_empty() {
             self.log.not_granted("udev", &"a query about devices");

@@ -27,7 +27,7 @@ use super::turns::{RequestPermit, Turns};
 use crate::deadline::Deadline;
 use crate::log::RoundLog;
 use crate::rates::Rates;
-use crate::tape::{self, Tape};
+use crate::tape::{Answering, Tape};
 
 /// For a connection, TLS included, unless the request says otherwise.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ const CHUNK: usize = 16 << 10;
 /// The requests of one round.
 pub(crate) struct Http {
     client: Arc<Client>,
-    tape: Tape,
+    tape: Option<Arc<dyn Tape>>,
 }
 
 /// Sends them.
@@ -57,12 +57,14 @@ pub(crate) struct Client {
     pub(crate) deadline: Deadline,
 }
 
-pub(crate) type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
-pub(crate) type Answered = Result<(Response<WasiBody>, Finished), Error>;
+/// Ends with the connection of a response.
+pub type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
+/// A response, or the reason why there is none.
+pub type Answered = Result<(Response<WasiBody>, Finished), Error>;
 
 impl Http {
     /// Sends by this client, along with the tape.
-    pub(crate) fn new(client: Client, tape: Tape) -> Self {
+    pub(crate) fn new(client: Client, tape: Option<Arc<dyn Tape>>) -> Self {
         Self { client: Arc::new(client), tape }
     }
 }
@@ -75,15 +77,13 @@ impl WasiHttpHooks for Http {
         _sent: Finished,
     ) -> Box<dyn Future<Output = Answered> + Send> {
         let client = self.client.clone();
-        match &self.tape {
-            Tape::None => {}
-            Tape::Play(player) => return Box::new(tape::play(player.clone(), request)),
-            Tape::Record(recorder) => {
-                let send = async move |request| client.try_send(request, options).await;
-                return Box::new(tape::record(recorder.clone(), request, send));
+        match self.tape.clone() {
+            None => Box::new(client.try_send(request, options)),
+            Some(tape) => {
+                let send = move |request| -> Answering { Box::pin(client.try_send(request, options)) };
+                Box::new(tape.send_request(request, Box::new(send)))
             }
         }
-        Box::new(client.try_send(request, options))
     }
 
     fn p2_outgoing_body_chunk_size(&mut self) -> usize {

@@ -1,0 +1,378 @@
+//! The calls that a cassette holds: those whose answer comes from outside of the host.
+
+use std::net::{IpAddr, SocketAddr};
+
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
+use akri_node::sysfs::Snapshot;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::form;
+use crate::payload::Payload;
+
+/// Microseconds since the round began.
+pub(crate) type Micros = u64;
+
+/// Declares the calls in two forms: a call in a cassette has its name beside its arguments, which is how it is written. It is
+/// read from `{NAME: ARGUMENTS}`, since serde names the wrong argument there only.
+macro_rules! calls {
+    ($($calls:tt)*) => {
+        /// One call with its result. `at` is when its result was there.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(tag = "call")]
+        pub(crate) enum Recorded { $($calls)* }
+
+        #[derive(Deserialize)]
+        #[serde(remote = "Recorded", deny_unknown_fields)]
+        enum ByName { $($calls)* }
+    };
+}
+
+/// A call that is read from `{NAME: ARGUMENTS}`.
+#[derive(Deserialize)]
+pub(crate) struct NamedCall(#[serde(with = "ByName")] pub(crate) Recorded);
+
+calls! {
+    #[serde(rename = "udev.run")]
+    UdevRun {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        query: Option<Value>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<Snapshot>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Refused>,
+    },
+    /// A secret that was refused. What is granted is in the head of the round.
+    #[serde(rename = "secrets.get")]
+    SecretRefused {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        name: String,
+        error: Refused,
+    },
+    #[serde(rename = "multicast.open")]
+    MulticastOpen {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        conversation: u32,
+        group: String,
+        port: u16,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Refused>,
+    },
+    #[serde(rename = "multicast.send")]
+    MulticastSend {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        conversation: u32,
+        payload: Payload,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Refused>,
+    },
+    #[serde(rename = "multicast.receive")]
+    MulticastReceive {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        conversation: u32,
+        datagrams: Vec<ReceivedDatagram>,
+    },
+    #[serde(rename = "names.resolve")]
+    NamesResolve {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        name: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        addresses: Vec<IpAddr>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// A socket that was refused while so many were open. Others are in the calls that use them.
+    #[serde(rename = "tcp.socket")]
+    TcpSocketRefused {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        #[serde(default)]
+        open: usize,
+        error: String,
+    },
+    #[serde(rename = "udp.socket")]
+    UdpSocketRefused {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        #[serde(default)]
+        open: usize,
+        error: String,
+    },
+    #[serde(rename = "tcp.connect")]
+    TcpConnect {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        socket: u32,
+        #[serde(deserialize_with = "form::address")]
+        to: SocketAddr,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// Set if nobody answered until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
+    },
+    #[serde(rename = "tcp.send")]
+    TcpSend {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        socket: u32,
+        bytes: Payload,
+    },
+    /// Bytes, or the end, or an error.
+    #[serde(rename = "tcp.receive")]
+    TcpReceive {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        socket: u32,
+        #[serde(default, skip_serializing_if = "Payload::is_empty")]
+        bytes: Payload,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        end: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    #[serde(rename = "udp.send")]
+    UdpSend {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        socket: u32,
+        #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
+        to: Option<SocketAddr>,
+        bytes: Payload,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    #[serde(rename = "udp.receive")]
+    UdpReceive {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        socket: u32,
+        #[serde(deserialize_with = "form::address")]
+        from: SocketAddr,
+        bytes: Payload,
+    },
+    #[serde(rename = "http.request")]
+    HttpRequest {
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: Micros,
+        request: Request,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        response: Option<Response>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// Set if there was no answer until the handler gave up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        silent: bool,
+    },
+}
+
+fn is_zero(at: &Micros) -> bool {
+    *at == 0
+}
+
+/// An HTTP request. Headers or a body that are left out may be any.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) uri: String,
+    #[serde(default, deserialize_with = "form::optional_headers", skip_serializing_if = "Option::is_none")]
+    pub(crate) headers: Option<Vec<(String, Payload)>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) body: Option<Payload>,
+}
+
+/// Its response.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    #[serde(default, deserialize_with = "form::headers", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) headers: Vec<(String, Payload)>,
+    #[serde(default, skip_serializing_if = "Payload::is_empty")]
+    pub(crate) body: Payload,
+}
+
+impl Response {
+    /// Returns its status and headers.
+    ///
+    /// # Errors
+    /// If no response can have them.
+    pub(crate) fn head(&self) -> Result<(StatusCode, HeaderMap), String> {
+        let status = StatusCode::from_u16(self.status).map_err(|_| format!("{} is no HTTP status", self.status))?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let wrong = || format!("'{}' is no HTTP header", clean(name, 64));
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+            headers.append(name, HeaderValue::from_bytes(&value.0).map_err(|_| wrong())?);
+        }
+        Ok((status, headers))
+    }
+}
+
+/// A datagram to a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReceivedDatagram {
+    #[serde(deserialize_with = "form::address")]
+    pub(crate) from: SocketAddr,
+    #[serde(default)]
+    pub(crate) interface: String,
+    pub(crate) payload: Payload,
+}
+
+/// The error of a call of `akri:discovery`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", try_from = "Value")]
+pub(crate) enum Refused {
+    NotGranted(String),
+    Limit(String),
+    Unavailable(String),
+}
+
+impl TryFrom<Value> for Refused {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        let field = value.as_object().and_then(|fields| fields.iter().next().filter(|_| fields.len() == 1));
+        match field.and_then(|(name, what)| Some((name.as_str(), what.as_str()?.to_owned()))) {
+            Some(("not-granted", what)) => Ok(Self::NotGranted(what)),
+            Some(("limit", what)) => Ok(Self::Limit(what)),
+            Some(("unavailable", what)) => Ok(Self::Unavailable(what)),
+            _ => Err("an error is {not-granted: TEXT}, {limit: TEXT} or {unavailable: TEXT}"),
+        }
+    }
+}
+
+/// A socket or conversation, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Flow {
+    Tcp(u32),
+    Udp(u32),
+    Multicast(u32),
+}
+
+/// Returns the property whose secret is in a text or a name of a value, or across them as JSON writes it.
+pub(crate) fn secret_in<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
+    fn in_texts<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
+        match value {
+            Value::String(text) => secrets.within(text),
+            Value::Array(items) => items.iter().find_map(|item| in_texts(item, secrets)),
+            Value::Object(fields) => {
+                fields.iter().find_map(|(name, value)| secrets.within(name).or_else(|| in_texts(value, secrets)))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => None,
+        }
+    }
+    in_texts(value, secrets).or_else(|| secrets.within(&value.to_string()))
+}
+
+impl Payload {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Recorded {
+    /// The name of the call in a cassette, and the import that it is one of.
+    pub(crate) fn import(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::UdevRun { .. } => ("udev.run", "akri:discovery/udev"),
+            Self::SecretRefused { .. } => ("secrets.get", "akri:discovery/secrets"),
+            Self::MulticastOpen { .. } => ("multicast.open", "akri:discovery/multicast"),
+            Self::MulticastSend { .. } => ("multicast.send", "akri:discovery/multicast"),
+            Self::MulticastReceive { .. } => ("multicast.receive", "akri:discovery/multicast"),
+            Self::NamesResolve { .. } => ("names.resolve", "wasi:sockets/ip-name-lookup"),
+            Self::TcpSocketRefused { .. } => ("tcp.socket", "wasi:sockets/tcp-create-socket"),
+            Self::UdpSocketRefused { .. } => ("udp.socket", "wasi:sockets/udp-create-socket"),
+            Self::TcpConnect { .. } => ("tcp.connect", "wasi:sockets/tcp"),
+            Self::TcpSend { .. } => ("tcp.send", "wasi:io/streams"),
+            Self::TcpReceive { .. } => ("tcp.receive", "wasi:io/streams"),
+            Self::UdpSend { .. } => ("udp.send", "wasi:sockets/udp"),
+            Self::UdpReceive { .. } => ("udp.receive", "wasi:sockets/udp"),
+            Self::HttpRequest { .. } => ("http.request", "wasi:http/outgoing-handler"),
+        }
+    }
+
+    /// Returns the time its result was there.
+    pub(crate) fn at(&self) -> Micros {
+        match self {
+            Self::UdevRun { at, .. }
+            | Self::SecretRefused { at, .. }
+            | Self::MulticastOpen { at, .. }
+            | Self::MulticastSend { at, .. }
+            | Self::MulticastReceive { at, .. }
+            | Self::NamesResolve { at, .. }
+            | Self::TcpSocketRefused { at, .. }
+            | Self::UdpSocketRefused { at, .. }
+            | Self::TcpConnect { at, .. }
+            | Self::TcpSend { at, .. }
+            | Self::TcpReceive { at, .. }
+            | Self::UdpSend { at, .. }
+            | Self::UdpReceive { at, .. }
+            | Self::HttpRequest { at, .. } => *at,
+        }
+    }
+
+    /// Returns whether nobody answered it.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
+    }
+
+    /// All bytes of others in it.
+    pub(crate) fn payloads(&self) -> Vec<&Payload> {
+        match self {
+            Self::MulticastReceive { datagrams, .. } => datagrams.iter().map(|datagram| &datagram.payload).collect(),
+            Self::MulticastSend { payload: bytes, .. }
+            | Self::TcpSend { bytes, .. }
+            | Self::TcpReceive { bytes, .. }
+            | Self::UdpSend { bytes, .. }
+            | Self::UdpReceive { bytes, .. } => vec![bytes],
+            Self::HttpRequest { request, response, .. } => {
+                let headers = request.headers.iter().flatten().chain(response.iter().flat_map(|r| &r.headers));
+                let bodies = request.body.iter().chain(response.iter().map(|response| &response.body));
+                headers.map(|(_, value)| value).chain(bodies).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the property whose secret is in it, if any: in its bytes as they are, or in any of its texts.
+    pub(crate) fn secret<'s>(&self, secrets: &'s SecretScanner) -> Option<&'s str> {
+        let in_bytes = || self.payloads().into_iter().find_map(|payload| secrets.within_bytes(&payload.0));
+        in_bytes().or_else(|| secret_in(&serde_json::to_value(self).unwrap_or_default(), secrets))
+    }
+
+    /// Returns the stream or series of datagrams that its bytes are a piece of, and whether they are sent.
+    pub(crate) fn piece(&self) -> Option<(Flow, bool)> {
+        match self {
+            Self::TcpSend { socket, .. } => Some((Flow::Tcp(*socket), true)),
+            Self::TcpReceive { socket, .. } => Some((Flow::Tcp(*socket), false)),
+            Self::UdpSend { socket, .. } => Some((Flow::Udp(*socket), true)),
+            Self::UdpReceive { socket, .. } => Some((Flow::Udp(*socket), false)),
+            Self::MulticastSend { conversation, .. } => Some((Flow::Multicast(*conversation), true)),
+            Self::MulticastReceive { conversation, .. } => Some((Flow::Multicast(*conversation), false)),
+            _ => None,
+        }
+    }
+
+    /// Bytes that it takes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let entries = match self {
+            Self::UdevRun { snapshot, .. } => {
+                snapshot.iter().flat_map(|snapshot| &snapshot.entries).map(akri_node::sysfs::Entry::bytes).sum()
+            }
+            _ => 0,
+        };
+        256 + entries + self.payloads().iter().map(|payload| payload.0.len() + 32).sum::<usize>()
+    }
+}

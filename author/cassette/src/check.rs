@@ -1,0 +1,189 @@
+//! Checks of a cassette: what its types allow and no round can have, and secrets that must not be in it.
+
+use std::collections::BTreeMap;
+
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::clean;
+use akri_node::sysfs::{Entry, Snapshot};
+use serde_json::Value;
+
+use crate::call::{Recorded, secret_in};
+use crate::document::{Cassette, KeepError};
+use crate::errors::{http_errors, socket_errors};
+use crate::payload::Payload;
+use crate::round::Line;
+
+impl Cassette {
+    /// Looks for secrets in all that would be written.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check_secrets(&self, secrets: &SecretScanner) -> Result<(), KeepError> {
+        for round in &self.rounds {
+            // Where the pieces of a stream end is up to the network.
+            let mut flows: BTreeMap<_, (&str, Vec<u8>)> = BTreeMap::new();
+            for Line { value, .. } in &round.calls {
+                let name = value.import().0;
+                refuse(value.secret(secrets), || format!("the call '{name}'"))?;
+                let Some(flow) = value.piece() else { continue };
+                let (_, bytes) = flows.entry(flow).or_insert_with(|| (name, Vec::new()));
+                value.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
+            }
+            for (name, bytes) in flows.into_values() {
+                refuse(secrets.within_bytes(&bytes), || format!("the series of calls '{name}'"))?;
+            }
+            let json = |value: serde_json::Result<Value>| secret_in(&value.unwrap_or_default(), secrets);
+            refuse(json(serde_json::to_value(&round.result)), || "the result".to_owned())?;
+            let arguments = json(serde_json::to_value(&round.arguments));
+            refuse(arguments, || "the details, or a plain property,".to_owned())?;
+            for Payload(value) in round.arguments.properties.values() {
+                refuse(secrets.within_bytes(value), || "a plain property".to_owned())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts the values and names of a line, about, before it is read.
+pub(crate) fn values(line: &str) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
+    for byte in line.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b',' | b':' | b'{' | b'[' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Finds what the types allow and no call can have.
+pub(crate) fn check(call: &Recorded) -> Result<(), String> {
+    let name = call.import().0;
+    match call {
+        Recorded::TcpConnect { error: Some(_), silent: true, .. } => {
+            Err("a connection has either an error or 'silent: true'".to_owned())
+        }
+        Recorded::TcpConnect { error, .. } | Recorded::UdpSend { error, .. } | Recorded::TcpReceive { error, .. } => {
+            known_error(name, error.as_deref(), &socket_errors())
+        }
+        Recorded::TcpSocketRefused { error, .. } | Recorded::UdpSocketRefused { error, .. } => {
+            known_error(name, Some(error), &socket_errors())
+        }
+        Recorded::NamesResolve { addresses, error, .. } => {
+            if addresses.is_empty() == error.is_none() {
+                return Err("a name has either addresses or an error".to_owned());
+            }
+            known_error(name, error.as_deref(), &socket_errors())
+        }
+        Recorded::HttpRequest { response, error, silent, .. } => {
+            if [response.is_some(), error.is_some(), *silent].into_iter().filter(|is_set| *is_set).count() != 1 {
+                return Err("a request has either a response or an error or 'silent: true'".to_owned());
+            }
+            response.as_ref().map_or(Ok(()), |response| response.head().map(drop))?;
+            known_error(name, error.as_deref(), &http_errors())
+        }
+        Recorded::UdevRun { snapshot, error, .. } => {
+            if snapshot.is_some() == error.is_some() {
+                return Err("a query has either a snapshot or an error".to_owned());
+            }
+            check_parents(snapshot.as_ref())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an error that the host never gives.
+fn known_error(call: &str, error: Option<&str>, known: &[&str]) -> Result<(), String> {
+    match error {
+        Some(error) if !known.contains(&error) => {
+            Err(format!("'{}' is no error of {call}; it has {}", clean(error, 64), known.join(", ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_parents(snapshot: Option<&Snapshot>) -> Result<(), String> {
+    let entries = snapshot.iter().flat_map(|snapshot| &snapshot.entries).enumerate();
+    let is_after = |(index, entry): (usize, &Entry)| {
+        entry.parent.is_none_or(|parent| usize::try_from(parent).is_ok_and(|parent| parent < index))
+    };
+    if entries.into_iter().all(is_after) {
+        Ok(())
+    } else {
+        Err("the parent of an entry has to be before it".to_owned())
+    }
+}
+
+fn refuse(secret: Option<&str>, what: impl Fn() -> String) -> Result<(), KeepError> {
+    match secret {
+        Some(name) => Err(KeepError::Secret(what(), name.to_owned())),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use akri_model::property::Secret;
+
+    use super::*;
+    use crate::recorder::Recorder;
+
+    const SECRET: &str = "hunter2\"-&secret";
+
+    fn cassette(lines: &[&str]) -> Cassette {
+        let head = [r#"{"akriCassette":1,"handler":"guest"}"#];
+        Cassette::read(&[&head, lines].concat().join("\n")).unwrap()
+    }
+
+    fn secrets() -> SecretScanner {
+        SecretScanner::all(&[("password".to_owned(), Secret::new(SECRET.as_bytes().to_vec()))].into())
+    }
+
+    #[test]
+    fn secrets_are_found_in_every_form_of_a_round() {
+        let details = serde_json::json!({"round": {"details": format!("x # {SECRET}")}}).to_string();
+        let name = serde_json::json!({"round": {"details": {SECRET: 1}}}).to_string();
+        let binary = r#"{"call":"tcp.send","socket":1,"bytes":{"hex":"0068756e74657232222d26736563726574ff"}}"#;
+        let received =
+            |bytes: &str, at: u32| serde_json::json!({"call": "tcp.receive", "socket": at, "bytes": bytes}).to_string();
+        let halves = [received("it is hunter2", 1), received("\"-&secret!", 1), received("\"-&secret!", 2)];
+        let round = r#"{"round":{}}"#;
+        for (lines, place) in [
+            (vec![details.as_str()], Some("the details, or a plain property,")),
+            (vec![&name], Some("the details, or a plain property,")),
+            (vec![round, binary], Some("the call 'tcp.send'")),
+            (
+                vec![round, &halves[0], binary.replace("68", "67").as_str(), &halves[1]],
+                Some("the series of calls 'tcp.receive'"),
+            ),
+            (vec![round, &halves[0], &halves[2]], None),
+        ] {
+            let found = cassette(&lines).check_secrets(&secrets());
+            let told = place.map(|place| KeepError::Secret(place.to_owned(), "password".to_owned()));
+            assert_eq!(found.err(), told, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_bytes_are_not_traced() {
+        let (sender, lines) = std::sync::mpsc::channel();
+        let recorder = Recorder::new(0, Some(sender));
+        for (before, is_hidden) in [(SECRET, true), ("other", false)] {
+            let bytes = Payload([b"\x00\xff", before.as_bytes()].concat());
+            recorder.push(Recorded::TcpSend { at: 0, socket: 1, bytes });
+            let text = lines.recv().unwrap().without(&secrets());
+            assert_eq!(text.contains("withheld"), is_hidden, "{text}");
+            assert_eq!(text.contains("hex"), !is_hidden, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (line, count) in [("{}", 1), (r#"{"a":[1,2]}"#, 4), (r#"{"a,\",:[":0}"#, 2), (r#"["\\",1]"#, 2)] {
+            assert_eq!(values(line), count, "{line}");
+        }
+    }
+}

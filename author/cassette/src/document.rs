@@ -1,0 +1,295 @@
+//! The file: a head, and for each round its arguments, its calls and its result, one JSON object a line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_model::grant::LONGEST_ROUND;
+use akri_model::text::clean;
+use serde::{Deserialize, Serialize};
+use serde_ignored::Path;
+use serde_json::Value;
+
+use crate::call::{NamedCall, Recorded};
+use crate::check::{check, values};
+use crate::player::Player;
+use crate::recorder::Recorder;
+use crate::round::{Arguments, Line, Outcome, RecordedRound};
+use crate::type_error::type_error;
+
+/// Bytes of a cassette.
+pub const CASSETTE: usize = 64 << 20;
+/// Bytes of a line.
+const LINE: usize = 16 << 20;
+/// Rounds of a cassette.
+const ROUNDS: usize = 100;
+/// Calls of a round.
+const CALLS: usize = 100_000;
+/// Values and names of a cassette in lines: each takes many times its bytes of memory.
+const VALUES: usize = 2_000_000;
+/// The version of the format.
+const VERSION: u32 = 1;
+
+/// A cassette: what a handler saw, and what it made of it.
+#[derive(Debug, Clone)]
+pub struct Cassette {
+    /// The component.
+    pub head: Head,
+    /// Its rounds, with one cache.
+    pub rounds: Vec<RecordedRound>,
+}
+
+/// The first line.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Head {
+    /// The version of the format.
+    akri_cassette: u32,
+    /// The name of the handler.
+    pub handler: String,
+    /// Its version when the cassette was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Digest of the component that made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Random numbers follow from it.
+    #[serde(default)]
+    seed: u64,
+}
+
+/// A mistake in a cassette.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {why}")]
+pub struct CassetteError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The mistake, and the remedy.
+    pub why: String,
+}
+
+/// The reason why a round can't be kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeepError {
+    /// It is too large.
+    #[error("the round brought more than a cassette can hold ({} MiB)", CASSETTE >> 22)]
+    TooLarge,
+    /// It would give a secret away.
+    #[error("{0} holds the secret '{1}', also without the handler: a cassette must not give it away")]
+    Secret(String, String),
+}
+
+fn wrong(line: usize, why: impl Into<String>) -> CassetteError {
+    CassetteError { line, why: why.into() }
+}
+
+impl Cassette {
+    /// A cassette without rounds.
+    pub fn new(handler: &str, version: &str, digest: &str, seed: u64) -> Self {
+        let head = Head {
+            akri_cassette: VERSION,
+            handler: handler.to_owned(),
+            version: Some(version.to_owned()),
+            digest: Some(digest.to_owned()),
+            seed,
+        };
+        Self { head, rounds: Vec::new() }
+    }
+
+    /// Reads a file of one JSON object a line.
+    ///
+    /// # Errors
+    /// The first line that is wrong.
+    pub fn read(text: &str) -> Result<Self, CassetteError> {
+        if text.len() > CASSETTE {
+            return Err(wrong(1, format!("a cassette has at most {CASSETTE} bytes")));
+        }
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let mut count = 0;
+        let values = lines.map(|(number, line)| {
+            let line_number = number + 1;
+            if line.len() > LINE {
+                return Err(wrong(line_number, format!("a line has at most {LINE} bytes")));
+            }
+            count += values(line);
+            if count > VALUES {
+                return Err(wrong(line_number, format!("a cassette has at most {VALUES} values")));
+            }
+            let value = serde_json::from_str(line);
+            let value =
+                value.map_err(|error| wrong(line_number, format!("this is no JSON: {error}; is the file whole?")))?;
+            Ok((line_number, value))
+        });
+        Self::of_values(values)
+    }
+
+    /// Makes one of objects with their lines.
+    ///
+    /// # Errors
+    /// The first one that is wrong.
+    pub fn of_values(
+        values: impl IntoIterator<Item = Result<(usize, Value), CassetteError>>,
+    ) -> Result<Self, CassetteError> {
+        let mut values = values.into_iter();
+        let (line, head) = values.next().unwrap_or_else(|| Err(wrong(1, "the file is empty")))?;
+        let mut cassette = Self { head: read_head(line, head)?, rounds: Vec::new() };
+        for value in values {
+            let (line, value) = value?;
+            cassette.add(line, value)?;
+        }
+        if cassette.rounds.is_empty() {
+            return Err(wrong(line, "the cassette has no round; a line {\"round\": {...}} begins one"));
+        }
+        Ok(cassette)
+    }
+
+    fn add(&mut self, line: usize, mut value: Value) -> Result<(), CassetteError> {
+        alone(line, &value)?;
+        if let Some(arguments) = value.get_mut("round").map(Value::take) {
+            let arguments: Arguments = read(line, arguments, "round")?;
+            if Duration::from_millis(arguments.limit) > LONGEST_ROUND {
+                return Err(wrong(
+                    line,
+                    format!("the limit of a round is at most {} milliseconds", LONGEST_ROUND.as_millis()),
+                ));
+            }
+            if self.rounds.len() >= ROUNDS {
+                return Err(wrong(line, format!("a cassette has at most {ROUNDS} rounds")));
+            }
+            self.rounds.push(RecordedRound { line, arguments, calls: Vec::new(), result: None });
+            return Ok(());
+        }
+        let outside = || wrong(line, "this is outside of a round; a line {\"round\": {...}} begins one");
+        let round = self.rounds.last_mut().ok_or_else(outside)?;
+        if round.result.is_some() {
+            return Err(wrong(
+                line,
+                "this is after the result of a round; a line {\"round\": {...}} begins the next one",
+            ));
+        }
+        if let Some(result) = value.get_mut("result").map(Value::take) {
+            round.result = Some(read(line, result, "result")?);
+            return Ok(());
+        }
+        if value.get("call").is_none() {
+            return Err(wrong(line, "each line has one of 'round', 'call' and 'result'"));
+        }
+        if round.calls.len() >= CALLS {
+            return Err(wrong(line, format!("a round has at most {CALLS} calls")));
+        }
+        let call = read_call(line, value)?;
+        check(&call).map_err(|why| wrong(line, why))?;
+        round.calls.push(Line { line, value: call });
+        Ok(())
+    }
+
+    /// Writes it, one JSON object a line.
+    pub fn write(&self) -> String {
+        let mut text = line_of(&self.head);
+        for round in &self.rounds {
+            text += &line_of(&serde_json::json!({ "round": round.arguments }));
+            round.calls.iter().for_each(|call| text += &line_of(&call.value));
+            if let Some(result) = &round.result {
+                text += &line_of(&serde_json::json!({ "result": result }));
+            }
+        }
+        text
+    }
+
+    /// Adds a round that was recorded. It holds secrets until its requests are updated to those that are made without them.
+    ///
+    /// # Errors
+    /// If it is too large.
+    pub fn keep(&mut self, arguments: Arguments, recorder: &Recorder, result: Outcome) -> Result<(), KeepError> {
+        let calls = recorder.calls().ok_or(KeepError::TooLarge)?;
+        let calls = calls.into_iter().map(|value| Line { line: 0, value }).collect();
+        self.rounds.push(RecordedRound { line: 0, arguments, calls, result: Some(result) });
+        Ok(())
+    }
+
+    /// The seed of the random numbers of a round, by its place.
+    pub fn seed(&self, round: usize) -> u64 {
+        self.head.seed.wrapping_add(u64::try_from(round).unwrap_or_default())
+    }
+
+    /// Plays a round, by its place. With `update_requests`, what is sent may differ from the recording, and takes its place
+    /// ([`update_requests`](Self::update_requests)).
+    pub fn player(&self, round: usize, update_requests: bool) -> Option<Arc<Player>> {
+        let RecordedRound { arguments: Arguments { time, limit, .. }, calls, .. } = self.rounds.get(round)?;
+        Some(Arc::new(Player::new(calls, self.seed(round), *time, Duration::from_millis(*limit), update_requests)))
+    }
+
+    /// Replaces the calls of a round by those that its player was asked.
+    pub fn update_requests(&mut self, round: usize, player: &Player) {
+        let Some(round) = self.rounds.get_mut(round) else { return };
+        for (line, call) in round.calls.iter_mut().zip(player.made_calls()) {
+            line.value = call;
+        }
+    }
+}
+
+/// Refuses fields beside `round` or `result`: in YAML, those of either are often indented too little.
+fn alone(line: usize, value: &Value) -> Result<(), CassetteError> {
+    let parts = ["round", "result"];
+    let Some(part) = parts.into_iter().find(|part| value.get(part).is_some()) else { return Ok(()) };
+    let other = value.as_object().and_then(|fields| fields.keys().find(|name| *name != part));
+    other.map_or(Ok(()), |name| {
+        Err(wrong(
+            line,
+            format!("the field '{}' is beside '{part}' and not within it; indent it further", clean(name, 64)),
+        ))
+    })
+}
+
+fn line_of(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default() + "\n"
+}
+
+/// Reads a call, which has its name beside its arguments.
+fn read_call(line: usize, mut value: Value) -> Result<Recorded, CassetteError> {
+    let name = value.as_object_mut().and_then(|fields| fields.remove("call"));
+    let Some(Value::String(name)) = name else { return Err(wrong(line, "'call' is the name of a call, a text")) };
+    let part = format!("call '{}'", clean(&name, 64));
+    let call: NamedCall = read(line, Value::Object([(name, value)].into_iter().collect()), &part)?;
+    Ok(call.0)
+}
+
+/// Reads a part of the file. An unknown field is an error wherever it is: an expectation that is misspelt would never fail.
+/// Some of the types are read more leniently elsewhere.
+fn read<T: for<'de> Deserialize<'de>>(line: usize, value: Value, part: &str) -> Result<T, CassetteError> {
+    let mistake = |why: String| wrong(line, format!("the {part} is wrong: {why}"));
+    let mut unknown = None;
+    let mut on_unknown = |path: Path<'_>| {
+        unknown.get_or_insert_with(|| field(&path));
+    };
+    let read = serde_path_to_error::deserialize(serde_ignored::Deserializer::new(value, &mut on_unknown));
+    match (read, unknown) {
+        // It may be the misspelling of one that is missing.
+        (_, Some(field)) => Err(mistake(format!("unknown field `{}`; see docs/cassettes.md", clean(&field, 128)))),
+        (Ok(read), None) => Ok(read),
+        (Err(error), None) => Err(mistake(type_error(&error))),
+    }
+}
+
+/// Returns a field as people write it: `devices[0].id`.
+fn field(path: &Path<'_>) -> String {
+    match path {
+        Path::Root => String::new(),
+        Path::Seq { parent, index } => format!("{}[{index}]", field(parent)),
+        Path::Map { parent: Path::Root, key } => (*key).clone(),
+        Path::Map { parent, key } => format!("{}.{key}", field(parent)),
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => field(parent),
+    }
+}
+
+fn read_head(line: usize, value: Value) -> Result<Head, CassetteError> {
+    let Some(version) = value.get("akriCassette") else {
+        return Err(wrong(line, "this is no cassette: the first line of one has 'akriCassette' and 'handler'"));
+    };
+    if version.as_u64() != Some(VERSION.into()) {
+        let why = format!(
+            "version {version} of the format is unknown, this akri reads {VERSION}; record it again with this one"
+        );
+        return Err(wrong(line, why));
+    }
+    read(line, value, "head")
+}

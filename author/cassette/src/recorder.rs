@@ -1,0 +1,180 @@
+//! Records what the calls of a round bring from outside.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Instant, SystemTime};
+
+use akri_model::secret_scanner::SecretScanner;
+
+use crate::call::{Micros, Recorded};
+use crate::document::CASSETTE;
+
+/// The calls of one round, in order.
+#[derive(Debug)]
+pub struct Recorder {
+    seed: u64,
+    begun: Instant,
+    time: SystemTime,
+    numbered: AtomicU32,
+    state: Mutex<RecordedCalls>,
+    /// The receiver of a line for each call.
+    trace: Option<mpsc::Sender<TraceLine>>,
+}
+
+#[derive(Debug, Default)]
+struct RecordedCalls {
+    calls: Vec<Recorded>,
+    bytes: usize,
+    is_over: bool,
+}
+
+/// A call, for whoever watches a round. It may contain secrets.
+#[derive(Debug, Clone)]
+pub struct TraceLine {
+    /// Microseconds since the round began.
+    pub at: u64,
+    /// The call: a name, and its arguments and result as JSON.
+    pub text: String,
+    /// The call itself, whose bytes may be in hex in the text; none if the host answers it.
+    call: Option<Recorded>,
+}
+
+impl TraceLine {
+    /// The text, replaced if the call has a secret.
+    pub fn without(self, secrets: &SecretScanner) -> String {
+        match self.call.as_ref().and_then(|call| Some((call.import().0, call.secret(secrets)?))) {
+            Some((name, secret)) => format!("{{\"call\":\"{name}\"}} (withheld: it contains the secret '{secret}')"),
+            None => secrets.hide(self.text),
+        }
+    }
+}
+
+impl Recorder {
+    /// Begins now. The guest's random numbers follow from the seed. Each call is sent to `trace`.
+    pub fn new(seed: u64, trace: Option<mpsc::Sender<TraceLine>>) -> Self {
+        Self {
+            seed,
+            begun: Instant::now(),
+            time: SystemTime::now(),
+            numbered: AtomicU32::default(),
+            state: Mutex::default(),
+            trace,
+        }
+    }
+
+    /// Milliseconds since 1970 at which the round began.
+    pub fn time(&self) -> u64 {
+        let since = self.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The calls so far. None if they are more than a cassette can hold.
+    pub(crate) fn calls(&self) -> Option<Vec<Recorded>> {
+        let state = self.state();
+        (!state.is_over).then(|| state.calls.clone())
+    }
+
+    /// Returns the seed of random numbers.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The time of a call that ends now.
+    pub(crate) fn at(&self) -> Micros {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// A number for a new socket or conversation.
+    pub(crate) fn number(&self) -> u32 {
+        self.numbered.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Adds a call.
+    pub(crate) fn push(&self, call: Recorded) {
+        self.trace_call(&call);
+        let mut state = self.state();
+        if let Some(call) = state.count(&call).then_some(call).and_then(|call| state.joined(call)) {
+            state.calls.push(call);
+        }
+    }
+
+    /// Adds a call that nobody has answered yet. Its place is that of its begin: calls of one kind are played in this order.
+    pub(crate) fn begin(&self, call: Recorded) -> usize {
+        let mut state = self.state();
+        if state.count(&call) {
+            state.calls.push(call);
+        }
+        state.calls.len().saturating_sub(1)
+    }
+
+    /// Puts a call in the place of one that was begun.
+    pub(crate) fn finish(&self, index: usize, call: Recorded) {
+        self.trace_call(&call);
+        let mut state = self.state();
+        if state.count(&call)
+            && let Some(begun) = state.calls.get_mut(index)
+        {
+            *begun = call;
+        }
+    }
+
+    /// Shows a call that needs no place in a cassette, since the host itself answers it.
+    pub(crate) fn trace_by_host(&self, call: &str, arguments: &dyn Fn() -> serde_json::Value) {
+        if self.trace.is_some() {
+            self.show(self.at(), format!("{{\"call\":\"{call}\",\"arguments\":{}}}", arguments()), None);
+        }
+    }
+
+    fn trace_call(&self, call: &Recorded) {
+        if self.trace.is_some() {
+            self.show(call.at(), serde_json::to_string(call).unwrap_or_default(), Some(call.clone()));
+        }
+    }
+
+    fn show(&self, at: Micros, text: String, call: Option<Recorded>) {
+        if let Some(trace) = &self.trace {
+            let _ = trace.send(TraceLine { at, text, call }); // nobody may watch any more
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, RecordedCalls> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Recorder {
+    /// Shows the calls that nobody has answered.
+    fn drop(&mut self) {
+        let calls = std::mem::take(&mut self.state().calls);
+        calls.iter().filter(|call| call.is_silent()).for_each(|call| self.trace_call(call));
+    }
+}
+
+impl RecordedCalls {
+    /// Counts the bytes of a call. Returns false if there are too many.
+    fn count(&mut self, call: &Recorded) -> bool {
+        self.bytes = self.bytes.saturating_add(call.bytes());
+        if self.bytes > CASSETTE / 4 {
+            // The round goes on: nobody notices that it is watched.
+            self.is_over = true;
+            self.calls.clear();
+        }
+        !self.is_over
+    }
+
+    /// Joins what is sent in pieces: where these end is a matter of the host. Returns the call if it is one of its own.
+    fn joined(&mut self, call: Recorded) -> Option<Recorded> {
+        let Recorded::TcpSend { socket, bytes, .. } = &call else { return Some(call) };
+        let of_this = |earlier: &&mut Recorded| {
+            matches!(&**earlier,
+                Recorded::TcpSend { socket: other, .. } | Recorded::TcpReceive { socket: other, .. } if other == socket)
+        };
+        match self.calls.iter_mut().rev().take(64).find(of_this) {
+            Some(Recorded::TcpSend { bytes: before, .. }) => {
+                before.0.extend_from_slice(&bytes.0);
+                None
+            }
+            _ => Some(call),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `udev`, `secrets`, names, and the making of sockets, with a tape.
+
+use akri_engine::linking::{AccessError, Addresses, Held, Pages, Round, address, guest_result, secrets};
+use akri_node::sysfs::Query;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddressFamily, Network};
+use wasmtime_wasi::p2::bindings::sockets::{tcp_create_socket, udp_create_socket};
+use wasmtime_wasi::p2::{SocketError, SocketResult, TcpSocket, UdpSocket};
+use wasmtime_wasi::sockets::WasiSocketsView;
+
+use super::TapedRound;
+use crate::call::{Recorded, Refused};
+use crate::errors::socket_error;
+
+type Answer<T> = wasmtime::Result<Result<T, AccessError>>;
+
+/// Replaces the functions, by the names with which the engine links them.
+pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
+    let mut udev = linker.instance("akri:discovery/udev@0.1.0")?;
+    udev.func_wrap_async("[method]query.run", |mut store, (query,): (Resource<Query>,)| {
+        Box::new(async move { Ok((TapedRound(store.data_mut()).run_query(&query).await?,)) })
+    })?;
+    let mut secrets = linker.instance("akri:discovery/secrets@0.1.0")?;
+    secrets.func_wrap("get", |mut store, (name,): (String,)| Ok((TapedRound(store.data_mut()).get_secret(name)?,)))?;
+    let mut names = linker.instance("wasi:sockets/ip-name-lookup@0.2.0")?;
+    names.func_wrap("resolve-addresses", |mut store, (network, name): (Resource<Network>, String)| {
+        Ok((TapedRound(store.data_mut()).resolve(&network, &name)?,))
+    })?;
+    let mut tcp = linker.instance("wasi:sockets/tcp-create-socket@0.2.0")?;
+    tcp.func_wrap("create-tcp-socket", |mut store, (family,): (IpAddressFamily,)| {
+        Ok((guest_result(TapedRound(store.data_mut()).create_tcp(family))?,))
+    })?;
+    let mut udp = linker.instance("wasi:sockets/udp-create-socket@0.2.0")?;
+    udp.func_wrap_async("create-udp-socket", |mut store, (family,): (IpAddressFamily,)| {
+        Box::new(async move { Ok((guest_result(TapedRound(store.data_mut()).create_udp(family).await)?,)) })
+    })
+}
+
+impl TapedRound<'_> {
+    async fn run_query(&mut self, query: &Resource<Query>) -> Answer<Resource<Pages>> {
+        let query = self.0.table().get(query)?.clone();
+        let written = serde_json::to_value(&query)?;
+        let answer = match self.player() {
+            Some(player) => player.run_query(&written)?.map_err(AccessError::from),
+            None => self.0.read_sysfs(query).await,
+        };
+        if let Some(recorder) = self.recorder() {
+            let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
+            recorder.push(Recorded::UdevRun { at: recorder.at(), query: Some(written), snapshot, error });
+        }
+        match answer {
+            Ok(snapshot) => Ok(Ok(self.0.hold_snapshot(snapshot)?)),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    fn get_secret(&mut self, name: String) -> Answer<Option<Resource<Held>>> {
+        if let Some(player) = self.player() {
+            return match player.refused_secret(&name) {
+                Some(error) => Ok(Err(error.into())),
+                None => Ok(Ok(self.0.hold_secret(name)?)),
+            };
+        }
+        let answer = secrets::Host::get(self.0, name.clone())?;
+        if let (Some(recorder), Err(error)) = (self.recorder(), &answer) {
+            recorder.push(Recorded::SecretRefused { at: recorder.at(), name, error: error.into() });
+        }
+        Ok(answer)
+    }
+
+    fn resolve(
+        &mut self,
+        network: &Resource<Network>,
+        name: &str,
+    ) -> wasmtime::Result<Result<Resource<Addresses>, ErrorCode>> {
+        if let Some(player) = self.player().filter(|_| address(name).is_none()) {
+            let resolved = player.resolve_name(name)?.map_err(|error| socket_error(&error));
+            return Ok(Ok(self.0.table().push(Addresses::known(resolved))?));
+        }
+        let (recorder, asked) = (self.recorder(), name.to_owned());
+        self.0.resolve(network, name, move |resolved| {
+            let Some(recorder) = recorder else { return };
+            let error = resolved.as_ref().err().map(|error| error.name().to_owned());
+            let addresses = resolved.as_ref().cloned().unwrap_or_default();
+            recorder.push(Recorded::NamesResolve { at: recorder.at(), name: asked, addresses, error });
+        })
+    }
+
+    fn create_tcp(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
+        let open = self.0.open_sockets();
+        if let Some(player) = self.player() {
+            player.refused_socket(true, open).map_or(Ok(()), |error| Err(socket_error(&error)))?;
+            return tcp_create_socket::Host::create_tcp_socket(&mut self.0.sockets(), family);
+        }
+        let made = self.0.tcp_socket(family);
+        self.record_refusal(made, |at, error| Recorded::TcpSocketRefused { at, open, error })
+    }
+
+    async fn create_udp(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
+        let open = self.0.open_sockets();
+        if let Some(player) = self.player() {
+            player.refused_socket(false, open).map_or(Ok(()), |error| Err(socket_error(&error)))?;
+            return udp_create_socket::Host::create_udp_socket(&mut self.0.sockets(), family).await;
+        }
+        let made = self.0.udp_socket(family).await;
+        self.record_refusal(made, |at, error| Recorded::UdpSocketRefused { at, open, error })
+    }
+
+    fn record_refusal<T>(&self, made: SocketResult<T>, call: impl Fn(u64, String) -> Recorded) -> SocketResult<T> {
+        made.or_else(|error| {
+            let error: ErrorCode = error.downcast().map_err(SocketError::trap)?;
+            if let Some(recorder) = self.recorder() {
+                recorder.push(call(recorder.at(), error.name().to_owned()));
+            }
+            Err(error.into())
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! `wasi:clocks` of a replay: its clock, and pollables that wait by it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use akri_engine::linking::Round;
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi::clocks::WasiClocksView;
+use wasmtime_wasi::p2::bindings::clocks::monotonic_clock::Host;
+use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
+use wasmtime_wasi::{HostMonotonicClock, HostWallClock, WasiCtxBuilder, async_trait};
+
+use super::TapedRound;
+use crate::clock::Nanos;
+use crate::player::Player;
+
+/// As wasmtime links it.
+const CLOCK: &str = "wasi:clocks/monotonic-clock@0.2.12";
+
+struct Played(Arc<Player>);
+
+impl HostMonotonicClock for Played {
+    fn resolution(&self) -> u64 {
+        1000
+    }
+
+    fn now(&self) -> u64 {
+        self.0.monotonic()
+    }
+}
+
+impl HostWallClock for Played {
+    fn resolution(&self) -> Duration {
+        Duration::from_micros(1)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.wall()
+    }
+}
+
+/// Has both clocks show the time of the replay.
+pub(super) fn set(player: &Arc<Player>, wasi: &mut WasiCtxBuilder) {
+    wasi.monotonic_clock(Played(player.clone())).wall_clock(Played(player.clone()));
+}
+
+/// A moment of a replay.
+pub(super) struct Moment {
+    pub(super) player: Arc<Player>,
+    pub(super) due: Nanos,
+}
+
+#[async_trait]
+impl Pollable for Moment {
+    async fn ready(&mut self) {
+        self.player.clock.until(self.due).await;
+    }
+}
+
+/// Replaces what waits for a time.
+pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
+    let mut clock = linker.instance(CLOCK)?;
+    clock.func_wrap("subscribe-instant", |mut store, (when,): (u64,)| {
+        Ok((TapedRound(store.data_mut()).wait_until(when)?,))
+    })?;
+    clock.func_wrap("subscribe-duration", |mut store, (duration,): (u64,)| {
+        Ok((TapedRound(store.data_mut()).wait_for(duration)?,))
+    })
+}
+
+impl TapedRound<'_> {
+    fn wait_until(&mut self, when: Nanos) -> wasmtime::Result<Resource<DynPollable>> {
+        let Some(player) = self.player() else { return self.0.clocks().subscribe_instant(when) };
+        // A guest that asks again and again without waiting has time pass, too.
+        player.clock.read();
+        let moment = self.0.table().push(Moment { player, due: when })?;
+        subscribe(self.0.table(), moment)
+    }
+
+    fn wait_for(&mut self, duration: Nanos) -> wasmtime::Result<Resource<DynPollable>> {
+        match self.player() {
+            Some(player) => self.wait_until(player.clock.now().saturating_add(duration)),
+            None => self.0.clocks().subscribe_duration(duration),
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! `wasi:sockets` with a tape: wasmtime's sockets, whose connections and datagrams are recorded or come from a cassette.
+
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use akri_engine::linking::{Round, guest_result};
+use wasmtime::component::{Linker, Resource};
+use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpSocketAddress, Network};
+use wasmtime_wasi::p2::bindings::sockets::tcp::{HostTcpSocket, ShutdownType};
+use wasmtime_wasi::p2::bindings::sockets::udp::{
+    HostIncomingDatagramStream, HostOutgoingDatagramStream, HostUdpSocket, IncomingDatagram, IncomingDatagramStream,
+    OutgoingDatagram, OutgoingDatagramStream,
+};
+use wasmtime_wasi::p2::pipe::{ClosedInputStream, ClosedOutputStream};
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, DynPollable, SocketError, SocketResult, TcpSocket, UdpSocket, subscribe,
+};
+use wasmtime_wasi::sockets::WasiSocketsView;
+
+use super::TapedRound;
+use super::clocks::Moment;
+use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, WatchedInput, WatchedOutput};
+use crate::call::Recorded;
+use crate::errors::socket_error;
+use crate::payload::Payload;
+use crate::player::{Player, ReplayMismatch};
+use crate::recorder::Recorder;
+
+/// As wasmtime links them.
+const TCP: &str = "wasi:sockets/tcp@0.2.12";
+const UDP: &str = "wasi:sockets/udp@0.2.12";
+/// Datagrams a guest may receive at once.
+const DATAGRAMS: usize = 16;
+/// The port of every played socket.
+const PORT: u16 = 49152;
+
+/// A connection that was begun.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Connection {
+    number: u32,
+    to: SocketAddr,
+    /// The place of its call in a recording.
+    index: Option<usize>,
+}
+
+/// Replaces what connects, sends and receives.
+pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
+    link_tcp(linker)?;
+    link_udp(linker)
+}
+
+fn link_tcp(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
+    let mut tcp = linker.instance(TCP)?;
+    type Connect = (Resource<TcpSocket>, Resource<Network>, IpSocketAddress);
+    tcp.func_wrap("[method]tcp-socket.start-connect", |mut store, (socket, network, to): Connect| {
+        Ok((guest_result(TapedRound(store.data_mut()).start_connect(socket, network, to))?,))
+    })?;
+    tcp.func_wrap("[method]tcp-socket.finish-connect", |mut store, (socket,): (Resource<TcpSocket>,)| {
+        Ok((guest_result(TapedRound(store.data_mut()).finish_connect(socket))?,))
+    })?;
+    tcp.func_wrap("[method]tcp-socket.subscribe", |mut store, (socket,): (Resource<TcpSocket>,)| {
+        Ok((TapedRound(store.data_mut()).subscribe_tcp(socket)?,))
+    })?;
+    tcp.func_wrap("[method]tcp-socket.local-address", |mut store, (socket,): (Resource<TcpSocket>,)| {
+        Ok((guest_result(TapedRound(store.data_mut()).tcp_address(socket, false))?,))
+    })?;
+    tcp.func_wrap("[method]tcp-socket.remote-address", |mut store, (socket,): (Resource<TcpSocket>,)| {
+        Ok((guest_result(TapedRound(store.data_mut()).tcp_address(socket, true))?,))
+    })?;
+    type Shutdown = (Resource<TcpSocket>, ShutdownType);
+    tcp.func_wrap("[method]tcp-socket.shutdown", |mut store, (socket, how): Shutdown| {
+        Ok((guest_result(TapedRound(store.data_mut()).shutdown(socket, how))?,))
+    })
+}
+
+fn link_udp(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
+    let mut udp = linker.instance(UDP)?;
+    type Stream = (Resource<UdpSocket>, Option<IpSocketAddress>);
+    udp.func_wrap_async("[method]udp-socket.stream", |mut store, (socket, to): Stream| {
+        Box::new(async move { Ok((guest_result(TapedRound(store.data_mut()).datagrams(socket, to).await)?,)) })
+    })?;
+    type Incoming = Resource<IncomingDatagramStream>;
+    udp.func_wrap("[method]incoming-datagram-stream.receive", |mut store, (stream, max): (Incoming, u64)| {
+        Ok((guest_result(TapedRound(store.data_mut()).receive_datagrams(stream, max))?,))
+    })?;
+    udp.func_wrap("[method]incoming-datagram-stream.subscribe", |mut store, (stream,): (Incoming,)| {
+        Ok((TapedRound(store.data_mut()).subscribe_udp(stream)?,))
+    })?;
+    type Outgoing = (Resource<OutgoingDatagramStream>, Vec<OutgoingDatagram>);
+    udp.func_wrap("[method]outgoing-datagram-stream.send", |mut store, (stream, datagrams): Outgoing| {
+        Ok((guest_result(TapedRound(store.data_mut()).send_datagrams(stream, datagrams))?,))
+    })
+}
+
+fn trap(mismatch: ReplayMismatch) -> SocketError {
+    SocketError::trap(mismatch)
+}
+
+impl TapedRound<'_> {
+    fn start_connect(
+        &mut self,
+        socket: Resource<TcpSocket>,
+        network: Resource<Network>,
+        to: IpSocketAddress,
+    ) -> SocketResult<()> {
+        let (handle, address) = (socket.rep(), SocketAddr::from(to));
+        if let Some(player) = self.player() {
+            let number = player.start_connect(address).map_err(trap)?;
+            self.handles()?.tcp.insert(handle, Connection { number, to: address, index: None });
+            return Ok(());
+        }
+        let begun = HostTcpSocket::start_connect(&mut self.0.sockets(), socket, network, to);
+        let Some(recorder) = self.recorder() else { return begun };
+        let number = recorder.number();
+        let connection = Connection { number, to: address, index: None };
+        match begun {
+            Ok(()) => {
+                let (at, socket, to) = (recorder.at(), number, address);
+                let index = recorder.begin(Recorded::TcpConnect { at, socket, to, error: None, silent: true });
+                self.handles()?.tcp.insert(handle, Connection { index: Some(index), ..connection });
+                Ok(())
+            }
+            Err(error) => {
+                let error = error.downcast().map_err(SocketError::trap)?;
+                connected(&recorder, connection, Some(error));
+                Err(error.into())
+            }
+        }
+    }
+
+    fn finish_connect(
+        &mut self,
+        socket: Resource<TcpSocket>,
+    ) -> SocketResult<(Resource<DynInputStream>, Resource<DynOutputStream>)> {
+        let known = self.handles()?.tcp.get(&socket.rep()).copied();
+        match (self.player(), known) {
+            (Some(player), Some(connection)) => return self.finish_played(&player, &socket, connection.number),
+            (Some(_), None) => return Err(ErrorCode::NotInProgress.into()),
+            (None, _) => {}
+        }
+        let finished = HostTcpSocket::finish_connect(&mut self.0.sockets(), socket);
+        let (Some(recorder), Some(connection)) = (self.recorder(), known) else { return finished };
+        match finished {
+            Ok(streams) => {
+                connected(&recorder, connection, None);
+                self.watch(&streams, &recorder, connection.number)?;
+                Ok(streams)
+            }
+            Err(error) => {
+                let error = error.downcast().map_err(SocketError::trap)?;
+                if error != ErrorCode::WouldBlock {
+                    connected(&recorder, connection, Some(error));
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn finish_played(
+        &mut self,
+        player: &Arc<Player>,
+        socket: &Resource<TcpSocket>,
+        number: u32,
+    ) -> SocketResult<(Resource<DynInputStream>, Resource<DynOutputStream>)> {
+        match player.finish_connect(number) {
+            None => return Err(ErrorCode::WouldBlock.into()),
+            Some(Err(error)) => return Err(socket_error(&error).into()),
+            Some(Ok(())) => {}
+        }
+        let input: DynInputStream = Box::new(PlayedInput { player: player.clone(), socket: number, is_closed: false });
+        let output: DynOutputStream = Box::new(PlayedOutput { player: player.clone(), socket: number });
+        Ok((self.0.table().push_child(input, socket)?, self.0.table().push_child(output, socket)?))
+    }
+
+    /// Has streams write down what goes through them.
+    fn watch(
+        &mut self,
+        streams: &(Resource<DynInputStream>, Resource<DynOutputStream>),
+        recorder: &Arc<Recorder>,
+        socket: u32,
+    ) -> SocketResult<()> {
+        let input = self.0.table().get_mut(&streams.0)?;
+        let inner = mem::replace(input, Box::new(ClosedInputStream));
+        *input = Box::new(WatchedInput { inner, recorder: recorder.clone(), socket, is_closed: false });
+        let output = self.0.table().get_mut(&streams.1)?;
+        let inner = mem::replace(output, Box::new(ClosedOutputStream));
+        *output = Box::new(WatchedOutput { inner, recorder: recorder.clone(), socket });
+        Ok(())
+    }
+
+    fn subscribe_tcp(&mut self, socket: Resource<TcpSocket>) -> wasmtime::Result<Resource<DynPollable>> {
+        let Some(player) = self.player() else {
+            return HostTcpSocket::subscribe(&mut self.0.sockets(), socket);
+        };
+        let due = self.handles()?.tcp.get(&socket.rep()).map_or(0, |connection| player.connect_due(connection.number));
+        let moment = self.0.table().push(Moment { player, due })?;
+        subscribe(self.0.table(), moment)
+    }
+
+    fn tcp_address(&mut self, socket: Resource<TcpSocket>, is_remote: bool) -> SocketResult<IpSocketAddress> {
+        let known = self.handles()?.tcp.get(&socket.rep()).copied();
+        match (self.player(), known) {
+            (Some(_), None) => Err(ErrorCode::InvalidState.into()),
+            (Some(_), Some(connection)) if is_remote => Ok(connection.to.into()),
+            (Some(_), Some(connection)) => Ok(local(connection.to).into()),
+            (None, _) if is_remote => HostTcpSocket::remote_address(&mut self.0.sockets(), socket),
+            (None, _) => HostTcpSocket::local_address(&mut self.0.sockets(), socket),
+        }
+    }
+
+    fn shutdown(&mut self, socket: Resource<TcpSocket>, how: ShutdownType) -> SocketResult<()> {
+        if self.player().is_some() {
+            return Ok(());
+        }
+        HostTcpSocket::shutdown(&mut self.0.sockets(), socket, how)
+    }
+
+    async fn datagrams(
+        &mut self,
+        socket: Resource<UdpSocket>,
+        to: Option<IpSocketAddress>,
+    ) -> SocketResult<(Resource<IncomingDatagramStream>, Resource<OutgoingDatagramStream>)> {
+        let handle = socket.rep();
+        let to = to.filter(|_| self.player().is_none());
+        let streams = HostUdpSocket::stream(&mut self.0.sockets(), socket, to).await?;
+        let (player, recorder) = (self.player(), self.recorder());
+        let new = || match (player, recorder) {
+            // One that the recording does not have can't send or receive.
+            (Some(player), _) => Some(player.open_udp().unwrap_or_default()),
+            (None, Some(recorder)) => Some(recorder.number()),
+            (None, None) => None,
+        };
+        let handles = self.handles()?;
+        if let Some(number) = handles.udp.get(&handle).copied().or_else(new) {
+            handles.udp.insert(handle, number);
+            handles.streams.insert(streams.0.rep(), number);
+            handles.streams.insert(streams.1.rep(), number);
+        }
+        Ok(streams)
+    }
+
+    fn receive_datagrams(
+        &mut self,
+        stream: Resource<IncomingDatagramStream>,
+        max: u64,
+    ) -> SocketResult<Vec<IncomingDatagram>> {
+        let number = self.handles()?.streams.get(&stream.rep()).copied();
+        if let (Some(player), Some(number)) = (self.player(), number) {
+            let max = usize::try_from(max).unwrap_or(DATAGRAMS).min(DATAGRAMS);
+            let due = std::iter::from_fn(|| player.receive_udp(number)).take(max);
+            return Ok(due.map(|(from, data)| IncomingDatagram { data, remote_address: from.into() }).collect());
+        }
+        let received = HostIncomingDatagramStream::receive(&mut self.0.sockets(), stream, max)?;
+        if let (Some(recorder), Some(socket)) = (self.recorder(), number) {
+            for IncomingDatagram { data, remote_address } in &received {
+                let (from, bytes) = (SocketAddr::from(*remote_address), Payload::from(data.as_slice()));
+                recorder.push(Recorded::UdpReceive { at: recorder.at(), socket, from, bytes });
+            }
+        }
+        Ok(received)
+    }
+
+    fn subscribe_udp(&mut self, stream: Resource<IncomingDatagramStream>) -> wasmtime::Result<Resource<DynPollable>> {
+        let number = self.handles()?.streams.get(&stream.rep()).copied();
+        let (Some(player), Some(number)) = (self.player(), number) else {
+            return HostIncomingDatagramStream::subscribe(&mut self.0.sockets(), stream);
+        };
+        let datagrams = self.0.table().push(PlayedDatagrams { player, socket: number })?;
+        subscribe(self.0.table(), datagrams)
+    }
+
+    fn send_datagrams(
+        &mut self,
+        stream: Resource<OutgoingDatagramStream>,
+        datagrams: Vec<OutgoingDatagram>,
+    ) -> SocketResult<u64> {
+        let number = self.handles()?.streams.get(&stream.rep()).copied();
+        if let (Some(player), Some(number)) = (self.player(), number) {
+            return play_datagrams(&player, number, &datagrams);
+        }
+        let watched = self.recorder().zip(number);
+        let copies = if watched.is_some() { datagrams.clone() } else { Vec::new() };
+        let sent = HostOutgoingDatagramStream::send(&mut self.0.sockets(), stream, datagrams);
+        let Some((recorder, socket)) = watched else { return sent };
+        let (count, error) = match sent {
+            Ok(count) => (count, None),
+            Err(error) => (1, Some(error.downcast().map_err(SocketError::trap)?)),
+        };
+        for OutgoingDatagram { data, remote_address } in copies.iter().take(usize::try_from(count).unwrap_or(0)) {
+            recorder.push(Recorded::UdpSend {
+                at: recorder.at(),
+                socket,
+                to: remote_address.map(SocketAddr::from),
+                bytes: Payload::from(data.as_slice()),
+                error: error.map(|error| error.name().to_owned()),
+            });
+        }
+        error.map_or(Ok(count), |error| Err(error.into()))
+    }
+}
+
+/// Sends as the recorded socket did. An error ends it, unless something was sent before.
+fn play_datagrams(player: &Player, socket: u32, datagrams: &[OutgoingDatagram]) -> SocketResult<u64> {
+    let mut count = 0;
+    for OutgoingDatagram { data, remote_address } in datagrams {
+        let sent = player.send_udp(socket, remote_address.map(SocketAddr::from), data);
+        match sent.map_err(trap)? {
+            None => count += 1,
+            Some(error) if count == 0 => return Err(socket_error(&error).into()),
+            Some(_) => break,
+        }
+    }
+    Ok(count)
+}
+
+/// The address of a played socket.
+fn local(to: SocketAddr) -> SocketAddr {
+    if to.is_ipv4() { ([127, 0, 0, 1], PORT).into() } else { ([0, 0, 0, 0, 0, 0, 0, 1], PORT).into() }
+}
+
+/// Records the end of a connection attempt.
+fn connected(recorder: &Recorder, connection: Connection, error: Option<ErrorCode>) {
+    let Connection { number, to, index } = connection;
+    let error = error.map(|error| error.name().to_owned());
+    let call = Recorded::TcpConnect { at: recorder.at(), socket: number, to, error, silent: false };
+    match index {
+        Some(index) => recorder.finish(index, call),
+        None => recorder.push(call),
+    }
+}

@@ -1,0 +1,178 @@
+//! Streams of `wasi:sockets` with a tape: those of a recorded connection, and those that a cassette answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wasmtime_wasi::async_trait;
+use wasmtime_wasi::p2::bindings::sockets::network::ErrorCode;
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
+};
+
+use crate::call::Recorded;
+use crate::call_queue::Received;
+use crate::errors::socket_error;
+use crate::payload::Payload;
+use crate::player::Player;
+use crate::recorder::Recorder;
+
+/// Bytes a guest may write at once.
+const PERMIT: usize = 64 << 10;
+
+/// Records what was received.
+fn received(recorder: &Recorder, socket: u32, bytes: &[u8], end: bool, error: Option<&str>) {
+    let (bytes, error) = (Payload::from(bytes), error.map(str::to_owned));
+    recorder.push(Recorded::TcpReceive { at: recorder.at(), socket, bytes, end, error });
+}
+
+/// Records what a connection receives.
+pub(super) struct WatchedInput {
+    pub(super) inner: DynInputStream,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) socket: u32,
+    pub(super) is_closed: bool,
+}
+
+#[async_trait]
+impl Pollable for WatchedInput {
+    async fn ready(&mut self) {
+        self.inner.ready().await;
+    }
+}
+
+#[async_trait]
+impl InputStream for WatchedInput {
+    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
+        let read = self.inner.read(size);
+        match &read {
+            Ok(bytes) if !bytes.is_empty() => received(&self.recorder, self.socket, bytes, false, None),
+            Err(StreamError::Closed) if !self.is_closed => received(&self.recorder, self.socket, &[], true, None),
+            Err(StreamError::LastOperationFailed(error)) if !self.is_closed => {
+                let code = error.downcast_ref().map_or(ErrorCode::ConnectionReset, |code: &ErrorCode| *code);
+                received(&self.recorder, self.socket, &[], false, Some(code.name()));
+            }
+            _ => {}
+        }
+        self.is_closed |= read.is_err();
+        read
+    }
+
+    async fn cancel(&mut self) {
+        self.inner.cancel().await;
+    }
+}
+
+/// Records what a connection sends.
+pub(super) struct WatchedOutput {
+    pub(super) inner: DynOutputStream,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) socket: u32,
+}
+
+#[async_trait]
+impl Pollable for WatchedOutput {
+    async fn ready(&mut self) {
+        self.inner.ready().await;
+    }
+}
+
+#[async_trait]
+impl OutputStream for WatchedOutput {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        let sent = Payload::from(&*bytes);
+        self.inner.write(bytes)?;
+        self.recorder.push(Recorded::TcpSend { at: self.recorder.at(), socket: self.socket, bytes: sent });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        self.inner.flush()
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        self.inner.check_write()
+    }
+
+    async fn cancel(&mut self) {
+        self.inner.cancel().await;
+    }
+}
+
+/// Gives what the recorded connection received.
+pub(super) struct PlayedInput {
+    pub(super) player: Arc<Player>,
+    pub(super) socket: u32,
+    pub(super) is_closed: bool,
+}
+
+#[async_trait]
+impl Pollable for PlayedInput {
+    async fn ready(&mut self) {
+        if !self.is_closed {
+            self.player.clock.until(self.player.tcp_due(self.socket)).await;
+        }
+    }
+}
+
+#[async_trait]
+impl InputStream for PlayedInput {
+    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
+        if self.is_closed {
+            return Err(StreamError::Closed);
+        }
+        if size == 0 {
+            return Ok(Bytes::new());
+        }
+        match self.player.receive_tcp(self.socket, size) {
+            Received::Nothing => Ok(Bytes::new()),
+            Received::Bytes(bytes) => Ok(bytes.into()),
+            Received::End => {
+                self.is_closed = true;
+                Err(StreamError::Closed)
+            }
+            Received::Error(error) => {
+                self.is_closed = true;
+                Err(StreamError::LastOperationFailed(socket_error(&error).into()))
+            }
+        }
+    }
+}
+
+/// A connection that takes what the recorded one sent.
+pub(super) struct PlayedOutput {
+    pub(super) player: Arc<Player>,
+    pub(super) socket: u32,
+}
+
+#[async_trait]
+impl Pollable for PlayedOutput {
+    async fn ready(&mut self) {}
+}
+
+#[async_trait]
+impl OutputStream for PlayedOutput {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.player.send_tcp(self.socket, &bytes).map_err(|mismatch| StreamError::Trap(mismatch.into()))
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(PERMIT)
+    }
+}
+
+/// The datagrams of a played socket.
+pub(super) struct PlayedDatagrams {
+    pub(super) player: Arc<Player>,
+    pub(super) socket: u32,
+}
+
+#[async_trait]
+impl Pollable for PlayedDatagrams {
+    async fn ready(&mut self) {
+        self.player.clock.until(self.player.udp_due(self.socket)).await;
+    }
+}

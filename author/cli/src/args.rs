@@ -1,0 +1,240 @@
+//! Flags of `akri handler`.
+
+use std::path::PathBuf;
+
+use akri_cli::args::{HostArgs, Output};
+use akri_cli::registry::RegistryArgs;
+use clap::{Args, Subcommand};
+
+use crate::templates::Language;
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum HandlerCommand {
+    /// Show the type of a component, its imports, and whether they are granted.
+    #[command(after_help = "\
+The imports of a component are what it may ask for. `akri:...` it asks for itself, `wasi:...` the runtime of its language may
+ask for without need. What it gets is decided by the grants of a DiscoveryHandler alone:
+  akri handler inspect target/components/udev.wasm --handler-object target/components/udev.yaml")]
+    Inspect(InspectArgs),
+    /// Check the discoveryDetails of Configurations with the component, and print errors with their lines.
+    #[command(after_help = "\
+The component looks at nothing but the details, so that this is safe everywhere, for example in CI:
+  akri handler validate my_handler.wasm my-configuration.yaml")]
+    Validate(ValidateArgs),
+    /// Run one round of discovery with a component, and print all its results.
+    #[command(after_help = "\
+FILE may hold, beside Configurations, the DiscoveryHandler with the grants, and the Secrets and ConfigMaps that properties
+come from. Log lines of the component go to standard error as they are written:
+  akri handler run my_handler.wasm my-configuration.yaml
+To go on with the next rounds, and to see what changes: akri discover FILE --handler my_handler.wasm --watch")]
+    Run(RunArgs),
+    /// Build a component and run rounds with it whenever a file changes, and print what changed.
+    #[command(after_help = "\
+In a directory that `akri handler new` made, `make dev` is this. Elsewhere, name the command that builds the component:
+  akri handler dev my_handler.wasm my-configuration.yaml --build ./build.sh
+All files below --directory count, without hidden ones, *.wasm, and the directories target, build, node_modules, bindings and
+__pycache__. A build that fails prints its output, and the component from before goes on. Between changes, rounds follow at the
+handler's interval. Devices are marked + when they are added, - when they go, ~ when they change. Ctrl-C ends it, and a build
+that runs.")]
+    Dev(DevArgs),
+    /// Play cassettes: rounds that were recorded, or written by hand, without network, devices and grants.
+    #[command(after_help = "\
+A cassette holds what the calls of a round brought from outside, and the round's result. Each call and the result are compared;
+what differs is shown, and the exit code is 1:
+  akri handler run my_handler.wasm my-configuration.yaml --record cassettes/two-cameras.jsonl
+  akri handler test my_handler.wasm")]
+    Test(TestArgs),
+    /// Create a small handler, in Rust, Python, JavaScript, C or Go.
+    #[command(after_help = "\
+The new directory has everything that the handler needs to be built, a test, and a Configuration to try it with:
+  akri handler new my-handler && cd my-handler && make run
+  akri handler new --lang python my-handler")]
+    New(NewArgs),
+    /// Write the contract between host and handler, a WIT package, into a directory.
+    #[command(after_help = "\
+Tools such as wit-bindgen, componentize-py, componentize-js and wkg read the directory as it is. It holds the worlds
+discovery-handler, net-handler and http-handler, and the packages of WASI that these depend on:
+  akri handler wit wit")]
+    Wit(WitArgs),
+    /// Write a component, its DiscoveryHandler with the digest, what it imports, and checksums into a directory.
+    #[command(after_help = "\
+What a node runs, as files that can be reviewed and carried: the component and the DiscoveryHandler go into the directory that
+the agent knows as --components:
+  akri handler pack my_handler.wasm --handler-object handler.yaml --out my-handler-0.1.0
+  cd my-handler-0.1.0 && sha256sum --check SHA256SUMS")]
+    Pack(PackArgs),
+    /// Push a component to a registry, and print the DiscoveryHandler that names it.
+    #[command(after_help = "\
+The image has the layout of the CNCF's WebAssembly working group, and the same component makes the same image. Credentials are
+those of `podman login` and `docker login`:
+  akri handler push my_handler.wasm registry.example/handlers/my-handler:1.0")]
+    Push(PushArgs),
+    /// Pull a component from a registry into a file, and print the DiscoveryHandler that names it.
+    Pull(PullArgs),
+}
+
+/// Flags of `akri handler pack`.
+#[derive(Debug, Args)]
+pub struct PackArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with the DiscoveryHandler that names the component's file.
+    #[arg(long, value_name = "YAML", alias = "grants")]
+    pub(crate) handler_object: PathBuf,
+    /// The directory to write, which has to be new or empty.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Add machine code for this architecture, for `akri agent --precompiled`.
+    #[arg(long)]
+    pub(crate) precompiled: bool,
+}
+
+/// Flags of `akri handler push`.
+#[derive(Debug, Args)]
+pub struct PushArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// REGISTRY/REPOSITORY[:TAG]. Without a tag the image has no other name than its digest.
+    pub(crate) reference: String,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+}
+
+/// Flags of `akri handler pull`.
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// REGISTRY/REPOSITORY[:TAG][@sha256:DIGEST].
+    pub(crate) reference: String,
+    /// The file to write [default: the last part of the repository with .wasm, if there is no such file].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+}
+
+/// Flags of `akri handler inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// Print a DiscoveryHandler with a grant for each import that needs one, to be filled in.
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) suggest_grants: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+/// Flags of `akri handler validate`.
+#[derive(Debug, Args)]
+pub struct ValidateArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with Configurations; those for other handlers are ignored.
+    pub(crate) file: PathBuf,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+/// Flags of `akri handler run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with Configurations; those for other handlers are ignored.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// Write what the calls of the round bring into a cassette, for `akri handler test`. Secrets are not in it. A cassette of
+    /// that name is replaced, any other file is not.
+    #[arg(long, value_name = "CASSETTE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Run so many rounds, one after the other, with one cache.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Print each call of the host with its arguments and result to standard error. Secrets are replaced.
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// This node's name [default: the host name].
+    #[arg(long, env = "AGENT_NODE_NAME")]
+    pub(crate) node_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+}
+
+/// Flags of `akri handler dev`.
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// The component, as the build writes it.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// YAML file with Configurations; those for other handlers are ignored.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) object: ObjectArgs,
+    /// The shell command that builds the component [default: make build].
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) build: Option<String>,
+    /// The directory in which it is run, and whose files are watched.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) directory: PathBuf,
+    /// This node's name [default: the host name].
+    #[arg(long, env = "AGENT_NODE_NAME")]
+    pub(crate) node_name: Option<String>,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+}
+
+/// Flags of `akri handler test`.
+#[derive(Debug, Args)]
+pub struct TestArgs {
+    /// The component.
+    #[arg(value_name = "WASM")]
+    pub(crate) component: PathBuf,
+    /// A cassette, or a directory of such (*.jsonl, *.yaml, *.yml). May be given more than once [default: cassettes/ in the
+    /// working directory, or else beside the component].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cassette: Vec<PathBuf>,
+}
+
+/// The source of the grants.
+#[derive(Debug, Args)]
+pub(crate) struct ObjectArgs {
+    /// YAML file with the DiscoveryHandler that defines grants and limits. Without one, and without one in the file of
+    /// Configurations, nothing is granted.
+    #[arg(long, value_name = "YAML", alias = "grants")]
+    pub(crate) handler_object: Option<PathBuf>,
+}
+
+/// Flags of `akri handler new`.
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// The name of the handler: lower-case letters, digits and '-'.
+    pub(crate) name: String,
+    /// The directory for its files, none of which may exist [default: the name].
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+    /// The language.
+    #[arg(long, value_enum, default_value = "rust")]
+    pub(crate) lang: Language,
+}
+
+/// Flags of `akri handler wit`.
+#[derive(Debug, Args)]
+pub struct WitArgs {
+    /// The directory. Files of the package that are in it are replaced.
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+}

@@ -1,0 +1,95 @@
+//! Loading components, as an agent does: within `limits.compile` of their DiscoveryHandler.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use akri_api::HandlerRules;
+use akri_api::manifest::Manifest;
+use akri_cli::args::HostArgs;
+use akri_cli::output::plain;
+use akri_cli::program::{OWN_PROGRAM, cache_dir, component_host};
+use akri_engine::LocalHostConfig;
+use akri_model::grant::CompileLimits;
+use akri_oci::digest_of;
+use akri_sandbox::{CompileError, Component, Host, LoadError, PrecompileError, precompile};
+use anyhow::{Context as _, anyhow, ensure};
+
+use crate::rules::rules;
+
+/// Limits on compiling where no agent's count: generous, since a person waits for it.
+pub(crate) const MAX_COMPILE_LIMITS: CompileLimits =
+    CompileLimits { memory_bytes: 2 << 30, time: Duration::from_secs(300) };
+/// The line of a DiscoveryHandler's spec with which agents compile a component that holds an interpreter.
+pub(crate) const LARGER_LIMITS: &str = "limits: {compile: {memory: 1Gi, time: 3m}}";
+
+/// Returns the settings of a host in this process. Without arguments it can't read devices.
+pub(crate) fn engine_config(host: Option<&HostArgs>) -> LocalHostConfig {
+    let (sysfs, udev_data) = host.map_or_else(Default::default, |host| (host.sysfs.clone(), host.udev_data.clone()));
+    LocalHostConfig { cache_dir: cache_dir(), sysfs, udev_data }
+}
+
+/// Reads a component.
+pub(crate) async fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", plain(&file.display().to_string())))
+}
+
+/// Loads a component, whatever it takes to compile it.
+pub(crate) async fn load(path: &Path) -> anyhow::Result<Component> {
+    let loaded = component_host(None)?.load_within(read(path).await?, &MAX_COMPILE_LIMITS).await;
+    loaded.map_err(|error| load_error(path, &error))
+}
+
+/// Loads a component with the rules of its DiscoveryHandler ([`rules`]).
+pub(crate) async fn load_with_rules(
+    host: &Host,
+    path: &Path,
+    own: Option<&PathBuf>,
+    others: &[Manifest],
+) -> anyhow::Result<(Component, HandlerRules)> {
+    let bytes = read(path).await?;
+    let rules = rules(own, others, path, digest_of(&bytes).hex())?;
+    let loaded = host.load_within(bytes, &rules.limits.compile).await;
+    Ok((loaded.map_err(|error| load_error(path, &error))?, rules))
+}
+
+/// Returns the error of a component that was not loaded, with the remedy if agents would not compile it.
+pub(crate) fn load_error(path: &Path, error: &LoadError) -> anyhow::Error {
+    let remedy = error.compile_error().map(remedy).unwrap_or_default();
+    anyhow!("'{}': {error}{remedy}", path.display())
+}
+
+fn remedy(error: &CompileError) -> String {
+    match error {
+        CompileError::Memory(_) | CompileError::Time(_) => {
+            format!(
+                ", and an agent refuses the component without it. For an interpreter this is enough, below its spec:\n  {LARGER_LIMITS}"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// Compiles a component within these limits, and discards the code: code in the cache says nothing of what it took to make.
+pub(crate) async fn check_limits(path: &Path, limits: &CompileLimits) -> anyhow::Result<()> {
+    let Some(directory) = cache_dir() else { return Ok(()) };
+    // By this name the next host removes it if this process is killed.
+    let scratch = directory.join(format!("scratch-{}-limits", std::process::id()));
+    let (file, limits) = (path.to_owned(), limits.clone());
+    let compile = move || {
+        let compiled = precompile(Path::new(OWN_PROGRAM), &[file], &scratch, &limits);
+        let _ = fs::remove_dir_all(&scratch);
+        compiled
+    };
+    match tokio::task::spawn_blocking(compile).await? {
+        Err(PrecompileError::Compile { source, .. }) => Err(load_error(path, &source.into())),
+        compiled => Ok(compiled?),
+    }
+}
+
+/// Returns the bytes of a component that was loaded.
+pub(crate) async fn bytes_of(file: &Path, component: &Component) -> anyhow::Result<Vec<u8>> {
+    let bytes = tokio::fs::read(file).await.context("cannot read the component")?;
+    ensure!(digest_of(&bytes).hex() == component.digest(), "'{}' is being changed", file.display());
+    Ok(bytes)
+}

@@ -1,0 +1,217 @@
+//! `akri handler dev`: builds and rounds with each change of a file.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use akri_cli::args::node_name;
+use akri_cli::device::KnownDevices;
+use akri_cli::output::{count, plain, print_text};
+use akri_cli::program::{component_host, stop_signal};
+use akri_cli::subject::{self, Subject};
+use akri_model::device::DeviceSet;
+use akri_node::watch_dir::any_changed;
+use akri_sandbox::{Cache, Host};
+use anyhow::ensure;
+use tokio::time::timeout_at;
+
+use crate::args::DevArgs;
+use crate::build::build;
+use crate::project::{self, Files};
+use crate::round_runner::{RoundRunner, RunReport};
+use crate::rules::subjects;
+
+/// Interval of rounds if neither the DiscoveryHandler nor the component names one.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// The shortest interval.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Runs until SIGINT or SIGTERM, which end a build, too.
+pub(super) async fn run(args: &DevArgs) -> anyhow::Result<ExitCode> {
+    let build = build_command(args)?;
+    let stop = stop_signal()?;
+    let host = component_host(Some(&args.host))?;
+    let node = node_name(args.node_name.clone())?;
+    let mut dev = Dev { args, build, host, node, project: None, results: BTreeMap::new() };
+    tokio::select! {
+        ended = dev.follow() => match ended? {},
+        () = stop => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Returns the command that builds the component.
+fn build_command(args: &DevArgs) -> anyhow::Result<&str> {
+    if let Some(command) = &args.build {
+        return Ok(command);
+    }
+    let directory = &args.directory;
+    ensure!(
+        ["GNUmakefile", "makefile", "Makefile"].iter().any(|name| directory.join(name).is_file()),
+        "'{}' has no Makefile; name the command that builds the component with --build",
+        plain(&directory.display().to_string())
+    );
+    Ok("make build")
+}
+
+struct Dev<'a> {
+    args: &'a DevArgs,
+    build: &'a str,
+    host: Host,
+    node: String,
+    /// The project that was loaded last.
+    project: Option<LoadedProject>,
+    /// Results by Configuration.
+    results: BTreeMap<String, LastResult>,
+}
+
+/// A component with its Configurations.
+struct LoadedProject {
+    runner: RoundRunner,
+    subjects: Vec<(Subject, Cache)>,
+}
+
+/// The last results of a Configuration.
+#[derive(Default)]
+struct LastResult {
+    known: KnownDevices,
+    report: Option<RunReport>,
+    /// The error of the last round, if it failed.
+    error: Option<String>,
+}
+
+impl Dev<'_> {
+    async fn follow(&mut self) -> anyhow::Result<Infallible> {
+        let args = self.args;
+        let mut others = vec![args.file.as_path()];
+        others.extend(args.object.handler_object.as_deref());
+        let mut known: Option<Files> = None;
+        let mut due = Instant::now();
+        loop {
+            // What is saved during a build is another change.
+            let (files, mut watched) = project::watch(&args.directory, &others);
+            let is_new = known.as_ref() != Some(&files);
+            if is_new {
+                known = Some(files);
+                self.renew().await?;
+            } else if timeout_at(due.into(), any_changed(&mut watched)).await.is_err() {
+                self.rounds(false).await?;
+            } else {
+                continue;
+            }
+            due = Instant::now() + self.interval();
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let runner = self.project.as_ref().map(|project| &project.runner);
+        let named = runner.and_then(|runner| runner.rules.interval.or(runner.component.description().interval));
+        named.unwrap_or(INTERVAL).max(SHORTEST)
+    }
+
+    /// Builds and loads the component, and runs its rounds. If the first two fail, the one from before is kept.
+    async fn renew(&mut self) -> anyhow::Result<()> {
+        let args = self.args;
+        print_text(&format!("building: {}\n", plain(self.build)))?;
+        let built = build(self.build, &args.directory).await?;
+        let failure = if built.status.success() {
+            match self.load().await {
+                Ok(project) => {
+                    let head = head(&project, built.took);
+                    self.project = Some(project);
+                    print_text(&head)?;
+                    return self.rounds(true).await;
+                }
+                Err(error) => format!("{error:#}"),
+            }
+        } else {
+            // The colours of a compiler are not worth what other escapes can do to a terminal.
+            built.output.lines().for_each(|line| eprintln!("  {}", plain(line)));
+            built.failure()
+        };
+        let rest = if self.project.is_some() { "; the component from before goes on" } else { "" };
+        eprintln!("error: {failure}{rest}");
+        Ok(())
+    }
+
+    async fn load(&self) -> anyhow::Result<LoadedProject> {
+        let args = self.args;
+        let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
+        let runner = RoundRunner::load(&self.host, &args.component, own, &manifests, self.node.clone()).await?;
+        let subjects = subjects(&args.file, &manifests, &runner.component.description().name)?;
+        Ok(LoadedProject {
+            runner,
+            subjects: subjects.into_iter().map(|subject| (subject, Cache::default())).collect(),
+        })
+    }
+
+    /// Runs a round of each Configuration and prints what changed.
+    async fn rounds(&mut self, is_first: bool) -> anyhow::Result<()> {
+        let Some(LoadedProject { runner, subjects }) = &self.project else { return Ok(()) };
+        self.results.retain(|name, _| subjects.iter().any(|(subject, _)| subject.name() == *name));
+        for (subject, cache) in subjects {
+            let name = subject.name();
+            let last = self.results.entry(name.clone()).or_default();
+            match runner.run(subject, cache, None).await {
+                Ok(round) => {
+                    // Devices that an agent would keep are shown as missing: the author asks what this handler returns.
+                    let set = DeviceSet { devices: round.set.devices.clone(), ..DeviceSet::default() };
+                    let changes = last.known.update(&set, &subject.configuration, runner.shared(), &self.node);
+                    let report = runner.report(subject, round);
+                    let mut lines = if is_first { vec![summary(&report)] } else { Vec::new() };
+                    if last.error.take().is_some() {
+                        lines.push(format!("{name}: rounds succeed again"));
+                    }
+                    lines.extend(changes.iter().map(ToString::to_string));
+                    lines.extend(differences(last.report.as_ref(), &report));
+                    print_text(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+                    last.report = Some(report);
+                }
+                Err(error) => {
+                    let message = subject.failure(&error).to_string();
+                    if is_first || last.error.as_ref() != Some(&message) {
+                        eprintln!("error: {message}");
+                    }
+                    last.error = Some(message);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn head(LoadedProject { runner, .. }: &LoadedProject, took: Duration) -> String {
+    let description = runner.component.description();
+    let (name, version) = (plain(&description.name), plain(&description.version));
+    format!("built in {:.1} s; {name} {version} {}\n", took.as_secs_f64(), runner.load.text())
+}
+
+fn summary(report: &RunReport) -> String {
+    let RunReport { configuration, milliseconds, memory_bytes, devices, .. } = report;
+    let devices = count(devices.len(), "device");
+    format!("{configuration}: {devices}; the round took {milliseconds:.1} ms and {} KiB", memory_bytes >> 10)
+}
+
+/// Texts of a report.
+type List = fn(&RunReport) -> Vec<String>;
+
+/// Returns the differences between two rounds but for their devices, in lines.
+fn differences(before: Option<&RunReport>, now: &RunReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    let lists: [(&str, List); 5] = [
+        ("noted", |report| report.notes.iter().map(|note| format!("{} ({})", note.sentence(), note.reason)).collect()),
+        ("refused", |report| report.refused.clone()),
+        ("withheld", |report| report.withheld.clone()),
+        ("not reached", |report| report.kept.clone()),
+        ("started by", |report| report.triggers.clone()),
+    ];
+    for (what, list) in lists {
+        let (old, new) = (before.map(list).unwrap_or_default(), list(now));
+        let other = |these: &[String], those: &[String]| -> Vec<String> {
+            these.iter().filter(|text| !those.contains(text)).map(|text| plain(text)).collect()
+        };
+        lines.extend(other(&new, &old).iter().map(|text| format!("{what}: {text}")));
+        lines.extend(other(&old, &new).iter().map(|text| format!("no longer {what}: {text}")));
+    }
+    lines
+}

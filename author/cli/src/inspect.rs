@@ -1,0 +1,199 @@
+//! `akri handler inspect`: the type of a component, its imports, and whether they are granted.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+
+use akri_api::HandlerRules;
+use akri_cli::output::{plain, print, print_text, table};
+use akri_cli::program::component_host;
+use akri_model::grant::Grants;
+use akri_sandbox::{Component, Covered, Import, ImportKind, grant_warnings};
+use serde::Serialize;
+
+use crate::args::InspectArgs;
+use crate::component::load_with_rules;
+
+/// The description of a component.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct InspectReport {
+    handler: String,
+    version: String,
+    digest: String,
+    bytes: usize,
+    /// The interface that makes it a handler, with its version.
+    exports: String,
+    /// True if its devices are visible to several nodes.
+    shared: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval_milliseconds: Option<u128>,
+    imports: Vec<Line>,
+    /// Paths that devices may name: `grants.devicePaths` and `grants.mountPaths`.
+    device_paths: Vec<String>,
+    mount_paths: Vec<String>,
+    /// `grants.containerPaths` and `grants.environment`.
+    container_paths: Vec<String>,
+    environment: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// An import.
+#[derive(Debug, Serialize)]
+struct Line {
+    name: String,
+    /// `asked`: requested by the component; `runtime`: possibly required only by the runtime of its language.
+    kind: &'static str,
+    /// `always`, `granted` or `not granted`.
+    covered: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    note: String,
+}
+
+pub(super) async fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
+    let own = args.object.handler_object.as_ref();
+    let (component, rules) = load_with_rules(&component_host(None)?, &args.component, own, &[]).await?;
+    if args.suggest_grants {
+        print_text(&suggestion(&component, &args.component))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = report(&component, &rules);
+    report.warnings.iter().for_each(|warning| eprintln!("warning: {}", plain(warning)));
+    print(std::slice::from_ref(&report), args.output, || text(&report))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the report as a text.
+pub(super) fn described(component: &Component, rules: &HandlerRules) -> String {
+    let report = report(component, rules);
+    let warnings: String = report.warnings.iter().map(|warning| format!("warning: {}\n", plain(warning))).collect();
+    text(&report) + &warnings
+}
+
+fn report(component: &Component, rules: &HandlerRules) -> InspectReport {
+    let description = component.description();
+    InspectReport {
+        handler: description.name.clone(),
+        version: description.version.clone(),
+        digest: format!("sha256:{}", component.digest()),
+        bytes: component.size(),
+        exports: component.exported().to_owned(),
+        shared: rules.shared.unwrap_or(description.shared),
+        interval_milliseconds: rules.interval.or(description.interval).map(|interval| interval.as_millis()),
+        imports: component.coverage(&rules.grants).into_iter().map(line).collect(),
+        device_paths: rules.grants.device_paths.clone(),
+        mount_paths: rules.grants.mount_paths.clone(),
+        container_paths: rules.grants.container_paths.clone(),
+        environment: rules.grants.environment.clone(),
+        warnings: warnings(&rules.grants),
+    }
+}
+
+/// Grants by the imports that they open, with an entry to be filled in.
+const OPENS: [(&str, &str); 7] = [
+    ("akri:discovery/udev@", "udev: {subsystems: []}         # such as tty, video4linux, usb"),
+    ("akri:discovery/multicast@", "multicast: []                  # such as {group: 239.255.255.250, port: 3702}"),
+    ("akri:discovery/secrets@", "secrets: []                    # names of properties that come from a Secret"),
+    (
+        "wasi:http/outgoing-handler@",
+        "http: []                       # such as {networks: [192.0.2.0/24], ports: [80, 443]}",
+    ),
+    ("wasi:sockets/tcp@", "tcp: []                        # such as {networks: [192.0.2.0/24], ports: [502]}"),
+    ("wasi:sockets/udp@", "udp: []                        # such as {networks: [192.0.2.0/24], ports: [161]}"),
+    ("wasi:sockets/ip-name-lookup@", "names: []                      # such as '*.example'"),
+];
+
+/// Writes a DiscoveryHandler with an empty grant for each import that needs one. Interpreters import all of WASI, also files,
+/// which no handler has; and compiled programs import name lookups with every connection.
+fn suggestion(component: &Component, path: &Path) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = &component.description().name;
+    let is_interpreter = component.imports().iter().any(|import| import.starts_with("wasi:filesystem/"));
+    let (mut asked, mut runtime) = (String::new(), String::new());
+    for import in component.imports() {
+        let Some((_, grant)) = OPENS.iter().find(|(opened, _)| import.starts_with(opened)) else { continue };
+        match import.starts_with("akri:") || !is_interpreter && !import.starts_with("wasi:sockets/ip-name-lookup@") {
+            true => asked += &format!("    {grant}\n"),
+            false => runtime += &format!("    # {grant}\n"),
+        }
+    }
+    if !runtime.is_empty() {
+        runtime = format!("    # The runtime of its language imports these, perhaps without need:\n{runtime}");
+    }
+    format!(
+        "apiVersion: akri.sh/v0\nkind: DiscoveryHandler\nmetadata:\n  name: {}\nspec:\n  component:\n    file: {}\n  \
+         grants:\n{asked}{runtime}    devicePaths: []                # such as /dev/ttyUSB*\n",
+        plain(&name.to_lowercase()),
+        plain(&file),
+    )
+}
+
+/// Returns warnings about risky grants.
+fn warnings(grants: &Grants) -> Vec<String> {
+    let paths = grants.device_paths.iter().chain(&grants.mount_paths);
+    let outside: BTreeSet<&str> = paths.map(String::as_str).filter(|path| !path.starts_with("/dev/")).collect();
+    let outside = (!outside.is_empty()).then(|| {
+        let list = outside.into_iter().collect::<Vec<_>>().join(", ");
+        format!("its devices may name paths of the node outside of /dev ({list}), which containers then get")
+    });
+    let container = (!grants.container_paths.is_empty()).then(|| {
+        let list = grants.container_paths.join(", ");
+        format!("its devices may replace files of containers outside of /dev ({list})")
+    });
+    let environment = (!grants.environment.is_empty()).then(|| {
+        let list = grants.environment.join(", ");
+        format!("its devices may choose what programs in containers run or trust ({list})")
+    });
+    let more = outside.into_iter().chain(container).chain(environment);
+    grant_warnings(grants).into_iter().map(str::to_owned).chain(more).collect()
+}
+
+fn line(import: Import) -> Line {
+    Line {
+        name: import.name,
+        kind: match import.kind {
+            ImportKind::Asked => "asked",
+            ImportKind::Runtime => "runtime",
+        },
+        covered: match import.covered {
+            Covered::Always => "always",
+            Covered::Granted => "granted",
+            Covered::NotGranted => "not granted",
+        },
+        note: import.note,
+    }
+}
+
+fn text(report: &InspectReport) -> String {
+    let InspectReport { handler, version, digest, bytes, exports, shared, interval_milliseconds, .. } = report;
+    let devices = if *shared { "shared by all nodes that see them" } else { "of one node each" };
+    let interval = interval_milliseconds.map_or("not named".to_owned(), |ms| format!("{ms} ms"));
+    let head = [
+        ("handler", format!("{} {}", plain(handler), plain(version))),
+        ("digest", digest.clone()),
+        ("size", format!("{bytes} bytes")),
+        ("exports", exports.clone()),
+        ("devices", devices.to_owned()),
+        ("interval", interval),
+    ];
+    let head: String = head.iter().map(|(name, value)| format!("{name:8}   {value}\n")).collect();
+    let row = |line: &Line| vec![line.name.clone(), line.kind.to_owned(), line.covered.to_owned(), plain(&line.note)];
+    let rows: Vec<Vec<String>> = report.imports.iter().map(row).collect();
+    format!("{head}\n{}\n{}", table(&["IMPORT", "KIND", "COVERED", "NOTE"], &rows), paths(report))
+}
+
+/// Returns the paths that devices may name.
+fn paths(report: &InspectReport) -> String {
+    let row = |(grant, list): (&str, &[String])| {
+        let list = if list.is_empty() { "none".to_owned() } else { plain(&list.join(", ")) };
+        vec![grant.to_owned(), list]
+    };
+    let grants = [
+        ("devicePaths", &*report.device_paths),
+        ("mountPaths", &*report.mount_paths),
+        ("containerPaths", &*report.container_paths),
+        ("environment", &*report.environment),
+    ];
+    table(&["GRANT", "WHAT"], &grants.map(row))
+}

@@ -1,0 +1,42 @@
+//! `akri handler`: tools for authors of handlers, and for administrators who grant them access.
+
+mod args;
+mod build;
+mod component;
+mod dev;
+mod image;
+mod inspect;
+mod new;
+mod pack;
+mod project;
+mod record;
+mod replay;
+mod round_runner;
+mod rules;
+mod run;
+mod templates;
+mod test;
+mod validate;
+
+use std::process::ExitCode;
+
+pub use self::args::HandlerCommand;
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// Why it can't do what it is for.
+pub async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        HandlerCommand::Inspect(args) => inspect::run(&args).await,
+        HandlerCommand::Validate(args) => validate::run(&args).await,
+        HandlerCommand::Run(args) => run::run(&args).await,
+        HandlerCommand::Dev(args) => dev::run(&args).await,
+        HandlerCommand::Test(args) => test::run(&args).await,
+        HandlerCommand::New(args) => new::run(&args),
+        HandlerCommand::Wit(args) => new::wit(&args),
+        HandlerCommand::Pack(args) => pack::run(&args).await,
+        HandlerCommand::Push(args) => image::push(&args).await,
+        HandlerCommand::Pull(args) => image::pull(&args).await,
+    }
+}

@@ -1,0 +1,81 @@
+//! `akri handler new` and `akri handler wit`: what an author starts with.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use akri_cli::output::{plain, print_text};
+use anyhow::{Context as _, bail, ensure};
+
+use crate::args::{NewArgs, WitArgs};
+use crate::templates::WIT;
+
+/// The handlers that come with Akri, as this command would name them.
+const BUILT_IN: [&str; 5] = ["debug-echo", "mdns", "onvif", "opcua", "udev"];
+
+/// Writes the files of a new handler. None of them may exist.
+pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
+    let name = args.name.as_str();
+    check_name(name)?;
+    let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
+    let (component, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
+    let fill = |text: &str| text.replace("@NAME@", name).replace("@FILE@", &component).replace("@AKRI@", &akri);
+    let own = args.lang.files().map(|(path, text)| (PathBuf::from(path), fill(text)));
+    let wit = WIT.iter().map(|(path, text)| (Path::new("wit").join(path), (*text).to_owned()));
+    let texts = own.chain(wit).map(|(path, text)| (path, text.into_bytes()));
+    let adapter = args.lang.adapter().map(|(path, bytes)| (PathBuf::from(path), bytes.to_vec()));
+    write_all(&directory, &texts.chain(adapter).collect::<Vec<_>>())?;
+    print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the WIT package. A directory that has another version of it gets this one.
+pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
+    for (path, text) in WIT {
+        let path = args.directory.join(path);
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
+        written.with_context(|| format!("cannot write '{}'", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes files below a directory, or none if one of them exists.
+fn write_all(directory: &Path, files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<()> {
+    let mut paths = files.iter().map(|(path, _)| directory.join(path));
+    if let Some(existing) = paths.find(|path| path.symlink_metadata().is_ok()) {
+        bail!("'{}' exists already", existing.display());
+    }
+    for (path, bytes) in files {
+        let path = directory.join(path);
+        let create = || {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(bytes)
+        };
+        create().with_context(|| format!("cannot write '{}'", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Returns the path of this program for a Makefile, quoted if needed; it need not be in the PATH.
+fn program() -> String {
+    let path = env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
+    path.filter(|path| !path.contains(['$', '#', '"', '`', '\\', '\n'])).unwrap_or_else(|| "akri".to_owned())
+}
+
+/// Refuses a name that is not valid for Kubernetes and for a package, and one that is taken.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let starts_well = name.starts_with(|c: char| c.is_ascii_lowercase());
+    ensure!(
+        name.len() <= 56 && starts_well && name.split('-').all(is_word),
+        "'{}' can't be a handler's name: at most 56 lower-case letters and digits, a letter first, with single '-' between",
+        plain(name)
+    );
+    ensure!(
+        !BUILT_IN.contains(&name),
+        "'{name}' is a built-in handler, which a DiscoveryHandler of this name replaces; choose another name"
+    );
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! `akri handler pack`: a component as files that can be reviewed, checked and carried to nodes.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use akri_api::DiscoveryHandler;
+use akri_cli::output::{plain, print_text, with_causes};
+use akri_cli::program::{OWN_PROGRAM, component_host};
+use akri_cli::subject;
+use akri_oci::digest_of;
+use akri_sandbox::precompile;
+use anyhow::{Context as _, ensure};
+
+use crate::args::PackArgs;
+use crate::component::{MAX_COMPILE_LIMITS, bytes_of, check_limits, load_with_rules};
+use crate::inspect;
+use crate::rules::{file_name, own_object};
+
+/// The imports of the component, and what it is granted.
+const REPORT: &str = "inspect.txt";
+/// The directory of machine code.
+const COMPILED: &str = "compiled";
+/// The checksums of all other files.
+const SUMS: &str = "SHA256SUMS";
+
+/// Writes the files, and prints their checksums.
+pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
+    let name = file_name(&args.component)?;
+    let (component, rules) =
+        load_with_rules(&component_host(None)?, &args.component, Some(&args.handler_object), &[]).await?;
+    check_limits(&args.component, &rules.limits.compile).await?;
+    let (bytes, manifests) = (bytes_of(&args.component, &component).await?, subject::read(&args.handler_object)?);
+    let object = own_object(&manifests, &args.handler_object, name, component.digest())?;
+    let manifest = serde_saphyr::to_string(&pinned(object, component.digest())?).context("cannot write YAML")?;
+    let report = inspect::described(&component, &rules);
+    let manifest_name = Path::new(name).with_extension("yaml");
+    ensure!(
+        ![REPORT, COMPILED, SUMS].contains(&name) && manifest_name != Path::new(name),
+        "a packed directory has a file '{name}' of its own; rename the component, to '*.wasm' for example"
+    );
+    let files = [
+        (PathBuf::from(name), bytes),
+        (manifest_name, manifest.into_bytes()),
+        (PathBuf::from(REPORT), report.into_bytes()),
+    ];
+    create_empty(&args.out)?;
+    for (name, bytes) in &files {
+        write(&args.out.join(name), bytes)?;
+    }
+    if args.precompiled {
+        let directory = std::path::absolute(args.out.join(COMPILED)).context("--out")?;
+        let components = [args.out.join(name)];
+        precompile(Path::new(OWN_PROGRAM), &components, &directory, &MAX_COMPILE_LIMITS).map_err(with_causes)?;
+    }
+    let sums = checksums(&args.out)?;
+    write(&args.out.join(SUMS), sums.as_bytes())?;
+    let description = component.description();
+    eprintln!("packed {} {} into '{}'", plain(&description.name), plain(&description.version), args.out.display());
+    print_text(&sums)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the object with the digest of the component, so that an agent refuses any other.
+fn pinned(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<DiscoveryHandler> {
+    ensure!(
+        object.spec.component.image.is_none(),
+        "the DiscoveryHandler names an image, which is pinned already; to ship a file, name that in spec.component.file"
+    );
+    let mut pinned = DiscoveryHandler { status: None, ..object.clone() };
+    pinned.spec.component.digest = Some(format!("sha256:{digest}"));
+    Ok(pinned)
+}
+
+/// Creates a directory, unless it is there and empty. Otherwise files would be in it that nobody means to ship.
+fn create_empty(directory: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("cannot create '{}'", directory.display());
+    fs::create_dir_all(directory).with_context(cannot)?;
+    let is_empty = fs::read_dir(directory).with_context(cannot)?.next().is_none();
+    ensure!(is_empty, "'{}' is not empty; name a new directory with --out", directory.display());
+    Ok(())
+}
+
+/// Writes a new file; one that is there by now is not followed or replaced.
+fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let created = fs::File::create_new(file).and_then(|mut created| created.write_all(bytes));
+    created.with_context(|| format!("cannot write '{}'", file.display()))
+}
+
+/// Returns the digest and name of each file, as `sha256sum --check` reads them.
+fn checksums(directory: &Path) -> anyhow::Result<String> {
+    let mut lines = String::new();
+    for file in files_below(directory)? {
+        let bytes = fs::read(directory.join(&file)).with_context(|| format!("cannot read '{}'", file.display()))?;
+        lines += &format!("{}  {}\n", digest_of(&bytes).hex(), file.display());
+    }
+    Ok(lines)
+}
+
+/// Returns the paths of all files below a directory, relative to it, in order.
+fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let (mut files, mut left) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(next) = left.pop() {
+        for entry in fs::read_dir(directory.join(&next)).context("cannot read what was written")? {
+            let entry = entry?;
+            let list = if entry.file_type()?.is_dir() { &mut left } else { &mut files };
+            list.push(next.join(entry.file_name()));
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,154 @@
+//! `akri handler run --record` and `--trace`: what goes along with a round.
+
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::BuildHasher as _;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use akri_cassette::{Arguments, Cassette, Outcome, Recorder, TraceLine};
+use akri_cli::output::{count, plain, with_causes};
+use akri_engine::{Cache, Call, LocalComponent, Rates};
+use akri_model::device::DeviceSet;
+use akri_model::discovery::RoundError;
+use akri_model::property::Resolved;
+use akri_model::secret_scanner::SecretScanner;
+use akri_model::text::{shorten, visible};
+use anyhow::{Context as _, anyhow, ensure};
+use serde_json::Value;
+
+use crate::replay::{differences, names, play};
+
+/// Characters of a traced call.
+const TRACED: usize = 512;
+
+/// Bytes of a file by which it is a cassette.
+const HEAD: u64 = 64 << 10;
+
+/// The recording of one Configuration's rounds.
+pub(super) struct Recording {
+    cassette: Cassette,
+    /// Set if there is a cassette in the place of its file.
+    replaces: bool,
+    secrets: SecretScanner,
+    error: Option<anyhow::Error>,
+}
+
+impl Recording {
+    /// Begins one, and makes the directory of its file: a round with real devices may take long, and none should be in vain.
+    pub(super) fn new(component: &LocalComponent, path: &Path) -> anyhow::Result<Self> {
+        ensure!(
+            path.extension().is_some_and(|extension| extension == "jsonl"),
+            "--record writes JSON lines: '{}' has to be named *.jsonl",
+            plain(&path.display().to_string())
+        );
+        let replaces = path.exists();
+        ensure!(
+            !replaces || is_cassette(path)?,
+            "'{}' exists and is no cassette; it is not replaced: name another file with --record",
+            plain(&path.display().to_string())
+        );
+        if let Some(directory) = path.parent() {
+            let cannot = || format!("cannot create the directory '{}'", plain(&directory.display().to_string()));
+            fs::create_dir_all(directory).with_context(cannot)?;
+        }
+        let description = component.description();
+        let digest = format!("sha256:{}", component.digest());
+        let seed = RandomState::new().hash_one(0);
+        let cassette = Cassette::new(&description.name, &description.version, &digest, seed);
+        Ok(Self { cassette, replaces, secrets: SecretScanner::default(), error: None })
+    }
+
+    /// The recorder of the next round.
+    pub(super) fn recorder(&self, trace: Option<mpsc::Sender<TraceLine>>) -> Arc<Recorder> {
+        Arc::new(Recorder::new(self.cassette.seed(self.cassette.rounds.len()), trace))
+    }
+
+    /// Adds the round.
+    pub(super) fn add(
+        &mut self,
+        call: &Call,
+        recorder: &Recorder,
+        triggers: Vec<String>,
+        result: &Result<DeviceSet, RoundError>,
+    ) {
+        call.properties.secrets.iter().for_each(|(name, secret)| self.secrets.add(name, secret));
+        let arguments = Arguments::new(&call.details, &call.properties, recorder.time(), call.limits.round);
+        let kept = self.cassette.keep(arguments, recorder, Outcome::new(Some(triggers), result));
+        if let Err(error) = kept {
+            self.error.get_or_insert(with_causes(error));
+        }
+    }
+
+    /// Plays the rounds with placeholders for secrets, which take the place of what was sent with them, and writes the file.
+    pub(super) async fn finish(mut self, component: &LocalComponent, path: &Path) -> anyhow::Result<()> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        // What the handler logs was logged when it was recorded.
+        let (cache, quiet) = (Cache::default(), Rates::default().forwarding(Arc::new(|_| {})));
+        for index in 0..self.cassette.rounds.len() {
+            let player = self.cassette.player(index, true).context("the round is gone")?;
+            let round = self.cassette.rounds.get(index).context("the round is gone")?;
+            let played = play(component, round, &player, (&cache, &quiet)).await;
+            let expected = round.result.clone().unwrap_or_default();
+            let has_secrets = !self.secrets.is_empty();
+            // The calls have what was sent with the secrets, in whatever form.
+            let differs = if has_secrets { names(&expected, &played) } else { differences(&expected, &played) };
+            ensure!(
+                differs.is_empty(),
+                "the cassette is not written, since a replay of round {} differs; the handler depends on something that is \
+                 no call, or on the value of a secret:\n{differs}",
+                index + 1
+            );
+            self.cassette.update_requests(index, &player);
+        }
+        self.cassette.check_secrets(&self.secrets).map_err(with_causes)?;
+        let text = self.cassette.write();
+        Cassette::read(&text).map_err(|error| anyhow!("the cassette is not written: {}", error.why))?;
+        fs::write(path, text).with_context(|| format!("cannot write '{}'", path.display()))?;
+        let replaced = if self.replaces { " (replaced)" } else { "" };
+        eprintln!("recorded {}: {}{replaced}", extent(&self.cassette, " with "), path.display());
+        Ok(())
+    }
+}
+
+/// Returns the numbers of its rounds and calls.
+pub(super) fn extent(cassette: &Cassette, joined: &str) -> String {
+    let calls = cassette.rounds.iter().map(|round| round.calls()).sum();
+    count(cassette.rounds.len(), "round") + joined + &count(calls, "call")
+}
+
+/// Returns whether the first line of a file is that of a cassette.
+fn is_cassette(path: &Path) -> anyhow::Result<bool> {
+    let mut line = Vec::new();
+    let read = fs::File::open(path).and_then(|file| BufReader::new(file.take(HEAD)).read_until(b'\n', &mut line));
+    read.with_context(|| format!("cannot read '{}'", plain(&path.display().to_string())))?;
+    let head = serde_json::from_slice::<Value>(&line);
+    Ok(head.is_ok_and(|head| head.get("akriCassette").is_some()))
+}
+
+/// Prints calls as they are made, until the sender is dropped. Texts with secrets are replaced.
+pub(super) fn trace(secrets: &Resolved) -> (mpsc::Sender<TraceLine>, thread::JoinHandle<()>) {
+    let (sender, lines) = mpsc::channel::<TraceLine>();
+    let scanner = SecretScanner::all(&secrets.secrets);
+    let printing = thread::spawn(move || {
+        for line in lines {
+            let at = line.at;
+            // Cut last: a part of a secret is one, too.
+            let text = shorten(&visible(&line.without(&scanner)), TRACED);
+            eprintln!("{:>10.3} ms {text}", std::time::Duration::from_micros(at).as_secs_f64() * 1000.0);
+        }
+    });
+    (sender, printing)
+}
+
+/// Refuses to record what would be several recordings.
+pub(super) fn one<T>(subjects: &[T]) -> anyhow::Result<()> {
+    match subjects {
+        [_] => Ok(()),
+        all => Err(anyhow!("a cassette is of one Configuration, and the file has {} for this handler", all.len())),
+    }
+}

@@ -1,0 +1,82 @@
+//! `akri handler run`: one round with all its results.
+
+use std::process::ExitCode;
+
+use akri_cli::args::node_name;
+use akri_cli::device::device_table;
+use akri_cli::output::{plain, print};
+use akri_cli::program::component_host;
+use akri_cli::subject::{self, warn};
+use akri_model::discovery::RoundError;
+use akri_sandbox::Cache;
+
+use crate::args::RunArgs;
+use crate::record::{self, Recording};
+use crate::round_runner::{RoundRunner, RunReport, RunnableComponent};
+use crate::rules::{handlers, subjects};
+
+/// Runs the rounds. Fails if one of them failed.
+pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let node = node_name(args.node_name.clone())?;
+    let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
+    let runner = if args.record.is_some() || args.trace {
+        RoundRunner::load_taped(&args.host, &args.component, own, &manifests, node, args.trace).await?
+    } else {
+        RoundRunner::load(&component_host(Some(&args.host))?, &args.component, own, &manifests, node).await?
+    };
+    let subjects = subjects(&args.file, &manifests, &runner.component.description().name)?;
+    let mut recording = match (&args.record, &runner.component) {
+        (Some(path), RunnableComponent::Taped(component)) => {
+            Some(record::one(&subjects).and_then(|()| Recording::new(component, path))?)
+        }
+        _ => None,
+    };
+    let has_object = own.is_some() || handlers(&manifests).next().is_some();
+    let (mut reports, mut is_refused) = (Vec::new(), false);
+    let caches: Vec<Cache> = subjects.iter().map(|_| Cache::default()).collect();
+    let rounds = (0..args.rounds).flat_map(|_| subjects.iter().zip(&caches));
+    let mut failed = false;
+    for (subject, cache) in rounds {
+        match runner.run(subject, cache, recording.as_mut()).await {
+            Ok(round) => {
+                let report = runner.report(subject, round);
+                warn(&report.notes, report.notes_dropped, &report.configuration);
+                is_refused |= !report.withheld.is_empty();
+                reports.push(report);
+            }
+            Err(error) => {
+                failed = true;
+                is_refused |= matches!(error, RoundError::NotGranted(_));
+                eprintln!("error: {}", subject.failure(&error));
+            }
+        }
+    }
+    if is_refused && !has_object {
+        eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
+    }
+    print(&reports, args.output, || reports.iter().map(text).collect())?;
+    if let (Some(recording), Some(path), RunnableComponent::Taped(component)) =
+        (recording, &args.record, &runner.component)
+    {
+        recording.finish(component, path).await?;
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn text(report: &RunReport) -> String {
+    let RunReport { configuration, handler, version, milliseconds, triggers, devices, withheld, kept, .. } = report;
+    let RunReport { memory_bytes, load, refused, .. } = report;
+    let list = |list: &[String]| list.iter().map(|text| plain(text)).collect::<Vec<_>>().join(", ");
+    let version = plain(version);
+    let mut lines = format!("{configuration}: a round of {handler} {version} took {milliseconds:.1} ms\n");
+    lines += &format!("memory: {} KiB; {}\n", memory_bytes >> 10, load.text());
+    for refusal in refused {
+        lines += &format!("refused: {}\n", plain(refusal));
+    }
+    for (what, all) in [("the next is started by", triggers), ("withheld", withheld), ("not reached", kept)] {
+        if !all.is_empty() {
+            lines += &format!("{what}: {}\n", list(all));
+        }
+    }
+    lines + &device_table(devices)
+}

@@ -1,0 +1,127 @@
+//! `akri handler test`: rounds from cassettes, without network, devices and grants.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use akri_cassette::{Cassette, Outcome, taping_host};
+use akri_cli::output::{count, plain, print_text};
+use akri_engine::{Cache, LocalComponent, Rates};
+use anyhow::{Context as _, anyhow, bail, ensure};
+
+use crate::args::TestArgs;
+use crate::component::{engine_config, load_error, read};
+use crate::record::extent;
+use crate::replay::{self, LATE, Played, differences, escaped, find, play};
+
+/// The directory that is looked for cassettes: in the working directory, or else beside the component.
+const DIRECTORY: &str = "cassettes";
+/// The time for one cassette: its own clock stands while the guest computes.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// Plays all cassettes. Fails if one of them differs.
+pub(super) async fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
+    std::fs::metadata(&args.component).with_context(|| {
+        format!("cannot read the component '{}' (has it been built?)", plain(&args.component.display().to_string()))
+    })?;
+    let paths = cassettes(args)?;
+    let host = taping_host(engine_config(None)).map_err(|error| anyhow!("cannot start the component host: {error}"))?;
+    let loaded = host.load(read(&args.component).await?).await;
+    let component = loaded.map_err(|error| load_error(&args.component, &error.into()))?;
+    let (mut failed, mut differ, all) = (0, 0, count(paths.len(), "cassette"));
+    for path in paths {
+        let begun = Instant::now();
+        let shown = plain(&path.display().to_string());
+        let cassette =
+            match replay::read(&path).and_then(|cassette| check(&shown, &cassette, &component).map(|()| cassette)) {
+                Ok(cassette) => cassette,
+                Err(error) => {
+                    // The others are played all the same.
+                    print_text(&format!("FAILED {shown}\n"))?;
+                    eprintln!("error: {error:#}");
+                    failed += 1;
+                    continue;
+                }
+            };
+        let played = tokio::time::timeout(LONGEST, test(&component, &cassette)).await;
+        let differences = played.unwrap_or_else(|_| Ok(format!("not over after {LONGEST:?}\n")))?;
+        let extent = extent(&cassette, ", ");
+        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        let outcome = if differences.is_empty() { "ok" } else { "FAILED" };
+        print_text(&format!("{outcome} {shown} ({extent}, {took:.0} ms)\n"))?;
+        print_text(&differences)?;
+        differ += usize::from(!differences.is_empty());
+    }
+    failed += differ;
+    if failed > 0 {
+        let remedy = if differ > 0 { "; record those again whose difference is as it should be" } else { "" };
+        eprintln!("error: {failed} of {all} failed{remedy}");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cassettes(args: &TestArgs) -> anyhow::Result<Vec<PathBuf>> {
+    let beside = args.component.parent().unwrap_or(Path::new(".")).join(DIRECTORY);
+    // Components are often within target/, which is no place for what is kept.
+    let here = PathBuf::from(DIRECTORY);
+    let default = if here.is_dir() || !beside.is_dir() { here } else { beside };
+    let given = if args.cassette.is_empty() { vec![default] } else { args.cassette.clone() };
+    let mut paths = Vec::new();
+    for path in &given {
+        ensure!(
+            path.exists(),
+            "'{}' does not exist; record a cassette with akri handler run ... --record FILE, or name one with --cassette",
+            plain(&path.display().to_string())
+        );
+        paths.append(&mut find(path)?);
+    }
+    if paths.is_empty() {
+        bail!(
+            "no cassettes (*.jsonl, *.yaml, *.yml) in '{}'",
+            plain(&given.first().map_or(Path::new("."), PathBuf::as_path).display().to_string())
+        );
+    }
+    Ok(paths)
+}
+
+/// Refuses a cassette of another handler.
+fn check(path: &str, cassette: &Cassette, component: &LocalComponent) -> anyhow::Result<()> {
+    let (wanted, name) = (&cassette.head.handler, &component.description().name);
+    ensure!(
+        wanted == name,
+        "{path}:1: the cassette is of the handler '{}', the component is '{}'; name those of this handler with --cassette",
+        plain(wanted),
+        plain(name),
+    );
+    Ok(())
+}
+
+/// Returns what differs, if anything.
+async fn test(component: &LocalComponent, cassette: &Cassette) -> anyhow::Result<String> {
+    let cache = Cache::default();
+    for (index, round) in cassette.rounds.iter().enumerate() {
+        let player = cassette.player(index, false).context("the round is gone")?;
+        let played = play(component, round, &player, (&cache, &Rates::default())).await;
+        let text = match &round.result {
+            Some(expected) => differences(expected, &played),
+            None => without_result(&played),
+        };
+        if !text.is_empty() {
+            return Ok(format!("round {} (line {}): {text}", index + 1, round.line));
+        }
+    }
+    Ok(String::new())
+}
+
+/// Returns the result that the author of a round may add to it.
+fn without_result(played: &Played) -> String {
+    let calls = differences(&Outcome { triggers: None, ..played.outcome.clone() }, played);
+    if !calls.is_empty() {
+        // What came after a call that differs is no result.
+        return calls;
+    }
+    let result = escaped(&serde_json::json!({ "result": played.outcome }).to_string());
+    let hint = if played.is_late { LATE } else { "" };
+    format!("the cassette has no result for it; if this one is right, add it:\n{result}\n{hint}")
+}

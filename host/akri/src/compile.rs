@@ -1,0 +1,74 @@
+//! `akri handler compile`: the compiler, in a process that limits itself before it looks at a component.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use akri_cli::output::with_causes;
+use akri_cli::program::OWN_PROGRAM;
+use akri_model::grant::CompileLimits;
+use akri_sandbox::{CompileError, compile_here, precompile};
+use anyhow::{Context as _, bail};
+use clap::{ArgGroup, Args};
+
+/// Flags of `akri handler compile`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("directory").required(true).args(["output", "precompiled"]))]
+pub(crate) struct CompileArgs {
+    /// The component [default: standard input]; with --precompiled, the components.
+    #[arg(value_name = "WASM")]
+    pub(crate) components: Vec<PathBuf>,
+    /// Directory for the machine code of one component; nothing else can be written.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Directory for machine code that ships with the program, for all processors of this architecture.
+    #[arg(long, value_name = "DIR", requires = "components")]
+    pub(crate) precompiled: Option<PathBuf>,
+    /// Bytes of memory.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    pub(crate) memory: usize,
+    /// Seconds of processor time.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) time: u64,
+}
+
+/// Compiles. Has to be called before any thread was started: what is not allowed is so for this thread and those it starts.
+pub(crate) fn run(args: &CompileArgs) -> anyhow::Result<ExitCode> {
+    let limits = CompileLimits { memory_bytes: args.memory, time: Duration::from_secs(args.time) };
+    match (&args.precompiled, &args.output) {
+        (Some(directory), _) => {
+            let directory = std::path::absolute(directory).context("--precompiled")?;
+            precompile(Path::new(OWN_PROGRAM), &args.components, &directory, &limits).map_err(with_causes)?;
+        }
+        (None, Some(output)) => return compile_one(args, output, &limits),
+        (None, None) => bail!("either --output or --precompiled is needed"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compile_one(args: &CompileArgs, output: &Path, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
+    let output = std::path::absolute(output).context("--output")?;
+    fs::create_dir_all(&output).with_context(|| format!("cannot create '{}'", output.display()))?;
+    match args.components.as_slice() {
+        [] => compile_here(None, &output, limits).map(|()| ExitCode::SUCCESS).map_err(with_causes),
+        [component] => compile_below(component, &output, limits),
+        _ => bail!("--output is for one component; --precompiled takes more"),
+    }
+}
+
+/// Compiles a file in another process, as the agent does: one that goes over its limits can't say so itself.
+fn compile_below(file: &Path, output: &Path, limits: &CompileLimits) -> anyhow::Result<ExitCode> {
+    let shown = file.display();
+    let component = fs::File::open(file).with_context(|| format!("cannot read '{shown}'"))?;
+    let mut command = Command::new(OWN_PROGRAM);
+    command.args(["handler", "compile", "--output"]).arg(output).stdin(component).stderr(Stdio::piped());
+    command.args([format!("--memory={}", limits.memory_bytes), format!("--time={}", limits.time.as_secs())]);
+    let ended = command.output().context("cannot start the compiler")?;
+    if let Some(error) = CompileError::of_signal(ended.status, limits) {
+        bail!("'{shown}': {error}");
+    }
+    io::stderr().write_all(&ended.stderr).context("cannot write to standard error")?;
+    Ok(if ended.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,93 @@
+//! Output as tables, JSON and YAML.
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+
+use akri_model::text::is_hidden;
+use anyhow::{Context as _, anyhow};
+use serde::Serialize;
+
+use crate::args::Output;
+
+/// Prints values as JSON or YAML, or as the text of `table`.
+///
+/// # Errors
+/// If they can't be written.
+pub fn print<T: Serialize>(values: &[T], output: Output, table: impl FnOnce() -> String) -> anyhow::Result<()> {
+    let text = match output {
+        Output::Table => table(),
+        Output::Json => serde_json::to_string_pretty(values)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(&values).context("cannot write YAML")?,
+    };
+    print_text(&text)
+}
+
+/// Prints a text. A closed pipe is not an error.
+///
+/// # Errors
+/// If it can't be written.
+pub fn print_text(text: &str) -> anyhow::Result<()> {
+    match write(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Writes to standard output without the panic of `print!` on errors.
+///
+/// # Errors
+/// If that fails.
+pub fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Returns lines in aligned columns, as kubectl prints them.
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let header: Vec<String> = header.iter().map(ToString::to_string).collect();
+    let lines = std::iter::once(&header).chain(rows);
+    let mut widths = vec![0; header.len()];
+    for line in lines.clone() {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let print = |line: &Vec<String>| {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}   "));
+        format!("{}\n", cells.collect::<String>().trim_end())
+    };
+    lines.map(print).collect()
+}
+
+/// Escapes control characters and other invisible ones, for output to a terminal.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// Returns a number of things: `1 round`, `2 rounds`.
+pub fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Returns an error whose text already includes its causes.
+pub fn with_causes(error: impl Display) -> anyhow::Error {
+    anyhow!("{error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["a".to_owned(), "1".to_owned()], vec!["läng".to_owned(), String::new()]];
+        assert_eq!(table(&["N", "VALUE"], &rows), "N      VALUE\na      1\nläng\n");
+    }
+
+    #[test]
+    fn terminal_escapes_of_devices_are_removed() {
+        assert_eq!(plain("cam\u{1b}[2J\n"), "cam\\u{1b}[2J\\n");
+        assert_eq!(plain("cam\u{202e}\u{200b}"), "cam\\u{202e}\\u{200b}");
+    }
+}
