@@ -77,10 +77,11 @@ cluster: kubernetes build ## Start a real cluster of two nodes and print its KUB
 cluster-down: build ## Stop that cluster.
 	target/debug/test-cluster down
 
-image: release ## The container image, target/image/akri.tar, with neither a daemon nor a registry; and what is in it.
+image: components ## The container image, target/image/akri.tar, with neither a daemon nor a registry; and what is in it.
 	rm -rf target/image
 	mkdir -p target/image
-	deploy/image/root.sh target/release/akri target/components target/image/root
+	cargo build --release --locked --package akri --no-default-features --target-dir target/operator
+	deploy/image/root.sh target/operator/release/akri target/components target/image/root
 	deploy/image/sbom.py target/image/root . handlers >target/image/akri.cdx.json
 	deploy/image/archive.sh target/image/akri.tar $(IMAGE) target/image/root '["/usr/bin/akri"]' $(VERSION)
 	@echo "now, for example: podman load --input target/image/akri.tar && podman push $(IMAGE) REGISTRY/akri:$(VERSION)"

@@ -2,7 +2,7 @@
 # Makes a container image without a registry or a daemon: archive.sh ARCHIVE NAME ROOT COMMAND [VERSION]
 # The one layer of the image is the directory ROOT, and COMMAND a JSON array. ARCHIVE is an OCI layout that is also what
 # `docker save` writes: docker, podman, skopeo, ctr and k3s load it. The same files make the same archive, whenever and by
-# whomever, which is also why the layer is not compressed.
+# whomever, with the same gzip.
 set -euo pipefail
 
 [ $# -ge 4 ] || { echo 'usage: archive.sh ARCHIVE NAME ROOT COMMAND [VERSION]' >&2; exit 1; }
@@ -30,18 +30,20 @@ case ${AKRI_ARCHITECTURE-$(uname -m)} in
   *) echo "no image for ${AKRI_ARCHITECTURE-$(uname -m)}" >&2; exit 1 ;;
 esac
 pack "$work/layer.tar" "$root" .
-read -r layer layer_size < <(blob "$work/layer.tar")
+read -r contents _ < <(sha256sum "$work/layer.tar")
+gzip --no-name --best "$work/layer.tar"
+read -r layer layer_size < <(blob "$work/layer.tar.gz")
 read -r config config_size < <(blob <<JSON
 {"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z",
  "config":{"Entrypoint":$command,"Env":["PATH=/usr/bin:/bin"],"WorkingDir":"/",
   "Labels":{"org.opencontainers.image.version":"$version"}},
- "rootfs":{"type":"layers","diff_ids":["sha256:$layer"]}}
+ "rootfs":{"type":"layers","diff_ids":["sha256:$contents"]}}
 JSON
 )
 read -r manifest manifest_size < <(blob <<JSON
 {"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
  "config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:$config","size":$config_size},
- "layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:$layer","size":$layer_size}]}
+ "layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"sha256:$layer","size":$layer_size}]}
 JSON
 )
 cat >"$work/index.json" <<JSON
