@@ -40,7 +40,7 @@ pub struct WatchSource<K, V> {
     pub api: Api<K>,
     /// Selectors.
     pub config: Config,
-    /// What they are, for the log.
+    /// A description for the log.
     pub what: String,
     /// The source of the first list.
     pub first: FirstList,
