@@ -55,7 +55,7 @@ async fn slow_compilation_delays_no_other_handler() {
     assert_eq!(compilations(&agent), tries);
 }
 
-/// The hostile components sort first, and none of them compiles within its 30 s of processor time.
+/// The hostile components sort first, and none of them compiles within its 8 s of processor time.
 #[tokio::test] // rule 91, threat 2
 async fn good_handler_waits_for_no_hostile_component() {
     let node = Node::new();
@@ -63,7 +63,7 @@ async fn good_handler_waits_for_no_hostile_component() {
     for number in 0..4 {
         let file = format!("aaa-{number}.wasm");
         fs::write(node.path(&format!("components/{file}")), nested_loops(40_000 + number)).unwrap();
-        node.write_handler(&format!("aaa-{number}"), &file, "");
+        node.write_handler(&format!("aaa-{number}"), &file, "  limits:\n    compile: {time: 8s}\n");
     }
     node.write_echo("echo", 1, &["one"]);
     let agent = node.start();
@@ -71,7 +71,7 @@ async fn good_handler_waits_for_no_hostile_component() {
     let log = agent.log();
     assert!(!log.contains("compiling it takes more than"), "a hostile component came first: {log}");
     assert!(log.matches("compiling a component").count() > 2, "they were tried: {log}");
-    refused(&node, "aaa-0", "compiling it takes more than 30s of processor time").await;
+    refused(&node, "aaa-0", "compiling it takes more than 8s of processor time").await;
 }
 
 fn compilations(agent: &Agent) -> usize {
