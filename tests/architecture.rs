@@ -9,11 +9,10 @@ use std::{env, fs};
 use serde_json::Value;
 
 /// All of `host/` and `author/` but the program.
-const HOST: [&str; 20] = [
+const HOST: [&str; 19] = [
     "akri-model",
     "akri-brokers",
     "akri-grpc",
-    "akri-http",
     "akri-api",
     "akri-node",
     "akri-engine",
@@ -33,11 +32,10 @@ const HOST: [&str; 20] = [
 ];
 
 /// The allowed dependencies between our crates. The workspace has no others.
-const MAY_KNOW: [(&str, &[&str]); 24] = [
+const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("akri-model", &[]),
     ("akri-brokers", &["akri-model"]),
     ("akri-grpc", &[]),
-    ("akri-http", &[]),
     ("akri-api", &["akri-model", "akri-brokers"]),
     ("akri-node", &["akri-model"]),
     ("akri-engine", &["akri-model", "akri-node"]),
@@ -56,10 +54,9 @@ const MAY_KNOW: [(&str, &[&str]); 24] = [
         &[
             "akri-model",
             "akri-api",
-            "akri-http",
+            "akri-kube",
             "akri-node",
             "akri-sandbox",
-            "akri-kube",
             "akri-kubelet",
             "akri-remote",
             "akri-cluster",
@@ -67,8 +64,8 @@ const MAY_KNOW: [(&str, &[&str]); 24] = [
             "akri-discovery",
         ],
     ),
-    ("akri-controller", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-http"]),
-    ("akri-webhook", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-http", "akri-sandbox"]),
+    ("akri-controller", &["akri-model", "akri-brokers", "akri-api", "akri-kube"]),
+    ("akri-webhook", &["akri-model", "akri-brokers", "akri-api", "akri-kube", "akri-sandbox"]),
     ("akri-cli", &["akri-model", "akri-api", "akri-sandbox", "akri-cluster", "akri-oci"]),
     ("akri-cassette", &["akri-model", "akri-node", "akri-engine"]),
     (

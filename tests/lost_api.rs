@@ -15,7 +15,6 @@ use akri_agent::resource_names::ResourceNames;
 use akri_cluster::local::Local;
 use akri_cluster::{Cluster, UsagePublishing};
 use akri_discovery::images::{ImageSettings, Images};
-use akri_discovery::properties::Properties;
 use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::sources::Providers;
@@ -123,7 +122,7 @@ impl OwnerFixture {
         handlers.wait_for(|handlers| handlers.settled).await.unwrap();
         let (sender, handlers) = watch::channel(handlers.borrow().clone());
         self.handlers = Some(sender);
-        let remote = akri_remote::Settings {
+        let remote = akri_remote::RemoteSettings {
             directory: self.node.path("handlers"),
             users: Vec::new(),
             networks: Vec::new(),
@@ -131,8 +130,8 @@ impl OwnerFixture {
             offline_timeout: Duration::from_secs(300),
         };
         let (remote, _) = Remote::start(remote, &self.node.path("state"), Arc::new(|_: &str| None));
-        let properties = Properties::new(self.cluster.values());
-        let providers = Providers { handlers, properties, remote, metrics: RoundMetrics::default() };
+        let values = self.cluster.values();
+        let providers = Providers { handlers, values, remote, metrics: RoundMetrics::default() };
         self.owner =
             Some(Owner::start(Arc::clone(&context), configuration, entries.into_values().collect(), providers));
         self.context = Some(context);

@@ -1,7 +1,5 @@
 //! Several sources of one name: a component and remote handlers, of which some are slow, some go, and some come back.
 
-use std::fs;
-
 use akri_api::Instance;
 use akri_api::condition;
 
@@ -100,23 +98,6 @@ async fn restart_keeps_devices_until_all_sources_report() {
     wait_for("both are asked", || (a.open_streams(), b.open_streams()), |open| *open == (1, 1)).await;
     b.sees(&[]).await;
     node.wait_for_instances("what a sees", |list| online(list) == ["a1", "a3"]).await;
-}
-
-#[tokio::test] // rule 31
-async fn handler_is_found_by_its_socket_after_state_loss() {
-    let node = Node::new();
-    write(&node, "cam", "cam");
-    let agent = node.start();
-    let cam = Handler::start(&node, "cam", "cam", &["one"]).shared();
-    cam.register(&node).await.unwrap();
-    let before = node.wait_for_instances("its device", |list| list.len() == 1).await;
-    agent.kill();
-    fs::remove_file(node.path("state/remote-handlers.json")).unwrap();
-    cam.sees(&["one", "two"]).await;
-    let _agent = node.start();
-    let after = node.wait_for_instances("another device", |list| list.len() == 2).await;
-    assert!(identities(&before).iter().all(|one| identities(&after).contains(one)));
-    assert!(after.iter().all(|instance| instance.spec.shared), "as the Instances of before are");
 }
 
 #[tokio::test] // rule 31

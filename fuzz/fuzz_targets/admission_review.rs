@@ -1,7 +1,7 @@
 //! AdmissionReviews: whatever is sent, the webhook answers with a review of its own or refuses the body, and stays short.
 #![no_main]
 
-use akri_webhook::review::{answer, check_alone, parse};
+use akri_webhook::review::{check_alone, parse, response_body};
 use libfuzzer_sys::fuzz_target;
 
 /// The start of the input: the spec of an object that somebody creates.
@@ -21,6 +21,6 @@ fuzz_target!(|input: &str| {
 
 fn check(body: &str) {
     let Ok(request) = parse(body.as_bytes()) else { return };
-    let answered = answer(&request, check_alone(&request)).expect("every verdict can be written");
+    let answered = response_body(&request, check_alone(&request)).expect("every outcome can be written");
     assert!(answered.len() < 64 << 10, "{} bytes", answered.len());
 }

@@ -1,6 +1,6 @@
 //! A cluster with simulated faults.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -145,7 +145,7 @@ impl Cluster for FaultyCluster {
         key: &Key,
         uid: &str,
         infos: &BTreeMap<u32, Files>,
-    ) -> Result<BTreeSet<u32>, ClusterError> {
+    ) -> Result<(), ClusterError> {
         self.check()?;
         self.through(self.local.publish_broker_info(key, uid, infos).await)
     }

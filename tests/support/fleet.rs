@@ -17,7 +17,6 @@ use akri_agent::resource_names::ResourceNames;
 use akri_cluster::kubernetes::Kubernetes;
 use akri_cluster::{Cluster, HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
-use akri_discovery::properties::Properties;
 use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::round_metrics::RoundMetrics;
 use akri_discovery::sources::Providers;
@@ -205,7 +204,7 @@ impl Running {
             readiness: Default::default(),
             naming: Semaphore::new(32),
         });
-        let remote = akri_remote::Settings {
+        let remote = akri_remote::RemoteSettings {
             directory: node.path("handlers"),
             users: Vec::new(),
             networks: Vec::new(),
@@ -213,10 +212,10 @@ impl Running {
             offline_timeout: Duration::from_secs(300),
         };
         let (remote, _) = Remote::start(remote, &node.path("state"), Arc::new(|_: &str| None));
-        let properties = Properties::new(context.cluster.values());
+        let values = context.cluster.values();
         let providers = |handlers| Providers {
             handlers,
-            properties: properties.clone(),
+            values: values.clone(),
             remote: remote.clone(),
             metrics: RoundMetrics::default(),
         };

@@ -13,10 +13,9 @@ use akri_cluster::Cluster;
 use akri_cluster::kubernetes::{Client, Kubernetes};
 use akri_cluster::local::{Local, StoreError};
 use akri_discovery::images::{ImageSettings, Images};
-use akri_discovery::properties::Properties;
 use akri_discovery::registry::{Handlers, Registry};
 use akri_discovery::sources::Providers;
-use akri_http::{Pages, Server};
+use akri_kube::http::{Pages, Server};
 use akri_kubelet::Plugins;
 use akri_kubelet::checkpoint;
 use akri_model::claim::Entry;
@@ -74,7 +73,7 @@ pub struct Settings {
     /// The settings of connections to registries of components.
     pub registries: akri_oci::Settings,
     /// Settings of remote discovery handlers.
-    pub remote: akri_remote::Settings,
+    pub remote: akri_remote::RemoteSettings,
     /// The directory for CDI specifications, if they are written.
     pub cdi: Option<Cdi>,
     /// The address that serves health and metrics, if any does.
@@ -163,7 +162,10 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
         metrics,
         readiness: readiness.clone(),
     });
-    let _reporting = context.broker_info.start(Arc::clone(&cluster), context.journal.clone());
+    let _reporting = {
+        let (publisher, journal) = (context.publisher.clone(), context.journal.clone());
+        context.broker_info.start(Arc::clone(&cluster), publisher, journal)
+    };
     let listener = Listener::start(&settings.udev_data);
     let images = images(&settings, &*cluster);
     let registry = Registry::start(host, components, images, cluster.manifests(), listener.uevents());
@@ -182,7 +184,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     let supervisor = Supervisor::new(Arc::clone(&context), entries);
     let providers = Providers {
         handlers: registry.handlers(),
-        properties: Properties::new(cluster.values()),
+        values: cluster.values(),
         remote,
         metrics: context.metrics.rounds.clone(),
     };

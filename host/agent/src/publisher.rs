@@ -2,10 +2,11 @@
 
 mod write_queue;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use akri_cluster::{Cluster, ClusterError, ConfigurationReport, HandlerReport, UsagePublishing, WriteOutcome};
+use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use akri_model::retry::{Backoff, RetryPolicy, jitter};
@@ -59,6 +60,11 @@ impl Publisher {
     /// Deletes an Instance. `is_used` says whether containers of this node still use it.
     pub fn delete(&self, key: Key, uid: String, is_used: bool) {
         self.enqueue(ObjectKind::Instance, key, Write::Delete { uid, is_used });
+    }
+
+    /// Publishes what brokers of this node report of an Instance, by slot.
+    pub fn publish_broker_info(&self, key: Key, uid: String, infos: BTreeMap<u32, Files>) {
+        self.enqueue(ObjectKind::BrokerInfo, key, Write::BrokerInfo { uid, infos });
     }
 
     /// Reports the status of a Configuration.
@@ -132,6 +138,10 @@ async fn attempt(
             result => result,
         },
         Write::Delete { uid, is_used } => cluster.delete(key, uid, *is_used).await.map(complete),
+        Write::BrokerInfo { uid, infos } => match cluster.publish_broker_info(key, uid, infos).await {
+            Err(ClusterError::NotFound(_)) => Ok(WriteOutcome::Complete),
+            result => result.map(complete),
+        },
         Write::Report(report) => cluster.report(report).await,
         Write::Forget => cluster.forget(key).await.map(complete),
         Write::ReportHandler(report) => cluster.report_handler(report).await,

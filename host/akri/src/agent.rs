@@ -59,8 +59,8 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-fn remote(args: RemoteArgs) -> anyhow::Result<akri_remote::Settings> {
-    Ok(akri_remote::Settings {
+fn remote(args: RemoteArgs) -> anyhow::Result<akri_remote::RemoteSettings> {
+    Ok(akri_remote::RemoteSettings {
         directory: std::path::absolute(&args.handlers_dir).context("--handlers-dir")?,
         users: args.allow_handler_uid,
         networks: args.allow_network_handlers,

@@ -9,7 +9,7 @@ use akri_api::duration::parse_duration;
 use akri_cli::output::with_causes;
 use akri_cli::program::{sandbox_program, stop_signal};
 use akri_model::names::Key;
-use akri_webhook::{CertificateSource, DryRun, Settings};
+use akri_webhook::{CertificateSource, DryRun, WebhookSettings};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: WebhookArgs, logging: Vec<String>) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<Settings> {
+fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<WebhookSettings> {
     let certificate = match (args.tls_crt_file, args.tls_key_file, args.tls_secret, args.service) {
         (Some(certificate), Some(key), ..) => CertificateSource::Files { certificate, key },
         (_, _, Some(name), Some(service)) => {
@@ -97,7 +97,7 @@ fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<Settings>
         FailurePolicy::Ignore => Some("Ignore".to_owned()),
         FailurePolicy::Keep => None,
     };
-    Ok(Settings {
+    Ok(WebhookSettings {
         listen: args.listen,
         certificate,
         registration: args.registration,

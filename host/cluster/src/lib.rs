@@ -2,6 +2,7 @@
 
 pub mod kubernetes;
 pub mod local;
+mod saved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -195,13 +196,9 @@ pub trait Cluster: Send + Sync + 'static {
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError>;
 
     /// Writes what brokers of this node report of an Instance, by slot; without files, what was reported before is removed.
-    /// Returns the slots that are not this node's in the store, of which nothing was written.
-    async fn publish_broker_info(
-        &self,
-        key: &Key,
-        uid: &str,
-        infos: &BTreeMap<u32, Files>,
-    ) -> Result<BTreeSet<u32>, ClusterError>;
+    /// Slots that are not this node's in the store are left out.
+    async fn publish_broker_info(&self, key: &Key, uid: &str, infos: &BTreeMap<u32, Files>)
+    -> Result<(), ClusterError>;
 
     /// Returns a counter of changes that others made to reports. Each change makes every report due again.
     fn report_changes(&self) -> watch::Receiver<u64> {

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use akri_api::{Configuration, DiscoveryHandler, Instance};
 use akri_brokers::SELECTOR;
-use akri_http::{Pages, Server};
 use akri_kube::events::EventRecorder;
+use akri_kube::http::{Pages, Server};
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, Requests};
 use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};

@@ -10,7 +10,6 @@ pub mod load_progress;
 mod load_retries;
 mod loader;
 mod multicast_triggers;
-pub mod properties;
 pub mod registry;
 mod round;
 pub mod round_metrics;

@@ -71,7 +71,7 @@ pub struct Handlers {
     pub ready: BTreeMap<String, Arc<Handler>>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,
-    /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a moment.
+    /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a sleep_until_some.
     pub loading: BTreeMap<String, LoadStep>,
     /// DiscoveryHandler objects that are neither loaded nor refused; none before the objects were looked at.
     pub pending: Option<BTreeSet<String>>,

@@ -11,7 +11,7 @@ use akri_model::device::DeviceSet;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
-use akri_model::resolve::Resolution;
+use akri_model::resolve::{DiscoveryInput, Resolution};
 use akri_model::retry::{Next, Retry, jitter};
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_node::uevent::{Mark, Uevents};
@@ -24,7 +24,6 @@ use tracing::{debug, warn};
 
 use crate::handler_activity::HandlerUse;
 use crate::multicast_triggers::MulticastTriggers;
-use crate::properties::Properties;
 use crate::registry::{Handler, Handlers};
 use crate::round::{RoundTriggers, call, details_json, round, validate};
 use crate::round_metrics::RoundMetrics;
@@ -43,19 +42,17 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Starts the task. Changes of the Configuration, its properties and the handlers start a round at once.
+    /// Starts the task. Changes of the input and the handlers start a round at once.
     pub fn start(
-        configuration: watch::Receiver<Arc<Configuration>>,
+        input: watch::Receiver<Arc<DiscoveryInput>>,
         handlers: watch::Receiver<Arc<Handlers>>,
-        properties: Properties,
         events: mpsc::Sender<SourceEvent>,
         metrics: RoundMetrics,
     ) -> Self {
         let now = Instant::now();
         let runner = RoundTask {
-            configuration,
+            input,
             handlers,
-            properties,
             events,
             metrics,
             retry: Retry::default(),
@@ -79,9 +76,8 @@ impl Drop for Rounds {
 }
 
 struct RoundTask {
-    configuration: watch::Receiver<Arc<Configuration>>,
+    input: watch::Receiver<Arc<DiscoveryInput>>,
     handlers: watch::Receiver<Arc<Handlers>>,
-    properties: Properties,
     events: mpsc::Sender<SourceEvent>,
     metrics: RoundMetrics,
     retry: Retry,
@@ -159,10 +155,10 @@ impl RoundTask {
     }
 
     fn input(&mut self, handlers: &Handlers) -> RoundInput {
-        let configuration = self.configuration.borrow_and_update().clone();
+        let DiscoveryInput { configuration, properties } = DiscoveryInput::clone(&self.input.borrow_and_update());
         RoundInput {
             handler: handlers.ready.get(&configuration.handler).cloned(),
-            properties: self.properties.of(&configuration),
+            properties,
             configuration,
             uevents: handlers.uevents.clone(),
             mark: handlers.uevents.mark(),
@@ -271,7 +267,7 @@ impl RoundTask {
     /// Waits for the next round. A change of the input starts it at once and resets the backoff. Events during the last
     /// round count, since that round may have missed them.
     async fn wait_for_trigger(&mut self, next: NextRound, input: RoundInput) -> Result<(), RecvError> {
-        let (configuration, name) = (&*input.configuration, &input.configuration.handler);
+        let name = &input.configuration.handler;
         let (rate_limit, multicast, handlers) = (&mut self.rate_limit, &mut self.multicast, &mut self.handlers);
         let (mut uevents, mark) = (input.uevents, input.mark);
         let due = async {
@@ -295,9 +291,8 @@ impl RoundTask {
         };
         let changed = tokio::select! {
             () = due => return Ok(()),
-            changed = self.configuration.changed() => changed,
+            changed = self.input.changed() => changed,
             changed = other_handler => changed,
-            changed = self.properties.other_than(&input.properties, configuration) => changed.map(drop),
         };
         self.retry.reset();
         changed

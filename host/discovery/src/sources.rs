@@ -10,13 +10,12 @@ use akri_model::configuration_status::DiscoveryStatus;
 use akri_model::discovery::RoundError;
 use akri_model::grant::Limits;
 use akri_model::remote::{Address, Endpoints};
-use akri_model::resolve::Resolution;
+use akri_model::resolve::{DiscoveryInput, Values};
 use akri_model::sources::{DiscoverySource, MergedResult, SourceEvent, SourceStates};
-use akri_remote::{DiscoveryInput, EndpointStream, Remote};
+use akri_remote::{EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::properties::Properties;
 use crate::registry::Handlers;
 use crate::round_metrics::RoundMetrics;
 use crate::rounds::Rounds;
@@ -30,8 +29,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 pub struct Providers {
     /// The component handlers.
     pub handlers: watch::Receiver<Arc<Handlers>>,
-    /// The values of properties.
-    pub properties: Properties,
+    /// The content of ConfigMaps and Secrets.
+    pub values: watch::Receiver<Arc<Values>>,
     /// The remote handlers.
     pub remote: Remote,
     /// The metrics of rounds.
@@ -40,23 +39,19 @@ pub struct Providers {
 
 /// The sources of one Configuration; they stop when this is dropped.
 pub struct Sources {
-    /// The Configuration as the owner last applied it. A newer one may name another handler, which must get neither the
-    /// results nor the secrets of this one.
-    configuration: Arc<Configuration>,
     providers: Providers,
     endpoints: watch::Receiver<Arc<Endpoints>>,
     active: ActiveHandler,
-    input: watch::Sender<Arc<DiscoveryInput>>,
     /// The time of the next merge, if anything has changed since the last one.
     due: Option<Instant>,
     last_merged: Instant,
 }
 
-/// The sources of one handler. They are replaced when the Configuration names another one.
+/// The sources of one handler. They are replaced when the Configuration names another one, which must get neither the results
+/// nor the secrets of this one.
 struct ActiveHandler {
-    handler: String,
-    /// The Configuration for the rounds.
-    configuration: watch::Sender<Arc<Configuration>>,
+    /// The Configuration as the owner last applied it, with its properties, for rounds and streams.
+    input: watch::Sender<Arc<DiscoveryInput>>,
     states: SourceStates,
     streams: BTreeMap<Address, EndpointStream>,
     _rounds: Rounds,
@@ -67,11 +62,10 @@ struct ActiveHandler {
 impl Sources {
     /// Starts the sources. Changes of the properties and the handlers take effect at once.
     pub fn start(configuration: Arc<Configuration>, mut providers: Providers) -> Self {
-        let input = watch::Sender::new(Arc::new(input(&configuration, providers.properties.of(&configuration))));
-        let active = ActiveHandler::start(&configuration, &providers);
+        let active = ActiveHandler::start(configuration, &mut providers);
         let endpoints = providers.remote.endpoints();
         let last_merged = Instant::now();
-        let mut sources = Self { configuration, providers, endpoints, active, input, due: None, last_merged };
+        let mut sources = Self { providers, endpoints, active, due: None, last_merged };
         sources.update_streams(true);
         sources
     }
@@ -80,15 +74,12 @@ impl Sources {
     /// latest state only. Nothing is lost if the future is dropped.
     pub async fn changed(&mut self) {
         loop {
-            let properties = self.input.borrow().properties.clone();
             let timeout = self.providers.remote.offline_timeout();
             let silence = self.active.states.silent_since().map(|since| Instant::from_std(since) + timeout);
             tokio::select! {
                 biased;
                 Some(event) = self.active.events.recv() => self.apply(event),
-                Ok(properties) = self.providers.properties.other_than(&properties, &self.configuration) => {
-                    self.update_input(properties);
-                }
+                Ok(()) = self.providers.values.changed() => self.update_input(self.active.configuration()),
                 Ok(()) = self.endpoints.changed() => self.update_streams(false),
                 () = sleep_until_some(silence) => {
                     self.active.states.expire_silent(Instant::now().into_std(), timeout);
@@ -112,20 +103,12 @@ impl Sources {
 
     /// Applies a change of the Configuration.
     pub fn reconfigure(&mut self, configuration: Arc<Configuration>) {
-        let properties = self.providers.properties.of(&configuration);
-        let is_other = configuration.handler != self.active.handler;
-        if is_other {
-            // Replace the handler first: the new input may hold secrets that the old one must not get.
-            self.active = ActiveHandler::start(&configuration, &self.providers);
-            self.due = None;
-        } else {
-            self.active.configuration.send_replace(Arc::clone(&configuration));
+        if configuration.handler == self.active.configuration().handler {
+            return self.update_input(configuration);
         }
-        self.configuration = configuration;
-        self.update_input(properties);
-        if is_other {
-            self.update_streams(true);
-        }
+        self.active = ActiveHandler::start(configuration, &mut self.providers);
+        self.due = None;
+        self.update_streams(true);
     }
 
     fn apply(&mut self, event: SourceEvent) {
@@ -137,11 +120,14 @@ impl Sources {
         self.active.states.apply(event, Instant::now().into_std());
     }
 
-    fn update_input(&self, properties: Resolution) {
-        let input = input(&self.configuration, properties);
-        self.input.send_if_modified(|active| {
+    /// Gives rounds and streams a Configuration with its properties as they are now, if something differs.
+    fn update_input(&mut self, configuration: Arc<Configuration>) {
+        let input = self.providers.input(configuration);
+        self.active.input.send_if_modified(|active| {
             let differs = **active != input;
-            *active = Arc::new(input);
+            if differs {
+                *active = Arc::new(input);
+            }
             differs
         });
     }
@@ -150,38 +136,49 @@ impl Sources {
     /// call may have reported devices before a restart.
     fn update_streams(&mut self, first: bool) {
         let endpoints = self.endpoints.borrow_and_update().clone();
-        let user = self.configuration.key.clone();
         let active = &mut self.active;
+        let configuration = active.configuration();
         let is_gone =
-            |address: &Address| endpoints.of(&active.handler).all(|(endpoint, _)| endpoint.address != *address);
+            |address: &Address| endpoints.of(&configuration.handler).all(|(endpoint, _)| endpoint.address != *address);
         for (address, _) in active.streams.extract_if(.., |address, _| is_gone(address)) {
             active.states.remove(&DiscoverySource::Remote(address));
             self.due = Some(Instant::now());
         }
-        for (endpoint, record) in endpoints.of(&active.handler) {
-            active.states.add(DiscoverySource::Remote(endpoint.address.clone()), record.shared, first);
+        for (endpoint, record) in endpoints.of(&configuration.handler) {
+            active.states.add(DiscoverySource::Remote(endpoint.address.clone()), Some(record.shared), first);
             let stream = active.streams.entry(endpoint.address.clone()).or_insert_with(|| {
-                let (input, events) = (self.input.subscribe(), active.event_sender.clone());
-                EndpointStream::start(&self.providers.remote, endpoint.clone(), user.clone(), input, events)
+                let (input, events) = (active.input.subscribe(), active.event_sender.clone());
+                EndpointStream::start(
+                    &self.providers.remote,
+                    endpoint.clone(),
+                    configuration.key.clone(),
+                    input,
+                    events,
+                )
             });
             stream.registered(record.registrations);
         }
     }
 }
 
-impl ActiveHandler {
-    fn start(now: &Arc<Configuration>, providers: &Providers) -> Self {
-        let Providers { handlers, properties, metrics, .. } = providers.clone();
-        let (event_sender, events) = mpsc::channel(1);
-        let mut states = SourceStates::default();
-        states.add(DiscoverySource::Component, None, true);
-        let configuration = watch::Sender::new(Arc::clone(now));
-        let rounds = Rounds::start(configuration.subscribe(), handlers, properties, event_sender.clone(), metrics);
-        let (handler, streams) = (now.handler.clone(), BTreeMap::new());
-        Self { handler, configuration, states, streams, _rounds: rounds, events, event_sender }
+impl Providers {
+    fn input(&mut self, configuration: Arc<Configuration>) -> DiscoveryInput {
+        DiscoveryInput::new(configuration, &self.values.borrow_and_update())
     }
 }
 
-fn input(configuration: &Configuration, properties: Resolution) -> DiscoveryInput {
-    DiscoveryInput { details: configuration.details.clone(), properties }
+impl ActiveHandler {
+    fn start(configuration: Arc<Configuration>, providers: &mut Providers) -> Self {
+        let input = watch::Sender::new(Arc::new(providers.input(configuration)));
+        let Providers { handlers, metrics, .. } = providers.clone();
+        let (event_sender, events) = mpsc::channel(1);
+        let mut states = SourceStates::default();
+        states.add(DiscoverySource::Component, None, true);
+        let rounds = Rounds::start(input.subscribe(), handlers, event_sender.clone(), metrics);
+        Self { input, states, streams: BTreeMap::new(), _rounds: rounds, events, event_sender }
+    }
+
+    fn configuration(&self) -> Arc<Configuration> {
+        Arc::clone(&self.input.borrow().configuration)
+    }
 }

@@ -1,4 +1,4 @@
-//! The devices that the kubelet says it can allocate: what it has kept need not be sent again (rule 49).
+//! The devices that the kubelet can allocate by its own account: a list that it has kept need not be sent again (rule 49).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

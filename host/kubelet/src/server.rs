@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::deviceplugin::device_plugin_server::DevicePluginServer;
+use akri_grpc::unix::incoming;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -13,7 +14,7 @@ use crate::allocatable::KeptDevices;
 use crate::lists::{StreamEnd, Streams};
 use crate::resource::Resource;
 use crate::service::{CALL_TIMEOUT, Service};
-use crate::socket::{PluginSocket, Sockets, incoming};
+use crate::socket::{CONNECTIONS, PluginSocket, Sockets};
 
 /// Limit on a request, in bytes: 4,096 IDs of 256 bytes and their encoding.
 const MAX_REQUEST: usize = 2 << 20;
@@ -49,7 +50,9 @@ impl Server {
         let server = tonic::transport::Server::builder().max_concurrent_streams(STREAMS).add_service(service);
         let task = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            if let Err(error) = server.serve_with_incoming_shutdown(incoming(listener), stopped).await {
+            if let Err(error) =
+                server.serve_with_incoming_shutdown(incoming(listener, CONNECTIONS, |_| true), stopped).await
+            {
                 tracing::warn!(%error, "a device plugin server failed");
             }
         });

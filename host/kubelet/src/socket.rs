@@ -8,19 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use akri_grpc::unix::{Filter, OwnSocket};
-use futures::Stream;
-use futures::stream::unfold;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use akri_grpc::unix::OwnSocket;
+use tokio::net::UnixListener;
 
 /// Limit on connections to one socket; a kubelet opens one.
-const CONNECTIONS: usize = 16;
-
-/// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const CONNECTIONS: usize = 16;
 
 /// The sockets of this process in the kubelet's directory.
 #[derive(Debug)]
@@ -100,19 +93,6 @@ impl Drop for PluginSocket {
     fn drop(&mut self) {
         self.sockets.bound().remove(&self.name);
     }
-}
-
-/// Returns a stream of incoming connections, filtered. At the limit, new connections wait.
-pub(super) fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Filter<UnixStream>>> {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    unfold((listener, room), |(listener, room)| async {
-        let permit = Arc::clone(&room).acquire_owned().await.ok()?;
-        let accepted = listener.accept().await;
-        if accepted.is_err() {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-        }
-        Some((accepted.map(|(stream, _)| Filter::counted(stream, permit)), (listener, room)))
-    })
 }
 
 #[cfg(test)]

@@ -62,8 +62,8 @@ pub enum EndpointState {
 /// The state of an endpoint. Times count from a fixed origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointRecord {
-    /// The value of `shared`; `None` if the endpoint was found by its socket and has not registered.
-    pub shared: Option<bool>,
+    /// The registered value of `shared`.
+    pub shared: bool,
     /// Number of registrations; an increase causes an immediate retry.
     pub registrations: u64,
     /// The connection state.
@@ -83,7 +83,7 @@ struct EndpointUser {
 }
 
 impl EndpointRecord {
-    fn new(shared: Option<bool>, now: Duration) -> Self {
+    fn new(shared: bool, now: Duration) -> Self {
         let (state, users) = (EndpointState::Waiting, BTreeMap::new());
         Self { shared, registrations: 0, state, since: now, last_result: None, users }
     }
@@ -168,8 +168,8 @@ impl Endpoints {
         if !self.0.contains_key(&endpoint) {
             self.make_room(&endpoint.handler, is_dead)?;
         }
-        let record = self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(None, now));
-        record.shared = Some(shared);
+        let record = self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
+        record.shared = shared;
         record.registrations += 1;
         for user in record.users.values_mut().filter(|user| user.connected == Some(false)) {
             user.connected = None;
@@ -179,10 +179,9 @@ impl Endpoints {
     }
 
     /// Adds a known endpoint. Registered endpoints and the limits take precedence.
-    pub fn restore(&mut self, endpoint: Endpoint, shared: Option<bool>, now: Duration) {
-        let agrees = shared.is_none_or(|shared| self.check(&endpoint, shared).is_ok());
+    pub fn restore(&mut self, endpoint: Endpoint, shared: bool, now: Duration) {
         let room = self.of(&endpoint.handler).count() < MAX_OF_ONE_HANDLER && self.0.len() < MAX_ENDPOINTS;
-        if agrees && room && is_handler_name(&endpoint.handler) {
+        if room && self.check(&endpoint, shared).is_ok() {
             self.0.entry(endpoint).or_insert_with(|| EndpointRecord::new(shared, now));
         }
     }
@@ -192,8 +191,7 @@ impl Endpoints {
         if !is_handler_name(handler) {
             return Err(RegistrationRefusal::Name);
         }
-        let differs =
-            |(other, record): &(&Endpoint, &EndpointRecord)| *other != endpoint && record.shared == Some(!shared);
+        let differs = |(other, record): &(&Endpoint, &EndpointRecord)| *other != endpoint && record.shared != shared;
         match self.of(handler).find(differs) {
             None => Ok(()),
             Some((Endpoint { address, .. }, _)) => {

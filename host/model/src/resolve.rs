@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::configuration::Configuration;
 use crate::names::Key;
 use crate::property::{KeyRef, PropertySource, Resolved, Secret};
 
@@ -63,6 +64,28 @@ impl fmt::Display for ReferenceKind {
 
 /// The resolved properties of a Configuration, or the reasons why they are not.
 pub type Resolution = Result<Arc<Resolved>, Unresolved>;
+
+/// The input of the discovery sources of a Configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DiscoveryInput {
+    /// The Configuration.
+    pub configuration: Arc<Configuration>,
+    /// The values of its properties; nothing is requested if they are unresolved.
+    pub properties: Resolution,
+}
+
+impl DiscoveryInput {
+    /// Resolves the properties of a Configuration.
+    pub fn new(configuration: Arc<Configuration>, values: &Values) -> Self {
+        let properties = resolve(&configuration.properties, values).map(Arc::new);
+        Self { configuration, properties }
+    }
+
+    /// Returns whether a handler gets the same request.
+    pub fn has_same_request(&self, other: &Self) -> bool {
+        (&self.configuration.details, &self.properties) == (&other.configuration.details, &other.properties)
+    }
+}
 
 /// The properties that can't be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -46,14 +46,14 @@ impl EndpointRegistry {
     ) -> Result<bool, RegistrationRefusal> {
         let mut registered = Ok(false);
         self.change(|all, now| {
-            let is_new = all.get(&endpoint).is_none_or(|record| record.shared != Some(shared));
+            let is_new = all.get(&endpoint).is_none_or(|record| record.shared != shared);
             registered = all.register(endpoint, shared, now, is_dead).map(|()| is_new);
         });
         registered
     }
 
-    /// Adds an endpoint from the file or from a socket.
-    pub(super) fn restore(&self, endpoint: Endpoint, shared: Option<bool>) {
+    /// Adds an endpoint from the file.
+    pub(super) fn restore(&self, endpoint: Endpoint, shared: bool) {
         self.change(|all, now| all.restore(endpoint, shared, now));
     }
 

@@ -23,10 +23,10 @@ use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-pub use endpoint_file::{EndpointFileError, read_remote_handlers};
+pub use endpoint_file::read_remote_handlers;
 use endpoints::EndpointRegistry;
 use registration::Service;
-pub use stream::{DiscoveryInput, EndpointStream};
+pub use stream::EndpointStream;
 use trust::Trust;
 
 /// The socket on which handlers register, in the handler directory.
@@ -40,7 +40,7 @@ const DECODING: usize = 2;
 
 /// The settings of remote handlers: who may serve them, and how far they are trusted.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RemoteSettings {
     /// The handler directory: it contains the registration socket and the sockets of handlers.
     pub directory: PathBuf,
     /// Users that may register and serve, in addition to root and the agent's own.
@@ -54,7 +54,7 @@ pub struct Settings {
     pub offline_timeout: Duration,
 }
 
-impl Settings {
+impl RemoteSettings {
     /// Returns the mode of the registration socket. The kernel decides who may connect, unless users are allowed that
     /// could not open the socket.
     fn socket_mode(&self) -> u32 {
@@ -111,7 +111,11 @@ impl Drop for RemoteTasks {
 impl Remote {
     /// Restores known handlers and starts to accept registrations. If the socket can't be created, that is logged and
     /// retried; the rest of the agent works without it.
-    pub fn start(settings: Settings, state: &Path, shared_by_component: SharedByComponent) -> (Self, RemoteTasks) {
+    pub fn start(
+        settings: RemoteSettings,
+        state: &Path,
+        shared_by_component: SharedByComponent,
+    ) -> (Self, RemoteTasks) {
         let (trust, endpoints) = (Arc::new(settings.trust()), EndpointRegistry::new(state));
         endpoint_file::restore(state, &trust, &endpoints);
         let service = Service::new(Arc::clone(&trust), endpoints.clone(), shared_by_component);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use akri_grpc::discovery::register_discovery_handler_request::EndpointType;
 use akri_grpc::discovery::registration_server::{Registration, RegistrationServer};
 use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
-use akri_grpc::unix::OwnSocket;
+use akri_grpc::unix::{OwnSocket, incoming};
 use akri_model::remote::{Endpoint, RegistrationRefusal};
 use akri_model::text::clean;
 use tokio::net::UnixListener;
@@ -17,9 +17,9 @@ use tracing::{debug, info, warn};
 
 use crate::dial::is_dead;
 use crate::endpoints::EndpointRegistry;
-use crate::socket;
+use crate::socket::{self, CONNECTIONS, may_register};
 use crate::trust::{Trust, TrustError};
-use crate::{REFUSAL_LOG_INTERVAL, SOCKET, Settings, SharedByComponent};
+use crate::{REFUSAL_LOG_INTERVAL, RemoteSettings, SOCKET, SharedByComponent};
 
 /// Limit on a request, in bytes: a name, a path or URL, and their encoding.
 const MAX_REQUEST: usize = 16 << 10;
@@ -37,7 +37,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LOSS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Serves registrations while it is polled; binds a new socket if the first is lost.
-pub(super) async fn serve(settings: Settings, service: Service) {
+pub(super) async fn serve(settings: RemoteSettings, service: Service) {
     let mode = settings.socket_mode();
     let mut expected = String::new();
     loop {
@@ -61,7 +61,8 @@ pub(super) async fn serve(settings: Settings, service: Service) {
 
 async fn serve_until_lost(socket: &OwnSocket, listener: UnixListener, service: Service) {
     let (age, grace) = CONNECTION;
-    let incoming = socket::incoming(listener, Arc::clone(&service.trust));
+    let (trust, mut refused) = (Arc::clone(&service.trust), None);
+    let incoming = incoming(listener, CONNECTIONS, move |stream| may_register(stream, &trust, &mut refused));
     let service = RegistrationServer::new(service).max_decoding_message_size(MAX_REQUEST);
     let mut server =
         Server::builder().max_connection_age(age).max_connection_age_grace(grace).max_concurrent_streams(16);
@@ -164,7 +165,7 @@ enum RegisterError {
     #[error("endpoint_type {0} is unknown; 0 is UDS, 1 is NETWORK")]
     EndpointType(i32),
     #[error(transparent)]
-    TrustError(#[from] TrustError),
+    Untrusted(#[from] TrustError),
     #[error(transparent)]
     Refused(#[from] RegistrationRefusal),
 }
@@ -174,9 +175,9 @@ impl From<RegisterError> for Status {
         let message = clean(&refused.to_string(), MAX_MESSAGE);
         match refused {
             RegisterError::EndpointType(_)
-            | RegisterError::TrustError(TrustError::Path(_) | TrustError::Url(_))
+            | RegisterError::Untrusted(TrustError::Path(_) | TrustError::Url(_))
             | RegisterError::Refused(RegistrationRefusal::Name) => Self::invalid_argument(message),
-            RegisterError::TrustError(_) => Self::permission_denied(message),
+            RegisterError::Untrusted(_) => Self::permission_denied(message),
             RegisterError::Refused(RegistrationRefusal::SharedDiffers { .. }) => Self::failed_precondition(message),
             RegisterError::Refused(RegistrationRefusal::TooMany | RegistrationRefusal::TooManyOfOneHandler(_)) => {
                 Self::resource_exhausted(message)

@@ -4,29 +4,18 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use akri_grpc::unix::{FileId, Filter, OwnSocket};
-use futures::Stream;
-use futures::stream::unfold;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use akri_grpc::unix::{FileId, OwnSocket};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::server::Connected;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use crate::trust::Trust;
 use crate::{REFUSAL_LOG_INTERVAL, SOCKET};
 
 /// Maximum number of connections; further ones wait.
-const CONNECTIONS: usize = 64;
-
-/// Pause after a failed accept: the process is probably out of file descriptors, and an immediate retry would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const CONNECTIONS: usize = 64;
 
 /// Time for the agent behind an existing socket to accept.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -76,30 +65,9 @@ async fn check_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Returns a stream of the connections of users that may register.
-pub(super) fn incoming(listener: UnixListener, trust: Arc<Trust>) -> impl Stream<Item = io::Result<Filter<Peer>>> {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    unfold((listener, trust, room, None), |(listener, trust, room, mut refused)| async move {
-        loop {
-            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    sleep(ACCEPT_PAUSE).await;
-                    return Some((Err(error), (listener, trust, room, refused)));
-                }
-            };
-            if may_register(&stream, &trust, &mut refused) {
-                let peer = Filter::new(Peer { stream, _permit: permit });
-                return Some((Ok(peer), (listener, trust, room, refused)));
-            }
-        }
-    })
-}
-
 /// Returns whether the peer's user may register. Refusals of one user are logged once, and others at a limited rate: a
 /// process that may open the socket can connect as many users.
-fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<(u32, Instant)>) -> bool {
+pub(super) fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<(u32, Instant)>) -> bool {
     let Ok(credentials) = stream.peer_cred() else { return false };
     let user = credentials.uid();
     let Err(error) = trust.check_user(user) else { return true };
@@ -110,39 +78,6 @@ fn may_register(stream: &UnixStream, trust: &Trust, refused: &mut Option<(u32, I
         warn!(pid = credentials.pid(), "connection refused: {error}");
     }
     false
-}
-
-/// A connection that holds a permit.
-#[derive(Debug)]
-pub(super) struct Peer {
-    stream: UnixStream,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl AsyncRead for Peer {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Peer {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-impl Connected for Peer {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
 }
 
 #[cfg(test)]

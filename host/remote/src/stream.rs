@@ -11,7 +11,7 @@ use akri_model::grant::Grants;
 use akri_model::names::Key;
 use akri_model::policy::{self, DeviceRefusal};
 use akri_model::remote::Endpoint;
-use akri_model::resolve::Resolution;
+use akri_model::resolve::DiscoveryInput;
 use akri_model::retry::{Backoff, jitter};
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
@@ -52,15 +52,6 @@ const MAX_SKIPPED: usize = 1000;
 /// Shortest time between attempts, however often a handler registers.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The request of a Configuration to all endpoints of its handler.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DiscoveryInput {
-    /// The `discoveryDetails`.
-    pub details: String,
-    /// The values of the properties; nothing is requested if they are unresolved.
-    pub properties: Resolution,
-}
-
 /// A Discover stream. Dropping this ends it.
 pub struct EndpointStream {
     remote: Remote,
@@ -71,7 +62,7 @@ pub struct EndpointStream {
 }
 
 impl EndpointStream {
-    /// Starts requesting devices from an endpoint, and again whenever the input changes.
+    /// Starts requesting devices from an endpoint, and again whenever the request changes.
     pub fn start(
         remote: &Remote,
         endpoint: Endpoint,
@@ -133,10 +124,11 @@ impl StreamTask {
             let input = self.input.borrow_and_update().clone();
             self.registrations.mark_unchanged();
             let started = Instant::now();
-            let mut another = self.input.clone();
+            let mut inputs = self.input.clone();
+            let other_request = async { inputs.wait_for(|now| !now.has_same_request(&input)).await.map(drop) };
             let error = tokio::select! {
                 error = self.run_stream(&input) => error,
-                changed = another.changed() => match changed {
+                changed = other_request => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
                 },
@@ -160,7 +152,7 @@ impl StreamTask {
         };
         self.stable_at = Some(Instant::now() + STABLE_AFTER);
         self.scanner = Arc::new(SecretScanner::all(&properties.secrets));
-        let request = convert::request(&input.details, properties);
+        let request = convert::request(&input.configuration.details, properties);
         match self.await_reporting_connected(discover(channel, request)).await {
             Ok(stream) => self.read_messages(Messages { stream, end: None }).await,
             Err(status) => self.with_address(convert::failure(&status, &self.scanner)),

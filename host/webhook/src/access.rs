@@ -1,4 +1,4 @@
-//! Whoever references a Secret has to be allowed to read it: the agent reads it in their stead.
+//! Checks that the user may read the referenced Secrets, since the agent reads them on the user's behalf.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
 
 use crate::broker::broker_secrets;
-use crate::verdict::{Finding, Verdict, reason};
+use crate::review_outcome::{Finding, ReviewOutcome, reason};
 
 /// Secrets that one Configuration may reference: each is a request to the API server.
 const SECRETS: usize = 64;
@@ -27,15 +27,15 @@ struct SecretReference {
 }
 
 /// Asks the API server for each referenced Secret whether the user may read it. Without an answer the object is refused.
-pub(crate) async fn check_access(client: &Client, user: &UserInfo, configuration: &Configuration) -> Verdict {
+pub(crate) async fn check_access(client: &Client, user: &UserInfo, configuration: &Configuration) -> ReviewOutcome {
     let references = references(configuration);
     if references.len() > SECRETS {
         let message = format!("references {} Secrets, more than {SECRETS}", references.len());
-        return Verdict::invalid([Finding::new("spec", message)]);
+        return ReviewOutcome::invalid([Finding::new("spec", message)]);
     }
     let refusals = stream::iter(references).map(|reference| refusal(client, user, reference));
     let forbidden: Vec<Option<Finding>> = refusals.buffered(PARALLEL).collect().await;
-    Verdict { forbidden: forbidden.into_iter().flatten().collect(), ..Verdict::default() }
+    ReviewOutcome { forbidden: forbidden.into_iter().flatten().collect(), ..ReviewOutcome::default() }
 }
 
 /// Each Secret once, with the first field that references it.
@@ -137,7 +137,7 @@ mod tests {
         let (client, asked) = api(allow(""));
         let configuration =
             configuration(&json!([secret("login", Some("vault")), secret("other", None)]), &Value::Null);
-        assert_eq!(check_access(&client, &user(), &configuration).await, Verdict::default());
+        assert_eq!(check_access(&client, &user(), &configuration).await, ReviewOutcome::default());
         let asked = asked.lock().unwrap();
         let spec = |index: usize| &asked[index].2["spec"];
         assert_eq!(asked[0].1, "/apis/authorization.k8s.io/v1/subjectaccessreviews?");
@@ -158,8 +158,8 @@ mod tests {
     async fn a_secret_the_user_may_not_read_is_refused_by_field() {
         let (client, _) = api(allow("login"));
         let configuration = configuration(&json!([{"name": "a", "value": ""}, secret("login", None)]), &Value::Null);
-        let verdict = check_access(&client, &user(), &configuration).await;
-        let [Finding { field, message }] = verdict.forbidden.as_slice() else { panic!("{verdict:?}") };
+        let outcome = check_access(&client, &user(), &configuration).await;
+        let [Finding { field, message }] = outcome.forbidden.as_slice() else { panic!("{outcome:?}") };
         assert_eq!(field, "spec.discoveryHandler.discoveryProperties[1].valueFrom.secretKeyRef");
         assert!(message.starts_with("user 'jo' may not get the Secret 'login' in namespace 'default'"), "{message}");
     }
@@ -168,9 +168,9 @@ mod tests {
     async fn no_answer_is_a_refusal() {
         let (client, _) =
             api(|_, _, _| (500, json!({"kind": "Status", "status": "Failure", "message": "down", "code": 500})));
-        let verdict =
+        let outcome =
             check_access(&client, &user(), &configuration(&json!([secret("login", None)]), &Value::Null)).await;
-        assert!(verdict.forbidden[0].message.contains("down; try again"), "{verdict:?}");
+        assert!(outcome.forbidden[0].message.contains("down; try again"), "{outcome:?}");
     }
 
     #[tokio::test] // rule 63
@@ -183,8 +183,8 @@ mod tests {
                 {"name": "b", "envFrom": [{"secretRef": {"name": "s"}}]},
             ],
         });
-        let verdict = check_access(&client, &user(), &configuration(&json!([]), &json!({"brokerPodSpec": pod}))).await;
-        assert_eq!(verdict.forbidden[0].field, "spec.brokerSpec.brokerPodSpec.imagePullSecrets[0]");
+        let outcome = check_access(&client, &user(), &configuration(&json!([]), &json!({"brokerPodSpec": pod}))).await;
+        assert_eq!(outcome.forbidden[0].field, "spec.brokerSpec.brokerPodSpec.imagePullSecrets[0]");
         assert_eq!(asked.lock().unwrap().len(), 2);
     }
 
@@ -192,8 +192,8 @@ mod tests {
     async fn there_are_not_more_questions_than_a_request_has_time_for() {
         let (client, asked) = api(allow(""));
         let many: Vec<Value> = (0..65).map(|n| secret(&format!("s{n}"), None)).collect();
-        let verdict = check_access(&client, &user(), &configuration(&json!(many), &Value::Null)).await;
-        assert_eq!(verdict.invalid[0].message, "references 65 Secrets, more than 64");
+        let outcome = check_access(&client, &user(), &configuration(&json!(many), &Value::Null)).await;
+        assert_eq!(outcome.invalid[0].message, "references 65 Secrets, more than 64");
         assert!(asked.lock().unwrap().is_empty());
     }
 }

@@ -134,9 +134,9 @@ fn verify(material: &Material, names: &[String], at: SystemTime) -> Option<()> {
 
 /// The certificate that new connections get. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Serving(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
+pub(crate) struct ServingCertificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
-impl Serving {
+impl ServingCertificate {
     /// Replaces the certificate of new connections.
     pub(crate) fn set(&self, key: Arc<CertifiedKey>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(key);
@@ -158,7 +158,7 @@ impl Serving {
     }
 }
 
-impl ResolvesServerCert for Serving {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.current()
     }

@@ -1,4 +1,4 @@
-//! The handlers' own `validate`: a component says what it thinks of the details of a Configuration that names it.
+//! The handlers' own `validate`: a component checks the details of a Configuration that names it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::verdict::{Finding, Verdict, reason};
+use crate::review_outcome::{Finding, ReviewOutcome, reason};
 
 /// The path of the details in a Configuration.
 const FIELD: &str = "spec.discoveryHandler.discoveryDetails";
-/// Longest validation by a handler.
-const THINK: Duration = Duration::from_secs(1);
-/// Longest validation by a handler, with waiting for others.
-const WAIT: Duration = Duration::from_secs(2);
+/// Time limit of a validation by a handler.
+const VALIDATE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same, including the time that it waits for other validations.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Component files that are loaded.
 const FILES: usize = 64;
 /// Bytes of one, as in the agent.
@@ -115,15 +115,15 @@ impl Components {
 
     /// Asks the handler that the Configuration names, if it is a component of the directory that a DiscoveryHandler of the
     /// cluster uses. Others are asked by the agents.
-    pub(crate) async fn check_details(&self, client: &Client, configuration: &Configuration) -> Verdict {
+    pub(crate) async fn check_details(&self, client: &Client, configuration: &Configuration) -> ReviewOutcome {
         let candidates = self.by_name(&configuration.spec.discovery_handler.name);
         if candidates.is_empty() {
-            return Verdict::default();
+            return ReviewOutcome::default();
         }
         let handlers = match Api::<DiscoveryHandler>::all(client.clone()).list(&cached()).await {
             Ok(handlers) => handlers.items,
             Err(error) => {
-                return Verdict::warning(format!(
+                return ReviewOutcome::warning(format!(
                     "{FIELD} was not checked: no list of DiscoveryHandlers: {}",
                     reason(&error)
                 ));
@@ -134,7 +134,7 @@ impl Components {
         });
         match used {
             Some((loaded, handler)) => ask(loaded, handler, configuration).await,
-            None => Verdict::default(),
+            None => ReviewOutcome::default(),
         }
     }
 }
@@ -174,28 +174,28 @@ async fn load(host: &Host, path: &Path) -> Option<Component> {
     }
 }
 
-/// A handler that fails to answer does not stop anyone: the agent will say what is wrong.
-async fn ask(loaded: &LoadedHandler, handler: &DiscoveryHandler, configuration: &Configuration) -> Verdict {
-    match timeout(WAIT, (loaded.validate)(call(handler, configuration))).await {
-        Ok(Ok(_)) => Verdict::default(),
+/// Validates the details. If the handler fails, that is a warning: the agent reports the error later.
+async fn ask(loaded: &LoadedHandler, handler: &DiscoveryHandler, configuration: &Configuration) -> ReviewOutcome {
+    match timeout(QUEUE_TIMEOUT, (loaded.validate)(call(handler, configuration))).await {
+        Ok(Ok(_)) => ReviewOutcome::default(),
         Ok(Err(RoundError::InvalidDetails(problems))) => {
             let details = &configuration.spec.discovery_handler.discovery_details;
-            Verdict::invalid(findings(details, &problems))
+            ReviewOutcome::invalid(findings(details, &problems))
         }
         Ok(Err(error)) => unchecked(handler, &error.to_string()),
         Err(_) => unchecked(handler, "too many other Configurations wait for it"),
     }
 }
 
-fn unchecked(handler: &DiscoveryHandler, why: &str) -> Verdict {
-    Verdict::warning(format!("{FIELD} was not checked by DiscoveryHandler '{}': {why}", handler.name_any()))
+fn unchecked(handler: &DiscoveryHandler, why: &str) -> ReviewOutcome {
+    ReviewOutcome::warning(format!("{FIELD} was not checked by DiscoveryHandler '{}': {why}", handler.name_any()))
 }
 
 fn call(handler: &DiscoveryHandler, configuration: &Configuration) -> Call {
     let rules = HandlerRules::from(handler);
     let model = configuration_to_model(configuration);
     let mut limits = rules.limits;
-    limits.round = limits.round.min(THINK);
+    limits.round = limits.round.min(VALIDATE_TIMEOUT);
     Call {
         subject: model.key.to_string(),
         details_json: Document::json(&model.details),
@@ -287,15 +287,15 @@ mod tests {
     async fn a_component_is_asked_about_details_and_may_fail_to_answer() {
         let (components, client) = guest();
         let check = async |details: &str| components.check_details(&client, &naming("guest", details)).await;
-        assert_eq!(check("devices").await, Verdict::default());
+        assert_eq!(check("devices").await, ReviewOutcome::default());
         let refused = check("invalid").await;
         assert_eq!(refused.invalid, [Finding::new(format!("{FIELD}.word"), "no such word")]);
         for (details, why) in [("late", "did not finish within 1s"), ("trap", "the handler trapped")] {
-            let verdict = check(details).await;
-            assert!(verdict.is_allowed() && verdict.warnings[0].contains(why), "{details}: {verdict:?}");
+            let outcome = check(details).await;
+            assert!(outcome.is_allowed() && outcome.warnings[0].contains(why), "{details}: {outcome:?}");
         }
-        assert_eq!(check("devices").await, Verdict::default(), "it is asked again");
-        assert_eq!(components.check_details(&client, &naming("remote", "x")).await, Verdict::default());
+        assert_eq!(check("devices").await, ReviewOutcome::default(), "it is asked again");
+        assert_eq!(components.check_details(&client, &naming("remote", "x")).await, ReviewOutcome::default());
     }
 
     #[tokio::test]
@@ -304,8 +304,8 @@ mod tests {
         let (client, _) = api(|_, _, _| {
             (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": []}))
         });
-        let verdict = components.check_details(&client, &naming("guest", "invalid")).await;
-        assert_eq!(verdict, Verdict::default());
+        let outcome = components.check_details(&client, &naming("guest", "invalid")).await;
+        assert_eq!(outcome, ReviewOutcome::default());
         components.refresh().await; // there is no such file
         assert!(components.by_name("guest").is_empty());
     }

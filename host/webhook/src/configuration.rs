@@ -1,4 +1,4 @@
-//! All checks of a Configuration, from the cheap to the dear.
+//! All checks of a Configuration. Cheap ones come first.
 
 use akri_api::manifest::typed;
 use akri_api::{Configuration, validate};
@@ -11,7 +11,7 @@ use crate::access::check_access;
 use crate::broker::{DryRun, check_brokers};
 use crate::components::Components;
 use crate::review::Request;
-use crate::verdict::Verdict;
+use crate::review_outcome::ReviewOutcome;
 
 /// The dependencies of the checks.
 #[derive(Clone)]
@@ -22,10 +22,10 @@ pub(crate) struct Checks {
 }
 
 /// Checks the Configuration of a request. What depends on others is asked only of one that is valid in itself.
-pub(crate) async fn check(checks: &Checks, request: &Request) -> Verdict {
+pub(crate) async fn check(checks: &Checks, request: &Request) -> ReviewOutcome {
     let configuration = match read(request) {
         Ok(configuration) => configuration,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
     let (details, brokers, access) = join!(
         checks.components.check_details(&checks.client, &configuration),
@@ -35,28 +35,28 @@ pub(crate) async fn check(checks: &Checks, request: &Request) -> Verdict {
     name_warning(&configuration).and(details).and(brokers).and(access)
 }
 
-/// The typed object, if it is valid in itself. Only `spec` is looked at: metadata is the API server's, and may have fields that
+/// Returns the typed object if it is valid in itself. Only `spec` is read: metadata is the API server's, and may have fields that
 /// are newer than this program.
-pub(crate) fn read(request: &Request) -> Result<Configuration, Verdict> {
+pub(crate) fn read(request: &Request) -> Result<Configuration, ReviewOutcome> {
     let spec = request.object.as_ref().and_then(|object| object.data.get("spec")).cloned().unwrap_or(Value::Null);
     let object = json!({"metadata": {"name": name(request), "namespace": request.namespace}, "spec": spec});
-    let configuration: Configuration = typed(&object).map_err(Verdict::invalid)?;
+    let configuration: Configuration = typed(&object).map_err(ReviewOutcome::invalid)?;
     let errors = validate::configuration(&configuration);
-    if errors.is_empty() { Ok(configuration) } else { Err(Verdict::invalid(errors)) }
+    if errors.is_empty() { Ok(configuration) } else { Err(ReviewOutcome::invalid(errors)) }
 }
 
-/// A request to create may leave the choice of the name to the API server, which has chosen by now.
+/// Returns the name of the object. A request to create may leave the choice to the API server, which has chosen by now.
 pub(crate) fn name(request: &Request) -> String {
     let chosen = request.object.as_ref().and_then(|object| object.metadata.name.clone());
     chosen.unwrap_or_else(|| request.name.clone())
 }
 
-fn name_warning(configuration: &Configuration) -> Verdict {
+fn name_warning(configuration: &Configuration) -> ReviewOutcome {
     let length = configuration.metadata.name.as_deref().unwrap_or_default().len();
     if length <= LONG_CONFIGURATION_NAME {
-        return Verdict::default();
+        return ReviewOutcome::default();
     }
-    Verdict::warning(format!(
+    ReviewOutcome::warning(format!(
         "metadata.name has {length} characters: devices whose short hashes are equal cannot be told apart by longer ones \
          above {LONG_CONFIGURATION_NAME}"
     ))
@@ -68,8 +68,8 @@ mod tests {
 
     use super::*;
     use crate::review::parse;
+    use crate::review_outcome::Finding;
     use crate::testing::{any_json, api, review};
-    use crate::verdict::Finding;
 
     fn request(spec: &Value) -> Request {
         let object = json!({"metadata": {"name": "cam", "namespace": "lab"}, "spec": spec});
@@ -80,7 +80,7 @@ mod tests {
         Checks { client, components: Components::none(), dry_run: DryRun::On }
     }
 
-    async fn verdict(spec: &Value) -> Verdict {
+    async fn outcome(spec: &Value) -> ReviewOutcome {
         let allow = |_: &str, _: &str, body: &Value| (201, body.clone());
         check(&checks(api(allow).0), &request(spec)).await
     }
@@ -88,7 +88,7 @@ mod tests {
     #[tokio::test]
     async fn a_valid_configuration_is_accepted() {
         let spec = json!({"discoveryHandler": {"name": "udev"}, "brokerSpec": {"brokerPodSpec": {"containers": []}}});
-        assert_eq!(verdict(&spec).await, Verdict::default());
+        assert_eq!(outcome(&spec).await, ReviewOutcome::default());
     }
 
     #[tokio::test] // rule 63
@@ -104,7 +104,7 @@ mod tests {
                 "unknown field; today it is spec.brokerSpec.brokerPodSpec",
             ),
         ] {
-            let found = verdict(&spec).await;
+            let found = outcome(&spec).await;
             let [Finding { field: named, message: said }] = found.invalid.as_slice() else { panic!("{found:?}") };
             assert!(named == field && said.starts_with(message), "{named}: {said}");
         }
@@ -122,7 +122,7 @@ mod tests {
     fn a_long_name_is_a_warning() {
         let mut configuration = Configuration::default();
         configuration.metadata.name = Some("c".repeat(52));
-        assert_eq!(name_warning(&configuration), Verdict::default());
+        assert_eq!(name_warning(&configuration), ReviewOutcome::default());
         configuration.metadata.name = Some("c".repeat(53));
         assert_eq!(name_warning(&configuration).warnings.len(), 1);
     }
@@ -131,11 +131,11 @@ mod tests {
         #[test] // rule 63
         fn any_spec_gets_a_verdict(spec in any_json(), field in 0_usize..6, value in any_json()) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(verdict(&spec));
+            runtime.block_on(outcome(&spec));
             let fields = ["capacity", "brokerSpec", "instanceServiceSpec", "brokerProperties", "resources", "discoveryHandler"];
             let mut spec = json!({"discoveryHandler": {"name": "udev"}});
             spec[fields[field]] = value;
-            runtime.block_on(verdict(&spec));
+            runtime.block_on(outcome(&spec));
         }
     }
 }

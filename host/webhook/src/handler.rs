@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use crate::configuration::name;
 use crate::review::Request;
-use crate::verdict::Verdict;
+use crate::review_outcome::ReviewOutcome;
 
 /// Checks the DiscoveryHandler of a request.
-pub(crate) fn check(request: &Request) -> Verdict {
+pub(crate) fn check(request: &Request) -> ReviewOutcome {
     let spec = request.object.as_ref().and_then(|object| object.data.get("spec")).cloned().unwrap_or(Value::Null);
     let object = json!({"metadata": {"name": name(request)}, "spec": spec});
     match typed::<DiscoveryHandler>(&object) {
-        Ok(handler) => Verdict::invalid(validate::discovery_handler(&handler)),
-        Err(errors) => Verdict::invalid(errors),
+        Ok(handler) => ReviewOutcome::invalid(validate::discovery_handler(&handler)),
+        Err(errors) => ReviewOutcome::invalid(errors),
     }
 }
 
@@ -27,8 +27,8 @@ mod tests {
     fn fields(spec: &Value) -> Vec<String> {
         let object = json!({"metadata": {"name": "udev"}, "spec": spec});
         let request = review("discoveryhandlers", "CREATE", &object, &Value::Null);
-        let verdict = check(&parse(request.to_string().as_bytes()).unwrap());
-        verdict.invalid.into_iter().map(|finding| finding.field).collect()
+        let outcome = check(&parse(request.to_string().as_bytes()).unwrap());
+        outcome.invalid.into_iter().map(|finding| finding.field).collect()
     }
 
     #[test] // rule 63

@@ -1,7 +1,7 @@
 //! The admission webhook: the API server sends it Configurations and DiscoveryHandlers before it stores them.
 //!
 //! ```text
-//! API server ── AdmissionReview ──► server ─► review ─► configuration | handler ─► Verdict
+//! API server ── AdmissionReview ──► server ─► review ─► configuration | handler ─► ReviewOutcome
 //!                                                          ├── akri-api's validation, which the agent shares
 //!                                                          ├── components: the handler's own `validate`
 //!                                                          ├── broker: dry runs of the resulting Pod, Job and Services
@@ -20,12 +20,12 @@ mod handler;
 mod metrics;
 mod registration;
 pub mod review;
+pub mod review_outcome;
 mod run;
 mod server;
 #[cfg(test)]
 mod testing;
-pub mod verdict;
 
 pub use broker::DryRun;
 pub use certificate::CertificateSource;
-pub use run::{Settings, WebhookError, run};
+pub use run::{WebhookError, WebhookSettings, run};

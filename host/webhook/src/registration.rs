@@ -1,5 +1,5 @@
-//! The ValidatingWebhookConfiguration, by which the API server knows the webhook: whom it trusts there and what happens when
-//! nobody answers.
+//! The ValidatingWebhookConfiguration, which registers the webhook with the API server: the certificates to trust, and the policy
+//! for requests without an answer.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::certificate::{CertificateError, Material};
+use crate::certificate::Material;
 
 /// Keys of the Secret, as cert-manager names them.
 const CERTIFICATE: &str = "tls.crt";
@@ -23,8 +23,6 @@ const BUNDLE: &str = "ca.crt";
 pub(crate) enum RegistrationError {
     #[error("the {what} '{name}' cannot be {done}: {source}")]
     Api { what: &'static str, name: String, done: &'static str, source: kube::Error },
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
 }
 
 /// The Secret that replicas share.
@@ -82,9 +80,9 @@ pub(crate) fn is_due(
     material.is_none_or(|material| !material.is_good(names, now) || !material.is_good(names, now + lifetime / 3))
 }
 
-/// The wanted content of the ValidatingWebhookConfiguration.
+/// The fields of the ValidatingWebhookConfiguration that the webhook keeps up to date.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct RegistrationFields {
     /// None: somebody else writes it.
     pub(crate) bundle: Option<String>,
     /// `Fail` or `Ignore`; None: it stays as it is.
@@ -92,14 +90,18 @@ pub(crate) struct Wanted {
 }
 
 /// Brings the ValidatingWebhookConfiguration up to date. True: it was so already.
-pub(crate) async fn register(client: &Client, name: &str, wanted: &Wanted) -> Result<bool, RegistrationError> {
+pub(crate) async fn register(
+    client: &Client,
+    name: &str,
+    fields: &RegistrationFields,
+) -> Result<bool, RegistrationError> {
     let failed = |done| {
         let name = name.to_owned();
         move |source| RegistrationError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
     };
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let registered = api.get(name).await.map_err(failed("read"))?;
-    let changes = changes(&registered, wanted);
+    let changes = changes(&registered, fields);
     if changes.is_empty() {
         return Ok(true);
     }
@@ -112,20 +114,20 @@ pub(crate) async fn register(client: &Client, name: &str, wanted: &Wanted) -> Re
 }
 
 /// The operations that are missing, for each webhook.
-fn changes(registered: &ValidatingWebhookConfiguration, wanted: &Wanted) -> Vec<Value> {
+fn changes(registered: &ValidatingWebhookConfiguration, fields: &RegistrationFields) -> Vec<Value> {
     let webhooks = registered.webhooks.as_deref().unwrap_or_default().iter().enumerate();
-    webhooks.flat_map(|(index, webhook)| changes_of(index, webhook, wanted)).collect()
+    webhooks.flat_map(|(index, webhook)| changes_of(index, webhook, fields)).collect()
 }
 
-fn changes_of(index: usize, webhook: &ValidatingWebhook, wanted: &Wanted) -> Vec<Value> {
+fn changes_of(index: usize, webhook: &ValidatingWebhook, fields: &RegistrationFields) -> Vec<Value> {
     let add = |field: &str, value: Value| add(&format!("/webhooks/{index}/{field}"), value);
     let mut changes = Vec::new();
-    let bundle = wanted.bundle.as_ref().map(|bundle| ByteString(bundle.clone().into_bytes()));
+    let bundle = fields.bundle.as_ref().map(|bundle| ByteString(bundle.clone().into_bytes()));
     if let Some(bundle) = bundle.filter(|bundle| webhook.client_config.ca_bundle.as_ref() != Some(bundle)) {
         changes.push(add("clientConfig/caBundle", json!(bundle)));
     }
     if let Some(policy) =
-        wanted.failure_policy.as_ref().filter(|policy| webhook.failure_policy.as_ref() != Some(*policy))
+        fields.failure_policy.as_ref().filter(|policy| webhook.failure_policy.as_ref() != Some(*policy))
     {
         changes.push(add("failurePolicy", json!(policy)));
     }
@@ -154,8 +156,8 @@ mod tests {
     #[tokio::test]
     async fn every_webhook_gets_the_bundle_unless_the_object_changed() {
         let (client, asked) = api(|_, _, _| (200, registered(None)));
-        let wanted = Wanted { bundle: Some("PEM".to_owned()), failure_policy: Some("Fail".to_owned()) };
-        assert!(!register(&client, "akri", &wanted).await.unwrap());
+        let fields = RegistrationFields { bundle: Some("PEM".to_owned()), failure_policy: Some("Fail".to_owned()) };
+        assert!(!register(&client, "akri", &fields).await.unwrap());
         let (method, _, patch) = asked.lock().unwrap()[1].clone();
         assert_eq!(method, "PATCH");
         assert_eq!(
@@ -173,8 +175,8 @@ mod tests {
     #[tokio::test]
     async fn what_is_registered_already_is_not_written_again() {
         let (client, asked) = api(|_, _, _| (200, registered(Some("PEM"))));
-        let wanted = Wanted { bundle: Some("PEM".to_owned()), failure_policy: None };
-        assert!(register(&client, "akri", &wanted).await.unwrap());
+        let fields = RegistrationFields { bundle: Some("PEM".to_owned()), failure_policy: None };
+        assert!(register(&client, "akri", &fields).await.unwrap());
         assert_eq!(asked.lock().unwrap().len(), 1);
     }
 

@@ -4,7 +4,7 @@ use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionReview, Operation};
 use serde_json::Value;
 
-use crate::verdict::Verdict;
+use crate::review_outcome::ReviewOutcome;
 use crate::{configuration, handler};
 
 /// An object that someone wants to create or update.
@@ -27,7 +27,7 @@ pub enum ReviewError {
         /// The version that it declares.
         version: String,
     },
-    /// An answer, or nothing.
+    /// A response, or nothing.
     #[error("the AdmissionReview holds no request")]
     NoRequest,
 }
@@ -44,20 +44,22 @@ pub fn parse(body: &[u8]) -> Result<Request, ReviewError> {
     review.try_into().map_err(|_| ReviewError::NoRequest)
 }
 
-/// The body of the answer.
+/// Returns the body of the response.
 ///
 /// # Errors
-/// If it cannot be written, which no verdict should cause.
-pub fn answer(request: &Request, verdict: Verdict) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&verdict.respond(request).into_review())
+/// If it cannot be written, which no outcome should cause.
+pub fn response_body(request: &Request, outcome: ReviewOutcome) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(&outcome.respond(request).into_review())
 }
 
-/// The checks of a request that ask nobody: no API server and no component. Those that do are made of valid objects only.
-pub fn check_alone(request: &Request) -> Verdict {
+/// Runs the checks that need neither the API server nor a component. The others are made of valid objects only.
+pub fn check_alone(request: &Request) -> ReviewOutcome {
     match subject(request) {
-        Subject::Configuration => configuration::read(request).map_or_else(|refused| refused, |_| Verdict::default()),
+        Subject::Configuration => {
+            configuration::read(request).map_or_else(|refused| refused, |_| ReviewOutcome::default())
+        }
         Subject::DiscoveryHandler => handler::check(request),
-        Subject::Nothing => Verdict::default(),
+        Subject::Nothing => ReviewOutcome::default(),
     }
 }
 

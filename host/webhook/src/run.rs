@@ -13,25 +13,27 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::broker::DryRun;
-use crate::certificate::{CertificateError, CertificateSource, Material, Serving, certified_key, service_names};
+use crate::certificate::{
+    CertificateError, CertificateSource, Material, ServingCertificate, certified_key, service_names,
+};
 use crate::components::Components;
 use crate::configuration::Checks;
 use crate::metrics::Metrics;
-use crate::registration::{CertificateSecret, RegistrationError, Wanted, is_due, register};
+use crate::registration::{CertificateSecret, RegistrationError, RegistrationFields, is_due, register};
 use crate::server::{self, Readiness};
 
-/// Pause between two looks at the certificate and the registration.
+/// Pause between two checks of the certificate and the registration.
 const UPKEEP: Duration = Duration::from_secs(15);
 /// Pause after a failure, and while the API server learns of a new certificate.
 const RETRY: Duration = Duration::from_secs(3);
-/// Pause between two looks at the components.
+/// Pause between two checks of the components.
 const REFRESH: Duration = Duration::from_secs(30);
 /// The time between the webhook's readiness and the policy `Fail`: endpoints take a moment to be known.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The settings of the webhook.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct WebhookSettings {
     /// The address for reviews, health and metrics.
     pub listen: SocketAddr,
     /// The source of the certificate.
@@ -75,26 +77,30 @@ pub enum WebhookError {
 ///
 /// # Errors
 /// If it cannot start. From then on failures are logged and what failed is tried again.
-pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), WebhookError> {
+pub async fn run(
+    client: Client,
+    settings: WebhookSettings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), WebhookError> {
     let address = settings.listen;
-    let listener = akri_http::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
+    let listener = akri_kube::http::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
     info!(address = %listener.local_addr().unwrap_or(address), "the webhook listens");
     let components = components(&settings)?;
-    let serving = Serving::default();
+    let certificate = ServingCertificate::default();
     let loaded = Arc::new(AtomicBool::new(false));
-    let readiness = Readiness { serving: serving.clone(), loaded: loaded.clone() };
+    let readiness = Readiness { certificate: certificate.clone(), loaded: loaded.clone() };
     let checks = Checks { client: client.clone(), components: components.clone(), dry_run: settings.dry_run };
     let router = server::router(checks, readiness.clone(), Metrics::default());
-    let served = server::serve(listener, server::tls(serving.clone())?, router, stop);
+    let served = server::serve(listener, server::tls(certificate.clone())?, router, stop);
     tokio::select! {
         () = served => {}
         () = refresh(components, &loaded) => {}
-        () = keep(client, settings, serving, readiness) => {}
+        () = keep(client, settings, certificate, readiness) => {}
     }
     Ok(())
 }
 
-fn components(settings: &Settings) -> Result<Components, HostError> {
+fn components(settings: &WebhookSettings) -> Result<Components, HostError> {
     let Some(directory) = settings.components.clone() else { return Ok(Components::none()) };
     // Details are all that components are asked about: nothing of the node is needed, and nothing granted.
     let nowhere = PathBuf::from("/nonexistent");
@@ -117,7 +123,7 @@ async fn refresh(components: Components, loaded: &AtomicBool) {
 }
 
 /// Keeps the certificate and the registration as they should be.
-async fn keep(client: Client, settings: Settings, serving: Serving, readiness: Readiness) {
+async fn keep(client: Client, settings: WebhookSettings, serving: ServingCertificate, readiness: Readiness) {
     let mut ready_since = None;
     loop {
         if readiness.is_ready() {
@@ -158,9 +164,9 @@ enum UpkeepError {
 
 async fn upkeep(
     client: &Client,
-    settings: &Settings,
+    settings: &WebhookSettings,
     failure_policy: Option<String>,
-    serving: &Serving,
+    serving: &ServingCertificate,
 ) -> Result<Upkeep, UpkeepError> {
     let (key, bundle) = match &settings.certificate {
         CertificateSource::Files { certificate, key } => (certified_key(&read(certificate)?, &read(key)?)?, None),
@@ -171,9 +177,9 @@ async fn upkeep(
             (material.certified_key()?, Some(material.bundle))
         }
     };
-    let wanted = Wanted { bundle, failure_policy };
+    let fields = RegistrationFields { bundle, failure_policy };
     let is_registered = match &settings.registration {
-        Some(name) => register(client, name, &wanted).await?,
+        Some(name) => register(client, name, &fields).await?,
         None => true,
     };
     // A first certificate has none before it that could serve until the new one is known.
@@ -217,8 +223,8 @@ mod tests {
     use super::*;
     use crate::testing::api;
 
-    fn settings(certificate: CertificateSource) -> Settings {
-        Settings {
+    fn settings(certificate: CertificateSource) -> WebhookSettings {
+        WebhookSettings {
             listen: ([127, 0, 0, 1], 0).into(),
             certificate,
             registration: Some("akri".to_owned()),
@@ -252,7 +258,7 @@ mod tests {
         (client, state)
     }
 
-    fn in_secret(lifetime: Duration) -> Settings {
+    fn in_secret(lifetime: Duration) -> WebhookSettings {
         let service = Key::new("akri-system", "akri-webhook");
         settings(CertificateSource::Secret { name: "tls".to_owned(), service, lifetime })
     }
@@ -260,7 +266,7 @@ mod tests {
     #[tokio::test]
     async fn a_certificate_is_made_registered_and_served_in_this_order() {
         let (client, state) = cluster();
-        let (settings, serving) = (in_secret(Duration::from_hours(1)), Serving::default());
+        let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
         let look = async || upkeep(&client, &settings, None, &serving).await.unwrap();
         assert_eq!((look().await, serving.is_set()), (Upkeep::Changed, false), "made");
         assert!(state.lock().unwrap()[0]["data"]["tls.key"].is_string());
@@ -275,8 +281,8 @@ mod tests {
     #[tokio::test] // rule 63
     async fn a_renewed_certificate_waits_until_the_api_server_trusts_it() {
         let (client, state) = cluster();
-        let (settings, serving) = (in_secret(Duration::from_hours(1)), Serving::default());
-        let look = async |settings: &Settings| upkeep(&client, settings, None, &serving).await.unwrap();
+        let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
+        let look = async |settings: &WebhookSettings| upkeep(&client, settings, None, &serving).await.unwrap();
         for _ in 0..3 {
             look(&settings).await;
         }
@@ -303,7 +309,7 @@ mod tests {
         };
         let settings = settings(CertificateSource::Files { certificate: certificate.clone(), key: key.clone() });
         let (client, state) = cluster();
-        let serving = Serving::default();
+        let serving = ServingCertificate::default();
         let look = async || upkeep(&client, &settings, None, &serving).await;
         assert!(look().await.unwrap_err().to_string().contains("tls.crt"));
         let make = || Material::make(&["w".to_owned()], SystemTime::now(), Duration::from_hours(1), None).unwrap();

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::journal::Journal;
+use crate::publisher::Publisher;
 use directories::Directories;
 use reporter::Reporter;
 
@@ -61,7 +62,7 @@ impl BrokerInfo {
         Ok(Self { directories, host_path: host_state.join(NAME), created: Arc::default() })
     }
 
-    /// The highest generation of a claim that has a directory: a new claim must not find one of its own name.
+    /// Returns the highest generation of a claim that has a directory: a new claim must not find one of its own name.
     ///
     /// # Errors
     /// If the directories can't be read.
@@ -91,9 +92,9 @@ impl BrokerInfo {
     }
 
     /// Starts to publish files, those of before a restart first.
-    pub fn start(&self, cluster: Arc<dyn Cluster>, journal: Journal) -> Reporting {
+    pub fn start(&self, cluster: Arc<dyn Cluster>, publisher: Publisher, journal: Journal) -> Reporting {
         self.created.notify_one();
-        let reporter = Reporter::new(self.directories.clone(), cluster, journal);
+        let reporter = Reporter::new(self.directories.clone(), cluster, publisher, journal);
         Reporting(tokio::spawn(reporter.run(Arc::clone(&self.created))))
     }
 }

@@ -10,7 +10,7 @@ use akri_model::broker_info::{FileRefusal, MAX_FILE, Reading};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
 use rustix::io::Errno;
 
-/// Entries that are looked at: a directory may have millions.
+/// Limit on the entries read: a directory may have millions.
 const MAX_ENTRIES: usize = 1024;
 
 /// Returns the files that may be published. The directory itself can't be replaced by a container.

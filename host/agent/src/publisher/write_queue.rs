@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use akri_cluster::{ClusterError, ConfigurationReport, HandlerReport, UsagePublishing, WriteOutcome};
 use akri_kube::work_queue::WorkQueue;
+use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::Key;
 use akri_model::retry::{Backoff, RetryPolicy, jitter};
@@ -23,6 +24,7 @@ pub(super) type Object = (ObjectKind, Key);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ObjectKind {
     Instance,
+    BrokerInfo,
     Configuration,
     Handler,
 }
@@ -31,6 +33,7 @@ pub(super) enum ObjectKind {
 pub(super) enum Write {
     Publish(Box<Instance>),
     Delete { uid: String, is_used: bool },
+    BrokerInfo { uid: String, infos: BTreeMap<u32, Files> },
     Report(Box<ConfigurationReport>),
     Forget,
     ReportHandler(Box<HandlerReport>),

@@ -2,7 +2,7 @@
 //! device in its log during an ordinary round.
 
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use akri_cli::args::Output;
 use akri_cli::output::{plain, print};
@@ -10,6 +10,7 @@ use akri_cli::subject::{self, Subject};
 use akri_discovery::registry::Handler;
 use akri_discovery::{call, details_json};
 use akri_model::property::Resolved;
+use akri_model::resolve::DiscoveryInput;
 use akri_node::admission::admit;
 use akri_sandbox::{Cache, FoundDevice};
 use anyhow::{Context as _, bail, ensure};
@@ -79,8 +80,8 @@ async fn ask(
     device: &FoundDevice,
 ) -> anyhow::Result<Vec<String>> {
     let (log, lines) = mpsc::channel();
-    let properties = loaded.properties.clone().of(&subject.configuration)?;
     let configuration = &subject.configuration;
+    let properties = DiscoveryInput::new(Arc::clone(configuration), &loaded.values.borrow()).properties?;
     let details = details_json(&configuration.details).await;
     let properties = Resolved::clone(&properties);
     let mut call = call(configuration, details, &handler.rules, properties, Cache::default());

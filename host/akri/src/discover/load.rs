@@ -15,7 +15,6 @@ use akri_cli::subject::{self, Subject};
 use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
-use akri_discovery::properties::Properties;
 use akri_discovery::registry::{Handlers, Registry};
 use akri_model::resolve::Values;
 use akri_node::uevent::{Listener, Uevents};
@@ -32,7 +31,7 @@ pub(super) struct Loaded {
     pub(super) node: String,
     pub(super) subjects: Vec<Subject>,
     pub(super) handlers: watch::Receiver<Arc<Handlers>>,
-    pub(super) properties: Properties,
+    pub(super) values: watch::Receiver<Arc<Values>>,
     pub(super) host: Host,
     _registry: Registry,
     _manifests: watch::Sender<Arc<Manifests>>,
@@ -71,7 +70,7 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
         node,
         subjects,
         handlers,
-        properties: Properties::new(values),
+        values,
         host,
         _registry: registry,
         _manifests: sender,

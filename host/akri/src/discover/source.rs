@@ -11,6 +11,7 @@ use akri_discovery::rounds::Rounds;
 use akri_model::configuration::Configuration;
 use akri_model::device::{Device, DeviceSet, Note};
 use akri_model::discovery::RoundError;
+use akri_model::resolve::DiscoveryInput;
 use akri_model::sources::{SourceEvent, SourceUpdate};
 use tokio::sync::{mpsc, watch};
 
@@ -24,7 +25,7 @@ pub(super) struct RoundSource<'a> {
     /// Warnings already shown.
     notes: Vec<Note>,
     _rounds: Rounds,
-    _configuration: watch::Sender<Arc<Configuration>>,
+    _input: watch::Sender<Arc<DiscoveryInput>>,
 }
 
 /// The result of a successful round, with properties as brokers see them.
@@ -41,11 +42,11 @@ impl<'a> RoundSource<'a> {
 
     fn start(subject: &'a Subject, loaded: &Loaded) -> Self {
         let handlers = loaded.handlers.clone();
-        let (_configuration, configuration) = watch::channel(Arc::clone(&subject.configuration));
+        let input = DiscoveryInput::new(Arc::clone(&subject.configuration), &loaded.values.borrow());
+        let (_input, input) = watch::channel(Arc::new(input));
         let (sender, events) = mpsc::channel(1);
-        let _rounds =
-            Rounds::start(configuration, handlers.clone(), loaded.properties.clone(), sender, RoundMetrics::default());
-        Self { subject, handlers, events, notes: Vec::new(), _rounds, _configuration }
+        let _rounds = Rounds::start(input, handlers.clone(), sender, RoundMetrics::default());
+        Self { subject, handlers, events, notes: Vec::new(), _rounds, _input }
     }
 
     pub(super) fn configuration(&self) -> &'a Configuration {

@@ -1,7 +1,7 @@
 //! Writes what brokers of this node report into the status of Instances (rule 39). The admission policy of the chart lets an
 //! agent write that of slots that its node uses, and so does this.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use akri_api::document::pointer_token;
 use akri_kube::json_patch::{add, remove, test};
@@ -12,27 +12,15 @@ use serde_json::{Map, Value, json};
 use super::Kubernetes;
 use crate::ClusterError;
 
-/// The information that an Instance should show of slots.
-struct Change {
-    /// None if it shows that already.
-    operations: Option<Value>,
-    /// Slots that are not this node's.
-    foreign: BTreeSet<u32>,
-}
-
-/// Returns the change of an Instance.
-fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -> Result<Change, ClusterError> {
+/// Returns the operations that make an Instance show this information; `None` if it does. Slots of other nodes are left out.
+fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -> Result<Option<Value>, ClusterError> {
     let shown = object.pointer("/status/brokerInfo").and_then(Value::as_object);
     let usage = object.pointer("/spec/deviceUsage").and_then(Value::as_object);
     let used = |slot: &str| usage.and_then(|usage| usage.get(slot)).and_then(Value::as_str);
-    let mut change = Change { operations: None, foreign: BTreeSet::new() };
     let (mut tests, mut operations, mut after) = (Vec::new(), Vec::new(), shown.cloned().unwrap_or_default());
     for (slot, files) in infos {
         let name = slot_name(&key.name, *slot);
-        let Some(user) = used(&name).filter(|user| is_of(user, node)) else {
-            change.foreign.insert(*slot);
-            continue;
-        };
+        let Some(user) = used(&name).filter(|user| is_of(user, node)) else { continue };
         let info = (!files.is_empty()).then(|| json!(files));
         if after.get(&name) == info.as_ref() {
             continue;
@@ -49,7 +37,7 @@ fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -
         }
     }
     if operations.is_empty() {
-        return Ok(change);
+        return Ok(None);
     }
     check_size(&after)?;
     tests.push(test("/metadata/uid", object.pointer("/metadata/uid")));
@@ -59,8 +47,7 @@ fn change(object: &Value, key: &Key, node: &str, infos: &BTreeMap<u32, Files>) -
         operations = vec![first(object, after)];
     }
     tests.extend(operations);
-    change.operations = Some(Value::Array(tests));
-    Ok(change)
+    Ok(Some(Value::Array(tests)))
 }
 
 /// The first info of an Instance makes the map, and the status if there is none.
@@ -87,21 +74,17 @@ fn check_size(infos: &Map<String, Value>) -> Result<(), ClusterError> {
 }
 
 impl Kubernetes {
-    /// Writes the files of slots; returns the slots that are not this node's.
+    /// Writes the files of slots that are this node's.
     pub(super) async fn write_broker_info(
         &self,
         key: &Key,
         uid: &str,
         infos: &BTreeMap<u32, Files>,
-    ) -> Result<BTreeSet<u32>, ClusterError> {
-        let mut foreign = BTreeSet::new();
+    ) -> Result<(), ClusterError> {
         let changed = self.requests.change_status::<akri_api::Instance, ClusterError>(key, uid, |object| {
-            let change = change(object, key, &self.node, infos)?;
-            foreign = change.foreign;
-            Ok(change.operations)
+            change(object, key, &self.node, infos)
         });
-        changed.await?;
-        Ok(foreign)
+        changed.await.map(drop)
     }
 }
 
@@ -118,17 +101,14 @@ mod tests {
         [("f".to_owned(), text.to_owned())].into()
     }
 
-    /// The object's brokerInfo afterwards and the slots that are another's; nothing if nothing is written.
-    fn after(status: Value, infos: &[(u32, Files)]) -> (Option<Value>, Vec<u32>) {
+    /// Returns the object's brokerInfo afterwards; `None` if nothing is written.
+    fn after(status: Value, infos: &[(u32, Files)]) -> Option<Value> {
         let mut object = instance(status);
         let infos = infos.iter().cloned().collect();
-        let Change { operations, foreign } = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap();
-        let written = operations.map(|operations| {
-            let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
-            json_patch::patch(&mut object, &operations.0).unwrap();
-            object["status"]["brokerInfo"].clone()
-        });
-        (written, foreign.into_iter().collect())
+        let operations = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap()?;
+        let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
+        json_patch::patch(&mut object, &operations.0).unwrap();
+        Some(object["status"]["brokerInfo"].clone())
     }
 
     #[test] // rule 39
@@ -137,22 +117,22 @@ mod tests {
         let (own, others) = (json!({"f": "new"}), json!({"f": "b"}));
         let expected = json!({"cam-1-0": own, "cam-1-1": own, "cam-1-2": others});
         let shown = json!({"cam-1-0": {"f": "old"}, "cam-1-2": others});
-        assert_eq!(after(json!({"brokerInfo": shown}), &all), (Some(expected), vec![2, 3, 4]));
+        assert_eq!(after(json!({"brokerInfo": shown}), &all), Some(expected));
     }
 
     #[test]
     fn first_broker_info_makes_the_map() {
         let expected = Some(json!({"cam-1-0": {"f": "x"}}));
         for status in [Value::Null, json!({"nodes": {}}), json!({"brokerInfo": null})] {
-            assert_eq!(after(status.clone(), &[(0, files("x"))]).0, expected, "{status}");
+            assert_eq!(after(status.clone(), &[(0, files("x"))]), expected, "{status}");
         }
     }
 
     #[test]
     fn known_broker_info_is_not_written_again() {
         let shown = json!({"brokerInfo": {"cam-1-0": {"f": "x"}}});
-        assert_eq!(after(shown.clone(), &[(0, files("x")), (1, Files::new())]), (None, vec![]));
-        assert_eq!(after(shown, &[(0, Files::new())]).0, Some(json!({})), "a new claim has said nothing yet");
+        assert_eq!(after(shown.clone(), &[(0, files("x")), (1, Files::new())]), None);
+        assert_eq!(after(shown, &[(0, Files::new())]), Some(json!({})), "a new claim has reported nothing yet");
     }
 
     #[test]
@@ -165,7 +145,7 @@ mod tests {
     #[test] // rule 39
     fn slot_that_changes_hands_meanwhile_is_not_written() {
         let (mut object, infos) = (instance(Value::Null), [(0, files("x"))].into());
-        let operations = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap().operations.unwrap();
+        let operations = change(&object, &Key::new("default", "cam-1"), "a", &infos).unwrap().unwrap();
         object["spec"]["deviceUsage"]["cam-1-0"] = json!("b");
         let operations: json_patch::Patch = serde_json::from_value(operations).unwrap();
         assert!(json_patch::patch(&mut object, &operations.0).is_err());

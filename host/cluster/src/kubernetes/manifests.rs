@@ -1,18 +1,23 @@
 //! A cache of Configurations and DiscoveryHandlers.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use akri_api::validate::{self, FieldError};
-use akri_api::{DiscoveryHandler, configuration_to_model};
+use akri_api::{Configuration, DiscoveryHandler, configuration_to_model};
 use akri_kube::watch::{Change, key_of, typed};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, ObjectMeta};
 use tokio::sync::watch;
 use tracing::error;
 
-use super::saved_configurations::SavedConfigurations;
+use crate::saved::Saved;
 use crate::{HandlerObject, Manifests};
+
+/// The last valid version of each Configuration, by UID: an agent that starts while one is invalid, or that is stricter than
+/// the one before, keeps serving what was in force (rule 44).
+type SavedConfigurations = Saved<BTreeMap<String, Configuration>>;
 
 /// Assembles the manifests from both watches. Clones share them.
 #[derive(Clone)]
@@ -30,8 +35,8 @@ struct Listed {
 }
 
 impl Assembler {
-    pub(super) fn new(saved: SavedConfigurations) -> Self {
-        let saved = Arc::new(Mutex::new(saved));
+    pub(super) fn new(state: &Path) -> Self {
+        let saved = Arc::new(Mutex::new(Saved::open(state, "configurations-in-force.json")));
         Self { listed: Arc::default(), saved, sender: watch::Sender::new(Arc::default()) }
     }
 
@@ -45,7 +50,7 @@ impl Assembler {
             |manifests| {
                 let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
                 take_configurations(manifests, &mut saved, change);
-                saved.write();
+                saved.save();
             },
             |all| {
                 all.configurations |= listed;
@@ -82,7 +87,9 @@ fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfiguration
         Change::All(objects) => {
             let before = std::mem::take(&mut manifests.configurations);
             manifests.invalid.clear();
-            saved.retain(|uid| objects.iter().any(|object| object.metadata.uid.as_deref() == Some(uid)));
+            saved
+                .value
+                .retain(|uid, _| objects.iter().any(|object| object.metadata.uid.as_deref() == Some(uid.as_str())));
             for object in &objects {
                 if let Some(kept) =
                     before.get(&key_of(&object.metadata)).filter(|kept| object.metadata.uid.as_ref() == Some(&kept.uid))
@@ -100,7 +107,7 @@ fn take_configurations(manifests: &mut Manifests, saved: &mut SavedConfiguration
 fn remove_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations, metadata: &ObjectMeta) {
     manifests.configurations.remove(&key_of(metadata));
     manifests.invalid.remove(&key_of(metadata));
-    saved.remove(metadata.uid.as_deref().unwrap_or_default());
+    saved.value.remove(metadata.uid.as_deref().unwrap_or_default());
 }
 
 /// Stores a Configuration. An invalid one keeps its last valid version in force, also if that was before the agent started
@@ -115,14 +122,14 @@ fn put_configuration(manifests: &mut Manifests, saved: &mut SavedConfigurations,
         Ok(configuration) => {
             known.insert(key.clone(), Arc::new(configuration_to_model(&configuration)));
             manifests.invalid.remove(&key);
-            saved.put(uid, configuration);
+            saved.value.insert(uid.to_owned(), configuration);
         }
         Err(why) => {
             error!(configuration = %key, "ignoring an invalid object; what was in force stays: {why}");
             let is_known = known.get(&key).is_some_and(|known| known.uid == uid);
             if !is_known {
                 known.remove(&key);
-                let last = saved.get(uid).map(|last| Arc::new(configuration_to_model(last)));
+                let last = saved.value.get(uid).map(|last| Arc::new(configuration_to_model(last)));
                 known.extend(last.map(|last| (key.clone(), last)));
             }
             manifests.invalid.insert(key);
@@ -184,7 +191,8 @@ mod tests {
 
     #[test]
     fn manifests_are_complete_after_both_kinds_are_listed() {
-        let assembler = Assembler::new(SavedConfigurations::default());
+        let state = tempfile::tempdir().unwrap();
+        let assembler = Assembler::new(state.path());
         assembler.configurations(Change::All(vec![camera("u", 1)]));
         assert!(!assembler.manifests().borrow().complete);
         assembler.handlers(Change::All(Vec::new()));
@@ -194,7 +202,7 @@ mod tests {
     #[test] // rule 44
     fn invalid_object_is_served_as_saved_after_a_restart() {
         let state = tempfile::tempdir().unwrap();
-        let start = || Assembler::new(SavedConfigurations::open(state.path()));
+        let start = || Assembler::new(state.path());
         start().configurations(Change::All(vec![camera("u", 2)]));
         let restarted = start();
         restarted.configurations(Change::All(vec![camera("u", 0)]));
@@ -210,7 +218,8 @@ mod tests {
 
     #[test] // rule 44
     fn invalid_edit_keeps_the_previous_version() {
-        let assembler = Assembler::new(SavedConfigurations::default());
+        let state = tempfile::tempdir().unwrap();
+        let assembler = Assembler::new(state.path());
         assembler.configurations(Change::Put(camera("u", 2)));
         assembler.configurations(Change::Put(camera("u", 0)));
         assert_eq!(capacities(&assembler), [2]);
@@ -225,7 +234,8 @@ mod tests {
 
     #[test] // rule 26
     fn deleted_and_unlisted_objects_are_removed() {
-        let assembler = Assembler::new(SavedConfigurations::default());
+        let state = tempfile::tempdir().unwrap();
+        let assembler = Assembler::new(state.path());
         assembler.configurations(Change::Put(camera("u", 2)));
         let mut deleting = camera("u", 2);
         deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();

@@ -10,10 +10,9 @@ mod node_reports;
 mod patch;
 #[cfg(test)]
 mod response_tests;
-mod saved_configurations;
 mod values;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,7 +44,6 @@ use crate::{
 use instances::Instances;
 use manifests::Assembler;
 use node_reports::{NodeReports, Subject};
-use saved_configurations::SavedConfigurations;
 
 /// Timeout of a request to the API server.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -73,7 +71,7 @@ pub struct Kubernetes {
 impl Kubernetes {
     /// Starts to watch the objects that concern this node. It does not wait for the API server.
     pub fn start(client: Client, node: &str, state: &Path) -> Self {
-        let assembler = Assembler::new(SavedConfigurations::open(state));
+        let assembler = Assembler::new(state);
         let instances = Instances::new(node);
         let (values, values_receiver) = watch::channel(Arc::default());
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
@@ -299,7 +297,7 @@ impl Cluster for Kubernetes {
         key: &Key,
         uid: &str,
         infos: &BTreeMap<u32, Files>,
-    ) -> Result<BTreeSet<u32>, ClusterError> {
+    ) -> Result<(), ClusterError> {
         self.write_broker_info(key, uid, infos).await
     }
 

@@ -10,7 +10,7 @@ use akri_api::manifest::{self, Identity, Manifest, ManifestError, Object};
 use akri_api::validate::FieldError;
 use akri_api::{ConfigurationSpec, configuration_to_model};
 use akri_model::configuration::Configuration;
-use akri_model::names::{HashInput, Identity as Digest, Key};
+use akri_model::names::{HashInput, Key};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
 use akri_node::watch_dir::{WatchDir, any_changed};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use zeroize::Zeroizing;
 
 use super::directory_identities::DirectoryIdentities;
-use super::manifest_backup::ManifestBackup;
+use super::manifest_backup::{self, ManifestBackup};
 use crate::{HandlerObject, Manifests};
 
 /// Limit on a manifest file, in bytes.
@@ -36,20 +36,13 @@ pub struct Scan {
 
 /// Reads the manifests (`*.yaml`, `*.yml`, `*.json`) of a directory, in order of name, without its subdirectories.
 pub fn read_directory(directory: &Path) -> Scan {
-    scan(directory, &mut BrokenFiles::new())
-}
-
-/// Results of parsing files with errors, by the digest of their text: they are not parsed again until they change.
-type BrokenFiles = BTreeMap<PathBuf, (Digest, Vec<Manifest>, Vec<ManifestError>)>;
-
-fn scan(directory: &Path, broken: &mut BrokenFiles) -> Scan {
     let mut scan = Scan::default();
     let listing = fs::read_dir(directory).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
     match listing {
         Ok(entries) => {
             let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
             paths.sort();
-            paths.into_iter().filter(|path| is_manifest(path)).for_each(|path| read_file(path, &mut scan, broken));
+            paths.into_iter().filter(|path| is_manifest(path)).for_each(|path| read_file(path, &mut scan));
         }
         Err(error) => scan.errors.push(file_error(directory, format!("cannot list the directory: {error}"))),
     }
@@ -62,31 +55,15 @@ fn is_manifest(path: &Path) -> bool {
     !name.starts_with('.') && matches!(extension, "yaml" | "yml" | "json")
 }
 
-fn read_file(path: PathBuf, scan: &mut Scan, broken: &mut BrokenFiles) {
+fn read_file(path: PathBuf, scan: &mut Scan) {
     match read_text(&path) {
         Ok(text) => {
-            let (manifests, errors) = parse(&path, &text, broken);
+            let (manifests, errors) = manifest::parse(&path, &text);
             scan.errors.extend(errors);
             scan.files.insert(path, manifests);
         }
         Err(error) => scan.errors.push(file_error(&path, format!("cannot read the file: {error}"))),
     }
-}
-
-fn parse(path: &Path, text: &str, broken: &mut BrokenFiles) -> (Vec<Manifest>, Vec<ManifestError>) {
-    let digest = HashInput::new(text, true, "").identity();
-    if let Some((known, manifests, errors)) = broken.get(path)
-        && *known == digest
-    {
-        return (manifests.clone(), errors.clone());
-    }
-    let (manifests, errors) = manifest::parse(path, text);
-    if errors.is_empty() {
-        broken.remove(path);
-    } else {
-        broken.insert(path.to_owned(), (digest, manifests.clone(), errors.clone()));
-    }
-    (manifests, errors)
 }
 
 fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
@@ -158,7 +135,6 @@ struct Reader {
     known: BTreeMap<Place, Vec<Manifest>>,
     backup: ManifestBackup,
     identities: DirectoryIdentities,
-    broken: BrokenFiles,
     /// Remarks that were logged.
     remarks: Vec<String>,
     /// Errors already reported.
@@ -171,15 +147,15 @@ struct Reader {
 
 impl Reader {
     fn new(directories: Vec<PathBuf>, state: &Path) -> Self {
-        let (backup, files) = ManifestBackup::open(state);
+        let backup = manifest_backup::open(state);
         let place = |file: &PathBuf| directories.iter().position(|directory| file.parent() == Some(directory));
-        let known = files.into_iter().filter_map(|(file, objects)| Some(((place(&file)?, file), objects))).collect();
+        let files = manifest_backup::objects(&backup);
+        let known = files.filter_map(|(file, objects)| Some(((place(&file)?, file), objects))).collect();
         Self {
             directories,
             known,
             backup,
             identities: DirectoryIdentities::open(state),
-            broken: BrokenFiles::new(),
             remarks: Vec::new(),
             reported: Vec::new(),
             overriding: BTreeSet::new(),
@@ -196,20 +172,19 @@ impl Reader {
         let mut errors = Vec::new();
         let mut files = BTreeMap::new();
         for (place, directory) in self.directories.clone().iter().enumerate() {
-            let scan = scan(directory, &mut self.broken);
+            let scan = read_directory(directory);
             errors.extend(self.unavailable(place, directory, &scan));
             errors.extend(scan.errors);
             files.extend(scan.files.into_iter().map(|(file, objects)| ((place, file), objects)));
         }
-        self.identities.write();
-        self.broken.retain(|path, _| files.keys().any(|(_, file)| file == path));
         let emptied = self.emptied(&files, &errors);
         errors.extend(emptied);
         self.keep_known(&mut files, &errors);
         errors.extend(self.drop_duplicates(&mut files));
         self.log_errors(&errors);
         self.known = files;
-        self.backup.write(self.known.iter().map(|((_, file), objects)| (file, objects)));
+        let known = self.known.iter().map(|((_, file), objects)| (file, objects));
+        manifest_backup::save(&mut self.backup, known);
         Read { manifests: self.collect(&errors), values: self.values(&errors) }
     }
 
@@ -232,8 +207,8 @@ impl Reader {
     /// Reports files that lost all their objects: most likely they are being written, or the disk is full.
     fn emptied(&self, files: &BTreeMap<Place, Vec<Manifest>>, errors: &[ManifestError]) -> Vec<ManifestError> {
         let is_emptied = |(place, known): &(&Place, &Vec<Manifest>)| {
-            let is_told = errors.iter().any(|error| error.file == place.1);
-            !known.is_empty() && !is_told && files.get(*place).is_some_and(Vec::is_empty)
+            let is_reported = errors.iter().any(|error| error.file == place.1);
+            !known.is_empty() && !is_reported && files.get(*place).is_some_and(Vec::is_empty)
         };
         let emptied = self.known.iter().filter(is_emptied);
         let message = "is empty; delete the file if its objects are to go, too";

@@ -7,7 +7,7 @@ mod objects;
 mod problems;
 mod reports;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -167,7 +167,7 @@ impl Cluster for Local {
         key: &Key,
         uid: &str,
         infos: &BTreeMap<u32, Files>,
-    ) -> Result<BTreeSet<u32>, ClusterError> {
+    ) -> Result<(), ClusterError> {
         let (owned, uid, infos) = (key.clone(), uid.to_owned(), infos.clone());
         let published = self.with(move |objects| {
             let object = objects.instance(&owned).filter(|object| object.metadata.uid.as_ref() == Some(&uid));
@@ -178,7 +178,7 @@ impl Cluster for Local {
             }
             Ok(true)
         });
-        if published.await? { Ok(BTreeSet::new()) } else { Err(ClusterError::NotFound(key.clone())) }
+        if published.await? { Ok(()) } else { Err(ClusterError::NotFound(key.clone())) }
     }
 
     async fn report(&self, report: &ConfigurationReport) -> Result<WriteOutcome, ClusterError> {

@@ -1,11 +1,9 @@
 //! The problems of a local agent: a file in the state directory, written by the agent and read by `akri get`.
 
-use std::fs;
+use std::io;
 use std::path::Path;
 
-use akri_node::replace::replace;
-
-use super::StoreError;
+use akri_node::json_file;
 
 /// The file's name.
 const FILE: &str = "problems.json";
@@ -14,14 +12,11 @@ const FILE: &str = "problems.json";
 ///
 /// # Errors
 /// If the file can't be written.
-pub fn write_problems(state: &Path, problems: &[String]) -> Result<(), StoreError> {
-    let path = state.join(FILE);
-    let text = serde_json::to_vec(problems).unwrap_or_default(); // strings have a JSON form
-    replace(&path, &text, false).map_err(|source| StoreError::Io { action: "write", path, source })
+pub fn write_problems(state: &Path, problems: &[String]) -> io::Result<()> {
+    json_file::write(&state.join(FILE), problems, false)
 }
 
 /// Returns the problems of the agent of a state directory; none if there is no such file.
 pub fn read_problems(state: &Path) -> Vec<String> {
-    let text = fs::read(state.join(FILE)).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or_default()
+    json_file::read(&state.join(FILE)).ok().flatten().unwrap_or_default()
 }

@@ -1,8 +1,8 @@
 //! Datagrams to and from multicast groups, on each interface that is granted.
 //!
 //! ```text
-//! interfaces ──► sockets ──► Conversation: what a guest says and hears during a round
-//!                       └──► Listener: what is said between rounds, to start one
+//! interfaces ──► sockets ──► Conversation: datagrams that a guest sends and receives in a round
+//!                       └──► Listener: datagrams between rounds, which start one
 //! ```
 
 mod conversation;

@@ -8,25 +8,21 @@ use std::time::Duration;
 
 use akri_api::Configuration;
 use futures::future::join_all;
-use http_status::{BAD_REQUEST, UNPROCESSABLE};
 use kube::api::DynamicObject;
 use kube::core::Status;
 use kube::{Client, Resource as _, ResourceExt as _};
 use tokio::time::timeout;
 
-use crate::verdict::{Finding, Verdict, reason};
+use crate::review_outcome::{Finding, ReviewOutcome, reason};
 
 pub(crate) use objects::broker_secrets;
 use objects::{Expected, expected};
 
-/// Longest wait for the API server.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Time limit of a dry run.
+const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Codes by which an API server says that an object is wrong, and not that it may not be created now.
-mod http_status {
-    pub(super) const BAD_REQUEST: u16 = 400;
-    pub(super) const UNPROCESSABLE: u16 = 422;
-}
+/// Codes with which an API server refuses an invalid object. With others it refuses its creation at this time.
+const INVALID: [u16; 2] = [400, 422];
 
 /// The choice of dry-running brokers and Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,22 +34,24 @@ pub enum DryRun {
 }
 
 /// Dry-runs the Pod or Job and the Services of a Configuration.
-pub(crate) async fn check_brokers(client: &Client, dry_run: DryRun, configuration: &Configuration) -> Verdict {
+pub(crate) async fn check_brokers(client: &Client, dry_run: DryRun, configuration: &Configuration) -> ReviewOutcome {
     if dry_run == DryRun::Off {
-        return Verdict::default();
+        return ReviewOutcome::default();
     }
     let namespace = configuration.namespace().unwrap_or_else(|| "default".to_owned());
-    let verdicts = expected(configuration).into_iter().map(|object| check(client, &namespace, object));
-    join_all(verdicts).await.into_iter().fold(Verdict::default(), Verdict::and)
+    let outcomes = expected(configuration).into_iter().map(|object| check(client, &namespace, object));
+    join_all(outcomes).await.into_iter().fold(ReviewOutcome::default(), ReviewOutcome::and)
 }
 
-async fn check(client: &Client, namespace: &str, expected: Expected) -> Verdict {
-    match timeout(PATIENCE, create(client, namespace, &expected)).await {
+async fn check(client: &Client, namespace: &str, expected: Expected) -> ReviewOutcome {
+    match timeout(DRY_RUN_TIMEOUT, create(client, namespace, &expected)).await {
         Ok(Ok(stored)) => {
             let fields = unknown::dropped(&expected.spec, stored.data.get("spec"));
-            Verdict::invalid(fields.into_iter().map(|path| Finding::new(expected.field_of(&path), "unknown field")))
+            ReviewOutcome::invalid(
+                fields.into_iter().map(|path| Finding::new(expected.field_of(&path), "unknown field")),
+            )
         }
-        Ok(Err(kube::Error::Api(status))) => judge(&expected, &status),
+        Ok(Err(kube::Error::Api(status))) => outcome_of_failure(&expected, &status),
         Ok(Err(error)) => unchecked(&expected, &reason(&error)),
         Err(_) => unchecked(&expected, "the API server did not answer in time"),
     }
@@ -68,20 +66,22 @@ async fn create(client: &Client, namespace: &str, expected: &Expected) -> kube::
     client.request(request.map_err(kube::Error::HttpError)?).await
 }
 
-fn judge(expected: &Expected, status: &Status) -> Verdict {
-    if ![BAD_REQUEST, UNPROCESSABLE].contains(&status.code) {
+fn outcome_of_failure(expected: &Expected, status: &Status) -> ReviewOutcome {
+    if !INVALID.contains(&status.code) {
         return unchecked(expected, &status.message);
     }
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
     if causes.is_empty() {
-        return Verdict::invalid([Finding::new(expected.field, status.message.clone())]);
+        return ReviewOutcome::invalid([Finding::new(expected.field, status.message.clone())]);
     }
-    Verdict::invalid(causes.iter().map(|cause| Finding::new(expected.field_of(&cause.field), cause.message.clone())))
+    ReviewOutcome::invalid(
+        causes.iter().map(|cause| Finding::new(expected.field_of(&cause.field), cause.message.clone())),
+    )
 }
 
-/// The object may be right: a quota, a missing right or another webhook says nothing about the Configuration.
-fn unchecked(expected: &Expected, why: &str) -> Verdict {
-    Verdict::warning(format!("{} could not be tried: {why}", expected.field))
+/// Returns a warning. The object may be valid: quotas, missing rights and other webhooks are no faults of the Configuration.
+fn unchecked(expected: &Expected, why: &str) -> ReviewOutcome {
+    ReviewOutcome::warning(format!("{} could not be tried: {why}", expected.field))
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
         let spec = json!({
             "brokerSpec": {"brokerJobSpec": job}, "instanceServiceSpec": service, "configurationServiceSpec": service,
         });
-        assert_eq!(check_brokers(&client, DryRun::On, &configuration(spec)).await, Verdict::default());
+        assert_eq!(check_brokers(&client, DryRun::On, &configuration(spec)).await, ReviewOutcome::default());
         let mut paths: Vec<String> = asked.lock().unwrap().iter().map(|(_, path, _)| path.clone()).collect();
         paths.sort();
         let query = "?dryRun=All&fieldValidation=Strict";
@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_created_when_dry_runs_are_off() {
         let (client, asked) = api(|_, _, body| (201, body.clone()));
-        assert_eq!(check_brokers(&client, DryRun::Off, &with_pod()).await, Verdict::default());
+        assert_eq!(check_brokers(&client, DryRun::Off, &with_pod()).await, ReviewOutcome::default());
         assert!(asked.lock().unwrap().is_empty());
     }
 
@@ -137,13 +137,13 @@ mod tests {
         let cause =
             json!([{"field": "spec.containers[0].image", "message": "Required value", "reason": "FieldValueRequired"}]);
         let (client, _) = api(move |_, _, _| failure(422, "Pod is invalid", cause.clone()));
-        let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
         let expected = Finding::new("spec.brokerSpec.brokerPodSpec.containers[0].image", "Required value");
-        assert_eq!(verdict.invalid, [expected]);
+        assert_eq!(outcome.invalid, [expected]);
         let message = "strict decoding error: unknown field \"spec.containers[0].imag\"";
         let (client, _) = api(move |_, _, _| failure(400, message, json!([])));
-        let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
-        assert_eq!(verdict.invalid, [Finding::new("spec.brokerSpec.brokerPodSpec", message)]);
+        let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
+        assert_eq!(outcome.invalid, [Finding::new("spec.brokerSpec.brokerPodSpec", message)]);
     }
 
     #[tokio::test] // rule 63
@@ -153,17 +153,17 @@ mod tests {
             stored["spec"]["containers"][0].as_object_mut().unwrap().remove("image");
             (201, stored)
         });
-        let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
         let expected = Finding::new("spec.brokerSpec.brokerPodSpec.containers[0].image", "unknown field");
-        assert_eq!(verdict.invalid, [expected]);
+        assert_eq!(outcome.invalid, [expected]);
     }
 
     #[tokio::test] // rule 63
     async fn a_refusal_that_is_not_about_the_object_is_a_warning() {
         for code in [403, 404, 429, 500] {
             let (client, _) = api(move |_, _, _| failure(code, "exceeded quota", json!([])));
-            let verdict = check_brokers(&client, DryRun::On, &with_pod()).await;
-            assert!(verdict.is_allowed() && verdict.warnings[0].contains("exceeded quota"), "{verdict:?}");
+            let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
+            assert!(outcome.is_allowed() && outcome.warnings[0].contains("exceeded quota"), "{outcome:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Fields that an API server dropped. Before 1.25 it stores what it knows and says nothing of the rest.
+//! Fields that an API server dropped: versions before 1.25 ignore unknown fields silently.
 
 use serde_json::Value;
 

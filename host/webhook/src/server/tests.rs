@@ -1,4 +1,4 @@
-//! The server over real TLS, with clients as good and as bad as they come.
+//! The server over real TLS, with well-behaved and hostile clients.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -8,6 +8,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
@@ -22,7 +23,7 @@ use crate::testing::{api, review};
 struct Server {
     address: SocketAddr,
     material: Material,
-    serving: Serving,
+    serving: ServingCertificate,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -35,11 +36,11 @@ impl Server {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (material, serving) = (make(), Serving::default());
+        let (material, serving) = (make(), ServingCertificate::default());
         serving.set(material.certified_key().unwrap());
         let (client, _) = api(|_, _, body| (201, body.clone()));
         let checks = Checks { client, components: Components::none(), dry_run: DryRun::On };
-        let readiness = Readiness { serving: serving.clone(), loaded: Arc::new(AtomicBool::new(true)) };
+        let readiness = Readiness { certificate: serving.clone(), loaded: Arc::new(AtomicBool::new(true)) };
         let router = router(checks, readiness, Metrics::default());
         let (stop, stopped) = oneshot::channel();
         let config = tls(serving.clone()).unwrap();

@@ -87,24 +87,6 @@ fn broker_spec_is_remarked_on() {
 }
 
 #[test]
-fn broken_file_is_parsed_once() {
-    let directory = tempfile::tempdir().unwrap();
-    let cam = directory.path().join("cam.yaml");
-    fs::write(&cam, "spec: [").unwrap();
-    let mut reader = reader(directory.path());
-    let broken = reader.read().manifests.problems;
-    assert_eq!(broken.len(), 1);
-    // What is kept is used, as long as the text is the same.
-    reader.broken.get_mut(&cam).unwrap().2[0].message = "parsed before".to_owned();
-    assert!(reader.read().manifests.problems[0].contains("parsed before"));
-    fs::write(&cam, "spec: [[").unwrap();
-    assert!(!reader.read().manifests.problems[0].contains("parsed before"));
-    fs::write(&cam, CAM).unwrap();
-    assert_eq!(reader.read().manifests.problems, [""; 0]);
-    assert!(reader.broken.is_empty());
-}
-
-#[test]
 fn emptied_file_keeps_its_objects() {
     let directory = tempfile::tempdir().unwrap();
     let cam = directory.path().join("cam.yaml");

@@ -41,7 +41,7 @@ impl From<FieldError> for Finding {
 
 /// The outcome of all checks of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ReviewOutcome {
     /// The reasons why the object is invalid.
     pub invalid: Vec<Finding>,
     /// The reasons why the user may not write it, though it is valid.
@@ -50,7 +50,7 @@ pub struct Verdict {
     pub warnings: Vec<String>,
 }
 
-impl Verdict {
+impl ReviewOutcome {
     /// Invalid, if there are findings.
     pub fn invalid(findings: impl IntoIterator<Item = impl Into<Finding>>) -> Self {
         Self { invalid: findings.into_iter().map(Into::into).collect(), ..Self::default() }
@@ -141,18 +141,18 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::review::{answer, parse};
+    use crate::review::{parse, response_body};
     use crate::testing::review;
 
-    fn answered(verdict: Verdict) -> Value {
+    fn answered(outcome: ReviewOutcome) -> Value {
         let request = review("configurations", "CREATE", &json!({"metadata": {"name": "cam"}}), &Value::Null);
         let request = parse(request.to_string().as_bytes()).unwrap();
-        serde_json::from_slice(&answer(&request, verdict).unwrap()).unwrap()
+        serde_json::from_slice(&response_body(&request, outcome).unwrap()).unwrap()
     }
 
     #[test]
     fn an_answer_belongs_to_its_request() {
-        let answer = answered(Verdict::warning("beware"));
+        let answer = answered(ReviewOutcome::warning("beware"));
         assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
         assert_eq!(answer["kind"], "AdmissionReview");
         assert_eq!(answer["response"]["uid"], "0c9a8d74");
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_denial_names_each_field_and_what_is_wrong() {
-        let one = Verdict::invalid([FieldError::new("/spec/capacity", "0 is not between 1 and 1000")]);
+        let one = ReviewOutcome::invalid([FieldError::new("/spec/capacity", "0 is not between 1 and 1000")]);
         let answer = answered(one.clone());
         let status = &answer["response"]["status"];
         assert_eq!(answer["response"]["allowed"], false);
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!((&status["code"], &status["reason"]), (&json!(422), &json!("Invalid")));
         assert_eq!(status["details"]["causes"][0]["field"], "spec.capacity");
         assert_eq!((&status["details"]["kind"], &status["details"]["name"]), (&json!("Configuration"), &json!("cam")));
-        let two = one.and(Verdict::invalid([Finding::new("", "is odd")]));
+        let two = one.and(ReviewOutcome::invalid([Finding::new("", "is odd")]));
         let answer = answered(two);
         let expected = "2 problems:\n- spec.capacity: 0 is not between 1 and 1000\n- is odd";
         assert_eq!(answer["response"]["status"]["message"], expected);
@@ -178,9 +178,9 @@ mod tests {
 
     #[test]
     fn who_may_not_is_told_so_once_the_object_is_valid() {
-        let forbidden = Verdict { forbidden: vec![Finding::new("spec.x", "no")], ..Verdict::default() };
+        let forbidden = ReviewOutcome { forbidden: vec![Finding::new("spec.x", "no")], ..ReviewOutcome::default() };
         assert_eq!(answered(forbidden.clone())["response"]["status"]["code"], 403);
-        let both = forbidden.and(Verdict::invalid([Finding::new("spec.y", "wrong")]));
+        let both = forbidden.and(ReviewOutcome::invalid([Finding::new("spec.y", "wrong")]));
         let status = answered(both)["response"]["status"].clone();
         assert_eq!((&status["code"], &status["message"]), (&json!(422), &json!("spec.y: wrong")));
     }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn answers_stay_short() {
         let findings: Vec<Finding> = (0..1000).map(|n| Finding::new(format!("f{n}"), "é".repeat(5000))).collect();
-        let answer = answered(Verdict::invalid(findings));
+        let answer = answered(ReviewOutcome::invalid(findings));
         let message = answer["response"]["status"]["message"].as_str().unwrap();
         assert!(message.ends_with("and 990 more") && message.chars().count() < 7000, "{}", message.len());
         assert_eq!(answer["response"]["status"]["details"]["causes"].as_array().unwrap().len(), 10);
