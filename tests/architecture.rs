@@ -124,7 +124,7 @@ const MODEL: [&str; 9] =
 const GUESTS: [&str; 2] = ["handlers", "tests/guests"];
 
 #[test]
-fn crates_depend_on_each_other_as_the_table_says() {
+fn dependencies_between_crates_are_in_the_table() {
     for (name, dependencies) in packages(".") {
         let allowed = MAY_KNOW.iter().find(|(of, _)| *of == name);
         let (_, allowed) = allowed.unwrap_or_else(|| panic!("'{name}' is not in the table: give it a place there"));

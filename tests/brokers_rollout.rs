@@ -96,8 +96,8 @@ async fn brokers_go_when_the_configuration_runs_none_any_more() {
     site.configure("cam", json!({})).await;
     site.wait_for_names::<Pod>(&[]).await;
     let status = async || site.get::<Instance>("cam-000001").await.unwrap().status.unwrap();
-    let says_nothing = |status: &akri_api::InstanceStatus| {
+    let is_empty_status = |status: &akri_api::InstanceStatus| {
         status.brokers.is_none() && !status.conditions.iter().any(|condition| condition.type_ == "BrokersReady")
     };
-    wait_for("a status without brokers", status, says_nothing).await;
+    wait_for("a status without brokers", status, is_empty_status).await;
 }

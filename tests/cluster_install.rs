@@ -39,7 +39,7 @@ fn assert_refused(result: Result<(), String>, sentence: &str) {
 }
 
 #[tokio::test] // rule 63
-async fn what_users_write_is_checked_before_it_is_stored() {
+async fn objects_of_users_are_checked_before_they_are_stored() {
     let Some(story) = Story::begin_alone("webhook").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };
     installed.wait_for_webhook().await;
@@ -106,7 +106,7 @@ fn assert_secrets_are_guarded(story: &Story, installed: &Installation<'_>) {
 }
 
 #[tokio::test] // rule 63
-async fn a_certificate_is_renewed_while_requests_come() {
+async fn certificate_is_renewed_while_requests_come() {
     let Some(story) = Story::begin_alone("certificate").await else { return };
     let values = ["webhookConfiguration.certificate.lifetime=60s"];
     let Some(installed) = Installation::new(&story, &values).await else { return };
@@ -142,7 +142,7 @@ async fn a_certificate_is_renewed_while_requests_come() {
 }
 
 #[tokio::test] // rule 66
-async fn a_rolling_update_interrupts_no_container() {
+async fn rolling_update_interrupts_no_container() {
     let Some(story) = Story::begin_alone("rolling").await else { return };
     let Some(installed) = Installation::new(&story, &["webhookConfiguration.enabled=false"]).await else { return };
     let name = story.namespace(); // names of resources are the cluster's
@@ -186,7 +186,7 @@ async fn a_rolling_update_interrupts_no_container() {
 }
 
 #[tokio::test] // rule 66
-async fn what_is_uninstalled_leaves_nothing() {
+async fn uninstallation_leaves_nothing() {
     let Some(story) = Story::begin_alone("uninstall").await else { return };
     let Some(installed) = Installation::new(&story, &[]).await else { return };
     installed.wait_for_webhook().await;

@@ -41,7 +41,7 @@ fn read(path: &Path) -> Value {
 }
 
 #[test]
-fn an_image_is_the_same_each_time_and_holds_no_shell() {
+fn image_is_the_same_each_time_and_holds_no_shell() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     run(script("root.sh").arg(akri()).arg(built_components()).arg(&root));

@@ -71,7 +71,7 @@ fn records_may_come_in_any_order_and_message() {
 }
 
 #[test]
-fn what_is_open_is_asked_for() {
+fn open_questions_are_asked_again() {
     let (details, known) = (details(""), known(&["Silent._http._tcp.local", "Foreign._x._tcp.local"]));
     let mut browser = Browser::new(&details, &known);
     assert_eq!(asked(browser.browsing()), [("_http._tcp.local".into(), Kind::Pointer), (IPP.into(), Kind::Pointer)]);

@@ -8,7 +8,7 @@ use akri_cluster::HandlerReport;
 use akri_discovery::handler_activity::{self, HandlerActivity, HandlerUses};
 use akri_discovery::load_progress::LoadStep;
 use akri_discovery::registry::{Handler, Handlers, Refused};
-use akri_model::summary::{Truth, Verdict};
+use akri_model::summary::{ConditionState, Truth};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -98,17 +98,17 @@ fn report(object: &str, running: Option<&Handler>, refused: Option<&Refused>, us
     }
 }
 
-fn loading(step: LoadStep) -> Vec<Verdict> {
+fn loading(step: LoadStep) -> Vec<ConditionState> {
     let (reason, remark) = match step {
         LoadStep::Pulling(_) => ("Pulling", ""),
         LoadStep::Compiling => ("Compiling", ", within limits.compile of the DiscoveryHandler"),
     };
-    vec![Verdict::new("Ready", Truth::False, reason, &format!("the component {step}{remark}"))]
+    vec![ConditionState::new("Ready", Truth::False, reason, &format!("the component {step}{remark}"))]
 }
 
-fn conditions(runs: bool, refused: Option<&Refused>) -> Vec<Verdict> {
+fn conditions(runs: bool, refused: Option<&Refused>) -> Vec<ConditionState> {
     let condition = |kind, holds, reason: &str, message: &str| {
-        Verdict::new(kind, if holds { Truth::True } else { Truth::False }, reason, message)
+        ConditionState::new(kind, if holds { Truth::True } else { Truth::False }, reason, message)
     };
     let (reason, message) = refused.map_or(("Loaded", ""), |refused| (refused.reason, &refused.message));
     vec![

@@ -148,7 +148,7 @@ pub struct Polling {
     /// Pause between polls.
     pub interval: Duration,
     /// The time after a restart, of the kubelet or of this agent, in which absence is ignored (rule 19).
-    pub settle_time: Duration,
+    pub reclaim_delay: Duration,
     /// The pod that this agent runs in, if it does: lists without it are not complete.
     pub own_pod: Option<Key>,
 }
@@ -213,7 +213,7 @@ impl Poller {
         if self.claims.quiet() != Some(before) {
             return Err(Missed::Busy);
         }
-        let settled = self.restarted.is_some_and(|restarted| restarted.elapsed() >= self.polling.settle_time);
+        let settled = self.restarted.is_some_and(|restarted| restarted.elapsed() >= self.polling.reclaim_delay);
         let info = SnapshotInfo { generation, epoch: self.claims.epoch(), at: self.claims.now(), settled };
         let (in_use, duplicates) = in_use(&listed.uses);
         let (in_use, duplicates) = (Arc::new(in_use), Arc::new(duplicates));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn poller(kubelet_dir: &Path, claims: Arc<ClaimTracker>, own_pod: Option<Key>) -> Poller {
-        Poller::new(kubelet_dir, claims, Polling { interval: INTERVAL, settle_time: Duration::ZERO, own_pod })
+        Poller::new(kubelet_dir, claims, Polling { interval: INTERVAL, reclaim_delay: Duration::ZERO, own_pod })
     }
 
     #[test] // rule 20

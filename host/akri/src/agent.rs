@@ -48,7 +48,7 @@ pub(crate) async fn run(args: AgentArgs, logging: Vec<String>) -> anyhow::Result
         udev_data: args.host.udev_data,
         polling: Polling {
             interval: Duration::from_millis(args.poll_milliseconds),
-            settle_time: Duration::from_secs(args.reclaim_delay_seconds),
+            reclaim_delay: Duration::from_secs(args.reclaim_delay_seconds),
             own_pod: args.pod,
         },
     };

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_follows_the_status_only() {
+    fn transition_time_follows_the_status_only() {
         let mut conditions = Vec::new();
         assert!(set(&mut conditions, "Ready", Truth::False, "Trapped", "it trapped", at(1)));
         assert!(set(&mut conditions, "Ready", Truth::False, "Unavailable", "no answer", at(2)));

@@ -261,7 +261,7 @@ binaryData:
     }
 
     #[test] // rule 90
-    fn what_was_read_is_overwritten() {
+    fn text_of_a_secret_is_overwritten() {
         let mut value = serde_json::json!({"a": ["hunter2", {"b": "hunter2"}], "c": 1, "d": null});
         wipe(&mut value);
         assert_eq!(value, serde_json::json!({"a": ["", {"b": ""}], "c": 1, "d": null}));

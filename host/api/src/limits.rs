@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_has_its_default() {
+    fn unnamed_limits_have_defaults() {
         assert_eq!(read_json(json!({})), (model::Limits::default(), Vec::new()));
         let (limits, errors) = read_json(json!({"round": "60s", "cache": "1Mi", "connections": 8, "string": "1Ki"}));
         assert_eq!(errors, Vec::<String>::new());

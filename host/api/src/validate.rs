@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_configuration_is_valid() {
+    fn minimal_configuration_is_valid() {
         assert_eq!(errors_of(json!({"discoveryHandler": {"name": "udev"}})), Vec::<String>::new());
     }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test] // rule 90
-    fn a_value_has_one_source_that_is_named_in_full() {
+    fn value_has_one_source_that_is_named_in_full() {
         let errors = |source: Value| {
             let mut property = json!({"name": "x"});
             property.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_can_not_name_a_path_or_boundless_limits() {
+    fn handler_can_not_name_a_path_or_boundless_limits() {
         let errors = |spec: Value| {
             let object = json!({"metadata": {"name": "h"}, "spec": spec});
             discovery_handler(&serde_json::from_value(object).unwrap()).into_iter().map(|e| e.path).collect::<Vec<_>>()

@@ -5,7 +5,7 @@ use akri_model::retry::RetryPolicy;
 /// A broker that ran for so long and ended starts again with the first pause.
 const RESET: i64 = 600;
 
-/// Seconds that a broker has to be ready before the next one is replaced: one that crashes at once must not count.
+/// Seconds that a broker has to be ready before the next one is replaced, so that a broker that crashes at once does not count.
 const SETTLED: i64 = 5;
 
 /// The phase of a Pod.

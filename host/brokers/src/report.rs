@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::pod::{Observed, PodState, Reason};
 use crate::{Counts, JobState, Rollout};
-use akri_model::summary::{Truth, Verdict};
+use akri_model::summary::{ConditionState, Truth};
 
 /// The type of the condition.
 const CONDITION: &str = "BrokersReady";
@@ -44,26 +44,26 @@ pub enum Brokers<'a> {
 }
 
 /// Returns the counts and the condition of the brokers of an Instance. `error` is why something could not be done.
-pub fn summarize(brokers: &Brokers<'_>, error: Option<&Reason>) -> (Counts, Option<Verdict>) {
+pub fn summarize(brokers: &Brokers<'_>, error: Option<&Reason>) -> (Counts, Option<ConditionState>) {
     let (counts, reason) = match brokers {
-        Brokers::None => return (Counts::default(), error.map(|reason| verdict(Truth::False, reason))),
+        Brokers::None => return (Counts::default(), error.map(|reason| state(Truth::False, reason))),
         Brokers::Pods(pods) => (count(pods), pods.iter().find_map(why_not)),
         Brokers::Job(job) => job_summary(job),
     };
-    let verdict = match (error, reason) {
-        (Some(reason), _) => verdict(Truth::False, reason),
-        (None, Some(reason)) => verdict(Truth::False, &reason),
-        (None, None) => verdict(Truth::True, &good(brokers, counts)),
+    let state = match (error, reason) {
+        (Some(reason), _) => state(Truth::False, reason),
+        (None, Some(reason)) => state(Truth::False, &reason),
+        (None, None) => state(Truth::True, &good(brokers, counts)),
     };
-    (counts, Some(verdict))
+    (counts, Some(state))
 }
 
 /// Returns the condition of all brokers of a Configuration; `problems` has what each Instance reports that is not ready.
-pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> Verdict {
+pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> ConditionState {
     let total = rollout.total();
     let Some((instance, first)) = problems.iter().next() else {
         let message = format!("{} brokers run", total.running);
-        return verdict(Truth::True, &reason("Running", message));
+        return state(Truth::True, &reason("Running", message));
     };
     let count = problems.len();
     let message = format!("{count} Instances are not served, such as {instance}: {}", first.message);
@@ -71,9 +71,9 @@ pub fn summarize_all(rollout: &Rollout, problems: &BTreeMap<String, Reason>) -> 
         let outdated = total.outdated;
         let message =
             format!("a new broker fails, {outdated} brokers keep the previous spec until it works; {message}");
-        return verdict(Truth::False, &reason("RolloutStopped", message));
+        return state(Truth::False, &reason("RolloutStopped", message));
     }
-    verdict(Truth::False, &Reason { word: first.word.clone(), message })
+    state(Truth::False, &Reason { word: first.word.clone(), message })
 }
 
 fn good(brokers: &Brokers<'_>, counts: Counts) -> Reason {
@@ -149,8 +149,8 @@ fn reason(word: &str, message: String) -> Reason {
     Reason { word: word.to_owned(), message }
 }
 
-fn verdict(truth: Truth, reason: &Reason) -> Verdict {
-    Verdict::new(CONDITION, truth, &reason.word, &reason.message)
+fn state(truth: Truth, reason: &Reason) -> ConditionState {
+    ConditionState::new(CONDITION, truth, &reason.word, &reason.message)
 }
 
 #[cfg(test)]
@@ -184,13 +184,13 @@ mod tests {
             };
             BrokerReport { node: "node-a", state: *state, pod }
         };
-        let (counts, verdict) = summarize(&Brokers::Pods(states.iter().map(report).collect()), None);
-        let verdict = verdict.unwrap();
-        (counts, format!("{} {}: {}", verdict.truth.as_str(), verdict.reason, verdict.message))
+        let (counts, state) = summarize(&Brokers::Pods(states.iter().map(report).collect()), None);
+        let state = state.unwrap();
+        (counts, format!("{} {}: {}", state.truth.as_str(), state.reason, state.message))
     }
 
     #[test] // rule 52
-    fn first_broker_that_does_not_run_says_why() {
+    fn first_broker_that_does_not_run_is_explained() {
         let backoff = PodState::Backoff { until: 9, failures: 3 };
         let starting = PodState::Starting { is_failing: false, settled_at: None };
         for (states, expected) in [
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn job_says_how_it_ended() {
+    fn ended_job_is_reported() {
         for (state, expected) in [
             (Some(JobState::Active), "True JobActive"),
             (Some(JobState::Complete), "True JobComplete"),
@@ -230,8 +230,8 @@ mod tests {
             (None, "True JobDeleted"),
         ] {
             let job = JobReport { name: "cam-1-1-job".into(), state, reason: Reason::default() };
-            let verdict = summarize(&Brokers::Job(job), None).1.unwrap();
-            assert_eq!(format!("{} {}", verdict.truth.as_str(), verdict.reason), expected);
+            let state = summarize(&Brokers::Job(job), None).1.unwrap();
+            assert_eq!(format!("{} {}", state.truth.as_str(), state.reason), expected);
         }
     }
 
@@ -242,9 +242,9 @@ mod tests {
         let problems = BTreeMap::from([("cam-1".to_owned(), problem)]);
         rollout.update("cam-2", Counts { desired: 1, running: 1, available: 1, outdated: 1, failing: 0 });
         assert_eq!(summarize_all(&rollout, &BTreeMap::new()).message, "1 brokers run");
-        let verdict = summarize_all(&rollout, &problems);
-        assert_eq!((verdict.truth, verdict.reason.as_str()), (Truth::False, "Pending"));
-        assert_eq!(verdict.message, "1 Instances are not served, such as cam-1: node-a: not yet");
+        let state = summarize_all(&rollout, &problems);
+        assert_eq!((state.truth, state.reason.as_str()), (Truth::False, "Pending"));
+        assert_eq!(state.message, "1 Instances are not served, such as cam-1: node-a: not yet");
         rollout.update("cam-1", Counts { desired: 1, failing: 1, ..Counts::default() });
         assert_eq!(summarize_all(&rollout, &problems).reason, "RolloutStopped");
     }
@@ -252,8 +252,8 @@ mod tests {
     #[test]
     fn error_of_the_api_server_wins() {
         let error = Reason { word: "Refused".into(), message: "unknown field".into() };
-        let (_, verdict) = summarize(&Brokers::None, Some(&error));
-        assert_eq!(verdict.unwrap().message, "unknown field");
+        let (_, state) = summarize(&Brokers::None, Some(&error));
+        assert_eq!(state.unwrap().message, "unknown field");
         assert_eq!(summarize(&Brokers::None, None).1, None);
     }
 }

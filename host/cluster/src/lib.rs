@@ -18,7 +18,7 @@ use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
-use akri_model::summary::Verdict;
+use akri_model::summary::ConditionState;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
@@ -151,7 +151,7 @@ pub struct HandlerReport {
     /// Number of devices last reported, for all Configurations.
     pub devices: usize,
     /// `Ready` and `Accepted`.
-    pub conditions: Vec<Verdict>,
+    pub conditions: Vec<ConditionState>,
 }
 
 /// A store of Akri's objects. Implementations bound the duration of every call.
@@ -161,7 +161,7 @@ pub trait Cluster: Send + Sync + 'static {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>>;
 
     /// Returns the content of the ConfigMaps and Secrets referenced by Configurations and DiscoveryHandlers, and every change.
-    /// One that was not read yet counts as unreadable.
+    /// A value that was not read yet counts as unreadable.
     fn values(&self) -> watch::Receiver<Arc<Values>>;
 
     /// Returns the namespace of the agent, where pull secrets are.

@@ -6,7 +6,7 @@ use akri_api::{BrokerCounts, Configuration, DiscoveryHandler, Instance};
 use akri_brokers::{Counts, summarize_all};
 use akri_kube::requests::{RequestError, Requests};
 use akri_model::instance::Online;
-use akri_model::summary::{self, DeviceCounts, Unknown, Verdict};
+use akri_model::summary::{self, ConditionState, DeviceCounts, Unknown};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub(crate) async fn write_handler(
 /// The broker status of an Instance.
 pub(crate) enum BrokerStatus {
     /// These counts and this verdict: nothing if there are none.
-    Known(Counts, Option<Verdict>),
+    Known(Counts, Option<ConditionState>),
     /// The last status: the Configuration is invalid or not known.
     Unchanged,
 }
@@ -70,8 +70,8 @@ pub(crate) async fn write_instance(
 ) -> Result<(), RequestError> {
     let mut verdicts = vec![online(view)];
     let mut conditions = match status {
-        BrokerStatus::Known(_, ref verdict) => {
-            verdicts.extend(verdict.clone());
+        BrokerStatus::Known(_, ref state) => {
+            verdicts.extend(state.clone());
             conditions(&view.conditions, &verdicts)
         }
         BrokerStatus::Unchanged => view.conditions.clone(),
@@ -97,13 +97,13 @@ fn add_brokers(status: &mut Value, brokers: Option<BrokerCounts>) {
     }
 }
 
-fn online(view: &InstanceView) -> Verdict {
+fn online(view: &InstanceView) -> ConditionState {
     let (truth, reason, message) = match summary::online(&view.nodes, &view.problems) {
         Online::True => (Truth::True, "Discovered", ""),
         Online::False => (Truth::False, "NotFound", "no node sees the device"),
         Online::Unknown => (Truth::Unknown, summary::HANDLER_GONE, "no handler can tell whether the device is there"),
     };
-    Verdict::new("Online", truth, reason, message)
+    ConditionState::new("Online", truth, reason, message)
 }
 
 fn counts(counts: Counts) -> BrokerCounts {
@@ -112,16 +112,16 @@ fn counts(counts: Counts) -> BrokerCounts {
 }
 
 /// Returns the conditions of these verdicts and no others, with the times of before.
-fn conditions(before: &[Condition], verdicts: &[Verdict]) -> Vec<Condition> {
+fn conditions(before: &[Condition], verdicts: &[ConditionState]) -> Vec<Condition> {
     let mut conditions = before.to_vec();
-    conditions.retain(|condition| verdicts.iter().any(|verdict| verdict.kind == condition.type_));
+    conditions.retain(|condition| verdicts.iter().any(|state| state.kind == condition.type_));
     set(&mut conditions, verdicts);
     conditions
 }
 
-fn set(conditions: &mut Vec<Condition>, verdicts: &[Verdict]) {
-    for verdict in verdicts {
+fn set(conditions: &mut Vec<Condition>, verdicts: &[ConditionState]) {
+    for state in verdicts {
         let now = Timestamp::now();
-        condition::set(conditions, verdict.kind, verdict.truth, &verdict.reason, &verdict.message, now);
+        condition::set(conditions, state.kind, state.truth, &state.reason, &state.message, now);
     }
 }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn new_list_tells_what_changed_and_what_is_gone() {
+    fn new_list_yields_changed_and_removed_objects() {
         let mut store = Store::default();
         store.replace(vec![toy("a", "x"), toy("b", "x"), toy("c", "x")]);
         let changed = store.replace(vec![toy("b", "x"), toy("c", "y"), toy("d", "x")]);

@@ -170,11 +170,11 @@ impl Images {
         let manifest = self.content(image, MANIFEST).await.filter(|manifest| digest_of(manifest) == image.digest)?;
         let layer = check_manifest(&manifest).ok()?;
         let component = self.content(image, COMPONENT).await?;
-        let is_whole = component.len() as u64 == layer.size && digest_of(&component) == layer.digest;
-        if !is_whole {
+        let is_complete = component.len() as u64 == layer.size && digest_of(&component) == layer.digest;
+        if !is_complete {
             warn!(%image, "the kept component is damaged; it is pulled anew");
         }
-        is_whole.then_some(component)
+        is_complete.then_some(component)
     }
 
     async fn content(&self, image: &PinnedImage, end: &str) -> Option<Vec<u8>> {

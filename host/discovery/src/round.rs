@@ -138,8 +138,8 @@ pub async fn details_json(details: &str) -> Option<String> {
 
 /// Parses details on a blocking thread, one text at a time: anyone who can create Configurations can write them.
 async fn parse(details: String) -> Option<Result<Vec<Document>, SyntaxError>> {
-    static TURN: Semaphore = Semaphore::const_new(1);
-    let _turn = TURN.acquire().await.ok()?;
+    static ADMISSION: Semaphore = Semaphore::const_new(1);
+    let _permit = ADMISSION.acquire().await.ok()?;
     tokio::task::spawn_blocking(move || Document::parse_details(&details)).await.ok()
 }
 

@@ -236,7 +236,7 @@ impl RoundTask {
         Call { rates: self.rates.clone(), ..call }
     }
 
-    /// Logs a failed round; one that fails as the last one did is no news.
+    /// Logs a failed round; a failure like the last one is not logged again.
     fn log_failure(&mut self, configuration: &Configuration, error: &RoundError) {
         let Configuration { key, handler, .. } = configuration;
         let failure = error.to_string();

@@ -67,7 +67,7 @@ impl Election {
         }
     }
 
-    /// Renews or takes the Lease, if it is this candidate's or nobody's.
+    /// Renews or takes the Lease, if this candidate holds it or none does.
     async fn try_once(&mut self) -> kube::Result<bool> {
         let Some(mut lease) = self.api.get_opt(NAME).await? else {
             let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };

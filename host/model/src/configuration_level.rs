@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test] // rule 13, rule 15
-    fn a_held_id_keeps_its_number_beside_the_free_ones() {
+    fn held_id_keeps_its_number_beside_the_free_ones() {
         assert_eq!(pool(2, &[("cam1", &[(0, vdev("4", HERE))]), ("cam2", &[])]).ids(), ["0", "1", "4"]);
     }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test] // rule 14
-    fn a_held_id_moves_only_if_it_has_to() {
+    fn held_id_moves_only_if_it_has_to() {
         let twins = [(0, vdev("0", HERE)), (1, vdev("1", HERE))];
         let mut both = pool(2, &[("cam1", &twins), ("cam2", &[])]);
         let ids = ["0".to_owned(), "1".to_owned()];
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test] // rule 13, rule 14
-    fn an_offline_camera_is_neither_counted_nor_given() {
+    fn offline_camera_is_neither_counted_nor_given() {
         let (cam1, cam2) = (table(2, &[(0, vdev("0", HERE))]), table(2, &[]));
         let mut pool = Pool::new([("cam1", &cam1, false), ("cam2", &cam2, true)].into_iter());
         assert_eq!(pool.ids(), ["0", "1"], "what is held stays, for the pod that may run");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test] // rule 14
-    fn the_camera_with_most_free_slots_comes_first() {
+    fn camera_with_most_free_slots_comes_first() {
         let busy = [(0, vdev("0", "node-b"))];
         let mut pool = pool(2, &[("cam1", &busy), ("cam2", &[]), ("cam3", &[])]);
         assert_eq!(ask(&mut pool, &["0"]), Ok(pairs(&[("0", "cam2")])));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test] // rule 14
-    fn an_id_of_an_older_list_is_served_and_nonsense_is_not() {
+    fn id_of_an_older_list_is_served_and_nonsense_is_not() {
         let mut cameras = pool(1, &[("cam1", &[])]);
         assert_eq!(ask(&mut cameras, &["17"]), Ok(pairs(&[("17", "cam1")])));
         for id in ["", "x", "01", "-1", "+1", "99999999999"] {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test] // rule 14
-    fn the_kubelet_is_steered_to_distinct_cameras() {
+    fn kubelet_is_steered_to_distinct_cameras() {
         let twins = [(0, vdev("7", HERE)), (1, vdev("8", HERE))];
         let pool = pool(2, &[("cam1", &twins), ("cam2", &[(0, vdev("9", HERE))])]);
         let available = ["7", "8", "9", "0"].map(str::to_owned);

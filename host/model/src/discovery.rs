@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_multicast_trigger_names_a_group_and_perhaps_a_text() {
+    fn multicast_trigger_names_a_group_and_perhaps_a_text() {
         let trigger = |group: &str, filter: &str| {
             let filter = DatagramFilter::parse(filter).unwrap();
             Some(Trigger::Multicast { group: group.parse().unwrap(), filter })

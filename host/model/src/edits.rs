@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test] // rule 16
-    fn the_lowest_slot_name_gives_the_bare_variable() {
+    fn lowest_slot_name_gives_the_bare_variable() {
         let slots = [("cam-b-0".to_owned(), with_env("K", "b")), ("cam-a-1".to_owned(), with_env("K", "a"))].into();
         assert_eq!(merge(&slots).unwrap().env["K"], "a");
     }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test] // rule 16
-    fn a_mount_and_a_node_at_one_path_conflict_too() {
+    fn mount_and_a_node_at_one_path_conflict_too() {
         let mount = Mount { container_path: "/dev/v".into(), host_path: "/run/v".into(), read_only: true };
         let mounted = ContainerEdits { mounts: vec![mount], ..ContainerEdits::default() };
         let slots = [("a".to_owned(), mounted), ("b".to_owned(), with_node("/dev/v", "/dev/v0"))];

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_stars_ends() {
+    fn pattern_of_stars_ends() {
         let pattern = format!("{}b", "a*".repeat(120));
         assert!(!matches(&pattern, &"a".repeat(4096)));
     }

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_granted_by_network_and_port_together() {
+    fn address_is_granted_by_network_and_port_together() {
         let to = Destinations { networks: vec!["10.1.0.0/16".parse().unwrap()], ports: vec![80..=80, 8000..=8999] };
         for (address, granted) in [
             ("10.1.2.3:80", true),

@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test] // rule 61
-    fn turns_of_many_nodes_are_spread() {
+    fn reports_of_many_nodes_are_spread() {
         let key = Key::new("default", "cam");
-        let turns: Vec<Duration> = (0..1000).map(|number| report_delay(&format!("node-{number}"), &key)).collect();
-        assert!(turns.iter().all(|turn| *turn < SPREAD));
-        let early = turns.iter().filter(|turn| **turn < SPREAD / 10).count();
+        let delays: Vec<Duration> = (0..1000).map(|number| report_delay(&format!("node-{number}"), &key)).collect();
+        assert!(delays.iter().all(|delay| *delay < SPREAD));
+        let early = delays.iter().filter(|delay| **delay < SPREAD / 10).count();
         assert!((50..200).contains(&early), "{early}");
         assert_ne!(
             report_delay("a", &key),

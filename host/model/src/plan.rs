@@ -124,20 +124,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_world_needs_nothing() {
+    fn unchanged_world_needs_nothing() {
         let a = device("a", "");
         assert_eq!(plan_for(&set(&["a"]), &[(&a, true)]), Plan::default());
     }
 
     #[test]
-    fn a_missing_device_goes_offline_once() {
+    fn missing_device_goes_offline_once() {
         let a = device("a", "");
         assert_eq!(plan_for(&set(&[]), &[(&a, true)]).offline, [identity("a")]);
         assert_eq!(plan_for(&set(&[]), &[(&a, false)]), Plan::default());
     }
 
     #[test]
-    fn a_device_that_comes_back_changed_is_both() {
+    fn device_that_comes_back_changed_is_both() {
         let was = device("a", "");
         let mut now = was.clone();
         now.properties.insert("K".into(), "v".into());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test] // rule 35
-    fn what_the_round_did_not_reach_stays() {
+    fn unreached_devices_stay() {
         let near = device("near", "opc.tcp://a");
         let far = device("far", "opc.tcp://b");
         let round = DeviceSet { kept: ["opc.tcp://b".to_owned()].into(), ..DeviceSet::default() };
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test] // rule 35
-    fn a_withheld_device_is_neither_published_nor_lost() {
+    fn withheld_device_is_neither_published_nor_lost() {
         let a = device("a", "");
         let round = DeviceSet { withheld: ["a".to_owned(), "new".to_owned()].into(), ..DeviceSet::default() };
         assert_eq!(plan_for(&round, &[(&a, true)]), Plan::default());

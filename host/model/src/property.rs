@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_does_not_show_itself() {
+    fn secret_does_not_show_itself() {
         let resolved = Resolved {
             secrets: [("password".to_owned(), Secret::new(b"hunter2".to_vec()))].into(),
             ..Resolved::default()

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test] // rule 90
-    fn what_is_missing_is_named_unless_it_may_be() {
+    fn missing_values_are_named_unless_optional() {
         let config_map = |name, key, optional| resolved(PropertySource::ConfigMap(reference(name, key, optional)));
         let secret = |name, key, optional| resolved(PropertySource::Secret(reference(name, key, optional)));
         let nothing = Ok(Resolved::default());

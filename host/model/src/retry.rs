@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test] // rule 92
-    fn what_follows_a_failed_round() {
+    fn failed_round_is_retried_with_backoff() {
         for (rounds, expected) in [
             ("uuuuuuuu", "1 2 4 8 16 32 60 60"),
             ("uurun", "1 2 1 2"),

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_found_wherever_it_is() {
+    fn secret_is_found_wherever_it_is() {
         let key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\r\nhkiG9w0B\n-----END KEY-----\n";
         let scanner = scanner(&[("password", "hunter2\n"), ("pin", "123"), ("key", key), ("empty", " \n")]);
         for (text, name) in [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test] // threat 50
-    fn a_secret_is_found_as_urls_and_headers_write_it() {
+    fn secret_is_found_as_urls_and_headers_write_it() {
         let scanner = scanner(&[("password", "p@ss/w\u{f6}rd+1"), ("pin", "1234")]);
         for text in [
             "rtsp://admin:p%40ss%2Fw%C3%B6rd%2B1@camera/",
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_found_as_json_escapes_it() {
+    fn secret_is_found_as_json_escapes_it() {
         let scanner = scanner(&[("password", "pa\"ss\\w&rd-<?>~")]);
         assert_eq!(scanner.within(r#"{"a":"pa\"ss\\w&rd-<?>~"}"#), Some("password"));
         assert_eq!(scanner.within_bytes(b"\xff\x00pa\"ss\\w&rd-<?>~\xff"), Some("password"));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_in_what_tells_devices_apart_spoils_the_round() {
+    fn secret_in_an_identity_fails_the_round() {
         let scanner = scanner(&[("password", "hunter2")]);
         let kept = DeviceSet { kept: ["http://hunter2@camera".to_owned()].into(), ..DeviceSet::default() };
         let device = Device { id: "camera-hunter2".to_owned(), ..Device::default() };

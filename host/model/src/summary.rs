@@ -50,7 +50,7 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    fn condition(self, kind: &'static str) -> Verdict {
+    fn condition(self, kind: &'static str) -> ConditionState {
         let (reason, message) = match self {
             Self::NoAgent => {
                 ("AgentNotRunning", "no agent runs, so nobody looks for devices; check the DaemonSet of the agents")
@@ -58,7 +58,7 @@ impl Unknown {
             Self::Starting => ("Starting", "no round has ended yet"),
             Self::NothingReported => ("NothingReported", "the remote handler has not reported any devices yet"),
         };
-        Verdict::new(kind, Truth::Unknown, reason, message)
+        ConditionState::new(kind, Truth::Unknown, reason, message)
     }
 }
 
@@ -104,7 +104,7 @@ impl Truth {
 
 /// A condition without its times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionState {
     /// The condition's type.
     pub kind: &'static str,
     /// Its status.
@@ -115,7 +115,7 @@ pub struct Verdict {
     pub message: String,
 }
 
-impl Verdict {
+impl ConditionState {
     /// Creates a verdict and cuts its message to length.
     pub fn new(kind: &'static str, truth: Truth, reason: &str, message: &str) -> Self {
         Self { kind, truth, reason: reason.to_owned(), message: cut(message, MAX_MESSAGE).to_owned() }
@@ -150,20 +150,20 @@ pub fn configuration(
     nodes: &BTreeMap<String, NodeProblem>,
     devices: DeviceCounts,
     unknown: Option<Unknown>,
-) -> Vec<Verdict> {
+) -> Vec<ConditionState> {
     if let Some(why) = invalid {
         let kinds = ["Ready", "DetailsValid"];
-        return kinds.map(|kind| Verdict::new(kind, Truth::False, "InvalidConfiguration", why)).into();
+        return kinds.map(|kind| ConditionState::new(kind, Truth::False, "InvalidConfiguration", why)).into();
     }
     if let Some(unknown) = unknown {
         let kinds = std::iter::once("Ready").chain(CONDITIONS.iter().map(|(kind, ..)| *kind));
         return kinds.map(|kind| unknown.condition(kind)).collect();
     }
     let failing = |problem: &NodeProblem| problem.reason != INCOMPLETE;
-    let mut ready = verdict("Ready", nodes, failing, ("Discovered", &devices.to_string()));
+    let mut ready = state("Ready", nodes, failing, ("Discovered", &devices.to_string()));
     let keeps_devices = |problem: &NodeProblem| !DEVICES_MAY_CHANGE.contains(&&*problem.reason);
     if devices.instances > 0 && nodes.values().any(failing) && nodes.values().all(keeps_devices) {
-        ready = Verdict::new(
+        ready = ConditionState::new(
             "Ready",
             Truth::False,
             &ready.reason,
@@ -172,21 +172,21 @@ pub fn configuration(
     }
     let others = CONDITIONS.iter().map(|(kind, holds, reasons)| {
         let concerns = |problem: &NodeProblem| reasons.contains(&problem.reason.as_str());
-        verdict(kind, nodes, concerns, (holds, ""))
+        state(kind, nodes, concerns, (holds, ""))
     });
     std::iter::once(ready).chain(others).collect()
 }
 
 /// Returns the conditions of a DiscoveryHandler: whether nodes can use it, and whether they run what it wants. `has_agent` is
 /// false if no agent renews its Lease.
-pub fn handler(nodes: &BTreeMap<String, NodeProblem>, has_agent: bool) -> Vec<Verdict> {
+pub fn handler(nodes: &BTreeMap<String, NodeProblem>, has_agent: bool) -> Vec<ConditionState> {
     if !has_agent {
         return ["Ready", "Accepted"].map(|kind| Unknown::NoAgent.condition(kind)).into();
     }
     let unusable = |problem: &NodeProblem| problem.reason != OUTDATED;
     vec![
-        verdict("Ready", nodes, unusable, ("Loaded", "no node has a problem with it")),
-        verdict("Accepted", nodes, |_| true, ("Accepted", "")),
+        state("Ready", nodes, unusable, ("Loaded", "no node has a problem with it")),
+        state("Accepted", nodes, |_| true, ("Accepted", "")),
     ]
 }
 
@@ -203,16 +203,16 @@ pub fn online(nodes: &[String], problems: &BTreeMap<String, NodeProblem>) -> Onl
     if unknown { Online::Unknown } else { Online::False }
 }
 
-fn verdict(
+fn state(
     kind: &'static str,
     nodes: &BTreeMap<String, NodeProblem>,
     concerns: impl Fn(&NodeProblem) -> bool,
     (good, message): (&str, &str),
-) -> Verdict {
+) -> ConditionState {
     let mut problems = nodes.iter().filter(|(_, problem)| concerns(problem)).peekable();
     match problems.peek().map(|(_, first)| first.reason.clone()) {
-        None => Verdict::new(kind, Truth::True, good, message),
-        Some(reason) => Verdict::new(kind, Truth::False, &reason, &joined(problems)),
+        None => ConditionState::new(kind, Truth::True, good, message),
+        Some(reason) => ConditionState::new(kind, Truth::False, &reason, &joined(problems)),
     }
 }
 
@@ -238,8 +238,8 @@ mod tests {
         DeviceCounts { instances, online: instances }
     }
 
-    fn false_ones(verdicts: &[Verdict]) -> Vec<(&str, &str, &str)> {
-        let of = |verdict: &&Verdict| verdict.truth == Truth::False;
+    fn false_ones(verdicts: &[ConditionState]) -> Vec<(&str, &str, &str)> {
+        let of = |state: &&ConditionState| state.truth == Truth::False;
         verdicts.iter().filter(of).map(|v| (v.kind, v.reason.as_str(), v.message.as_str())).collect()
     }
 
@@ -278,7 +278,7 @@ mod tests {
     fn nothing_is_known_before_the_first_report() {
         for (unknown, reason) in [(Unknown::Starting, "Starting"), (Unknown::NothingReported, "NothingReported")] {
             let verdicts = configuration(None, &problems(&[]), devices(0), Some(unknown));
-            assert!(verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, reason)));
+            assert!(verdicts.iter().all(|state| (state.truth, &*state.reason) == (Truth::Unknown, reason)));
         }
     }
 
@@ -311,21 +311,19 @@ mod tests {
     #[test] // rule 59
     fn nothing_is_known_without_an_agent() {
         let verdicts = configuration(None, &problems(&[]), devices(3), Some(Unknown::NoAgent));
-        assert!(
-            verdicts.iter().all(|verdict| (verdict.truth, &*verdict.reason) == (Truth::Unknown, "AgentNotRunning"))
-        );
+        assert!(verdicts.iter().all(|state| (state.truth, &*state.reason) == (Truth::Unknown, "AgentNotRunning")));
         assert_eq!(verdicts.len(), 5);
     }
 
     #[test] // rule 61
     fn handler_that_a_node_refuses_is_not_ready() {
         let ready = handler(&problems(&[]), true);
-        assert!(ready.iter().all(|verdict| verdict.truth == Truth::True));
+        assert!(ready.iter().all(|state| state.truth == Truth::True));
         let outdated = handler(&problems(&[("a", OUTDATED)]), true);
         assert_eq!(false_ones(&outdated), [("Accepted", OUTDATED, "a: no NewVersionRefused")]);
         let refused = handler(&problems(&[("a", OUTDATED), ("b", "FileMissing")]), true);
         assert_eq!(false_ones(&refused)[0], ("Ready", "FileMissing", "b: no FileMissing"));
-        assert!(handler(&problems(&[]), false).iter().all(|verdict| verdict.truth == Truth::Unknown));
+        assert!(handler(&problems(&[]), false).iter().all(|state| state.truth == Truth::Unknown));
     }
 
     #[test]
@@ -333,7 +331,7 @@ mod tests {
         for unknown in [None, Some(Unknown::NoAgent)] {
             let verdicts = configuration(Some("/spec/capacity: 0"), &problems(&[]), devices(0), unknown);
             assert_eq!(false_ones(&verdicts).len(), 2);
-            assert!(verdicts.iter().all(|verdict| verdict.message == "/spec/capacity: 0"));
+            assert!(verdicts.iter().all(|state| state.message == "/spec/capacity: 0"));
         }
     }
 

@@ -147,7 +147,7 @@ mod tests {
 
     #[test] // threat 12
     fn memory_devices_are_recognized_by_number() {
-        // Whoever may make nodes gives them other names.
+        // An administrator may create nodes with other names.
         let directory = tempfile::tempdir().unwrap();
         let node = directory.path().canonicalize().unwrap().join("camera");
         let made = rustix::fs::mknodat(

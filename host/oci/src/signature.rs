@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test] // rule 75
-        fn a_changed_signature_is_not_valid(at in 0..64usize, bit in 0..8u32) {
+        fn changed_signature_is_not_valid(at in 0..64usize, bit in 0..8u32) {
             let digest = digest_of(b"a");
             let (trusted, sign) = ed25519();
             let good = sign(&payload(&digest));

@@ -216,14 +216,14 @@ impl Inner {
     async fn call(&self, export: Export, call: Call) -> Result<(Reply, ReceivedDevices), RoundError> {
         let own = Arc::clone(&self.rounds).acquire_owned().await.map_err(shutting_down)?;
         let process = self.process();
-        let turn = Arc::clone(&process.turns).acquire_owned().await.map_err(shutting_down)?;
+        let permit = Arc::clone(&process.permits).acquire_owned().await.map_err(shutting_down)?;
         let connection = process.connect().await?;
         self.ensure_loaded(&connection).await?;
         let (id, component) = (connection.next_call(), self.id);
         let context = CallContext {
             crashes: Arc::clone(&self.process.crashes),
             log: Some(BoundedLog::new(&self.about.description.name, &call)),
-            _turns: vec![own, turn],
+            _permits: vec![own, permit],
         };
         let (time, rates) = (time_to_answer(&call.limits), call.rates.clone());
         let arguments = Box::new(arguments(call, export));
@@ -298,7 +298,7 @@ enum LoadAttempt {
 
 async fn load_once(process: &ComponentProcess, id: u64, bytes: &LoadedBytes) -> Result<LoadedComponent, LoadAttempt> {
     let current = process.current(&bytes.digest);
-    let _turn = current.turns.acquire().await.map_err(|error| LoadAttempt::Ended(shutting_down(error)))?;
+    let _permit = current.permits.acquire().await.map_err(|error| LoadAttempt::Ended(shutting_down(error)))?;
     let connection = current.connect().await.map_err(LoadAttempt::Ended)?;
     let about = load_into(&connection, id, &process.crashes, bytes).await?;
     *process.loaded_in.lock().await = Arc::downgrade(&connection);
@@ -315,7 +315,7 @@ async fn load_into(
     let bytes = bytes.read().map_err(LoadAttempt::Ended)?;
     let frame = encode(&Request::Load { call, component }, &bytes);
     let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Refused(error.to_string())))?;
-    let context = CallContext { crashes: Arc::clone(crashes), log: None, _turns: Vec::new() };
+    let context = CallContext { crashes: Arc::clone(crashes), log: None, _permits: Vec::new() };
     let mut pending = connection.call(call, frame, context, LOAD).map_err(LoadAttempt::Ended)?;
     match pending.next().await.map_err(LoadAttempt::Ended)?.reply {
         Reply::Loaded { result: Ok(about), .. } => reply_checks::loaded(about).map_err(LoadAttempt::Refused),

@@ -94,7 +94,7 @@ pub(crate) struct CallContext {
     pub(crate) crashes: Arc<CrashRecord>,
     pub(crate) log: Option<BoundedLog>,
     /// Turns, which others get when the call has ended.
-    pub(crate) _turns: Vec<OwnedSemaphorePermit>,
+    pub(crate) _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Connection {

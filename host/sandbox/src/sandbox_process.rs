@@ -41,7 +41,7 @@ pub(crate) struct SandboxProcess {
     name: String,
     pub(crate) context: Arc<ProcessContext>,
     /// Turns of calls.
-    pub(crate) turns: Arc<Semaphore>,
+    pub(crate) permits: Arc<Semaphore>,
     state: Mutex<State>,
 }
 
@@ -60,7 +60,7 @@ impl SandboxProcess {
             earliest: tokio::time::Instant::now(),
             checked: Instant::now(),
         };
-        Self { name, context, turns: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)), state: Mutex::new(state) }
+        Self { name, context, permits: Arc::new(Semaphore::new(ROUNDS_AT_ONCE)), state: Mutex::new(state) }
     }
 
     /// Returns the process of one component, which has a part of its digest as name.

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_tell_whether_the_unit_exists() {
+    fn exceptions_show_whether_the_unit_exists() {
         for (code, expected) in
             [(1, Response::Unidentified), (4, Response::Unidentified), (10, Response::Absent), (11, Response::Absent)]
         {

@@ -29,7 +29,7 @@ fn reopened(state: &Path) -> Vec<String> {
 }
 
 #[tokio::test] // rule 28
-async fn what_was_put_is_there_after_a_restart() {
+async fn entries_survive_a_restart() {
     let state = tempfile::tempdir().unwrap();
     let (journal, entries) = Journal::open(state.path()).unwrap();
     assert!(entries.is_empty());
@@ -44,7 +44,7 @@ async fn what_was_put_is_there_after_a_restart() {
 }
 
 #[tokio::test] // rule 28
-async fn a_torn_last_line_is_dropped_at_every_length() {
+async fn torn_last_line_is_dropped_at_every_length() {
     let state = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(state.path()).unwrap();
     journal.put(entry("a")).await.unwrap();
@@ -74,7 +74,7 @@ async fn damage_is_set_aside_and_the_rest_goes_on() {
 }
 
 #[tokio::test] // rule 28
-async fn the_file_does_not_grow_for_ever() {
+async fn file_does_not_grow_for_ever() {
     let state = tempfile::tempdir().unwrap();
     let (journal, _) = Journal::open(state.path()).unwrap();
     let mut big = entry("a");

@@ -32,7 +32,7 @@ fn networks_and_ports_are_read_as_people_write_them() {
 }
 
 #[test]
-fn what_makes_no_sense_is_named_and_grants_nothing() {
+fn invalid_grants_are_named_and_grant_nothing() {
     for (grants, path) in [
         (json!({"multicast": [{"group": "10.0.0.1", "port": 1}]}), "/spec/grants/multicast/0/group"),
         (json!({"multicast": [{"group": "239.0.0.1", "port": 0}]}), "/spec/grants/multicast/0/port"),

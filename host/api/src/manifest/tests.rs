@@ -23,7 +23,7 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 #[test] // rule 33
-fn a_configuration_is_read_and_its_broker_left_alone() {
+fn configuration_is_read_and_its_broker_left_alone() {
     let (manifests, errors) = parse(Path::new("cam.yaml"), GOOD);
     assert_eq!(errors, []);
     let [Manifest { object: Object::Configuration(object), .. }] = manifests.as_slice() else {
@@ -108,7 +108,7 @@ fn one_bad_document_leaves_the_others() {
 }
 
 #[test]
-fn a_handlers_problem_is_found_on_its_line() {
+fn handlers_problem_is_found_on_its_line() {
     let (manifests, _) = parse(Path::new("cam.yaml"), GOOD);
     let Object::Configuration(object) = &manifests[0].object else { panic!() };
     let problem =

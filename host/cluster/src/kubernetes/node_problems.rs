@@ -161,7 +161,7 @@ fn text<'e>(entry: &'e Value, name: &str) -> &'e str {
 mod tests {
     use std::collections::BTreeMap;
 
-    use akri_model::summary::Verdict;
+    use akri_model::summary::ConditionState;
 
     use super::*;
 
@@ -235,8 +235,9 @@ mod tests {
 
     #[test] // rule 61
     fn handler_that_a_node_can_not_use_is_a_problem() {
-        let condition =
-            |kind, holds, reason: &str| Verdict::new(kind, if holds { Truth::True } else { Truth::False }, reason, "m");
+        let condition = |kind, holds, reason: &str| {
+            ConditionState::new(kind, if holds { Truth::True } else { Truth::False }, reason, "m")
+        };
         let report = |state, ready, accepted| HandlerReport {
             name: "udev".into(),
             handler: None,

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn node_waits_for_its_turn_and_looks_again() {
+    fn node_delays_its_report_and_checks_again() {
         let (reports, now) = (NodeReports::new("a"), Instant::now());
         let next = |now| reports.next_step(&subject(), Some("u"), Some(&report("R")), now);
         assert_eq!(next(now), ReportStep::Rest, "the watch has not shown the object");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test] // rule 10, rule 41
-    fn slots_patch_says_what_it_expects() {
+    fn slots_patch_tests_what_it_expects() {
         let claimed = Usage::Configuration { vdev: "0".into(), node: "a".into() };
         let changes = [(0, (Some(Usage::Free), claimed.clone())), (1, (None, claimed))].into();
         let patch = SlotPatch { uid: "u".into(), version: Some(Version("7".into())), changes };

@@ -50,7 +50,7 @@ async fn get(client: Client) -> Result<Option<akri_api::Instance>, ClusterError>
 }
 
 #[tokio::test] // rule 77
-async fn overloaded_api_server_is_asked_again_when_it_says() {
+async fn overloaded_api_server_is_asked_again_after_its_delay() {
     let object = r#"{"apiVersion":"akri.sh/v0","kind":"Instance","metadata":{"name":"cam-1","namespace":"default"},
         "spec":{"configurationName":"cam","cdiName":"akri.sh/cam=1","capacity":1,"shared":true,"nodes":[]}}"#;
     let found = format!("{FOUND}{}\r\n\r\n{object}", object.len());

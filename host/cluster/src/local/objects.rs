@@ -49,7 +49,7 @@ pub(super) struct Objects {
     instances: BTreeMap<Key, Instance>,
     /// The Instances of each device.
     by_identity: BTreeMap<String, BTreeSet<Key>>,
-    /// The last one that was given to an Instance.
+    /// The last number given to an Instance.
     version: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use akri_api::condition::{self, Condition};
 use akri_api::{Configuration, DiscoveryHandler};
-use akri_model::summary::{self, Verdict};
+use akri_model::summary::{self, ConditionState};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
@@ -44,7 +44,7 @@ pub(super) fn of_handler(report: &HandlerReport, mut object: DiscoveryHandler, n
     object
 }
 
-fn set_conditions(conditions: &mut Vec<Condition>, reported: &[Verdict], now: Timestamp) {
+fn set_conditions(conditions: &mut Vec<Condition>, reported: &[ConditionState], now: Timestamp) {
     for reported in reported {
         condition::set(conditions, reported.kind, reported.truth, &reported.reason, &reported.message, now);
     }

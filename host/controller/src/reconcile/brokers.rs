@@ -2,7 +2,7 @@
 
 use akri_brokers::{BrokerReport, Brokers, Counts, JobReport, Observed, PodState, Reason, Target, summarize};
 use akri_kube::requests::RequestError;
-use akri_model::summary::{Truth, Verdict};
+use akri_model::summary::{ConditionState, Truth};
 
 use super::{Again, Context, job, pods};
 use crate::object_index::Owned;
@@ -26,17 +26,17 @@ impl Outcome {
     }
 
     /// Counts, the condition, and the problem if there is one.
-    pub(super) fn summary(&self) -> (Counts, Option<Verdict>, Option<Reason>) {
+    pub(super) fn summary(&self) -> (Counts, Option<ConditionState>, Option<Reason>) {
         let brokers = match (&self.pods, &self.job) {
             (Some(pods), _) => Brokers::Pods(pods.iter().map(report).collect()),
             (None, Some(job)) => Brokers::Job(job.clone()),
             (None, None) => Brokers::None,
         };
         let refused = self.error.as_ref().and_then(refusal);
-        let (counts, verdict) = summarize(&brokers, refused.as_ref());
-        let failed = verdict.as_ref().filter(|verdict| verdict.truth == Truth::False);
+        let (counts, state) = summarize(&brokers, refused.as_ref());
+        let failed = state.as_ref().filter(|state| state.truth == Truth::False);
         let problem = failed.map(|v| Reason { word: v.reason.clone(), message: v.message.clone() });
-        (counts, verdict, problem)
+        (counts, state, problem)
     }
 }
 

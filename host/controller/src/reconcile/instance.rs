@@ -5,7 +5,7 @@ use akri_brokers::{INSTANCE_LABEL, Owner, instance_service_name};
 use akri_kube::events::ObjectEvent;
 use akri_kube::requests::RequestError;
 use akri_model::names::Key;
-use akri_model::summary::{Truth, Verdict};
+use akri_model::summary::{ConditionState, Truth};
 
 use super::brokers::{self, Outcome};
 use super::services::{WantedService, reconcile_service};
@@ -51,15 +51,15 @@ async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestE
     if let Err(error) = reconcile_own_service(context, view, wanted, &outcome, &owned).await {
         outcome.fail(error);
     }
-    let (counts, verdict, problem) = outcome.summary();
+    let (counts, state, problem) = outcome.summary();
     context.objects.count_brokers(view, counts, problem);
     let before = condition::find(&view.conditions, "BrokersReady").map(|condition| condition.reason.as_str());
-    if let Some(reason) = verdict.as_ref().and_then(|verdict| new_notable_reason(before, verdict)) {
-        let message = verdict.iter().map(|verdict| verdict.message.clone()).collect();
+    if let Some(reason) = state.as_ref().and_then(|state| new_notable_reason(before, state)) {
+        let message = state.iter().map(|state| state.message.clone()).collect();
         let (key, uid) = (view.key.clone(), view.uid.clone());
         context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message });
     }
-    write_instance(&context.requests, view, BrokerStatus::Known(counts, verdict)).await?;
+    write_instance(&context.requests, view, BrokerStatus::Known(counts, state)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)
 }
 
@@ -84,9 +84,9 @@ async fn reconcile_own_service(
 }
 
 /// Returns the reason of a verdict that is worth an Event. The condition says the same for as long as it holds.
-fn new_notable_reason(before: Option<&str>, verdict: &Verdict) -> Option<&'static str> {
-    let is_new = verdict.truth == Truth::False && before != Some(&verdict.reason);
-    NOTABLE.into_iter().find(|reason| is_new && *reason == verdict.reason)
+fn new_notable_reason(before: Option<&str>, state: &ConditionState) -> Option<&'static str> {
+    let is_new = state.truth == Truth::False && before != Some(&state.reason);
+    NOTABLE.into_iter().find(|reason| is_new && *reason == state.reason)
 }
 
 #[cfg(test)]
@@ -95,12 +95,12 @@ mod tests {
 
     #[test]
     fn only_new_reasons_to_act_are_events() {
-        let verdict = |truth, reason: &str| Verdict::new("BrokersReady", truth, reason, "m");
-        let reason = |before, verdict: &Verdict| new_notable_reason(before, verdict);
-        assert_eq!(reason(None, &verdict(Truth::False, "Refused")), Some("Refused"));
-        assert_eq!(reason(Some("Pending"), &verdict(Truth::False, "Backoff")), Some("Backoff"));
-        assert_eq!(reason(Some("Backoff"), &verdict(Truth::False, "Backoff")), None, "it is known");
-        assert_eq!(reason(None, &verdict(Truth::False, "Pending")), None, "it is a matter of time");
-        assert_eq!(reason(Some("Backoff"), &verdict(Truth::True, "Running")), None);
+        let state = |truth, reason: &str| ConditionState::new("BrokersReady", truth, reason, "m");
+        let reason = |before, state: &ConditionState| new_notable_reason(before, state);
+        assert_eq!(reason(None, &state(Truth::False, "Refused")), Some("Refused"));
+        assert_eq!(reason(Some("Pending"), &state(Truth::False, "Backoff")), Some("Backoff"));
+        assert_eq!(reason(Some("Backoff"), &state(Truth::False, "Backoff")), None, "it is known");
+        assert_eq!(reason(None, &state(Truth::False, "Pending")), None, "it is a matter of time");
+        assert_eq!(reason(Some("Backoff"), &state(Truth::True, "Running")), None);
     }
 }

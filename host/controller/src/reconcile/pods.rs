@@ -74,7 +74,7 @@ fn observe(view: &InstanceView, owned: &Owned, mut actions: PendingActions) -> (
 }
 
 impl PodReconcile<'_> {
-    /// The nodes that should have a broker. One that has missed the device for longer than its grace period gets none, or its
+    /// The nodes that should have a broker. A node that has missed the device for longer than its grace period gets none, or its
     /// broker would hold the slot of a dead device for ever.
     fn place(&mut self, [local, shared]: [Duration; 2]) -> BTreeSet<String> {
         let grace = i64::try_from(if self.view.shared { shared } else { local }.as_secs()).unwrap_or(i64::MAX);

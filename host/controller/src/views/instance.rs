@@ -43,7 +43,7 @@ pub(crate) struct InstanceView {
 }
 
 impl InstanceView {
-    /// Reads an object. One that does not fit the type is logged and left out: it must not stop the others.
+    /// Reads an object. An object that does not fit the type is logged and left out: it must not stop the others.
     pub(crate) fn read(object: DynamicObject) -> Option<Self> {
         let (name, namespace) = (object.metadata.name.clone(), object.metadata.namespace.clone());
         match serde_json::to_value(object).and_then(serde_json::from_value::<Instance>) {

@@ -72,7 +72,7 @@ async fn failure_of_the_sandbox_process_is_retried() {
     assert_eq!((loader.refused["a"].reason, loader.retries.due()), ("Unreadable", vec![]), "there is no such file");
 }
 
-/// Whoever may write a ConfigMap must not make the agent try all images again.
+/// A change of an unrelated ConfigMap must not make the agent try all images again.
 #[tokio::test] // rule 74
 async fn only_an_images_own_pull_secrets_end_its_pause() {
     let values = watch::Sender::new(Arc::<Values>::default());

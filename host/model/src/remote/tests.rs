@@ -27,7 +27,7 @@ fn registered(endpoints: &[&Endpoint]) -> Endpoints {
 }
 
 #[test] // rule 31
-fn an_endpoint_goes_through_its_states() {
+fn endpoint_goes_through_its_states() {
     let one = endpoint("cam", "/a");
     let mut all = registered(&[&one]);
     let state = |all: &Endpoints| all.get(&one).map(|record| (record.state, record.since));
@@ -110,7 +110,7 @@ fn there_are_at_most_so_many() {
 }
 
 #[test] // rule 31
-fn what_is_of_no_use_makes_room() {
+fn useless_endpoints_make_room() {
     let many: Vec<Endpoint> = (0..MAX_OF_ONE_HANDLER).map(|n| endpoint("h", &format!("/{n}"))).collect();
     let mut all = registered(&many.iter().collect::<Vec<_>>());
     all.set_connected(&many[3], &user("c"), Some(false), at(2));

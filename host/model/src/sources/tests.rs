@@ -220,7 +220,7 @@ fn result_before_a_failure_is_delivered_once() {
 }
 
 #[test] // rule 31
-fn a_component_that_disagrees_about_shared_is_not_used() {
+fn component_that_disagrees_about_shared_is_not_used() {
     let a = remote("/a");
     let mut sources = SourceStates::default();
     sources.add(C, Some(true), true);
@@ -235,7 +235,7 @@ fn a_component_that_disagrees_about_shared_is_not_used() {
 }
 
 #[test]
-fn what_the_first_withholds_the_second_does_not_hand_out() {
+fn device_withheld_by_one_source_is_withheld() {
     let a = remote("/a");
     let mut sources = expecting(&[&C, &a]);
     report(&mut sources, &C, DeviceSet { withheld: ["d".to_owned()].into(), ..DeviceSet::default() });
@@ -259,7 +259,7 @@ fn notes_are_united_and_bounded() {
 proptest! {
     /// Whatever happens to sources that have all spoken: a device is in the union as long as one of them lists it.
     #[test]
-    fn a_device_is_there_while_anyone_lists_it(
+    fn device_is_there_while_anyone_lists_it(
         words in prop::collection::vec((0..4_usize, prop::option::of(prop::collection::btree_set("[a-d]", 0..4))), 1..20)
     ) {
         let all = [C, remote("/a"), remote("/b"), remote("/c")];

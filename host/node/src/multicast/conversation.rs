@@ -52,7 +52,7 @@ impl Conversation {
         let (mut pairs, mut last) = (Vec::new(), None);
         for interface in interfaces::granted(globs, group.ip()).map_err(|error| none(error.to_string()))? {
             match pair(&interface, group) {
-                Ok((talker, member)) => pairs.push((interface, talker, member)),
+                Ok((sender_socket, member)) => pairs.push((interface, sender_socket, member)),
                 Err(error) => last = Some(format!("{}: {error}", interface.name)),
             }
         }
@@ -61,23 +61,24 @@ impl Conversation {
             let absent = || format!("none of those granted ({}) is up and has an {family} address", globs.join(", "));
             return Err(none(last.unwrap_or_else(absent)));
         }
-        let own = pairs.iter().filter_map(|(_, talker, _)| talker.local_addr().ok());
+        let own = pairs.iter().filter_map(|(_, sender_socket, _)| sender_socket.local_addr().ok());
         own.for_each(|address| senders.add(address));
         Ok(Self::of(group, pairs))
     }
 
     fn of(group: SocketAddr, pairs: Vec<(Interface, Arc<UdpSocket>, Arc<UdpSocket>)>) -> Self {
         // What we send to the group comes back to its members on this node, so also to our own.
-        let own: Arc<[SocketAddr]> = pairs.iter().filter_map(|(_, talker, _)| talker.local_addr().ok()).collect();
+        let own: Arc<[SocketAddr]> =
+            pairs.iter().filter_map(|(_, sender_socket, _)| sender_socket.local_addr().ok()).collect();
         let queue = Arc::new(Queue::default());
         let (mut talkers, mut drains) = (Vec::new(), JoinSet::new());
-        for (interface, talker, member) in pairs {
-            for socket in [talker.clone(), member] {
+        for (interface, sender_socket, member) in pairs {
+            for socket in [sender_socket.clone(), member] {
                 let drain =
                     Drain { socket, interface: interface.name.as_str().into(), own: own.clone(), queue: queue.clone() };
                 drains.spawn(drain.run());
             }
-            talkers.push((interface, talker));
+            talkers.push((interface, sender_socket));
         }
         Self { group, talkers, queue, _drains: drains }
     }
@@ -91,8 +92,8 @@ impl Conversation {
             return Err(Stop::Limit(format!("a datagram of {} bytes (at most {SENT})", payload.len())));
         }
         let (mut sent, mut last) = (false, String::new());
-        for (interface, talker) in &self.talkers {
-            match talker.send_to(payload, sockets::on(interface, self.group)).await {
+        for (interface, sender_socket) in &self.talkers {
+            match sender_socket.send_to(payload, sockets::on(interface, self.group)).await {
                 Ok(_) => sent = true,
                 Err(error) => last = format!("{}: {error}", interface.name),
             }
@@ -112,7 +113,7 @@ impl Conversation {
 }
 
 fn pair(interface: &Interface, group: SocketAddr) -> io::Result<(Arc<UdpSocket>, Arc<UdpSocket>)> {
-    Ok((sockets::talker(interface, group)?.into(), sockets::member(interface, group)?.into()))
+    Ok((sockets::sender_socket(interface, group)?.into(), sockets::member(interface, group)?.into()))
 }
 
 /// Reads one socket.

@@ -40,7 +40,7 @@ pub(crate) fn granted(globs: &[String], group: IpAddr) -> io::Result<Vec<Interfa
         );
         chosen.truncate(INTERFACES);
     }
-    // One that went away meanwhile has no number any more.
+    // An interface that went away meanwhile has no number any more.
     let numbered = |Listed { name, address, .. }: Listed| {
         let index = if_nametoindex(name.as_str()).ok()?;
         Some(Interface { name, index, address })
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_of_this_namespace_is_found() {
+    fn loopback_of_this_namespace_is_found() {
         let globs = ["lo".to_owned()];
         let found = granted(&globs, "239.255.255.250".parse().unwrap()).unwrap();
         assert_eq!(found, [Interface { name: "lo".to_owned(), index: 1, address: "127.0.0.1".parse().unwrap() }]);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A listener that is busy reads what was sent so long ago.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Addresses remembered: one for each conversation and interface.
 const MOST: usize = 8192;
 
@@ -37,7 +37,7 @@ impl OwnSenders {
 
     /// Returns whether a datagram from this address is our own.
     pub fn contain(&self, address: SocketAddr) -> bool {
-        self.known().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < REMEMBERED)
+        self.known().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < KEPT_FOR)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_in_ends_the_wait() {
+    async fn datagram_ends_the_wait() {
         let queue = Queue::default();
         let (taken, ()) = tokio::join!(queue.take(9, Duration::from_secs(3600)), async {
             tokio::task::yield_now().await;

@@ -16,7 +16,7 @@ use crate::multicast::interfaces::Interface;
 const BUFFER: usize = 4 << 20;
 
 /// A socket that speaks to the group from this interface. Has to be called within a tokio runtime.
-pub(crate) fn talker(interface: &Interface, group: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) fn sender_socket(interface: &Interface, group: SocketAddr) -> io::Result<UdpSocket> {
     let socket = open(group)?;
     match group.ip() {
         IpAddr::V4(address) => {
@@ -66,7 +66,7 @@ fn open(group: SocketAddr) -> io::Result<Socket> {
     if group.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Whoever may go over the kernel's `rmem_max` does.
+    // A privileged process exceeds the kernel's `rmem_max`.
     if set_socket_recv_buffer_size_force(&socket, BUFFER).is_err() {
         socket.set_recv_buffer_size(BUFFER)?;
     }

@@ -111,17 +111,17 @@ async fn ask(group: SocketAddr, from: &str, at: &str) {
 }
 
 #[tokio::test]
-async fn a_group_is_asked_and_answers_come_back() {
+async fn group_is_asked_and_answers_come_back() {
     ask("239.255.77.1:37021".parse().unwrap(), "lo", "lo").await;
 }
 
 #[test]
-fn a_namespace_with_loopback_alone_is_enough() {
+fn namespace_with_loopback_alone_is_enough() {
     in_namespace(async || ask("239.255.255.250:3702".parse().unwrap(), "lo", "lo").await);
 }
 
 #[test]
-fn a_group_of_ipv6_is_asked_too() {
+fn group_of_ipv6_is_asked_too() {
     in_namespace(async || {
         // An address can be used as soon as it is there.
         std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
@@ -139,7 +139,7 @@ async fn without_an_interface_there_is_no_conversation() {
 }
 
 #[tokio::test]
-async fn what_is_sent_is_bounded_in_size() {
+async fn sent_datagrams_are_bounded_in_size() {
     let conversation =
         Conversation::open("239.255.77.3:37023".parse().unwrap(), &lo(), &OwnSenders::default()).unwrap();
     conversation.send(&[0; 9000]).await.unwrap();
@@ -174,7 +174,7 @@ fn each_interface_carries_its_own_group() {
 }
 
 #[tokio::test]
-async fn a_listener_hears_what_contains_a_text_and_nothing_else() {
+async fn listener_receives_matching_datagrams_only() {
     let group = "239.255.77.4:37024".parse().unwrap();
     let mut listener = listening(group, &["discovery/Hello", "discovery/Bye"], &OwnSenders::default());
     let camera = camera(group, "lo");
@@ -205,7 +205,7 @@ async fn listener_ignores_own_datagrams() {
 }
 
 #[tokio::test] // threat 48
-async fn a_listener_hears_through_a_flood() {
+async fn listener_receives_through_a_flood() {
     let group = "239.255.77.5:37025".parse().unwrap();
     let mut listener = listening(group, &["Hello"], &OwnSenders::default());
     let camera = camera(group, "lo");
@@ -217,7 +217,7 @@ async fn a_listener_hears_through_a_flood() {
 }
 
 #[test]
-fn a_listener_follows_interfaces() {
+fn listener_follows_interfaces() {
     in_namespace(async || {
         ip("link set lo down");
         let group = "239.255.255.250:3702".parse().unwrap();
@@ -231,7 +231,7 @@ fn a_listener_follows_interfaces() {
         assert!(tokio::time::timeout(SHORT, listener.received()).await.is_err());
         ip("link set lo up");
         let camera = camera(group, "lo");
-        let speak = async {
+        let send_late = async {
             loop {
                 camera.send_to(b"Hello", group).unwrap();
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -239,7 +239,7 @@ fn a_listener_follows_interfaces() {
         };
         tokio::select! {
             () = listener.received() => {}
-            () = speak => {}
+            () = send_late => {}
         }
     });
 }

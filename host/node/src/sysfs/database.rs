@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_properties_links_and_tags() {
+    fn file_gives_properties_links_and_tags() {
         let text = "S:v4l/by-id/usb-cam\nS:v4l/by-path/pci\nI:4711\nE:ID_SERIAL=cam=1\nE:broken\nG:uaccess\nG:seat\n\
                     Q:seat\nV:1\nL:0\nnonsense\n";
         let record = parse(text);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_gives_nothing() {
+    fn empty_file_gives_nothing() {
         assert_eq!(parse(""), Record::default());
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Reader<'a> {
     database: Option<Dir>,
     granted: &'a [String],
     buffer: Vec<u8>,
-    looked_at: usize,
+    visited: usize,
     until: Instant,
     pub(super) unreadable: Vec<String>,
     pub(super) skipped: u32,
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
             database: Dir::root(&sysfs.udev_data).ok(),
             granted,
             buffer: vec![0; DATABASE],
-            looked_at: 0,
+            visited: 0,
             until,
             unreadable: Vec::new(),
             skipped: 0,
@@ -57,8 +57,8 @@ impl<'a> Reader<'a> {
     /// Counts one more device: whether it may still be looked at.
     pub(super) fn count_device(&mut self) -> Result<bool, Stop> {
         self.in_time()?;
-        self.looked_at += 1;
-        Ok(self.looked_at <= DEVICES || self.skip())
+        self.visited += 1;
+        Ok(self.visited <= DEVICES || self.skip())
     }
 
     /// Ends the work that nobody waits for any more: the round has been given up by then.
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         Err(Stop::Unavailable("sysfs was not read before the end of the round".to_owned()))
     }
 
-    /// Remembers a device that could not be read. One that has gone meanwhile is simply gone.
+    /// Remembers a device that could not be read. A device that has gone meanwhile is absent.
     pub(super) fn unread(&mut self, devpath: String) {
         match self.root.dir(devpath.trim_start_matches('/')) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}

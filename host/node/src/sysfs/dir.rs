@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_without_a_writer_does_not_hang_a_read() {
+    fn pipe_without_a_writer_does_not_hang_a_read() {
         let inside = tempfile::tempdir().unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, inside.path().join("pipe"), Mode::RUSR | Mode::WUSR).unwrap();
         let root = Dir::root(inside.path()).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_cut() {
+    fn long_file_is_cut() {
         let inside = tempfile::tempdir().unwrap();
         std::fs::write(inside.path().join("long"), [b'x'; 100]).unwrap();
         let root = Dir::root(inside.path()).unwrap();

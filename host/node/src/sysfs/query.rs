@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_query_asks_is_bounded() {
+    fn queries_are_bounded() {
         let many = |each: fn(&mut Query, String)| move |q: &mut Query| (0..33).for_each(|i| each(q, format!("a{i}")));
         assert!(wrong(many(Query::match_subsystem)).unwrap().contains("32 subsystems"));
         assert!(wrong(many(Query::match_sysname)).unwrap().contains("32 sysnames"));

@@ -97,7 +97,7 @@ fn get<'a>(pairs: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn a_device_has_what_the_kernel_and_udev_say() {
+fn device_has_properties_of_kernel_and_udev() {
     let snapshot = Tree::machine().run(&["*"], |q| {
         q.match_subsystem("video4linux".to_owned());
         read(q, &["name", "absent", "subsystem", "uevent/x"]);
@@ -236,14 +236,14 @@ fn attributes_in_directories_of_the_device_are_read() {
 }
 
 #[test]
-fn a_device_node_outside_of_dev_is_none() {
+fn device_node_outside_of_dev_is_none() {
     let snapshot = Tree::machine().run(&["tty"], |q| q.match_sysname("tty-x".to_owned()));
     assert_eq!(snapshot.entries[0].devnode, None);
     assert_eq!(get(&snapshot.entries[0].properties, "DEVNAME"), None);
 }
 
 #[test]
-fn a_name_with_control_characters_is_a_name_like_others() {
+fn name_with_control_characters_is_a_name_like_others() {
     let tree = Tree::machine();
     let name = "tty\u{1b}[2J\nDEVNAME=evil";
     tree.device(&format!("devices/virtual/tty/{name}"), Some("class/tty"), "");
@@ -253,7 +253,7 @@ fn a_name_with_control_characters_is_a_name_like_others() {
 }
 
 #[test]
-fn a_device_that_is_there_and_cannot_be_read_is_named() {
+fn device_that_is_there_and_cannot_be_read_is_named() {
     let tree = Tree::machine();
     let uevent = tree.path("devices/virtual/tty/ttyS0/uevent");
     fs::remove_file(&uevent).unwrap();
@@ -264,7 +264,7 @@ fn a_device_that_is_there_and_cannot_be_read_is_named() {
 }
 
 #[test]
-fn an_iommu_group_is_what_its_link_is_called() {
+fn iommu_group_is_what_its_link_is_called() {
     let tree = Tree::machine();
     fs::create_dir_all(tree.path("kernel/iommu_groups/7")).unwrap();
     symlink("../../../../kernel/iommu_groups/7", tree.path("devices/virtual/tty/ttyS0/iommu_group")).unwrap();
@@ -311,14 +311,14 @@ fn long_values_are_cut_and_bytes_that_are_no_text_replaced() {
 }
 
 #[test]
-fn a_tree_without_a_root_is_unavailable() {
+fn tree_without_a_root_is_unavailable() {
     let tree = Tree(tempfile::tempdir().unwrap());
     let Err(Stop::Unavailable(why)) = tree.try_run(&["*"], |_| {}, 1 << 20) else { panic!("it has to fail") };
     assert!(why.contains("sys"), "{why}");
 }
 
 #[test]
-fn an_empty_directory_is_no_machine_without_devices() {
+fn empty_directory_is_no_machine_without_devices() {
     let tree = Tree(tempfile::tempdir().unwrap());
     fs::create_dir(tree.0.path().join("sys")).unwrap();
     let error = tree.try_run(&["*"], |_| {}, 1 << 20).unwrap_err();
@@ -326,13 +326,13 @@ fn an_empty_directory_is_no_machine_without_devices() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_is_refused() {
+fn answer_that_is_too_large_is_refused() {
     let error = Tree::machine().try_run(&["*"], |_| {}, 1024).unwrap_err();
     assert!(matches!(error, Stop::Limit(_)), "{error}");
 }
 
 #[test]
-fn a_run_past_its_time_ends() {
+fn run_past_its_time_ends() {
     let tree = Tree::machine();
     let bounds = Bounds { bytes: 1 << 20, until: Instant::now() };
     let error = tree.sysfs().run(&Query::default(), &["*".to_owned()], &bounds).unwrap_err();
@@ -350,7 +350,7 @@ fn block_devices_are_found_without_the_class() {
 }
 
 #[test]
-fn a_person_finds_a_device_by_node_path_or_name() {
+fn person_finds_a_device_by_node_path_or_name() {
     let tree = Tree::machine();
     let video = "/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/video4linux/video0";
     tree.device("devices/virtual/net/ttyS0", Some("class/net"), "");

@@ -167,9 +167,9 @@ fn parse(sender: Sender, message: &[u8]) -> Option<Uevent<'_>> {
 }
 
 /// Waits until a point in time; forever if there is none.
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment.into()).await,
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }
 }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_of_the_compiler_tells_the_cause() {
+    fn exit_status_of_the_compiler_names_the_cause() {
         assert_eq!(ended("exit 0"), Ok(()));
         assert_eq!(ended("kill -XCPU $$"), Err(CompileError::Time(Duration::from_millis(100))));
         assert_eq!(ended("kill -ABRT $$"), Err(CompileError::Memory(64 << 20)));

@@ -27,7 +27,7 @@ use tokio::task::spawn_blocking;
 use self::artifacts::Artifacts;
 use self::precompiled::Precompiled;
 pub use self::precompiled::{PrecompileError, precompile};
-use self::queue::{CompileQueue, Turn};
+use self::queue::{CompileQueue, QueuePermit};
 use crate::confine::confine_compiler;
 
 /// Processor time of the first attempts. A component that needs more waits again, behind those with fewer attempts: one that
@@ -104,7 +104,7 @@ impl Compiler {
         }
         let first = FIRST_ATTEMPTS.into_iter().filter(|time| *time < limits.time);
         for (attempt, time) in first.chain([limits.time]).enumerate() {
-            let turn = self.queue.turn(attempt, job.bytes.len()).await;
+            let permit = self.queue.permit(attempt, job.bytes.len()).await;
             // Another object may be of the same component.
             if self.has_code(&job).await? {
                 return Ok(false);
@@ -112,7 +112,7 @@ impl Compiler {
             if attempt == 0 {
                 tracing::info!(digest = job.digest, bytes = job.bytes.len(), program = %self.program.display(), "compiling a component");
             }
-            match self.compile(&job, time, turn).await {
+            match self.compile(&job, time, permit).await {
                 Err(CompileError::Time(_)) if time < limits.time => {
                     tracing::debug!(
                         digest = job.digest,
@@ -156,10 +156,15 @@ impl Compiler {
     }
 
     /// Compiles within this processor time. The turn ends with the compiler's process, also if nobody waits for it any more.
-    async fn compile(self: &Arc<Self>, job: &Arc<CompileJob>, time: Duration, turn: Turn) -> Result<(), CompileError> {
+    async fn compile(
+        self: &Arc<Self>,
+        job: &Arc<CompileJob>,
+        time: Duration,
+        permit: QueuePermit,
+    ) -> Result<(), CompileError> {
         let (compiler, job) = (Arc::clone(self), Arc::clone(job));
         let compile = move || {
-            let _turn = turn;
+            let _permit = permit;
             compiler.compile_now(&job, time)
         };
         spawn_blocking(compile).await.unwrap_or_else(|error| Err(CompileError::Unavailable(error.to_string())))

@@ -33,7 +33,7 @@ impl State {
 
 /// A place in the queue, and then a turn, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct QueuePermit {
     state: Arc<watch::Sender<State>>,
     key: Key,
     runs: bool,
@@ -41,23 +41,23 @@ pub(super) struct Turn {
 
 impl CompileQueue {
     /// Waits for a turn.
-    pub(super) async fn turn(&self, attempts: usize, bytes: usize) -> Turn {
+    pub(super) async fn permit(&self, attempts: usize, bytes: usize) -> QueuePermit {
         let key = (attempts, bytes, self.next.fetch_add(1, Ordering::Relaxed));
         self.state.send_modify(|state| {
             state.waiting.insert(key);
         });
-        let mut turn = Turn { state: Arc::clone(&self.state), key, runs: false };
+        let mut permit = QueuePermit { state: Arc::clone(&self.state), key, runs: false };
         let mut changes = self.state.subscribe();
-        while !turn.runs {
+        while !permit.runs {
             // The queue itself keeps the sender.
             let _ = changes.wait_for(|state| state.is_next(&key)).await;
-            turn.begin();
+            permit.begin();
         }
-        turn
+        permit
     }
 }
 
-impl Turn {
+impl QueuePermit {
     /// Begins, unless another job came first meanwhile.
     fn begin(&mut self) {
         let Self { state, key, runs } = self;
@@ -72,7 +72,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.state.send_modify(|state| {
             state.running -= usize::from(self.runs);
@@ -95,12 +95,12 @@ mod tests {
     #[tokio::test] // rule 91
     async fn fewer_attempts_then_smaller_components_go_first() {
         let (queue, order) = (Arc::new(CompileQueue::default()), Arc::new(Mutex::new(Vec::new())));
-        let running = (queue.turn(0, 9).await, queue.turn(0, 9).await);
+        let running = (queue.permit(0, 9).await, queue.permit(0, 9).await);
         let jobs = [(1, 1), (0, 7), (0, 3), (2, 2), (0, 5)];
         let tasks = jobs.map(|(attempts, bytes)| {
             let (queue, order) = (Arc::clone(&queue), Arc::clone(&order));
             tokio::spawn(async move {
-                let _turn = queue.turn(attempts, bytes).await;
+                let _permit = queue.permit(attempts, bytes).await;
                 order.lock().unwrap().push((attempts, bytes));
             })
         });
@@ -116,16 +116,16 @@ mod tests {
     #[tokio::test]
     async fn jobs_that_are_given_up_leave_the_queue() {
         let queue = Arc::new(CompileQueue::default());
-        let running = (queue.turn(0, 1).await, queue.turn(0, 1).await);
+        let running = (queue.permit(0, 1).await, queue.permit(0, 1).await);
         let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
-            async move { drop(queue.turn(0, 1).await) }
+            async move { drop(queue.permit(0, 1).await) }
         });
         wait_for_jobs(&queue, 1).await;
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
         drop(running);
-        let _turns = (queue.turn(0, 2).await, queue.turn(0, 2).await);
+        let _permits = (queue.permit(0, 2).await, queue.permit(0, 2).await);
         assert_eq!((queue.state.borrow().running, queue.state.borrow().waiting.len()), (2, 0));
     }
 }

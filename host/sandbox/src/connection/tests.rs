@@ -34,7 +34,7 @@ fn frame() -> Vec<u8> {
 }
 
 fn context() -> CallContext {
-    CallContext { crashes: Arc::default(), log: None, _turns: Vec::new() }
+    CallContext { crashes: Arc::default(), log: None, _permits: Vec::new() }
 }
 
 async fn call(connection: &Arc<Connection>, frame: Vec<u8>, limit: Duration) -> RoundError {
@@ -106,13 +106,13 @@ async fn cancelled_call_counts_until_the_process_has_ended_it() {
     let length = frame().len() + cancel.len();
     let script = format!("head -c {length} >/dev/null; cat {}/answer >&0; exec sleep 60", directory.path().display());
     let connection = connection(directory.path(), &script);
-    let turns = Arc::new(tokio::sync::Semaphore::new(1));
-    let turn = Arc::clone(&turns).acquire_owned().await.unwrap();
+    let permits = Arc::new(tokio::sync::Semaphore::new(1));
+    let permit = Arc::clone(&permits).acquire_owned().await.unwrap();
     let call = connection.next_call();
-    let pending = connection.call(call, frame(), CallContext { _turns: vec![turn], ..context() }, LONG);
-    assert_eq!(turns.available_permits(), 0);
+    let pending = connection.call(call, frame(), CallContext { _permits: vec![permit], ..context() }, LONG);
+    assert_eq!(permits.available_permits(), 0);
     drop(pending.unwrap());
-    let _turn = timeout(LONG, turns.acquire()).await.unwrap().unwrap();
+    let _permit = timeout(LONG, permits.acquire()).await.unwrap().unwrap();
     assert!(connection.shared.calls().is_empty() && !connection.is_closed());
 }
 
