@@ -138,7 +138,7 @@ async fn replies_of_a_call_are_bounded_together() {
 }
 
 #[tokio::test] // rule 92
-async fn component_whose_devices_can_not_be_read_leaves_the_shared_process() {
+async fn component_with_unreadable_devices_leaves_the_shared_process() {
     let directory = tempfile::tempdir().unwrap();
     let description = Description { name: "udev".to_owned(), version: "1".to_owned(), shared: false, interval: None };
     let about = LoadedComponent { description, exported: "e".to_owned(), imports: Bounded::default() };
