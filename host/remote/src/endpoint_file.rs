@@ -171,7 +171,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         fs::write(path(state.path()), "{").unwrap();
         let error = read_remote_handlers(state.path()).unwrap_err().to_string();
-        assert!(error.contains("remote-handlers.json': EOF while parsing"), "{error}");
+        assert!(error.contains("remote-handlers.json': invalid type: map, expected a sequence"), "{error}");
         let trust = Trust { directory: state.path().to_owned(), users: [0].into(), networks: Vec::new() };
         let endpoints = EndpointRegistry::new(state.path());
         restore(state.path(), &trust, &endpoints);
