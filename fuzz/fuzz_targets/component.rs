@@ -5,20 +5,15 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use akri_model::grant::Limits;
 use akri_engine::{Call, LocalHost, LocalHostConfig};
+use akri_model::grant::Limits;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static HOST: LazyLock<LocalHost> = LazyLock::new(|| {
     let nowhere = "/nowhere";
-    LocalHost::new(LocalHostConfig {
-        cache_dir: None,
-        sysfs: nowhere.into(),
-        udev_data: nowhere.into(),
-    })
-    .unwrap()
+    LocalHost::new(LocalHostConfig { cache_dir: None, sysfs: nowhere.into(), udev_data: nowhere.into() }).unwrap()
 });
 
 fuzz_target!(|bytes: &[u8]| {
