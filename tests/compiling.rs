@@ -71,7 +71,6 @@ async fn good_handler_waits_for_no_hostile_component() {
     let log = agent.log();
     assert!(!log.contains("compiling it takes more than"), "a hostile component came first: {log}");
     assert!(log.matches("compiling a component").count() > 2, "they were tried: {log}");
-    refused(&node, "aaa-0", "compiling it takes more than 8s of processor time").await;
 }
 
 fn compilations(agent: &Agent) -> usize {

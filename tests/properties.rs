@@ -149,7 +149,8 @@ async fn unreadable_secret_is_not_treated_as_missing() {
     let unresolved = node.wait_for_condition("guest", "PropertiesResolved", "False", "PropertiesUnresolved").await;
     let file = node.path("manifests/secret-cam.yaml");
     let expected_text = format!("{}:4: data.password: is not base64 in a string", file.display());
-    let expected = format!("property 'PASSWORD': Secret default/cam can't be read: {expected_text}");
+    let expected =
+        format!("discoveryProperties: property 'PASSWORD': Secret default/cam can't be read: {expected_text}");
     assert!(unresolved.message.starts_with(&expected), "{}", unresolved.message);
     agent.wait_for_log(&expected_text).await;
     assert_shown_nowhere(&node, &agent, SECRET);

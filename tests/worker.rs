@@ -267,21 +267,23 @@ async fn isolated_component_has_a_process_of_its_own() {
     write_guest(&node, "guest", "devices:2");
     let agent = node.start();
     node.wait_for_instances("every device", |all| all.len() == 3).await;
-    let both = wait_for("two processes", || workers(&agent), |all| all.len() == 2).await;
+    wait_for("two processes", || workers(&agent), |all| all.len() == 2).await;
     agent.wait_for_log("sandbox process started sandbox=\"shared\"").await;
-    // The end of its own is nothing to the others.
     let shared = pid_of(&agent, "shared");
+    // It shares again when the object says so, and its process ends.
+    node.add_guest("  limits:\n    round: 20s\n");
+    write_guest(&node, "guest", "devices:3");
+    node.wait_for_instances("another device", |all| all.len() == 4).await;
+    assert_eq!(worker(&agent).await, shared);
+    node.add_guest("  isolation: own\n  limits:\n    round: 20s\n");
+    let both = wait_for("two processes again", || workers(&agent), |all| all.len() == 2).await;
+    // The end of its own is nothing to the others.
     let own = both.into_iter().find(|pid| *pid != shared).unwrap();
     write_guest(&node, "guest", "sleep");
     tokio::time::sleep(Duration::from_millis(500)).await;
     kill(own);
     node.wait_for_condition("guest", "Ready", "False", "Trapped").await;
     assert!(workers(&agent).contains(&shared));
-    // It shares again when the object says so, and its process ends.
-    node.add_guest("  limits:\n    round: 20s\n");
-    write_guest(&node, "guest", "devices:3");
-    node.wait_for_instances("another device", |all| all.len() == 4).await;
-    assert_eq!(worker(&agent).await, shared);
 }
 
 /// The id of the process with a name, as the log has it.
