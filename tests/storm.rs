@@ -128,10 +128,10 @@ impl Pods<'_> {
         for resource in self.resources {
             let free = SLOTS - self.kubelet.view(|view| ids(view, Some(resource)).len());
             for _ in 0..free {
-                let pod = format!("last-{}", self.next);
-                self.next += 1;
-                // A slot whose last claim got no answer in time is confirmed first.
+                // A slot whose last claim got no answer in time is confirmed first. A refused pod stays refused: another one is made.
                 for again in (0..200).rev() {
+                    let pod = format!("last-{}", self.next);
+                    self.next += 1;
                     match self.kubelet.admit(&pod, "container", resource, 1).await {
                         Ok(_) => break,
                         Err(AdmissionError::Refused(Code::Unavailable, _)) if again > 0 => sleep(PAUSE).await,
