@@ -25,7 +25,7 @@ pub use self::args::HandlerCommand;
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Why it can't do what it is for.
+/// If the subcommand fails; the message says what to do.
 pub async fn run(command: HandlerCommand) -> anyhow::Result<ExitCode> {
     match command {
         HandlerCommand::Inspect(args) => inspect::run(&args).await,

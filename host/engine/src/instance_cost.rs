@@ -34,7 +34,8 @@ pub(crate) fn context_bytes(component: &[u8]) -> Result<u64, BinaryReaderError> 
             Payload::InstanceSection(section) => {
                 let made = section.into_iter().filter(|of| matches!(of, Ok(Instance::Instantiate { .. })));
                 // A component inside of another one may be instantiated any number of times.
-                instances += if open.len() == 1 { made.count() } else { made.count() * INSTANCES };
+                let times = if open.len() == 1 { 1 } else { INSTANCES };
+                instances = made.count().saturating_mul(times).saturating_add(instances);
                 0
             }
             Payload::GlobalSection(globals) => u64::from(globals.count()) * GLOBAL,

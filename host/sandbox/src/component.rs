@@ -284,7 +284,11 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.process().forget(self.id);
+        // It may have been loaded in the first one before another of the same bytes crashed.
+        self.process.first.forget(self.id);
+        if let Some(own) = self.process.own.get() {
+            own.forget(self.id);
+        }
     }
 }
 
