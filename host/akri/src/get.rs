@@ -10,7 +10,7 @@ use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
 use akri_cli::device::distinctive_property;
 use akri_cli::output::{plain, print, table, with_causes};
 use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
-use akri_model::names::{RESOURCE_PREFIX, resource_name};
+use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
 use akri_model::text::shorten;
 use akri_remote::read_remote_handlers;
 use anyhow::{Context as _, ensure};
@@ -97,7 +97,12 @@ fn instance_table(instances: &[Instance]) -> String {
 
 fn instance_row(instance: &Instance) -> Vec<String> {
     let spec = &instance.spec;
+    let is_unreadable = |usage: &&String| matches!(Usage::read(usage), Usage::Unreadable(_));
     let used = spec.device_usage.values().filter(|usage| !usage.is_empty()).count();
+    let used = match spec.device_usage.values().filter(is_unreadable).count() {
+        0 => format!("{used}/{}", spec.capacity),
+        unreadable => format!("{used}/{} ({unreadable} unreadable)", spec.capacity),
+    };
     let conditions = instance.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let online = condition::find(conditions, "Online").map_or("Unknown", |condition| condition.status.as_str());
     vec![
@@ -105,7 +110,7 @@ fn instance_row(instance: &Instance) -> Vec<String> {
         resource_name(&instance.name_any()),
         spec.configuration_name.clone(),
         distinctive_property(&spec.broker_properties),
-        format!("{used}/{}", spec.capacity),
+        used,
         online.to_owned(),
         spec.nodes.join(","),
     ]
@@ -203,6 +208,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test] // rule 107, rule 110
+    fn unreadable_usage_is_in_the_table() {
+        let used = |usage: serde_json::Value| {
+            let object = json!({"apiVersion": "akri.sh/v0", "kind": "Instance", "metadata": {"name": "cam-1"},
+                "spec": {"configurationName": "cam", "cdiName": "akri.sh/cam=1", "capacity": 3, "deviceUsage": usage}});
+            instance_row(&serde_json::from_value(object).unwrap())[4].clone()
+        };
+        assert_eq!(used(json!({"cam-1-0": "node-a", "cam-1-1": "R:1b4e:node-a", "cam-1-2": ""})), "2/3");
+        assert_eq!(used(json!({"cam-1-0": "node-a", "cam-1-1": "C:0"})), "2/3 (1 unreadable)");
+    }
 
     #[test] // rule 34
     fn incomplete_discovery_is_in_the_table() {

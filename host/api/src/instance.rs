@@ -52,7 +52,7 @@ pub struct InstanceSpec {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set", "nullable" = true))]
     pub nodes: Vec<String>,
-    /// Each slot: "" free, `<node>`, or `C:<virtual device>:<node>`.
+    /// Each slot: "" free, `<node>`, `C:<virtual device>:<node>` or `R:<claim uid>:<node>`. Other text is in use, too.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-map-type" = "granular"))]
     pub device_usage: BTreeMap<String, String>,
@@ -86,7 +86,7 @@ pub struct InstanceStatus {
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub broker_info: BTreeMap<String, Files>,
-    /// `Online`, `BrokersReady`.
+    /// `Online`, `BrokersReady`; `UsageKnown` while slots may have no user.
     #[serde(default, deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

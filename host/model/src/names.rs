@@ -189,6 +189,13 @@ pub enum Usage {
         /// The node whose container uses it.
         node: String,
     },
+    /// Used through a ResourceClaim: `R:<claim uid>:<node>`. It ends by a call, never by observation (rule 110).
+    ResourceClaim {
+        /// The UID of the ResourceClaim.
+        claim: String,
+        /// The node whose container uses it.
+        node: String,
+    },
     /// Text that is no usage. The slot is not free, and its user is unknown (rule 40).
     Unreadable(String),
 }
@@ -203,7 +210,7 @@ impl Usage {
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Free | Self::Unreadable(_) => None,
-            Self::Instance { node } | Self::Configuration { node, .. } => Some(node),
+            Self::Instance { node } | Self::Configuration { node, .. } | Self::ResourceClaim { node, .. } => Some(node),
         }
     }
 
@@ -227,6 +234,7 @@ impl fmt::Display for Usage {
             Self::Free => Ok(()),
             Self::Instance { node } => f.write_str(node),
             Self::Configuration { vdev, node } => write!(f, "C:{vdev}:{node}"),
+            Self::ResourceClaim { claim, node } => write!(f, "R:{claim}:{node}"),
             Self::Unreadable(text) => f.write_str(text),
         }
     }
@@ -248,7 +256,9 @@ impl TryFrom<String> for Usage {
 
 /// An invalid value of `deviceUsage`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no device usage: expected \"\", \"<node>\" or \"C:<virtual device>:<node>\"")]
+#[error(
+    "'{0}' is no device usage: expected \"\", \"<node>\", \"C:<virtual device>:<node>\" or \"R:<claim uid>:<node>\""
+)]
 pub struct InvalidUsage(String);
 
 impl FromStr for Usage {
@@ -260,8 +270,13 @@ impl FromStr for Usage {
         match parts.as_slice() {
             [""] => Ok(Self::Free),
             [node] => Ok(Self::Instance { node: (*node).to_owned() }),
-            ["C", vdev, node] if !vdev.is_empty() && !node.is_empty() => {
-                Ok(Self::Configuration { vdev: (*vdev).to_owned(), node: (*node).to_owned() })
+            [form, through, node] if !through.is_empty() && !node.is_empty() => {
+                let (through, node) = ((*through).to_owned(), (*node).to_owned());
+                match *form {
+                    "C" => Ok(Self::Configuration { vdev: through, node }),
+                    "R" => Ok(Self::ResourceClaim { claim: through, node }),
+                    _ => Err(InvalidUsage(text.to_owned())),
+                }
             }
             _ => Err(InvalidUsage(text.to_owned())),
         }
@@ -333,14 +348,18 @@ mod tests {
         }
     }
 
-    #[test] // rule 15
-    fn usage_is_read_in_both_forms_of_akri() {
+    #[test] // rule 15, rule 110
+    fn usage_is_read_in_all_forms() {
         let short: Usage = "C:0:node-b".parse().unwrap();
         assert_eq!(short, Usage::Configuration { vdev: "0".into(), node: "node-b".into() });
         let long: Usage = "C:akri-onvif-0:node-b".parse().unwrap();
         assert_eq!(long.to_string(), "C:akri-onvif-0:node-b");
-        for wrong in ["C:0", "C:0:a:b", "C::node", "C:0:", "D:0:node", "::"] {
+        let claim: Usage = "R:1b4e:node-b".parse().unwrap();
+        assert_eq!(claim, Usage::ResourceClaim { claim: "1b4e".into(), node: "node-b".into() });
+        assert_eq!((claim.node(), claim.vdev(), claim.is_free()), (Some("node-b"), None, false));
+        for wrong in ["C:0", "C:0:a:b", "C::node", "C:0:", "R:0", "R::node", "D:0:node", "::"] {
             assert!(wrong.parse::<Usage>().is_err(), "{wrong}");
+            assert!(!Usage::read(wrong).is_free(), "{wrong}");
         }
     }
 
@@ -370,10 +389,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn usage_round_trips(node in "[a-z0-9.-]{1,63}", vdev in "[a-z0-9-]{1,20}", kind in 0..3) {
+        fn usage_round_trips(node in "[a-z0-9.-]{1,63}", vdev in "[a-z0-9-]{1,20}", kind in 0..4) {
             let usage = match kind {
                 0 => Usage::Free,
                 1 => Usage::Instance { node },
+                2 => Usage::ResourceClaim { claim: vdev, node },
                 _ => Usage::Configuration { vdev, node },
             };
             prop_assert_eq!(usage.to_string().parse::<Usage>(), Ok(usage));

@@ -157,8 +157,9 @@ impl SlotTable {
         }
     }
 
+    /// Returns whether this node claimed a slot through a device plugin. What a ResourceClaim holds no observation ends (rule 110).
     fn is_own(&self, usage: &Usage) -> bool {
-        usage.node() == Some(&*self.node)
+        !matches!(usage, Usage::ResourceClaim { .. }) && usage.node() == Some(&*self.node)
     }
 
     /// The next step, if the API server does not show what this node wants of a shared Instance. It is computed anew after
