@@ -16,18 +16,6 @@ fn image(pod: &Pod) -> &str {
     pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
 }
 
-/// Renews the Lease of a node's agent, and returns its name.
-async fn renew_lease(site: &Brokers, node: &str) -> String {
-    let name = akri_model::agent_lease::name(node);
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": name, "labels": {"akri.sh/lease": "agent"}},
-        "spec": {"holderIdentity": node, "leaseDurationSeconds": 180, "renewTime": format!("{:.6}", jiff::Timestamp::now())},
-    });
-    site.story.apply_one(lease).await.unwrap();
-    name
-}
-
 #[tokio::test] // rule 60
 async fn leader_killed_in_mid_roll_is_replaced() {
     let Some(mut site) = Brokers::begin("leaders").await else { return };
@@ -111,7 +99,7 @@ async fn configuration_without_an_agent_is_unknown() {
         move |found: &Option<(String, String)>| *found == wanted
     };
     wait_for("a Configuration that nobody serves", ready, is("Unknown", "AgentNotRunning")).await;
-    let lease = renew_lease(&site, "node-a").await;
+    let lease = site.renew_lease("node-a").await;
     wait_for("a Configuration that an agent serves", ready, is("True", "Discovered")).await;
     site.delete::<Lease>(&lease).await;
     wait_for("a Configuration that nobody serves any more", ready, is("Unknown", "AgentNotRunning")).await;
@@ -121,7 +109,7 @@ async fn configuration_without_an_agent_is_unknown() {
 async fn reports_of_dead_agents_silence_nobody() {
     let Some(mut site) = Brokers::begin("silent").await else { return };
     let [running, dead, returning] = site.nodes(["running", "dead", "returning"]).await;
-    renew_lease(&site, &running).await;
+    site.renew_lease(&running).await;
     site.configure("cam", json!({})).await;
     let report = |since: &str| json!({"reason": "NoHandler", "message": "none", "since": since});
     let nodes = json!({

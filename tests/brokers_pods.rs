@@ -1,5 +1,6 @@
 //! Pod brokers on a real API server: where they run, what they ask for, and what follows their end.
 
+use akri_api::condition::Condition;
 use akri_api::{Configuration, Instance};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
@@ -251,8 +252,8 @@ async fn configuration_made_again_gets_new_brokers() {
     assert_eq!(second.name_any(), first.name_any());
 }
 
-#[tokio::test] // rule 36
-async fn node_that_is_deleted_loses_its_broker_alone() {
+#[tokio::test] // rule 36, rule 100
+async fn node_out_of_service_loses_its_broker_alone() {
     let Some(mut site) = Brokers::begin("nodes").await else { return };
     let nodes = site.nodes(["a", "b"]).await;
     let cam = site.configure("cam", pod_broker(json!({}))).await;
@@ -260,10 +261,69 @@ async fn node_that_is_deleted_loses_its_broker_alone() {
     let [a, b] = nodes.clone().map(|node| format!("{node}-cam-000001-pod"));
     site.wait_for_names::<Pod>(&[&a, &b]).await;
     // These Nodes have no kubelet and so are not ready: that alone changes nothing.
-    site.delete_node(&nodes[1]).await;
+    site.take_out_of_service(&nodes[1]).await;
     site.wait_for_names::<Pod>(&[&a]).await;
+    let spec = async |name: &str| site.get::<Instance>(name).await.unwrap().spec;
+    assert_eq!(spec("cam-000001").await.nodes, [nodes[0].clone()]);
+
+    // An agent that joins again is left alone for a while, so that the two do not take turns.
+    site.change_instance("cam-000001", json!({"nodes": nodes})).await;
+    site.instance(&cam, "000002", &strs(&nodes)).await;
+    wait_for("another clean-up", async || spec("cam-000002").await.nodes, |left| *left == nodes[..1]).await;
+    assert_eq!(spec("cam-000001").await.nodes, nodes);
+}
+
+#[tokio::test] // rule 100
+async fn deleted_node_whose_agent_runs_keeps_its_slots() {
+    let Some(mut site) = Brokers::begin("missing").await else { return };
+    let nodes = site.nodes(["a", "b"]).await;
+    for node in &nodes {
+        site.renew_lease(node).await;
+    }
+    let cam = site.configure("cam", json!({})).await;
+    let used = json!({"deviceUsage": {"cam-000001-0": nodes[0], "cam-000001-1": format!("C:0:{}", nodes[1])}});
+    let before = site.instance_with(&cam, "000001", &strs(&nodes), used).await;
+    site.delete_node(&nodes[1]).await;
+    let usage = async || site.instance_condition("cam-000001", "UsageKnown").await;
+    let missing = wait_for("a missing Node", usage, Option::is_some).await.unwrap();
+    assert_eq!((&*missing.status, &*missing.reason), ("False", "NodeMissing"));
+    assert!(missing.message.contains(&nodes[1]) && !missing.message.contains(&nodes[0]), "{}", missing.message);
+    let written = site.writes().await;
+    for number in 2..5 {
+        let name = site.instance(&cam, &format!("00000{number}"), &[&nodes[0]]).await.name_any();
+        let online = async || site.instance_condition(&name, "Online").await;
+        wait_for("a reconcile that comes later", online, Option::is_some).await;
+    }
     let left = site.get::<Instance>("cam-000001").await.unwrap();
-    assert_eq!(left.spec.nodes, [nodes[0].clone()]);
+    assert_eq!((left.spec, left.metadata.labels), (before.spec, before.metadata.labels));
+    let of_first =
+        |writes: &[String]| writes.iter().filter(|write| write.contains("000001")).cloned().collect::<Vec<_>>();
+    assert_eq!(of_first(&site.writes().await), of_first(&written));
+    site.node("b").await;
+    let usage = async || site.instance_condition("cam-000001", "UsageKnown").await;
+    wait_for("a Node that is there again", usage, Option::is_none).await;
+}
+
+#[tokio::test] // rule 107
+async fn unreadable_usage_is_a_condition_with_its_remedy() {
+    let Some(mut site) = Brokers::begin("unreadable").await else { return };
+    let node = site.node("a").await;
+    let cam = site.configure("cam", json!({})).await;
+    let used = json!({"deviceUsage": {"cam-000001-0": node, "cam-000001-1": "C:0", "cam-000001-2": "no node"}});
+    site.instance_with(&cam, "000001", &[&node], used).await;
+    let usage = async || site.instance_condition("cam-000001", "UsageKnown").await;
+    for (left, slot) in [(2, 1), (1, 2)] {
+        let starts = format!("{left} slots name no node as their user, the first of them is cam-000001-{slot}:");
+        let tells = |found: &Option<Condition>| found.as_ref().is_some_and(|found| found.message.starts_with(&starts));
+        let found = wait_for(&starts, usage, tells).await.unwrap();
+        assert_eq!(found.reason, "UnreadableUsage");
+        let patch = found.message.split('\'').rfind(|part| part.starts_with('[')).unwrap();
+        let patch = Patch::<()>::Json(serde_json::from_str(patch).unwrap());
+        site.story.api::<Instance>().patch("cam-000001", &PatchParams::default(), &patch).await.unwrap();
+    }
+    wait_for("no condition", usage, Option::is_none).await;
+    let left = site.get::<Instance>("cam-000001").await.unwrap().spec.device_usage;
+    assert_eq!(left.values().filter(|usage| !usage.is_empty()).collect::<Vec<_>>(), [&node]);
 }
 
 #[tokio::test] // rule 36

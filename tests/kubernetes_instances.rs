@@ -1,14 +1,17 @@
 //! Instances on a real API server: who makes, names, owns and deletes them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use akri_api::Instance;
+use akri_api::{Instance, condition};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
+use tokio::time::sleep;
 
+use crate::support::brokers::take_out_of_service;
 use crate::support::cluster_fixture::ClusterFixture;
 use crate::support::node::{is_online, resource_of, usage};
 use crate::support::remote::Handler;
@@ -143,7 +146,7 @@ async fn configuration_is_deleted_while_a_node_is_down() {
     cluster.wait_for_the_instance("both nodes", |i| i.uid() == again.uid() && nodes(i) == ["node-a", "node-b"]).await;
 }
 
-#[tokio::test] // rule 36
+#[tokio::test] // rule 36, rule 100
 async fn removed_node_leaves_nothing_behind() {
     let Some(cluster) = ClusterFixture::begin("departed").await else { return };
     cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
@@ -164,15 +167,21 @@ async fn removed_node_leaves_nothing_behind() {
     let used = |i: &Instance| usage(i).iter().any(|(_, user)| *user == "node-c");
     cluster.wait_for_instances("both claims", |all| all.iter().all(used)).await;
 
-    c.kill();
-    // The controller removes another node that does not exist from the same Instance, and keeps the one whose Node is there.
-    let unknown = Patch::Merge(json!({"spec": {"nodes": ["node-a", "node-c", "node-x"]}}));
-    cluster.instances().patch(&shared[0].name_any(), &PatchParams::default(), &unknown).await.unwrap();
-    cluster.wait_for_instances("no node-x", both).await;
-    assert!(cluster.list().await.iter().all(used), "pods of node-c may still run");
-
+    // A Node that is deleted by mistake takes nothing from its containers, nor from its agent.
     let machines: Api<Node> = Api::all(cluster.story.client());
     machines.delete("node-c", &DeleteParams::default()).await.unwrap();
+    let is_told = |i: &Instance| condition::find(&i.status.as_ref().unwrap().conditions, "UsageKnown").is_some();
+    let missing = |all: &[Instance]| both(all) && all.iter().all(used) && all.iter().all(is_told);
+    let versions = |all: &[Instance]| all.iter().map(kube::ResourceExt::resource_version).collect::<BTreeSet<_>>();
+    let before = versions(&cluster.wait_for_instances("both claims of a missing Node", missing).await);
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(versions(&cluster.list().await), before, "agent and controller do not take turns");
+    c.kill();
+    cluster.story.apply_one(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-c"}})).await.unwrap();
+    cluster.wait_for_instances("the Node again", |all| all.len() == 2 && !all.iter().any(is_told)).await;
+    assert!(cluster.list().await.iter().all(used), "pods of node-c may still run");
+
+    take_out_of_service(&cluster.story, "node-c").await;
     let left = cluster.wait_for_the_instance("what node-a sees", |i| nodes(i) == ["node-a"] && !used(i)).await;
     assert_eq!(left.uid(), shared[0].uid());
     assert_eq!(left.labels().len(), 1, "{:?}", left.labels());

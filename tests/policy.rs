@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use akri_model::agent_lease;
 use cel::{Context, Program, Value as Cel, to_value};
 use serde_json::{Value, json};
 
@@ -124,6 +125,7 @@ fn own_changes() -> Vec<(&'static str, Value)> {
         ("node-a", json!([])),
         ("node-a", usage(0, "node-a")),
         ("node-a", usage(0, "C:12:node-a")),
+        ("node-a", usage(0, "R:1b4e:node-a")),
         ("node-a", usage(2, "")),
         ("node-a", usage(2, "C:0:node-a")),
         ("node-b", usage(1, "")),
@@ -161,6 +163,8 @@ fn foreign_changes() -> Vec<(Value, &'static str)> {
         (json!([{"path": "/spec/deviceUsage"}]), usage),
         (set("/spec/deviceUsage/cam-8120fe-0", json!("node-a")), usage),
         (set("/spec/deviceUsage/cam-8120fe-0", json!("C:0:node-a")), usage),
+        (set("/spec/deviceUsage/cam-8120fe-0", json!("R:1b4e:node-a")), usage),
+        (set("/spec/deviceUsage/cam-8120fe-0", json!("D:1b4e:node-c")), usage),
         (set("/spec/deviceUsage/cam-8120fe-0", json!("xnode-c")), usage),
         (json!([{"path": "/metadata/labels/node.akri.sh~1aaaaaaaa"}]), "metadata.labels"),
         (set("/metadata/labels/node.akri.sh~1aaaaaaaa", json!("node-c")), "metadata.labels"),
@@ -181,7 +185,7 @@ fn foreign_changes() -> Vec<(Value, &'static str)> {
     ]
 }
 
-#[test] // rule 64
+#[test] // rule 64, rule 110
 fn agent_changes_only_its_part_of_an_instance() {
     for (node, patch) in own_changes() {
         assert_eq!(update(node, &changed(patch.clone())), Vec::<String>::new(), "{node}: {patch}");
@@ -240,10 +244,18 @@ fn agent_creates_and_deletes_its_own_instances() {
         object["spec"]["deviceUsage"] = json!({"cam-8120fe-0": "", "cam-8120fe-1": usage});
         policy.denials(&request("node-a", "DELETE"), &object, &Value::Null).unwrap()
     };
-    for (nodes, usage) in [(json!([]), ""), (json!(["node-a"]), ""), (json!([]), "C:0:node-a")] {
+    for (nodes, usage) in
+        [(json!([]), ""), (json!(["node-a"]), ""), (json!([]), "C:0:node-a"), (json!([]), "R:1b4e:node-a")]
+    {
         assert_eq!(delete(nodes, usage), Vec::<String>::new());
     }
-    for (nodes, usage) in [(json!(["node-b"]), ""), (json!([]), "node-b"), (json!(["node-a"]), "C:0:node-b")] {
+    for (nodes, usage) in [
+        (json!(["node-b"]), ""),
+        (json!([]), "node-b"),
+        (json!(["node-a"]), "C:0:node-b"),
+        (json!([]), "R:1b4e:node-b"),
+        (json!([]), "C:0"),
+    ] {
         assert_denied(&delete(nodes, usage), "an agent deletes an Instance only when");
     }
 }
@@ -290,18 +302,28 @@ fn agent_writes_its_own_part_of_a_status() {
     }
 }
 
-#[test]
+#[test] // rule 109
 fn agent_renews_the_lease_of_its_own_node() {
     let policy = Policy::named("akri-agent-leases");
     let lease = |name: &str, holder: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": holder}});
-    let of = |node: &str| lease(&format!("akri-agent-{node}"), node);
+    let of = |node: &str| lease(&agent_lease::name(node), node);
+    let former = |node: &str| lease(&agent_lease::former_name(node), node);
     let write =
         |operation: &str, old: &Value, new: &Value| policy.denials(&request("node-a", operation), old, new).unwrap();
     assert_eq!(write("CREATE", &Value::Null, &of("node-a")), Vec::<String>::new());
     assert_eq!(write("UPDATE", &of("node-a"), &of("node-a")), Vec::<String>::new());
+    assert_eq!(write("UPDATE", &former("node-a"), &former("node-a")), Vec::<String>::new(), "an agent that is older");
+    let long = format!("{}-{}", "n".repeat(60), "n.".repeat(96));
+    let create = |name: &str| policy.denials(&request(&long, "CREATE"), &Value::Null, &lease(name, &long)).unwrap();
+    assert_eq!(create(&agent_lease::name(&long)), Vec::<String>::new(), "a name that is cut off");
+    assert_denied(&create("akri-agent-n"), "an agent renews the Lease");
     let controller = lease("akri-controller", "node-a");
     for (operation, old, new) in [
         ("CREATE", Value::Null, of("node-b")),
+        ("CREATE", Value::Null, former("node-a")),
+        ("CREATE", Value::Null, lease(&agent_lease::name("node-b"), "node-a")),
+        ("CREATE", Value::Null, lease(&agent_lease::former_name("node-b"), "node-a")),
+        ("CREATE", Value::Null, lease("akri-agent-node", "node-a")),
         ("CREATE", Value::Null, controller.clone()),
         ("UPDATE", of("node-b"), of("node-b")),
         ("UPDATE", of("node-b"), lease("akri-agent-node-b", "node-a")),

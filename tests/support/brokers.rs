@@ -168,6 +168,11 @@ impl Brokers {
         self.wait_for_brokers_ready(name, found, status, reason).await
     }
 
+    /// Returns a condition of an Instance.
+    pub async fn instance_condition(&self, name: &str, kind: &str) -> Option<Condition> {
+        condition::find(&self.get::<Instance>(name).await?.status?.conditions, kind).cloned()
+    }
+
     /// Waits for a condition of a Configuration.
     pub async fn wait_for_configuration_condition(&self, name: &str, status: &str, reason: &str) -> Condition {
         let found = async || Some(self.get::<Configuration>(name).await?.status?.conditions);
@@ -213,6 +218,23 @@ impl Brokers {
         self.story.api::<K>().delete(name, &DeleteParams::background().grace_period(0)).await.unwrap();
     }
 
+    /// Says as an administrator that nothing runs on a node any more.
+    pub async fn take_out_of_service(&self, name: &str) {
+        take_out_of_service(&self.story, name).await;
+    }
+
+    /// Renews the Lease of a node's agent, and returns its name.
+    pub async fn renew_lease(&self, node: &str) -> String {
+        let name = akri_model::agent_lease::name(node);
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "labels": {"akri.sh/lease": "agent"}},
+            "spec": {"holderIdentity": node, "leaseDurationSeconds": 180, "renewTime": format!("{:.6}", Timestamp::now())},
+        });
+        self.story.apply_one(lease).await.unwrap();
+        name
+    }
+
     /// Deletes a Node.
     pub async fn delete_node(&self, name: &str) {
         Api::<Node>::all(self.story.client()).delete(name, &DeleteParams::default()).await.unwrap();
@@ -245,6 +267,13 @@ impl Brokers {
         }
         writes
     }
+}
+
+/// Says as an administrator that nothing runs on a node any more.
+pub async fn take_out_of_service(story: &Story, node: &str) {
+    let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"});
+    let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
+    Api::<Node>::all(story.client()).patch(node, &PatchParams::default(), &patch).await.unwrap();
 }
 
 impl Drop for Brokers {

@@ -170,6 +170,17 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns a counter of relevant changes of Instances: claims and releases of any node, and deletions.
     fn usage(&self) -> watch::Receiver<u64>;
 
+    /// Returns a counter of restores of the store from a backup. It grows once [`Cluster::list`] shows the restored Instances, whose
+    /// versions are lower than those before, and which are true all the same (rule 106).
+    fn restores(&self) -> watch::Receiver<u64> {
+        watch::Sender::new(0).subscribe()
+    }
+
+    /// Returns whether the store lacks the Node object of this node (rule 100).
+    fn own_node_missing(&self) -> watch::Receiver<bool> {
+        watch::Sender::new(false).subscribe()
+    }
+
     /// Returns the Instances of a Configuration that are visible to this node.
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError>;
 

@@ -4,30 +4,43 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR};
+use akri_model::node_absence::LeaseObservation;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-/// The agents' Leases.
+/// The agents' Leases by name.
 #[derive(Default)]
 pub(crate) struct Agents {
-    /// The last renewal of each Lease, and the time of this process's clock until which it is valid.
-    leases: BTreeMap<String, (Option<Timestamp>, Instant)>,
+    leases: BTreeMap<String, AgentLease>,
+}
+
+struct AgentLease {
+    /// The time of its last renewal by the node's clock.
+    renewed: Option<Timestamp>,
+    /// The node whose agent holds it; `None` if that has given it up.
+    holder: Option<String>,
+    /// The time at which this process observed the last renewal.
+    observed: Instant,
+    /// The time until which it is good.
+    good_until: Instant,
 }
 
 impl Agents {
     /// Takes a Lease. One that is renewed is good from now on, whatever the node's clock says; of one that was renewed before
     /// this process looked, only the difference to its own clock is known.
     pub(crate) fn put(&mut self, lease: &Lease, now: Instant) {
-        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
-        let name = lease.name_any();
-        let left = match self.leases.get(&name) {
-            Some((before, _)) if *before == renewed => return,
-            Some(_) => GOOD_FOR,
-            None => renewed.map_or(Duration::ZERO, |at| GOOD_FOR.saturating_sub(age(at))),
+        let spec = lease.spec.clone().unwrap_or_default();
+        let (renewed, holder) = (spec.renew_time.map(|time| time.0), spec.holder_identity.filter(|of| !of.is_empty()));
+        let before = self.leases.get(&lease.name_any());
+        let (observed, left) = match before {
+            Some(before) if before.renewed == renewed && before.holder == holder => return,
+            _ if holder.is_none() => (before.map_or(now, |before| before.observed), Duration::ZERO),
+            Some(_) => (now, GOOD_FOR),
+            None => (now, renewed.map_or(Duration::ZERO, |at| GOOD_FOR.saturating_sub(age(at)))),
         };
-        self.leases.insert(name, (renewed, now + left));
+        self.leases.insert(lease.name_any(), AgentLease { renewed, holder, observed, good_until: now + left });
     }
 
     /// Removes a Lease.
@@ -43,13 +56,28 @@ impl Agents {
 
     /// Returns the time that at least one agent will still count as running; `None` if none does.
     pub(crate) fn good_for(&self, now: Instant) -> Option<Duration> {
-        let last = self.leases.values().map(|(_, until)| *until).max()?;
-        left(last, now)
+        self.leases.values().filter_map(|lease| left(lease.good_until, now)).max()
     }
 
     /// Returns the time that the agent of a node will still count as running; `None` if it does not.
     pub(crate) fn good_on(&self, node: &str, now: Instant) -> Option<Duration> {
-        self.leases.get(&agent_lease::name(node)).and_then(|(_, until)| left(*until, now))
+        self.of(node).filter_map(|lease| left(lease.good_until, now)).max()
+    }
+
+    /// Returns what is observed of the Lease of a node's agent; times are those since `start`.
+    pub(crate) fn observation(&self, node: &str, start: Instant) -> LeaseObservation {
+        match self.of(node).max_by_key(|lease| lease.observed) {
+            None => LeaseObservation::None,
+            Some(lease) if lease.holder.is_none() => LeaseObservation::GivenUp,
+            Some(lease) => LeaseObservation::Renewed(lease.observed.duration_since(start)),
+        }
+    }
+
+    /// The Lease of a node's agent, and that of an agent of version 0.1.
+    fn of(&self, node: &str) -> impl Iterator<Item = &AgentLease> {
+        let names = [agent_lease::name(node), agent_lease::former_name(node)];
+        let is_its = move |lease: &&AgentLease| lease.holder.as_deref().is_none_or(|holder| holder == node);
+        names.into_iter().filter_map(|name| self.leases.get(&name)).filter(is_its)
     }
 }
 
@@ -68,20 +96,25 @@ mod tests {
 
     use super::*;
 
-    fn lease(age: i64) -> Lease {
+    fn lease_named(name: &str, holder: &str, age: i64) -> Lease {
         let renewed = Timestamp::now().checked_sub(SignedDuration::from_secs(age)).unwrap();
-        let spec = json!({"renewTime": format!("{renewed:.6}")});
-        serde_json::from_value(json!({"metadata": {"name": agent_lease::name("node-a")}, "spec": spec})).unwrap()
+        let spec = json!({"renewTime": format!("{renewed:.6}"), "holderIdentity": holder});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    fn lease(age: i64) -> Lease {
+        lease_named(&agent_lease::name("node-a"), "node-a", age)
     }
 
     #[test] // rule 59
     fn agent_counts_until_its_lease_is_old() {
         let (mut agents, now) = (Agents::default(), Instant::now());
         assert_eq!(agents.good_for(now), None);
-        agents.put(&lease(200), now);
-        assert_eq!(agents.good_for(now), None, "it was old when it was seen");
-        agents.put(&lease(60), now);
-        assert_eq!(agents.good_for(now), Some(GOOD_FOR), "a renewal counts from when it is seen");
+        agents.put(&lease(170), now);
+        let left = agents.good_for(now).unwrap();
+        assert!((Duration::from_secs(9)..=Duration::from_secs(10)).contains(&left), "{left:?}");
+        agents.put(&lease(-3_600), now);
+        assert_eq!(agents.good_for(now), Some(GOOD_FOR), "a clock that is wrong does not count once it is renewed");
         assert_eq!((agents.good_on("node-a", now), agents.good_on("node-b", now)), (Some(GOOD_FOR), None));
         assert_eq!(agents.good_on("node-a", now + GOOD_FOR), None);
         assert!(agents.good_for(now + Duration::from_secs(179)).is_some());
@@ -97,5 +130,29 @@ mod tests {
         assert_eq!(agents.good_for(later), None);
         agents.replace(&[], later);
         assert!(agents.leases.is_empty());
+    }
+
+    #[test] // rule 100
+    fn lease_is_observed_by_the_clock_of_this_process() {
+        let (mut agents, start) = (Agents::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(agents.observation("node-a", start), LeaseObservation::None);
+        agents.put(&lease(10_000), at(5));
+        let renewed = |seconds| LeaseObservation::Renewed(Duration::from_secs(seconds));
+        assert_eq!(agents.observation("node-a", start), renewed(5), "this process has not seen that it is old");
+        agents.put(&lease(9_000), at(65));
+        assert_eq!(agents.observation("node-a", start), renewed(65));
+        agents.put(&lease_named(&agent_lease::name("node-a"), "", 9_000), at(70));
+        assert_eq!(agents.observation("node-a", start), LeaseObservation::GivenUp);
+        assert_eq!(agents.good_on("node-a", at(70)), None);
+    }
+
+    #[test] // rule 109
+    fn former_lease_counts_if_the_node_holds_it() {
+        let (mut agents, now) = (Agents::default(), Instant::now());
+        agents.put(&lease_named(&agent_lease::former_name("node-a"), "node-b", 0), now);
+        assert_eq!((agents.good_on("node-a", now), agents.observation("node-a", now)), (None, LeaseObservation::None));
+        agents.put(&lease_named(&agent_lease::former_name("node-a"), "node-a", 0), now);
+        assert_eq!(agents.good_on("node-a", now), Some(GOOD_FOR));
     }
 }

@@ -9,6 +9,7 @@ mod metrics;
 mod node_cleanup;
 mod object_index;
 mod reconcile;
+mod rests;
 mod status;
 mod store;
 mod upstream;
@@ -27,15 +28,15 @@ use akri_kube::events::EventRecorder;
 use akri_kube::http::{Pages, Server};
 use akri_kube::leader::{self, Election};
 use akri_kube::requests::{RequestError, Requests};
-use akri_kube::watch::{Change, FirstList, WatchSource, watch_objects};
+use akri_kube::watch::{Change, FirstList, Restores, WatchSource, watch_objects};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, PartialObjectMeta};
+use kube::core::ApiResource;
 use kube::runtime::watcher::Config;
-use kube::{Client, Resource, ResourceExt as _};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
@@ -46,7 +47,7 @@ use metrics::Metrics;
 use object_index::ObjectIndex;
 use reconcile::{Context, reconcile};
 use upstream::UpstreamFinalizers;
-use views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView};
+use views::{ConfigurationView, HandlerView, InstanceView, JobView, NodeView, PodView, ServiceView};
 use work::{Queue, Work};
 
 /// Objects that are reconciled at a time.
@@ -98,12 +99,14 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
         metrics: Metrics::default(),
     });
     let mut tasks = JoinSet::new();
-    let listed = start_watches(&client, &settings, &context, &mut tasks);
+    let restores = channel::Sender::new(0);
+    let listed = start_watches(&client, &settings, &context, &mut tasks, restores.subscribe());
     let (leads, leading) = channel::channel(false);
     let (ready, is_ready) = channel::channel(false);
     let _server = listen(&settings, &context, leading.clone(), is_ready).await?;
     tasks.spawn(report_readiness(listed.clone(), ready));
-    tasks.spawn(Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone()).run(leads));
+    let election = Election::new(client.clone(), &settings.lease_namespace, settings.identity.clone(), restores);
+    tasks.spawn(election.run(leads));
     for _ in 0..WORKERS {
         tasks.spawn(work(Arc::clone(&context), leading.clone(), listed.clone()));
     }
@@ -122,7 +125,10 @@ async fn listen(
 ) -> Result<Option<Server>, ListenError> {
     let Some(address) = settings.listen else { return Ok(None) };
     let context = Arc::clone(context);
-    let metrics = Arc::new(move || context.metrics.encode(context.objects.queue.len(), *leading.borrow()));
+    let metrics = Arc::new(move || {
+        let (waiting, slots) = (context.objects.queue.len(), context.objects.count_unclear_slots());
+        context.metrics.encode(waiting, *leading.borrow(), slots)
+    });
     let missing = Arc::new(move || if *ready.borrow() { Vec::new() } else { vec!["starting".to_owned()] });
     let server = Server::start(address, Pages { metrics, missing }).await;
     server.map(Some).map_err(|reason| ListenError { address, reason })
@@ -145,12 +151,14 @@ fn start_watches(
     settings: &Settings,
     context: &Arc<Context>,
     tasks: &mut JoinSet<()>,
+    restores: channel::Receiver<u64>,
 ) -> Vec<channel::Receiver<bool>> {
-    let mut watches = Watches { client, settings, context, tasks, listed: Vec::new() };
+    let mut watches = Watches { client, settings, context, tasks, restores, listed: Vec::new() };
     let (all, leases) = (Config::default(), Config::default().labels(AGENT_LEASES));
     let of_brokers = Config::default().labels(&format!("{}={}", SELECTOR.0, SELECTOR.1));
-    let nodes: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
-    watches.start("Nodes", nodes, &all, |n| Some(n.name_any()), |world, change| world.take_nodes(change));
+    let nodes: Api<Node> = Api::all(client.clone());
+    let read = |node| Some(NodeView::of(&node));
+    watches.start("Nodes", nodes, &all, read, |world, change| world.take_nodes(change));
     let agents: Api<Lease> = Api::namespaced(client.clone(), &settings.lease_namespace);
     watches.start("Leases", agents, &leases, Some, |world, change| world.take_leases(change));
     let configurations = watches.erased::<Configuration>();
@@ -178,6 +186,7 @@ struct Watches<'a> {
     settings: &'a Settings,
     context: &'a Arc<Context>,
     tasks: &'a mut JoinSet<()>,
+    restores: channel::Receiver<u64>,
     listed: Vec<channel::Receiver<bool>>,
 }
 
@@ -213,8 +222,14 @@ impl Watches<'_> {
     {
         let (listed, receiver) = channel::channel(false);
         let context = Arc::clone(self.context);
-        let source =
-            WatchSource { api, config: config.clone(), what: what.to_owned(), first: FirstList::Consistent, read };
+        let source = WatchSource {
+            api,
+            config: config.clone(),
+            what: what.to_owned(),
+            first: FirstList::Consistent,
+            read,
+            restores: Restores::new(self.restores.clone()),
+        };
         self.tasks.spawn(watch_objects(source, move |change| {
             let is_list = matches!(change, Change::All(_));
             take(&context.objects, change);

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::object_index::SlotCounts;
 use crate::work::Work;
 
 /// All metrics. Clones share them.
@@ -21,6 +22,8 @@ pub(crate) struct Metrics {
     duration: Histogram,
     waiting: Gauge,
     leads: Gauge,
+    unreadable: Gauge,
+    of_absent_nodes: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -37,6 +40,8 @@ impl Default for Metrics {
             duration: Histogram::new(exponential_buckets(0.001, 4.0, 9)),
             waiting: Gauge::default(),
             leads: Gauge::default(),
+            unreadable: Gauge::default(),
+            of_absent_nodes: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -52,6 +57,9 @@ impl Metrics {
         akri.register_with_unit("reconcile_duration", "Time a reconcile takes", Unit::Seconds, duration);
         akri.register("queue_length", "Objects that wait for a reconcile", self.waiting.clone());
         akri.register("leads", "Whether this controller is the leader", self.leads.clone());
+        akri.register("slots_unreadable", "Slots whose usage names no node", self.unreadable.clone());
+        let absent = "Slots of nodes that do not exist or whose agents do not run";
+        akri.register("slots_of_absent_nodes", absent, self.of_absent_nodes.clone());
     }
 
     /// Counts a reconcile.
@@ -63,9 +71,12 @@ impl Metrics {
     }
 
     /// Encodes all metrics as text (OpenMetrics 1.0). The values are those of now.
-    pub(crate) fn encode(&self, waiting: usize, leads: bool) -> String {
-        self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    pub(crate) fn encode(&self, waiting: usize, leads: bool, slots: SlotCounts) -> String {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.waiting.set(number(waiting));
         self.leads.set(i64::from(leads));
+        self.unreadable.set(number(slots.unreadable));
+        self.of_absent_nodes.set(number(slots.of_absent_nodes));
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = encode(&mut text, &registry); // writing to a String can't fail
@@ -83,12 +94,14 @@ mod tests {
     fn metrics_are_exported_by_name() {
         let metrics = Metrics::default();
         metrics.reconciled(&Work::Instance(Key::new("default", "cam-1")), false, Duration::from_millis(2));
-        let text = metrics.encode(3, true);
+        let text = metrics.encode(3, true, SlotCounts { unreadable: 2, of_absent_nodes: 5 });
         for line in [
             r#"akri_controller_reconciles_total{kind="Instance",result="Failed"} 1"#,
             "akri_controller_reconcile_duration_seconds_count 1",
             "akri_controller_queue_length 3",
             "akri_controller_leads 1",
+            "akri_controller_slots_unreadable 2",
+            "akri_controller_slots_of_absent_nodes 5",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

@@ -1,5 +1,5 @@
-//! Removes what deleted nodes left (rule 36): their agents can't. A node that is only not ready may
-//! still use its devices, so that nothing of it is removed.
+//! Removes what nodes left that are gone for good (rule 36, rule 100): their agents can't. A node that is only not ready, and one
+//! whose object was deleted while its agent runs, may still use its devices, so that nothing of it is removed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,59 +8,96 @@ use akri_api::document::pointer_token;
 use akri_api::validate::is_dns_subdomain;
 use akri_kube::json_patch::{remove, replace, test};
 use akri_kube::requests::{RequestError, Requests};
+use akri_kube::watch::typed;
 use akri_model::names::{Key, Usage, node_hash};
+use akri_model::node_absence::{NodeObject, NodeVerdict};
 use akri_model::node_report::StaleReports;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use kube::{Resource, ResourceExt as _};
 use serde_json::Value;
+use tokio::time::Instant;
 use tracing::info;
 
-use crate::reconcile::Context;
+use crate::reconcile::{Again, Context, earlier};
 use crate::upstream::removal_of_finalizers;
-use crate::views::{InstanceView, NOT_A_NODE};
+use crate::views::{InstanceView, NOT_A_NODE, is_out_of_service};
+use crate::work::Work;
 
 /// The time that an Instance may be without nodes: it is created like that, and its agent joins it next. One whose
 /// agent died in between would stay for ever.
 const JOINING: Duration = Duration::from_mins(5);
 
-/// Returns those of these nodes that do not exist. What the watch knows is enough to say that a node exists, never that it does
-/// not.
-async fn deleted_nodes(context: &Context, names: &BTreeSet<String>) -> Result<BTreeSet<String>, RequestError> {
-    let mut deleted = BTreeSet::new();
+/// The nodes that an object mentions and that are not known to serve.
+#[derive(Debug, Default)]
+pub(crate) struct AbsentNodes {
+    /// Nodes that are gone for good.
+    gone: BTreeSet<String>,
+    /// Nodes that do not exist, and may still use devices.
+    pub(crate) missing: BTreeSet<String>,
+    /// The time until the next observation.
+    pub(crate) again: Again,
+}
+
+/// Returns those of these nodes that are not known to serve. What the watch shows is enough to say that a node exists, never that it
+/// does not.
+pub(crate) async fn absent_nodes(context: &Context, names: &BTreeSet<String>) -> Result<AbsentNodes, RequestError> {
+    let mut absent = AbsentNodes::default();
     // Only names of nodes may become part of a path: anybody may have written what an object says.
     for name in names.iter().filter(|name| is_dns_subdomain(name) && !context.objects.is_node_known(name)) {
-        if context.requests.get::<Node>(&Key::new("", name.as_str())).await?.is_none() {
-            deleted.insert(name.clone());
+        let verdict = match context.objects.verdict(name, Instant::now()) {
+            Some(verdict) => verdict,
+            None => observe(context, name).await?,
+        };
+        match verdict {
+            NodeVerdict::Gone => drop(absent.gone.insert(name.clone())),
+            NodeVerdict::Keep { look_again: None } => {}
+            NodeVerdict::Keep { look_again } => {
+                absent.missing.insert(name.clone());
+                absent.again = earlier(absent.again, look_again);
+            }
         }
     }
-    Ok(deleted)
+    Ok(absent)
+}
+
+async fn observe(context: &Context, node: &str) -> Result<NodeVerdict, RequestError> {
+    let found = context.requests.get::<Node>(&Key::new("", node)).await;
+    let object = match &found {
+        Ok(None) => NodeObject::Missing,
+        Ok(Some(found)) if typed::<Node>(found).is_ok_and(|node| is_out_of_service(&node)) => NodeObject::OutOfService,
+        Ok(Some(_)) => NodeObject::Exists,
+        Err(_) => NodeObject::Unknown,
+    };
+    let verdict = context.objects.observe_node(node, object, Instant::now());
+    found.map(|_| verdict)
 }
 
 /// Removes the entries, slots, labels, problems, and finalizers of upstream Akri in an object, of those of the mentioned nodes
-/// that do not exist. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25).
-pub(crate) async fn clean_up<K>(
-    context: &Context,
-    key: &Key,
-    mentioned: &BTreeSet<String>,
-) -> Result<bool, RequestError>
+/// that are gone. Returns whether there are any. An Instance without nodes and usage is deleted (rule 25). An object that was cleaned
+/// rests, so that an agent that undoes the clean-up does so rarely.
+pub(crate) async fn clean_up<K>(context: &Context, work: &Work, absent: &mut AbsentNodes) -> Result<bool, RequestError>
 where
     K: Resource<DynamicType = ()>,
 {
-    let (requests, deleted) = (&context.requests, &deleted_nodes(context, mentioned).await?);
-    if deleted.is_empty() {
+    let (requests, gone, key) = (&context.requests, &absent.gone, work.key());
+    if gone.is_empty() {
+        return Ok(false);
+    }
+    if let Some(rest) = context.objects.cleanup_rest(work, Instant::now()) {
+        absent.again = earlier(absent.again, Some(rest));
         return Ok(false);
     }
     let Some(object) = requests.get::<K>(key).await? else { return Ok(true) };
-    let problems = status_operations(&object, deleted);
+    let (problems, rest) = (status_operations(&object, gone), object_operations(&object, gone));
     if problems.len() > 1 {
         requests.patch_status::<K>(key, Value::Array(problems)).await?;
     }
-    let rest = object_operations(&object, deleted);
     if rest.len() > 1 {
         let left = requests.json_patch::<K>(key, Value::Array(rest)).await?;
-        info!(object = %key, nodes = ?deleted, "removed what deleted nodes left");
+        context.objects.note_cleanup(work, Instant::now());
+        info!(object = %key, nodes = ?gone, "removed what nodes left that are gone");
         if InstanceView::read(left.clone()).is_some_and(|instance| instance.is_abandoned()) {
             delete_version::<K>(requests, key, &left).await?;
         }

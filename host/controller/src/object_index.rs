@@ -10,6 +10,7 @@ use akri_kube::watch::{Change, key_of};
 use akri_model::agent_lease::GOOD_FOR;
 use akri_model::instance::Online;
 use akri_model::names::Key;
+use akri_model::node_absence::{NodeAbsence, NodeObject, NodeVerdict};
 use akri_model::node_report::{StaleReports, stale};
 use akri_model::retry::RetryPolicy;
 use akri_model::summary::{self, DeviceCounts, NodeProblem};
@@ -18,12 +19,19 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::agents::Agents;
+use crate::rests::Rests;
 use crate::store::{Changed, Store};
-use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, PodView, ServiceView, View};
+use crate::views::{ConfigurationView, HandlerView, InstanceView, JobView, NodeView, PodView, ServiceView, View};
 use crate::work::{Queue, Work};
 
 /// The time that further changes are gathered before the status of a Configuration is written.
 const GATHER: Duration = Duration::from_millis(300);
+
+/// The pause between two clean-ups of one object.
+const BETWEEN_CLEANUPS: Duration = Duration::from_secs(60);
+
+/// The time for which a verdict about a node counts for all objects that mention it.
+const VERDICT: Duration = Duration::from_secs(5);
 
 /// All objects.
 pub(crate) struct ObjectIndex {
@@ -33,24 +41,37 @@ pub(crate) struct ObjectIndex {
 
 impl Default for ObjectIndex {
     fn default() -> Self {
-        Self { queue: Queue::new(RetryPolicy::RECONCILE), state: Mutex::default() }
+        Self { queue: Queue::new(RetryPolicy::RECONCILE), state: Mutex::new(State::new(Instant::now())) }
     }
 }
 
-#[derive(Default)]
 struct State {
+    /// The time to which observations of nodes refer.
+    start: Instant,
     configurations: Store<ConfigurationView>,
     instances: Store<InstanceView>,
     handlers: Store<HandlerView>,
     pods: Store<PodView>,
     jobs: Store<JobView>,
     services: Store<ServiceView>,
-    nodes: BTreeSet<String>,
+    /// All Nodes, and whether they are out of service.
+    nodes: BTreeMap<String, bool>,
+    /// Nodes that objects mention and that do not exist or are out of service.
+    absences: BTreeMap<String, ObservedAbsence>,
     agents: Agents,
     fleets: BTreeMap<Key, BrokerFleet>,
     pending_actions: BTreeMap<Key, PendingActions>,
-    /// The times at which reports of nodes were removed from objects, not longer ago than a Lease is good.
-    removed_reports: BTreeMap<(Key, String), Instant>,
+    /// Objects from which reports of nodes were removed.
+    removed_reports: Rests<(Key, String)>,
+    /// Objects from which the rest of deleted nodes was removed.
+    cleaned: Rests<Work>,
+}
+
+/// The observations of a node, and the last verdict.
+struct ObservedAbsence {
+    absence: NodeAbsence,
+    verdict: NodeVerdict,
+    at: Instant,
 }
 
 /// The brokers of a Configuration.
@@ -68,6 +89,15 @@ pub(crate) struct PendingActions {
     pub(crate) deleted: BTreeSet<String>,
     /// The number of Pods in a row that have ended, by their name.
     pub(crate) failures: BTreeMap<String, u32>,
+}
+
+/// Slots that may have no user, and that nobody may claim.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SlotCounts {
+    /// Slots whose usage names no node.
+    pub(crate) unreadable: usize,
+    /// Slots of nodes that do not exist or whose agents do not run.
+    pub(crate) of_absent_nodes: usize,
 }
 
 /// The objects of an Instance or a Configuration.
@@ -134,27 +164,40 @@ impl ObjectIndex {
         }
     }
 
-    /// The deletion of a node concerns all objects that mention it.
-    pub(crate) fn take_nodes(&self, change: Change<String>) {
+    /// Nodes that come, go or are out of service concern all objects that mention them.
+    pub(crate) fn take_nodes(&self, change: Change<NodeView>) {
         let mut state = self.state();
-        match change {
-            Change::All(nodes) => state.nodes = nodes.into_iter().collect(),
+        let State { nodes, absences, .. } = &mut *state;
+        let changed = match change {
+            Change::All(listed) => {
+                *nodes = listed.into_iter().map(|node| (node.name, node.is_out_of_service)).collect();
+                absences.retain(|node, _| !nodes.contains_key(node));
+                None
+            }
             Change::Put(node) => {
-                state.nodes.insert(node);
-                return;
+                let was_absent = absences.remove(&node.name).is_some();
+                let before = nodes.insert(node.name.clone(), node.is_out_of_service);
+                if before == Some(node.is_out_of_service) && !was_absent {
+                    return;
+                }
+                Some(node.name)
             }
             Change::Deleted(metadata) => {
-                state.nodes.remove(&key_of(&metadata).name);
+                nodes.remove(&key_of(&metadata).name);
+                Some(key_of(&metadata).name)
             }
-        }
-        let unknown = |nodes: &BTreeSet<String>| nodes.iter().any(|node| !state.nodes.contains(node));
-        for instance in state.instances.all().filter(|instance| unknown(&instance.mentions())) {
+        };
+        let is_concerned = |mentioned: &BTreeSet<String>| match &changed {
+            Some(node) => mentioned.contains(node),
+            None => mentioned.iter().any(|node| state.nodes.get(node) != Some(&false)),
+        };
+        for instance in state.instances.all().filter(|instance| is_concerned(&instance.mentions())) {
             self.queue.push(Work::Instance(instance.key.clone()));
         }
-        for configuration in state.configurations.all().filter(|configuration| unknown(&configuration.mentions)) {
+        for configuration in state.configurations.all().filter(|configuration| is_concerned(&configuration.mentions)) {
             self.queue.push(Work::Configuration(configuration.key.clone()));
         }
-        for handler in state.handlers.all().filter(|handler| unknown(&handler.mentions)) {
+        for handler in state.handlers.all().filter(|handler| is_concerned(&handler.mentions)) {
             self.queue.push(Work::Handler(handler.key.clone()));
         }
     }
@@ -178,6 +221,25 @@ impl ObjectIndex {
 }
 
 impl State {
+    fn new(start: Instant) -> Self {
+        Self {
+            start,
+            configurations: Store::default(),
+            instances: Store::default(),
+            handlers: Store::default(),
+            pods: Store::default(),
+            jobs: Store::default(),
+            services: Store::default(),
+            nodes: BTreeMap::new(),
+            absences: BTreeMap::new(),
+            agents: Agents::default(),
+            fleets: BTreeMap::new(),
+            pending_actions: BTreeMap::new(),
+            removed_reports: Rests::new(GOOD_FOR),
+            cleaned: Rests::new(BETWEEN_CLEANUPS),
+        }
+    }
+
     /// Removes what is known of a deleted Instance.
     fn forget(&mut self, instance: &InstanceView) {
         self.pending_actions.remove(&instance.key);
@@ -222,14 +284,56 @@ impl ObjectIndex {
         Owned { pods: state.pods.of(work), jobs: state.jobs.of(work), services: state.services.of(work) }
     }
 
+    /// Returns whether a node exists and serves, as far as the watch shows.
     pub(crate) fn is_node_known(&self, node: &str) -> bool {
-        self.state().nodes.contains(node)
+        self.state().nodes.get(node) == Some(&false)
+    }
+
+    /// Returns the verdict about a node that another reconcile has just come to.
+    pub(crate) fn verdict(&self, node: &str, now: Instant) -> Option<NodeVerdict> {
+        let state = self.state();
+        let observed = state.absences.get(node).filter(|observed| now.duration_since(observed.at) < VERDICT)?;
+        Some(observed.verdict)
+    }
+
+    /// Takes what the API server says of a Node, and returns the verdict.
+    pub(crate) fn observe_node(&self, node: &str, object: NodeObject, now: Instant) -> NodeVerdict {
+        let mut state = self.state();
+        let (start, lease) = (state.start, state.agents.observation(node, state.start));
+        let mut absence = state.absences.remove(node).map(|observed| observed.absence).unwrap_or_default();
+        let verdict = absence.observe(now.duration_since(start), object, lease);
+        state.absences.retain(|_, observed| now.duration_since(observed.at) < 10 * BETWEEN_CLEANUPS);
+        state.absences.insert(node.to_owned(), ObservedAbsence { absence, verdict, at: now });
+        verdict
+    }
+
+    /// Returns the time until an object may be cleaned again, if it has just been.
+    pub(crate) fn cleanup_rest(&self, object: &Work, now: Instant) -> Option<Duration> {
+        self.state().cleaned.left(object, now)
+    }
+
+    /// Notes that an object was cleaned.
+    pub(crate) fn note_cleanup(&self, object: &Work, now: Instant) {
+        self.state().cleaned.begin([object.clone()], now);
+    }
+
+    /// Counts slots whose users are not known: unreadable ones, and those of nodes that do not exist or whose agents do not run.
+    pub(crate) fn count_unclear_slots(&self) -> SlotCounts {
+        let (state, now) = (self.state(), Instant::now());
+        let is_absent = |node: &str| state.nodes.get(node) != Some(&false) || state.agents.good_on(node, now).is_none();
+        let mut counts = SlotCounts::default();
+        for instance in state.instances.all() {
+            counts.unreadable += instance.unreadable.len();
+            let of_absent = instance.used_by.iter().filter(|(node, _)| is_absent(node));
+            counts.of_absent_nodes += of_absent.map(|(_, slots)| slots).sum::<usize>();
+        }
+        counts
     }
 
     /// Returns the names that are nodes.
     pub(crate) fn known_nodes<'a>(&self, names: &'a BTreeSet<String>) -> BTreeSet<&'a str> {
         let state = self.state();
-        names.iter().map(String::as_str).filter(|name| state.nodes.contains(*name)).collect()
+        names.iter().map(String::as_str).filter(|name| state.nodes.contains_key(*name)).collect()
     }
 
     pub(crate) fn count_devices(&self, configuration: &Key) -> DeviceCounts {
@@ -248,19 +352,15 @@ impl ObjectIndex {
         if state.agents.good_for(now).is_none() {
             return StaleReports::default();
         }
-        let rest = |node: &str| {
-            let removed = *state.removed_reports.get(&(object.clone(), node.to_owned()))?;
-            (removed + GOOD_FOR).checked_duration_since(now).filter(|left| !left.is_zero())
-        };
+        let rest = |node: &str| state.removed_reports.left(&(object.clone(), node.to_owned()), now);
         let left = |node: &str| state.agents.good_on(node, now).or_else(|| rest(node));
         stale(reports, left, Timestamp::now().as_second())
     }
 
     /// Notes that reports of these nodes were removed from an object.
     pub(crate) fn note_removed_reports(&self, object: &Key, nodes: &BTreeSet<String>) {
-        let (mut state, now) = (self.state(), Instant::now());
-        state.removed_reports.retain(|_, removed| now.duration_since(*removed) < GOOD_FOR);
-        state.removed_reports.extend(nodes.iter().map(|node| ((object.clone(), node.clone()), now)));
+        let reports = nodes.iter().map(|node| (object.clone(), node.clone()));
+        self.state().removed_reports.begin(reports, Instant::now());
     }
 
     pub(crate) fn fleet(&self, configuration: &Key) -> BrokerFleet {
@@ -325,7 +425,7 @@ mod tests {
     #[test] // rule 36
     fn report_that_returns_stays_as_long_as_a_lease_is_good() {
         let objects = ObjectIndex::default();
-        let spec = json!({"renewTime": format!("{:.6}", Timestamp::now())});
+        let spec = json!({"renewTime": format!("{:.6}", Timestamp::now()), "holderIdentity": "other"});
         let lease = json!({"metadata": {"name": "akri-agent-other"}, "spec": spec});
         objects.state().agents.put(&serde_json::from_value(lease).unwrap(), Instant::now());
         let (key, other) = (Key::new("default", "cam"), Key::new("default", "lamp"));

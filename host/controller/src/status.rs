@@ -29,7 +29,7 @@ pub(crate) async fn write_configuration(
     if has_brokers {
         verdicts.push(summarize_all(&fleet.rollout, &fleet.problems));
     }
-    let conditions = conditions(&view.conditions, &verdicts);
+    let conditions = conditions(&view.conditions, &verdicts, None);
     let count = i64::try_from(devices.instances).unwrap_or(i64::MAX);
     let is_same = (view.observed_generation, view.instances) == (Some(view.generation), count);
     if is_same && view.conditions == conditions && view.brokers == brokers {
@@ -46,7 +46,7 @@ pub(crate) async fn write_handler(
     view: &HandlerView,
     has_agent: bool,
 ) -> Result<(), RequestError> {
-    let conditions = conditions(&view.conditions, &summary::handler(&view.problems, has_agent));
+    let conditions = conditions(&view.conditions, &summary::handler(&view.problems, has_agent), None);
     if view.conditions == conditions {
         return Ok(());
     }
@@ -66,22 +66,16 @@ pub(crate) enum BrokerStatus {
 pub(crate) async fn write_instance(
     requests: &Requests,
     view: &InstanceView,
+    usage: Option<ConditionState>,
     status: BrokerStatus,
 ) -> Result<(), RequestError> {
-    let mut verdicts = vec![online(view)];
-    let mut conditions = match status {
-        BrokerStatus::Known(_, ref state) => {
-            verdicts.extend(state.clone());
-            conditions(&view.conditions, &verdicts)
-        }
-        BrokerStatus::Unchanged => view.conditions.clone(),
+    let is_unchanged = matches!(status, BrokerStatus::Unchanged);
+    let (brokers, state) = match status {
+        BrokerStatus::Known(total, state) => (state.is_some().then(|| counts(total)), state),
+        BrokerStatus::Unchanged => (view.brokers, None),
     };
-    set(&mut conditions, &verdicts);
-    let brokers = match status {
-        BrokerStatus::Known(total, Some(_)) => Some(counts(total)),
-        BrokerStatus::Known(_, None) => None,
-        BrokerStatus::Unchanged => view.brokers,
-    };
+    let verdicts: Vec<ConditionState> = [Some(online(view)), usage, state].into_iter().flatten().collect();
+    let conditions = conditions(&view.conditions, &verdicts, is_unchanged.then_some("BrokersReady"));
     if conditions == view.conditions && brokers == view.brokers {
         return Ok(());
     }
@@ -111,17 +105,14 @@ fn counts(counts: Counts) -> BrokerCounts {
     BrokerCounts { desired: number(counts.desired), running: number(counts.running) }
 }
 
-/// Returns the conditions of these verdicts and no others, with the times of before.
-fn conditions(before: &[Condition], verdicts: &[ConditionState]) -> Vec<Condition> {
+/// Returns the conditions of these verdicts, one that is kept, and no others, with the times of before.
+fn conditions(before: &[Condition], verdicts: &[ConditionState], kept: Option<&str>) -> Vec<Condition> {
     let mut conditions = before.to_vec();
-    conditions.retain(|condition| verdicts.iter().any(|state| state.kind == condition.type_));
-    set(&mut conditions, verdicts);
-    conditions
-}
-
-fn set(conditions: &mut Vec<Condition>, verdicts: &[ConditionState]) {
+    let is_wanted = |kind: &str| kept == Some(kind) || verdicts.iter().any(|state| state.kind == kind);
+    conditions.retain(|condition| is_wanted(&condition.type_));
     for state in verdicts {
         let now = Timestamp::now();
-        condition::set(conditions, state.kind, state.truth, &state.reason, &state.message, now);
+        condition::set(&mut conditions, state.kind, state.truth, &state.reason, &state.message, now);
     }
+    conditions
 }

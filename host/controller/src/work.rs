@@ -20,6 +20,13 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// Returns the namespace and the name of the object.
+    pub(crate) fn key(&self) -> &Key {
+        match self {
+            Self::Configuration(key) | Self::Instance(key) | Self::Handler(key) => key,
+        }
+    }
+
     /// Returns the kind of the object.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use akri_model::agent_lease::{self, GOOD_FOR};
 use akri_model::retry::RetryPolicy;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
-use serde_json::{Value, json};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams};
+use kube::{Client, Error, ResourceExt};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -19,15 +20,24 @@ const RENEWAL: Duration = Duration::from_secs(60);
 /// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod.
-pub async fn renew(client: Client, node: String) {
+/// Renews the Lease for ever, in the namespace of the client: that of the agent's pod. Each renewal expects the version that the last
+/// one has written. That it finds another one means that etcd was restored from a backup, which `restores` counts (rule 106).
+pub async fn renew(client: Client, node: String, restores: watch::Sender<u64>) {
     let api: Api<Lease> = Api::default_namespaced(client);
     let (name, params) = (agent_lease::name(&node), PatchParams::apply("akri-agent").force());
-    let mut is_failing = false;
+    let (mut written, mut is_failing) = (None, false);
     loop {
-        let lease = lease(&name, &node, Timestamp::now());
+        let lease = lease(&name, &node, written.as_ref(), Timestamp::now());
         let error = match timeout(REQUEST, api.patch(&name, &params, &Patch::Apply(lease))).await {
-            Ok(Ok(_)) => None,
+            Ok(Ok(lease)) => {
+                written = Some(lease);
+                None
+            }
+            Ok(Err(Error::Api(status))) if status.code == 409 && written.take().is_some() => {
+                warn!(lease = name, "the Lease is not what this agent has written; listing everything anew");
+                restores.send_modify(|count| *count += 1);
+                continue;
+            }
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some("the API server does not answer".to_owned()),
         };
@@ -47,36 +57,60 @@ pub async fn renew(client: Client, node: String) {
 /// # Errors
 /// If the API server does not answer.
 pub async fn is_held(client: &Client, node: &str) -> kube::Result<bool> {
-    let lease = Api::<Lease>::default_namespaced(client.clone()).get_opt(&agent_lease::name(node)).await?;
-    let renewed = lease.and_then(|lease| lease.spec?.renew_time);
-    let age = renewed.map(|renewed| Timestamp::now().duration_since(renewed.0));
-    Ok(age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < GOOD_FOR)) // the node's clock may be ahead
+    let api = Api::<Lease>::default_namespaced(client.clone());
+    for name in [agent_lease::name(node), agent_lease::former_name(node)] {
+        if api.get_opt(&name).await?.is_some_and(|lease| is_good(&lease, node)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-fn lease(name: &str, node: &str, now: Timestamp) -> Value {
-    json!({
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {
-            "name": name,
-            "labels": {"akri.sh/lease": "agent", "app.kubernetes.io/version": env!("CARGO_PKG_VERSION")},
+fn is_good(lease: &Lease, node: &str) -> bool {
+    let Some(spec) = &lease.spec else { return false };
+    let age = spec.renew_time.as_ref().map(|renewed| Timestamp::now().duration_since(renewed.0));
+    let is_young = age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < GOOD_FOR); // the node's clock may be ahead
+    is_young && spec.holder_identity.as_deref() == Some(node)
+}
+
+fn lease(name: &str, node: &str, written: Option<&Lease>, now: Timestamp) -> Lease {
+    let labels = [("akri.sh/lease", "agent"), ("app.kubernetes.io/version", env!("CARGO_PKG_VERSION"))];
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            uid: written.and_then(ResourceExt::uid),
+            resource_version: written.and_then(ResourceExt::resource_version),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            ..ObjectMeta::default()
         },
-        "spec": {"holderIdentity": node, "leaseDurationSeconds": GOOD_FOR.as_secs(), "renewTime": format!("{now:.6}")},
-    })
+        spec: Some(LeaseSpec {
+            holder_identity: Some(node.to_owned()),
+            lease_duration_seconds: i32::try_from(GOOD_FOR.as_secs()).ok(),
+            renew_time: Some(MicroTime(now)),
+            ..LeaseSpec::default()
+        }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test] // rule 59
+    #[test] // rule 59, rule 109
     fn lease_names_its_node_and_fits_the_type() {
-        let now = Timestamp::from_second(1_767_225_600).unwrap();
+        let now = Timestamp::now();
         let node = "n".repeat(253);
-        let lease: Lease = serde_json::from_value(lease(&agent_lease::name(&node), &node, now)).unwrap();
-        assert!(lease.metadata.name.unwrap().len() < 63);
-        let spec = lease.spec.unwrap();
-        assert_eq!(spec.lease_duration_seconds, Some(180));
-        assert_eq!((spec.holder_identity.unwrap(), spec.renew_time.unwrap().0), (node, now));
+        let lease = lease(&agent_lease::name(&node), &node, None, now);
+        assert!(is_good(&lease, &node) && !is_good(&lease, "node-b"));
+        assert_eq!((lease.uid(), lease.resource_version()), (None, None), "it may have to be created");
+        assert_eq!(lease.spec.unwrap().lease_duration_seconds, Some(180));
+    }
+
+    #[test] // rule 106
+    fn renewal_expects_what_was_written_last() {
+        let mut written = lease("akri-agent-a", "a", None, Timestamp::UNIX_EPOCH);
+        (written.metadata.uid, written.metadata.resource_version) = (Some("u".to_owned()), Some("7".to_owned()));
+        let next = lease("akri-agent-a", "a", Some(&written), Timestamp::now());
+        assert_eq!((next.uid().as_deref(), next.resource_version().as_deref()), (Some("u"), Some("7")));
     }
 }

@@ -12,6 +12,7 @@ use kube::api::{Api, DynamicObject, ObjectMeta};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 /// A change of the watched objects, in the form in which [`WatchSource::read`] keeps them.
@@ -46,12 +47,47 @@ pub struct WatchSource<K, V> {
     pub first: FirstList,
     /// Reads an object; returns `None` if it is of no use.
     pub read: fn(K) -> Option<V>,
+    /// The restores of etcd.
+    pub restores: Restores,
+}
+
+/// The restores of etcd from backups: versions are lower than before (rule 106). A watch that goes on from a version of before shows
+/// nothing until that version is reached again.
+#[derive(Debug, Clone)]
+pub struct Restores {
+    detected: watch::Receiver<u64>,
+    applied: watch::Sender<u64>,
+}
+
+impl Restores {
+    /// Returns the restores that a detector counts.
+    pub fn new(detected: watch::Receiver<u64>) -> Self {
+        Self { detected, applied: watch::Sender::new(0) }
+    }
+
+    /// Returns a counter that grows once the objects of the restored store have been listed.
+    pub fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.subscribe()
+    }
+
+    /// Waits for the next restore.
+    async fn next(&mut self) {
+        if self.detected.changed().await.is_err() {
+            std::future::pending().await // nobody detects any
+        }
+    }
 }
 
 impl WatchSource<DynamicObject, DynamicObject> {
     /// Returns a watch that keeps objects as they are, whether they fit their type or not.
-    pub fn untyped(api: Api<DynamicObject>, config: Config, what: impl Into<String>, first: FirstList) -> Self {
-        Self { api, config, what: what.into(), first, read: Some }
+    pub fn untyped(
+        api: Api<DynamicObject>,
+        config: Config,
+        what: impl Into<String>,
+        first: FirstList,
+        restores: Restores,
+    ) -> Self {
+        Self { api, config, what: what.into(), first, read: Some, restores }
     }
 }
 
@@ -88,20 +124,31 @@ fn cached(config: Config) -> Config {
 
 /// Passes every change to `on_change`, without end. Errors are retried with backoff and delete nothing. `managedFields`, usually
 /// half of an object, are dropped. If a watch can't be resumed, the next list is a consistent one, as in client-go: what the cache
-/// of a server that is behind lacks must not count as deleted (rule 77).
+/// of a server that is behind lacks must not count as deleted (rule 77). A restore of etcd makes it list anew.
 pub async fn watch_objects<K, V>(source: WatchSource<K, V>, mut on_change: impl FnMut(Change<V>) + Send)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     V: Send,
 {
-    let WatchSource { api, config, what, first, read } = source;
+    let WatchSource { api, config, what, first, read, mut restores } = source;
     let mut is_cached = first == FirstList::Cached;
     let mut events = start(&api, if is_cached { cached(config.clone()) } else { config.clone() });
     let (mut listing, mut is_failing, mut is_listed) = (Vec::new(), false, false);
-    while let Some(event) = events.next().await {
+    let mut restore = *restores.detected.borrow_and_update();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = restores.next() => {
+                restore = *restores.detected.borrow_and_update();
+                is_cached = false;
+                events = start(&api, config.clone());
+                continue;
+            }
+        };
         let event = match event {
-            Ok(event) => event,
-            Err(error) => {
+            None => return,
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
                 if !std::mem::replace(&mut is_failing, true) {
                     warn!("cannot watch {what}; keeping the known ones and retrying: {error}");
                 }
@@ -118,6 +165,7 @@ where
             Event::InitDone => {
                 is_listed = true;
                 on_change(Change::All(std::mem::take(&mut listing)));
+                restores.applied.send_replace(restore);
             }
             Event::Apply(object) => {
                 let metadata = Box::new(object.meta().clone());

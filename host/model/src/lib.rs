@@ -22,6 +22,7 @@ pub mod grant;
 pub mod image;
 pub mod instance;
 pub mod names;
+pub mod node_absence;
 pub mod node_report;
 pub mod plan;
 pub mod policy;

@@ -175,3 +175,8 @@ spec:
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{- /* Whether a usage, which is an expression, is one of this node: through an Instance, a Configuration or a ResourceClaim. */}}
+{{- define "akri.ownUsage" -}}
+({{ . }} == variables.node || (({{ . }}.startsWith('C:') || {{ . }}.startsWith('R:')) && {{ . }}.endsWith(variables.suffix)))
+{{- end }}

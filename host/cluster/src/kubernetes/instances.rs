@@ -64,8 +64,8 @@ impl Instances {
             Change::All(objects) => {
                 let now = objects.iter().filter_map(|object| self.read(object));
                 let now: BTreeMap<Key, Seen> = now.map(|seen| (seen.instance.key.clone(), seen)).collect();
-                let changed = self.with(|known| replace(known, now));
-                !self.listed.send_replace(true) || changed
+                let is_first = !self.listed.send_replace(true);
+                self.with(|known| replace(known, now, is_first)) || is_first
             }
             Change::Put(object) => self.read(&object).is_some_and(|seen| self.put(seen)),
             Change::Deleted(metadata) => {
@@ -208,13 +208,12 @@ fn version(metadata: &ObjectMeta) -> Option<u64> {
     metadata.resource_version.as_deref().and_then(|text| text.parse().ok())
 }
 
-/// Replaces what is known by a list, and returns whether that changed anything. A list from the API server's cache may be older
-/// than the answer to a request: of an Instance the newer version stays.
-fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>) -> bool {
+/// Replaces what is known by a list, and returns whether that changed anything. The first one, from the API server's cache, may be
+/// older than the answer to a request: of an Instance the newer version stays. Later ones are consistent, and what they show is true,
+/// also if its version is lower: etcd may have been restored (rule 106).
+fn replace(known: &mut BTreeMap<Key, Seen>, mut listed: BTreeMap<Key, Seen>, is_cached: bool) -> bool {
     for (key, seen) in &mut listed {
-        if let Some(before) = known.get(key)
-            && before.version > seen.version
-        {
+        if let Some(before) = known.get(key).filter(|before| is_cached && before.version > seen.version) {
             *seen = before.clone();
         }
     }
@@ -248,7 +247,6 @@ mod tests {
     #[test] // rule 77
     fn older_list_does_not_undo_the_answer_to_a_request() {
         let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
-        instances.take(Change::All(vec![object("7", "")]));
         instances.update(&typed(&object("9", "a")).unwrap());
         instances.take(Change::All(vec![object("8", "")]));
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "a");
@@ -256,6 +254,21 @@ mod tests {
         assert_eq!(instances.get(&key).unwrap().device_usage["cam-1-0"], "");
         instances.take(Change::All(Vec::new()));
         assert_eq!(instances.get(&key), None);
+    }
+
+    #[test] // rule 106
+    fn list_of_a_restored_store_is_the_truth() {
+        let (instances, key) = (Instances::new("a"), Key::new("default", "cam-1"));
+        let usage = || instances.get(&key).unwrap().device_usage["cam-1-0"].clone();
+        instances.take(Change::All(vec![object("90", "a")]));
+        let mut changes = instances.changes();
+        changes.mark_unchanged();
+        instances.take(Change::All(vec![object("7", "b")]));
+        assert_eq!((usage(), changes.has_changed().unwrap()), ("b".to_owned(), true));
+        instances.take(Change::Put(object("8", "")));
+        assert_eq!(usage(), "", "and so is what follows");
+        instances.update(&typed(&object("9", "a")).unwrap());
+        assert_eq!(usage(), "a");
     }
 
     #[test] // rule 77

@@ -21,21 +21,23 @@ use akri_api::{Configuration, DiscoveryHandler, instance_from_model, instance_to
 use akri_kube::agent_lease;
 use akri_kube::events::EventRecorder;
 use akri_kube::requests::{Created, MAX_ATTEMPTS, RequestError, Requests};
-use akri_kube::watch::{FirstList, WatchSource, typed, watch_objects};
+use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::broker_info::Files;
 use akri_model::instance::Instance;
 use akri_model::names::{Identity, Key};
 use akri_model::resolve::Values;
 use akri_model::slots::SlotPatch;
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 pub use kube::Client;
 use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, PartialObjectMeta};
 use kube::runtime::watcher::Config;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tracing::warn;
 
 use crate::{
     Cluster, ClusterError, ConfigurationReport, CreateOutcome, HandlerReport, Manifests, ObjectEvent, UsagePublishing,
@@ -61,6 +63,9 @@ pub struct Kubernetes {
     manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Receiver<Arc<Values>>,
     instances: Instances,
+    /// Restores of etcd that were noticed, and those after which the Instances were listed anew (rule 106).
+    restores: (watch::Sender<u64>, watch::Receiver<u64>),
+    own_node_missing: watch::Receiver<bool>,
     events: EventRecorder,
     reports: NodeReports,
     /// Nodes whose Leases were read, when, and whether an agent runs there.
@@ -77,10 +82,16 @@ impl Kubernetes {
         let requests = Requests::new(client.clone(), MANAGER, REQUEST);
         let events = EventRecorder::start(client.clone(), MANAGER, node.to_owned(), "Discover");
         let of_this_node = Config::default().labels(&patch::node_label(node));
-        let watch = |api, config, what, first| WatchSource::untyped(api, config, what, first);
+        let detected = watch::Sender::new(0);
+        let watch = |api, config, what, first| {
+            WatchSource::untyped(api, config, what, first, Restores::new(detected.subscribe()))
+        };
         let (configurations, handlers, of_instances) = (assembler.clone(), assembler.clone(), instances.clone());
         let reports = NodeReports::new(node);
         let (of_configurations, of_handlers) = (reports.clone(), reports.clone());
+        let instance_source = watch(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached);
+        let applied = instance_source.restores.applied();
+        let (node_missing, own_node_missing) = watch::channel(false);
         let tasks = vec![
             tokio::spawn(watch_objects(
                 watch(all::<Configuration>(&client), Config::default(), "Configurations", FirstList::Consistent),
@@ -96,12 +107,16 @@ impl Kubernetes {
                     handlers.handlers(change);
                 },
             )),
-            tokio::spawn(watch_objects(
-                watch(all::<akri_api::Instance>(&client), of_this_node, "Instances", FirstList::Cached),
-                move |change| of_instances.take(change),
-            )),
-            tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values)),
-            tokio::spawn(agent_lease::renew(client, node.to_owned())),
+            tokio::spawn(watch_objects(instance_source, move |change| of_instances.take(change))),
+            tokio::spawn(watch_objects(own_node(&client, node, &detected), move |change| {
+                node_missing.send_replace(match change {
+                    Change::All(nodes) => nodes.is_empty(),
+                    Change::Put(()) => false,
+                    Change::Deleted(_) => true,
+                });
+            })),
+            tokio::spawn(values::watch_referred(client.clone(), assembler.manifests(), values, detected.subscribe())),
+            tokio::spawn(agent_lease::renew(client, node.to_owned(), detected.clone())),
         ];
         Self {
             requests,
@@ -109,11 +124,23 @@ impl Kubernetes {
             manifests: assembler.manifests(),
             values: values_receiver,
             instances,
+            restores: (detected, applied),
+            own_node_missing,
             events,
             reports,
             agents: Mutex::default(),
             tasks,
         }
+    }
+
+    /// Applies the answer to a request. One that is older than what was known before it comes from a restored etcd.
+    fn apply_answer(&self, known: Option<Instance>, object: &akri_api::Instance) -> Instance {
+        let instance = self.instances.update(object);
+        if known.is_some_and(|known| known.uid == instance.uid && instance.version.is_older_than(&known.version)) {
+            warn!(instance = %instance.key, "etcd was restored from a backup; listing everything anew");
+            self.restores.0.send_modify(|count| *count += 1);
+        }
+        instance
     }
 
     async fn read(&self, key: &Key) -> Result<Option<akri_api::Instance>, ClusterError> {
@@ -168,6 +195,18 @@ fn all<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObjec
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
+/// Returns a watch of the Node object of this node, of which nothing but its presence counts (rule 100).
+fn own_node(client: &Client, node: &str, detected: &watch::Sender<u64>) -> WatchSource<PartialObjectMeta<Node>, ()> {
+    WatchSource {
+        api: Api::all(client.clone()),
+        config: Config::default().fields(&format!("metadata.name={node}")),
+        what: "the Node of this agent".to_owned(),
+        first: FirstList::Consistent,
+        read: |_| Some(()),
+        restores: Restores::new(detected.subscribe()),
+    }
+}
+
 #[async_trait]
 impl Cluster for Kubernetes {
     fn manifests(&self) -> watch::Receiver<Arc<Manifests>> {
@@ -184,6 +223,14 @@ impl Cluster for Kubernetes {
 
     fn usage(&self) -> watch::Receiver<u64> {
         self.instances.changes()
+    }
+
+    fn restores(&self) -> watch::Receiver<u64> {
+        self.restores.1.clone()
+    }
+
+    fn own_node_missing(&self) -> watch::Receiver<bool> {
+        self.own_node_missing.clone()
     }
 
     async fn list(&self, configuration: &Key) -> Result<Vec<Instance>, ClusterError> {
@@ -279,12 +326,14 @@ impl Cluster for Kubernetes {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Instance>, ClusterError> {
-        Ok(self.read(key).await?.map(|object| self.instances.update(&object)))
+        let known = self.instances.get(key);
+        Ok(self.read(key).await?.map(|object| self.apply_answer(known, &object)))
     }
 
     async fn patch_slots(&self, key: &Key, patch: &SlotPatch) -> Result<Option<Instance>, ClusterError> {
+        let known = self.instances.get(key);
         let current = match self.try_patch(key, patch::slots_patch(&key.name, patch)).await {
-            Ok(Some(object)) => Some(self.instances.update(&object)),
+            Ok(Some(object)) => Some(self.apply_answer(known, &object)),
             Ok(None) => Cluster::get(self, key).await?, // somebody was faster, or it is another Instance
             Err(ClusterError::NotFound(_)) => None,
             Err(error) => return Err(error),

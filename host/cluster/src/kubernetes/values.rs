@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use akri_kube::watch::{Change, FirstList, WatchSource, typed, watch_objects};
+use akri_kube::watch::{Change, FirstList, Restores, WatchSource, typed, watch_objects};
 use akri_model::names::Key;
 use akri_model::property::{PropertySource, Secret};
 use akri_model::resolve::{ReferenceKind, Stored, Values};
@@ -23,6 +23,7 @@ pub(super) async fn watch_referred(
     client: Client,
     mut manifests: watch::Receiver<Arc<Manifests>>,
     values: watch::Sender<Arc<Values>>,
+    restores: watch::Receiver<u64>,
 ) {
     let mut watched: BTreeMap<(ReferenceKind, Key), Watch> = BTreeMap::new();
     loop {
@@ -36,7 +37,7 @@ pub(super) async fn watch_referred(
         for object in wanted {
             watched.entry(object.clone()).or_insert_with(|| {
                 change(&values, &object, Some(Err("it has not been read yet".to_owned())));
-                Watch::start(client.clone(), object, values.clone())
+                Watch::start(client.clone(), object, values.clone(), Restores::new(restores.clone()))
             });
         }
         if manifests.changed().await.is_err() {
@@ -63,7 +64,12 @@ fn referred(manifests: &Manifests, namespace: &str) -> Vec<(ReferenceKind, Key)>
 struct Watch(JoinHandle<()>);
 
 impl Watch {
-    fn start(client: Client, object: (ReferenceKind, Key), values: watch::Sender<Arc<Values>>) -> Self {
+    fn start(
+        client: Client,
+        object: (ReferenceKind, Key),
+        values: watch::Sender<Arc<Values>>,
+        restores: Restores,
+    ) -> Self {
         let (kind, key) = object.clone();
         let resource = match kind {
             ReferenceKind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
@@ -76,7 +82,7 @@ impl Watch {
             Change::Deleted(_) => change(&values, &object, None),
             Change::All(found) => change(&values, &object, found.first().map(|found| data(kind, found))),
         };
-        let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached);
+        let source = WatchSource::untyped(api, config, format!("{kind} {key}"), FirstList::Cached, restores);
         Self(tokio::spawn(watch_objects(source, on_change)))
     }
 }

@@ -14,13 +14,14 @@ use crate::status::write_configuration;
 use crate::views::ConfigurationView;
 use crate::work::Work;
 
-pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
+pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.configuration(key) else { return Ok(None) };
-    node_cleanup::clean_up::<Configuration>(context, key, &view.mentions).await?;
+    let mut absent = node_cleanup::absent_nodes(context, &view.mentions).await?;
+    node_cleanup::clean_up::<Configuration>(context, work, &mut absent).await?;
     let left = context.objects.known_nodes(&view.finalizers);
     context.upstream.remove::<Configuration>(&context.requests, key, &view.uid, left).await?;
     if view.is_deleting {
-        return Ok(None);
+        return Ok(absent.again);
     }
     let stale = context.objects.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<Configuration>(context, key, &stale).await? {
@@ -32,7 +33,7 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
     let fleet = context.objects.fleet(key);
     write_configuration(&context.requests, &view, devices, &fleet, agents.is_some()).await?;
     served?;
-    Ok(earlier(agents, stale.next).map(|left| left + Duration::from_secs(1)))
+    Ok(earlier(absent.again, earlier(agents, stale.next).map(|left| left + Duration::from_secs(1))))
 }
 
 /// The Service for all brokers; what is invalid stays as it is.

@@ -9,15 +9,17 @@ use akri_model::names::Key;
 use super::{Again, Context, earlier};
 use crate::node_cleanup;
 use crate::status::write_handler;
+use crate::work::Work;
 
-pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
+pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.handler(key).filter(|view| !view.is_deleting) else { return Ok(None) };
-    node_cleanup::clean_up::<DiscoveryHandler>(context, key, &view.mentions).await?;
+    let mut absent = node_cleanup::absent_nodes(context, &view.mentions).await?;
+    node_cleanup::clean_up::<DiscoveryHandler>(context, work, &mut absent).await?;
     let stale = context.objects.stale_reports(key, &view.problems);
     if node_cleanup::remove_stale_reports::<DiscoveryHandler>(context, key, &stale).await? {
         return Ok(None); // the watch shows what is left
     }
     let agents = context.objects.agents_good_for();
     write_handler(&context.requests, &view, agents.is_some()).await?;
-    Ok(earlier(agents, stale.next).map(|left| left + Duration::from_secs(1)))
+    Ok(earlier(absent.again, earlier(agents, stale.next).map(|left| left + Duration::from_secs(1))))
 }

@@ -1,11 +1,16 @@
 //! Reconciles an Instance: its brokers, their Service, its status, and what deleted nodes left in it.
 
+use std::collections::BTreeSet;
+
+use akri_api::document::pointer_token;
 use akri_api::{Instance, condition};
 use akri_brokers::{INSTANCE_LABEL, Owner, instance_service_name};
 use akri_kube::events::ObjectEvent;
 use akri_kube::requests::RequestError;
+use akri_model::agent_lease::GOOD_FOR;
 use akri_model::names::Key;
 use akri_model::summary::{ConditionState, Truth};
+use akri_model::text::clean;
 
 use super::brokers::{self, Outcome};
 use super::services::{WantedService, reconcile_service};
@@ -16,13 +21,15 @@ use crate::status::{BrokerStatus, write_instance};
 use crate::views::{InstanceView, Wanted};
 use crate::work::Work;
 
-/// Reasons of `BrokersReady` that a person has to do something about.
-const NOTABLE: [&str; 5] = ["Backoff", "Crashing", "NameTaken", "Refused", "RolloutStopped"];
+/// Reasons of `BrokersReady` and `UsageKnown` that a person has to do something about.
+const NOTABLE: [&str; 7] =
+    ["Backoff", "Crashing", "NameTaken", "NodeMissing", "Refused", "RolloutStopped", "UnreadableUsage"];
 
-pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, RequestError> {
+pub(super) async fn reconcile(context: &Context, work: &Work, key: &Key) -> Result<Again, RequestError> {
     let Some(view) = context.objects.instance(key) else { return Ok(None) };
-    if node_cleanup::clean_up::<Instance>(context, key, &view.mentions()).await? {
-        return Ok(None); // the watch shows what is left
+    let mut absent = node_cleanup::absent_nodes(context, &view.mentions()).await?;
+    if node_cleanup::clean_up::<Instance>(context, work, &mut absent).await? {
+        return Ok(absent.again); // the watch shows what is left
     }
     let left = context.objects.known_nodes(&view.finalizers);
     context.upstream.remove::<Instance>(&context.requests, key, &view.uid, left).await?;
@@ -32,17 +39,52 @@ pub(super) async fn reconcile(context: &Context, key: &Key) -> Result<Again, Req
         return Ok(None);
     }
     if view.is_deleting {
-        return Ok(None);
+        return Ok(absent.again);
     }
-    let again = serve(context, &view).await?;
-    Ok(earlier(again, abandoned))
+    let usage = usage_problem(&view, &absent.missing);
+    record_event(context, &view, usage.as_ref());
+    let again = serve(context, &view, usage).await?;
+    Ok(earlier(absent.again, earlier(again, abandoned)))
+}
+
+/// Returns the condition of an Instance with slots that may have no user and that nobody may claim (rule 100, rule 107).
+fn usage_problem(view: &InstanceView, missing: &BTreeSet<String>) -> Option<ConditionState> {
+    let state = |reason, message: String| Some(ConditionState::new("UsageKnown", Truth::False, reason, &message));
+    if let Some((slot, text)) = view.unreadable.first_key_value() {
+        let (Key { namespace, name }, path) = (&view.key, pointer_token(slot));
+        let message = format!(
+            "{} slots name no node as their user, the first of them is {slot}: '{}'; once no container uses it, free it: kubectl \
+             patch akrii {name} --namespace {namespace} --type json --patch \
+             '[{{\"op\": \"replace\", \"path\": \"/spec/deviceUsage/{path}\", \"value\": \"\"}}]'",
+            view.unreadable.len(),
+            clean(text, 64),
+        );
+        return state("UnreadableUsage", message);
+    }
+    let users: Vec<&str> = view.used_by.keys().map(String::as_str).filter(|node| missing.contains(*node)).collect();
+    let message = format!(
+        "there is no Node {}, whose slots stay its own until its agent's Lease has not been renewed for {} s",
+        users.join(", "),
+        GOOD_FOR.as_secs(),
+    );
+    if users.is_empty() { None } else { state("NodeMissing", message) }
+}
+
+/// Records a condition that a person has to do something about, once. The condition lasts as long as it holds.
+fn record_event(context: &Context, view: &InstanceView, state: Option<&ConditionState>) {
+    let Some(state) = state else { return };
+    let before = condition::find(&view.conditions, state.kind).map(|condition| condition.reason.as_str());
+    if let Some(reason) = new_notable_reason(before, state) {
+        let (key, uid, message) = (view.key.clone(), view.uid.clone(), state.message.clone());
+        context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message });
+    }
 }
 
 /// Runs what its Configuration wants for it. The status says how that went, before a failure is retried.
-async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestError> {
+async fn serve(context: &Context, view: &InstanceView, usage: Option<ConditionState>) -> Result<Again, RequestError> {
     let owner = context.objects.owner(view);
     let Some(wanted) = owner.as_ref().and_then(|owner| owner.valid()) else {
-        write_instance(&context.requests, view, BrokerStatus::Unchanged).await?;
+        write_instance(&context.requests, view, usage, BrokerStatus::Unchanged).await?;
         return Ok(None);
     };
     let generation = owner.as_ref().map(|owner| owner.generation).unwrap_or_default();
@@ -53,13 +95,8 @@ async fn serve(context: &Context, view: &InstanceView) -> Result<Again, RequestE
     }
     let (counts, state, problem) = outcome.summary();
     context.objects.count_brokers(view, counts, problem);
-    let before = condition::find(&view.conditions, "BrokersReady").map(|condition| condition.reason.as_str());
-    if let Some(reason) = state.as_ref().and_then(|state| new_notable_reason(before, state)) {
-        let message = state.iter().map(|state| state.message.clone()).collect();
-        let (key, uid) = (view.key.clone(), view.uid.clone());
-        context.events.record(ObjectEvent { kind: "Instance", key, uid, reason, message });
-    }
-    write_instance(&context.requests, view, BrokerStatus::Known(counts, state)).await?;
+    record_event(context, view, state.as_ref());
+    write_instance(&context.requests, view, usage, BrokerStatus::Known(counts, state)).await?;
     outcome.error.map_or(Ok(outcome.again), Err)
 }
 
@@ -83,7 +120,7 @@ async fn reconcile_own_service(
     reconcile_service(&context.requests, &service, &owned.services).await
 }
 
-/// Returns the reason of a verdict that is worth an Event. The condition says the same for as long as it holds.
+/// Returns the reason of a verdict that is worth an Event.
 fn new_notable_reason(before: Option<&str>, state: &ConditionState) -> Option<&'static str> {
     let is_new = state.truth == Truth::False && before != Some(&state.reason);
     NOTABLE.into_iter().find(|reason| is_new && *reason == state.reason)

@@ -34,13 +34,14 @@ pub(crate) type Again = Option<Duration>;
 /// Reconciles an object.
 pub(crate) async fn reconcile(context: &Context, work: &Work) -> Result<Again, RequestError> {
     match work {
-        Work::Configuration(key) => configuration::reconcile(context, key).await,
-        Work::Instance(key) => instance::reconcile(context, key).await,
-        Work::Handler(key) => handler::reconcile(context, key).await,
+        Work::Configuration(key) => configuration::reconcile(context, work, key).await,
+        Work::Instance(key) => instance::reconcile(context, work, key).await,
+        Work::Handler(key) => handler::reconcile(context, work, key).await,
     }
 }
 
-fn earlier(one: Again, other: Again) -> Again {
+/// Returns the earlier of two times, if there is any.
+pub(crate) fn earlier(one: Again, other: Again) -> Again {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use akri_api::condition::Condition;
+use akri_api::validate::is_dns_subdomain;
 use akri_api::{BrokerCounts, Instance};
 use akri_brokers::{JOB_RECORD, JobRecord};
 use akri_kube::watch::key_of;
@@ -11,7 +12,7 @@ use akri_model::summary::NodeProblem;
 use kube::api::DynamicObject;
 use tracing::warn;
 
-use super::{View, controller_of, finalizer_nodes, node_finalizers};
+use super::{View, controller_of, node_finalizers};
 use crate::work::Work;
 
 /// An Instance.
@@ -29,10 +30,10 @@ pub(crate) struct InstanceView {
     pub(crate) capacity: usize,
     pub(crate) shared: bool,
     pub(crate) nodes: Vec<String>,
-    /// No slot is in use.
-    pub(crate) is_idle: bool,
-    /// Nodes that use slots, that have problems, or that finalizers name.
-    pub(crate) other_nodes: BTreeSet<String>,
+    /// The number of slots that each node uses.
+    pub(crate) used_by: BTreeMap<String, usize>,
+    /// Slots whose usage names no node. They are not free (rule 107).
+    pub(crate) unreadable: BTreeMap<String, String>,
     /// Finalizers that may be names of nodes, which upstream Akri left.
     pub(crate) finalizers: BTreeSet<String>,
     pub(crate) problems: BTreeMap<String, NodeProblem>,
@@ -60,9 +61,13 @@ impl InstanceView {
         let status = status.unwrap_or_default();
         let owner = controller_of(&metadata)
             .filter(|owner| owner.kind == "Configuration" && owner.name == spec.configuration_name);
-        let users =
-            spec.device_usage.values().filter_map(|usage| Some(usage.parse::<Usage>().ok()?.node()?.to_owned()));
-        let other_nodes = users.chain(status.nodes.keys().cloned()).chain(finalizer_nodes(&metadata)).collect();
+        let (mut used_by, mut unreadable) = (BTreeMap::new(), BTreeMap::new());
+        for (slot, text) in spec.device_usage.iter().filter(|(_, text)| !text.is_empty()) {
+            match Usage::read(text).node().filter(|node| is_dns_subdomain(node)) {
+                Some(node) => *used_by.entry(node.to_owned()).or_default() += 1,
+                None => drop(unreadable.insert(slot.clone(), text.clone())),
+            }
+        }
         let record = metadata.annotations.as_ref().and_then(|annotations| annotations.get(JOB_RECORD));
         Self {
             key: key_of(&metadata),
@@ -72,8 +77,8 @@ impl InstanceView {
             owner_uid: owner.map(|owner| owner.uid.clone()),
             capacity: usize::try_from(spec.capacity).unwrap_or_default(),
             shared: spec.shared,
-            is_idle: spec.device_usage.values().all(String::is_empty),
-            other_nodes,
+            used_by,
+            unreadable,
             finalizers: node_finalizers(&metadata),
             problems: status.nodes.iter().map(|(node, problem)| (node.clone(), problem.into())).collect(),
             job: record.and_then(|record| record.parse().ok()),
@@ -91,12 +96,13 @@ impl InstanceView {
 
     /// All nodes it mentions.
     pub(crate) fn mentions(&self) -> BTreeSet<String> {
-        self.nodes.iter().chain(&self.other_nodes).cloned().collect()
+        let finalizers = self.finalizers.iter().filter(|_| self.is_deleting);
+        self.nodes.iter().chain(self.used_by.keys()).chain(self.problems.keys()).chain(finalizers).cloned().collect()
     }
 
     /// Returns whether no node sees the device and none uses it.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.nodes.is_empty() && self.is_idle && !self.is_deleting
+        self.nodes.is_empty() && self.used_by.is_empty() && self.unreadable.is_empty() && !self.is_deleting
     }
 }
 

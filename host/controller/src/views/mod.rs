@@ -3,12 +3,14 @@
 mod configuration;
 mod handler;
 mod instance;
+mod node;
 mod pod;
 mod workload;
 
 pub(crate) use configuration::{Broker, ConfigurationView, Wanted};
 pub(crate) use handler::HandlerView;
 pub(crate) use instance::InstanceView;
+pub(crate) use node::{NodeView, is_out_of_service};
 pub(crate) use pod::PodView;
 pub(crate) use workload::{JobView, ServiceView};
 
