@@ -153,7 +153,7 @@ fn line(import: Import) -> Line {
     Line {
         name: import.name,
         kind: match import.kind {
-            ImportKind::Asked => "asked",
+            ImportKind::Handler => "asked",
             ImportKind::Runtime => "runtime",
         },
         covered: match import.covered {

@@ -178,7 +178,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     });
     let problems = is_local(&settings).then(|| tokio::spawn(readiness.keep_problems(settings.state_dir.clone())));
     let _reporter = Reporter::start(registry.handlers(), &registry.activity(), context.publisher.clone());
-    let (remote, registration) =
+    let (remote, mut registration) =
         Remote::start(settings.remote.clone(), &settings.state_dir, shared_by_component(registry.handlers()));
     info!(node = settings.node, state = %settings.state_dir.display(), "agent started");
     let supervisor = Supervisor::new(Arc::clone(&context), entries);
@@ -190,7 +190,7 @@ pub async fn run(settings: Settings, stop: impl Future<Output = ()>) -> Result<(
     };
     let supervisor = supervisor.run(cluster.manifests(), providers, stop).await;
     supervisor.stop().await;
-    registration.stop().await;
+    registration.shutdown().await;
     let _ = timeout(FLUSH_TIMEOUT, context.publisher.flush()).await; // the rest is published after the next start
     drop(registry);
     if let Some(problems) = problems {

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use akri_cli::output::with_causes;
-use akri_sandbox::{SandboxSettings, serve_standard_input};
+use akri_sandbox::{ReadablePaths, serve_standard_input};
 
 use crate::cli::SandboxArgs;
 
 /// Serves the agent at the other end of standard input. Has to be called before any thread was started: what is not allowed is
 /// so for this thread and those it starts.
 pub(crate) fn run(args: &SandboxArgs) -> anyhow::Result<ExitCode> {
-    let SandboxArgs { memory: memory_bytes, compiled, sysfs, udev_data } = args.clone();
-    serve_standard_input(SandboxSettings { compiled, sysfs, udev_data, memory_bytes }).map_err(with_causes)?;
+    let SandboxArgs { memory, compiled, sysfs, udev_data } = args.clone();
+    serve_standard_input(ReadablePaths { compiled, sysfs, udev_data }, memory).map_err(with_causes)?;
     Ok(ExitCode::SUCCESS)
 }

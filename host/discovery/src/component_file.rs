@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncReadExt as _;
 
-use crate::registry::Refusal;
+use crate::registry::Refused;
 
 /// The content of a component file, or of an image.
 pub(crate) struct ComponentFile {
@@ -25,7 +25,7 @@ pub(crate) struct ComponentFile {
 
 impl ComponentFile {
     /// Reads the file of that name from the first directory that has it.
-    pub(crate) async fn read(directories: &[PathBuf], name: &str) -> Result<Self, Refusal> {
+    pub(crate) async fn read(directories: &[PathBuf], name: &str) -> Result<Self, Refused> {
         let path = locate(directories, name);
         let bytes = read(&path).await?;
         let digest = hex(&Sha256::digest(&bytes));
@@ -44,12 +44,14 @@ impl ComponentFile {
         host: &Host,
         limits: &CompileLimits,
         isolation: Isolation,
-    ) -> Result<Component, Refusal> {
-        let Self { path, bytes, .. } = self;
-        let loaded = host.load_isolated(bytes, limits, isolation).await;
+    ) -> Result<Component, Refused> {
+        let loaded = host.load_isolated(self.bytes, limits, isolation).await;
+        let path = self.path.display();
         loaded.map_err(|error| match error {
-            LoadError::Unavailable(reason) => Refusal::Unavailable { path, reason },
-            error => Refusal::Load { path, reason: error.to_string() },
+            LoadError::Unavailable(why) => {
+                Refused::temporary("SandboxFailed", format!("component '{path}': {why}; retrying"))
+            }
+            error => Refused::new("Invalid", format!("component '{path}': {error}")),
         })
     }
 }
@@ -60,8 +62,9 @@ fn locate(directories: &[PathBuf], name: &str) -> PathBuf {
     paths.find(|path| path.exists()).unwrap_or(first)
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
-    let failed = |source| Refusal::Read { path: path.to_owned(), source };
+async fn read(path: &Path) -> Result<Vec<u8>, Refused> {
+    let shown = path.display();
+    let failed = |error| Refused::new("Unreadable", format!("cannot read component '{shown}': {error}"));
     // Opening a pipe would block, and reading a device would not end.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
@@ -71,7 +74,8 @@ async fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
     file.take(MAX_COMPONENT + 1).read_to_end(&mut bytes).await.map_err(failed)?;
     if bytes.len() as u64 > MAX_COMPONENT {
-        return Err(Refusal::TooLarge { path: path.to_owned() });
+        let message = format!("component '{shown}' is larger than {MAX_COMPONENT} bytes");
+        return Err(Refused::new("TooLarge", message));
     }
     Ok(bytes)
 }
@@ -102,7 +106,7 @@ mod tests {
             let read = ComponentFile::read(&[directory.path().to_owned()], name).await;
             let Err(refusal) = read else { panic!("{name}") };
             let expected = refusal.to_string();
-            assert_eq!(refusal.reason(), reason, "{name}");
+            assert_eq!(refusal.reason, reason, "{name}");
             assert!(expected.contains(what) && expected.contains(path(name).to_str().unwrap()), "{expected}");
         }
     }

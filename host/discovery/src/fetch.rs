@@ -9,9 +9,9 @@ use akri_model::image::ImageSource;
 use akri_sandbox::{Component, Host};
 
 use crate::component_file::ComponentFile;
-use crate::images::Images;
+use crate::images::{ImageError, Images};
 use crate::load_progress::LoadProgress;
-use crate::registry::{Handler, Refusal};
+use crate::registry::{Handler, Refused};
 
 /// Returns the component that an object asks for: the one that runs, if it is that.
 pub(crate) async fn fetch(
@@ -20,7 +20,7 @@ pub(crate) async fn fetch(
     object: HandlerObject,
     running: Option<Arc<Handler>>,
     progress: Arc<LoadProgress>,
-) -> Result<Component, Refusal> {
+) -> Result<Component, Refused> {
     let isolation = object.rules.isolation;
     let running = running.filter(|running| running.component.isolation() == isolation);
     let file = match &object.source {
@@ -29,13 +29,17 @@ pub(crate) async fn fetch(
             if let Some(running) = running.as_deref().filter(|running| is_of(running, source, &object)) {
                 return Ok(running.component.clone());
             }
-            let failed = |reason| Refusal::Image { image: source.image.to_string(), reason: Box::new(reason) };
+            let failed = |error: ImageError| {
+                Refused::temporary(error.reason(), format!("component '{}': {error}", source.image))
+            };
             images.read(source, &progress.transfer).await.map_err(failed)?
         }
     };
     progress.set_read();
     if let Some(wanted) = object.digest.filter(|wanted| *wanted != file.digest) {
-        return Err(Refusal::Digest { path: file.path, actual: file.digest, wanted });
+        let (path, actual) = (file.path.display(), &file.digest);
+        let message = format!("component '{path}' has digest sha256:{actual}, the object wants sha256:{wanted}");
+        return Err(Refused::new("DigestMismatch", message));
     }
     match running.filter(|running| running.component.digest() == file.digest) {
         Some(running) => Ok(running.component.clone()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::registry::{Handler, Refusal, Refused};
+use crate::registry::{Handler, Refused};
 
 /// The object that holds each name. It keeps the name for as long as it is loaded, whichever other objects come.
 #[derive(Default)]
@@ -37,8 +37,11 @@ impl HandlerNameHolders {
             if holder == object {
                 ready.insert(name, Arc::clone(handler));
             } else {
-                let refusal = Refusal::NameTaken { name, holder: holder.clone() };
-                refused.entry(object.clone()).or_insert_with(|| refusal.into());
+                let message = format!(
+                    "handler '{name}' is served by DiscoveryHandler '{holder}': delete one of them, or give this one the \
+                     name '{holder}' to replace it"
+                );
+                refused.entry(object.clone()).or_insert_with(|| Refused::new("NameTaken", message));
             }
         }
         ready

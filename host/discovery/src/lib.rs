@@ -17,14 +17,5 @@ mod round_rate_limit;
 pub mod rounds;
 pub mod sources;
 
-use tokio::time::{Instant, sleep_until};
-
+pub use akri_node::sleep_until_some;
 pub use round::{call, details_json, explain_details, validate_details};
-
-/// Waits until a point in time; forever if there is none.
-pub async fn sleep_until_some(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}

@@ -10,9 +10,9 @@ use crate::images::PullSecrets;
 
 /// The loads to try again, by object.
 #[derive(Default)]
-pub(crate) struct LoadRetries(BTreeMap<String, LoadRetry>);
+pub(crate) struct LoadRetries(pub(crate) BTreeMap<String, LoadRetry>);
 
-struct LoadRetry {
+pub(crate) struct LoadRetry {
     source: ComponentSource,
     /// The pull secrets with which it failed.
     secrets: PullSecrets,
@@ -28,16 +28,6 @@ impl LoadRetries {
         let mut backoff = before.map_or(Backoff::new(RetryPolicy::LOAD), |before| before.backoff);
         let at = Instant::now() + backoff.failed(jitter());
         self.0.insert(object.to_owned(), LoadRetry { source: source.clone(), secrets, backoff, at });
-    }
-
-    /// Forgets the failures of an object.
-    pub(crate) fn remove(&mut self, object: &str) {
-        self.0.remove(object);
-    }
-
-    /// Forgets objects that are gone.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(&String) -> bool) {
-        self.0.retain(|object, _| is_there(object));
     }
 
     /// Returns whether an image is not to be tried yet. A file may be another one now, and costs no registry anything.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use akri_api::ComponentSource;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_model::image::PinnedImage;
+use akri_node::sleep_until_some;
 use akri_node::uevent::Uevents;
 use akri_node::watch_dir::{WatchDir, any_changed};
 use akri_sandbox::{Component, Host};
@@ -24,8 +25,7 @@ use crate::handler_name_holders::HandlerNameHolders;
 use crate::images::{Images, PullSecrets};
 use crate::load_progress::{LoadProgress, LoadStep};
 use crate::load_retries::LoadRetries;
-use crate::registry::{Handler, Handlers, Refusal, Refused, succeed};
-use crate::sleep_until_some;
+use crate::registry::{Handler, Handlers, Refused, succeed};
 
 /// A component that is loaded for longer than this is in the log and the status.
 const SLOW_LOAD: Duration = Duration::from_secs(2);
@@ -46,18 +46,12 @@ pub(crate) struct Loader {
     former: BTreeMap<String, Arc<Handler>>,
     /// The load in progress of each object.
     loading: BTreeMap<String, Loading>,
-    tasks: JoinSet<(String, Result<Component, Refusal>)>,
+    tasks: JoinSet<(String, Result<Component, Refused>)>,
     /// Loads that failed for reasons that may pass.
     retries: LoadRetries,
     /// The error of the last load of each object.
     refused: BTreeMap<String, Refused>,
     name_holders: HandlerNameHolders,
-    /// The handlers whose readiness was logged.
-    ready: BTreeMap<String, Arc<Handler>>,
-    /// Refusals already logged.
-    logged: BTreeMap<String, Refused>,
-    /// Compilations already logged.
-    announced: BTreeSet<String>,
 }
 
 /// A load that is under way.
@@ -93,9 +87,6 @@ impl Loader {
             retries: LoadRetries::default(),
             refused: BTreeMap::new(),
             name_holders: HandlerNameHolders::default(),
-            ready: BTreeMap::new(),
-            logged: BTreeMap::new(),
-            announced: BTreeSet::new(),
         }
     }
 
@@ -139,9 +130,9 @@ impl Loader {
             self.loaded.retain(|object, _| is_there(object));
             self.former.retain(|object, _| is_there(object));
             self.refused.retain(|object, _| is_there(object));
-            self.retries.retain(is_there);
-            for (_, gone) in self.loading.extract_if(.., |object, _| !is_there(object)) {
-                gone.task.abort();
+            self.retries.0.retain(|object, _| is_there(object));
+            for (_, removed) in self.loading.extract_if(.., |object, _| !is_there(object)) {
+                removed.task.abort();
             }
         }
         for (name, object) in &manifests.handlers {
@@ -211,7 +202,7 @@ impl Loader {
     }
 
     /// Takes the result of a load.
-    fn loaded(&mut self, manifests: &Manifests, id: Id, name: &str, component: Result<Component, Refusal>) {
+    fn loaded(&mut self, manifests: &Manifests, id: Id, name: &str, component: Result<Component, Refused>) {
         // A load that another one replaced was aborted, but it may have ended before.
         let Entry::Occupied(loading) = self.loading.entry(name.to_owned()) else { return };
         if loading.get().task.id() != id {
@@ -225,14 +216,14 @@ impl Loader {
         match component.map(handler).and_then(|next| succeed(before, next)) {
             Ok(next) => {
                 self.refused.remove(name);
-                self.retries.remove(name);
+                self.retries.0.remove(name);
                 self.former.remove(name);
                 if running.as_deref() != Some(&next) {
                     self.loaded.insert(name.to_owned(), Arc::new(next));
                     self.remove_unused_images(manifests);
                 }
             }
-            Err(refusal) => self.refuse(name, &object.source, secrets, refusal),
+            Err(refused) => self.refuse(name, &object.source, secrets, refused),
         }
         if again {
             self.load(name, object);
@@ -240,15 +231,14 @@ impl Loader {
     }
 
     /// Records an error. What may pass is tried again later.
-    fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refusal: Refusal) {
-        match &refusal {
-            Refusal::Image { .. } | Refusal::Unavailable { .. } => {
-                self.retries.failed(name, source, secrets);
-                self.retry_with_other_secrets();
-            }
-            _ => self.retries.remove(name),
+    fn refuse(&mut self, name: &str, source: &ComponentSource, secrets: PullSecrets, refused: Refused) {
+        if refused.is_temporary {
+            self.retries.failed(name, source, secrets);
+            self.retry_with_other_secrets();
+        } else {
+            self.retries.0.remove(name);
         }
-        self.refused.insert(name.to_owned(), refusal.into());
+        self.refused.insert(name.to_owned(), refused);
     }
 
     /// Tries images at once whose pull secrets have changed: they may be right now.
@@ -265,7 +255,7 @@ impl Loader {
             match manifests.handlers.get(&name) {
                 Some(object) if !self.loading.contains_key(&name) => self.load(&name, object),
                 Some(_) => {}
-                None => self.retries.remove(&name),
+                None => drop(self.retries.0.remove(&name)),
             }
         }
     }
@@ -274,22 +264,12 @@ impl Loader {
         let settled = self.loading.is_empty();
         let mut refused = self.refused.clone();
         let ready = self.name_holders.select(&self.loaded, &mut refused, settled);
-        for (name, handler) in ready.iter().filter(|(name, handler)| self.ready.get(*name) != Some(*handler)) {
-            info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
-        }
-        self.ready.clone_from(&ready);
-        self.publish_refusals(&refused);
-        let loading: BTreeMap<String, LoadStep> =
-            self.slow().map(|(object, loading)| (object.clone(), loading.progress.step())).collect();
-        let compiling = loading.iter().filter(|(_, step)| **step == LoadStep::Compiling);
-        let compiling: BTreeSet<String> = compiling.map(|(object, _)| object.clone()).collect();
-        for object in compiling.difference(&self.announced) {
-            info!(object, "the component is being compiled, which is done once and takes some seconds");
-        }
-        self.announced = compiling;
+        let slow = self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= SLOW_LOAD);
+        let loading = slow.map(|(object, loading)| (object.clone(), loading.progress.step())).collect();
         let pending = Some(self.pending());
         let handlers = Handlers { ready, refused, loading, pending, settled, uevents: self.uevents.clone() };
         sender.send_if_modified(|current| {
+            handlers.log_changes(current);
             let changed = **current != handlers;
             *current = Arc::new(handlers);
             changed
@@ -302,10 +282,6 @@ impl Loader {
         self.loading.keys().filter(is_new).cloned().collect()
     }
 
-    fn slow(&self) -> impl Iterator<Item = (&String, &Loading)> {
-        self.loading.iter().filter(|(_, loading)| loading.since.elapsed() >= SLOW_LOAD)
-    }
-
     /// Returns the time of the next log line about a component that is not ready yet.
     fn next_announcement(&self) -> Option<Instant> {
         let now = Instant::now();
@@ -315,12 +291,22 @@ impl Loader {
         };
         self.loading.values().filter_map(next).min()
     }
+}
 
-    fn publish_refusals(&mut self, refused: &BTreeMap<String, Refused>) {
-        for (object, reason) in refused.iter().filter(|(object, reason)| self.logged.get(*object) != Some(*reason)) {
-            error!(object, "DiscoveryHandler refused: {reason}");
+impl Handlers {
+    /// Logs what was different before.
+    fn log_changes(&self, before: &Self) {
+        for (name, handler) in self.ready.iter().filter(|(name, handler)| before.ready.get(*name) != Some(*handler)) {
+            info!(handler = name, object = handler.object, digest = handler.component.digest(), "handler ready");
         }
-        self.logged = refused.clone();
+        for (object, why) in self.refused.iter().filter(|(object, why)| before.refused.get(*object) != Some(*why)) {
+            error!(object, "DiscoveryHandler refused: {why}");
+        }
+        let is_new = |(object, step): &(&String, &LoadStep)| before.loading.get(*object) != Some(*step);
+        let compiling = self.loading.iter().filter(|(_, step)| **step == LoadStep::Compiling);
+        for (object, _) in compiling.filter(is_new) {
+            info!(object, "the component is being compiled, which is done once and takes some seconds");
+        }
     }
 }
 

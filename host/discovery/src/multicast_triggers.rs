@@ -16,7 +16,6 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The listeners of one Configuration. They stay from round to round, so that nothing that is sent meanwhile is missed.
-#[derive(Debug)]
 pub(crate) struct MulticastTriggers {
     listeners: BTreeMap<SocketAddr, (GroupSubscription, MulticastListener)>,
     backoff: TriggerBackoff,

@@ -10,13 +10,12 @@ use std::time::Duration;
 use akri_api::{ComponentSource, HandlerRules};
 use akri_cluster::{HandlerObject, Manifests};
 use akri_node::uevent::Uevents;
-use akri_oci::MAX_COMPONENT;
 use akri_sandbox::{Component, Host};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::handler_activity::HandlerActivity;
-use crate::images::{ImageError, Images};
+use crate::images::Images;
 use crate::load_progress::LoadStep;
 use crate::loader::Loader;
 
@@ -71,7 +70,7 @@ pub struct Handlers {
     pub ready: BTreeMap<String, Arc<Handler>>,
     /// DiscoveryHandler objects that can't be as they are, and why. An earlier version of one may be ready all the same.
     pub refused: BTreeMap<String, Refused>,
-    /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a sleep_until_some.
+    /// DiscoveryHandler objects whose components are being pulled or compiled, for longer than a moment.
     pub loading: BTreeMap<String, LoadStep>,
     /// DiscoveryHandler objects that are neither loaded nor refused; none before the objects were looked at.
     pub pending: Option<BTreeSet<String>>,
@@ -88,6 +87,20 @@ pub struct Refused {
     pub reason: &'static str,
     /// A sentence for people.
     pub message: String,
+    /// Set if the reason may pass by itself, so that loading is tried again.
+    pub is_temporary: bool,
+}
+
+impl Refused {
+    /// Returns a reason that lasts until something is changed.
+    pub(crate) fn new(reason: &'static str, message: String) -> Self {
+        Self { reason, message, is_temporary: false }
+    }
+
+    /// Returns a reason that may pass by itself.
+    pub(crate) fn temporary(reason: &'static str, message: String) -> Self {
+        Self { reason, message, is_temporary: true }
+    }
 }
 
 impl fmt::Display for Refused {
@@ -96,59 +109,11 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The reason for not using a component.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Refusal {
-    #[error("cannot read component '{}': {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("component '{}' is larger than {MAX_COMPONENT} bytes", path.display())]
-    TooLarge { path: PathBuf },
-    #[error("component '{}' has digest sha256:{actual}, the object wants sha256:{wanted}", path.display())]
-    Digest { path: PathBuf, actual: String, wanted: String },
-    #[error("component '{}': {reason}", path.display())]
-    Load { path: PathBuf, reason: String },
-    #[error("component '{}': {reason}; retrying", path.display())]
-    Unavailable { path: PathBuf, reason: String },
-    #[error("component '{image}': {reason}")]
-    Image { image: String, reason: Box<ImageError> },
-    #[error(
-        "handler '{name}' is served by DiscoveryHandler '{holder}': delete one of them, or give this one the name \
-         '{holder}' to replace it"
-    )]
-    NameTaken { name: String, holder: String },
-    #[error(
-        "the new component says name '{now}' and shared {shared_now}, the running one '{before}' and {shared_before}; \
-         if that is meant, delete the DiscoveryHandler and make it anew"
-    )]
-    OtherHandler { before: String, shared_before: bool, now: String, shared_now: bool },
-}
-
-impl Refusal {
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "Unreadable",
-            Self::TooLarge { .. } => "TooLarge",
-            Self::Digest { .. } => "DigestMismatch",
-            Self::Load { .. } => "Invalid",
-            Self::Unavailable { .. } => "SandboxFailed",
-            Self::Image { reason, .. } => reason.reason(),
-            Self::NameTaken { .. } => "NameTaken",
-            Self::OtherHandler { .. } => "OtherHandler",
-        }
-    }
-}
-
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Self {
-        Self { reason: refusal.reason(), message: refusal.to_string() }
-    }
-}
-
 /// Loads handlers and keeps them current.
 pub struct Registry {
     handlers: watch::Receiver<Arc<Handlers>>,
     activity: HandlerActivity,
-    task: JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 impl Registry {
@@ -164,7 +129,7 @@ impl Registry {
         let (sender, handlers) = watch::channel(Arc::default());
         let activity = HandlerActivity::default();
         let loader = Loader::new(host, directories, images, uevents, activity.clone());
-        Self { handlers, activity, task: tokio::spawn(loader.run(manifests, sender)) }
+        Self { handlers, activity, _task: JoinSet::from_iter([loader.run(manifests, sender)]) }
     }
 
     /// The handlers now, and every change.
@@ -175,12 +140,6 @@ impl Registry {
     /// Returns the activity of all handlers.
     pub fn activity(&self) -> HandlerActivity {
         self.activity.clone()
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -209,14 +168,19 @@ impl Handler {
 }
 
 /// A reload must not turn a handler into another one: names of Instances depend on it.
-pub(crate) fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refusal> {
+pub(crate) fn succeed(before: Option<&Handler>, now: Handler) -> Result<Handler, Refused> {
     match before {
-        Some(before) if (before.name(), before.shared) != (now.name(), now.shared) => Err(Refusal::OtherHandler {
-            before: before.name().to_owned(),
-            shared_before: before.shared,
-            now: now.name().to_owned(),
-            shared_now: now.shared,
-        }),
+        Some(before) if (before.name(), before.shared) != (now.name(), now.shared) => {
+            let message = format!(
+                "the new component says name '{}' and shared {}, the running one '{}' and {}; if that is meant, delete the \
+                 DiscoveryHandler and make it anew",
+                now.name(),
+                now.shared,
+                before.name(),
+                before.shared
+            );
+            Err(Refused::new("OtherHandler", message))
+        }
         _ => Ok(now),
     }
 }

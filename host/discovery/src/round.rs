@@ -9,7 +9,7 @@ use akri_api::document::{Document, SyntaxError};
 use akri_model::configuration::Configuration;
 use akri_model::datagram::DatagramFilter;
 use akri_model::device::{Device, DeviceSet};
-use akri_model::discovery::{Problem, RoundError, Trigger};
+use akri_model::discovery::{RoundError, Trigger};
 use akri_model::grant::Grants;
 use akri_model::property::Resolved;
 use akri_node::admission::admit;
@@ -48,12 +48,6 @@ pub(crate) struct GroupSubscription {
     pub(crate) filters: Vec<DatagramFilter>,
 }
 
-/// Calls the handler to validate the details. Returns what triggers rounds with them.
-pub(crate) async fn validate(handler: &Handler, call: Call) -> Result<RoundTriggers, RoundError> {
-    let triggers = validate_details(&handler.component, call).await?;
-    Ok(RoundTriggers::new(&handler.rules, handler.interval, triggers))
-}
-
 /// Calls a component to validate details, and explains those that are no YAML. Returns its triggers.
 ///
 /// # Errors
@@ -63,7 +57,8 @@ pub async fn validate_details(component: &Component, call: Call) -> Result<Vec<T
     explain_details(component.validate(call).await, details).await
 }
 
-/// Adds the syntax error of details that are no YAML to the problems that a component has with them.
+/// Adds the syntax error of details that are no YAML to the problems that a component has with them: such details reach it
+/// without their JSON form, so it can't explain the error.
 ///
 /// # Errors
 /// Those of the component.
@@ -72,7 +67,12 @@ pub async fn explain_details(
     details: String,
 ) -> Result<Vec<Trigger>, RoundError> {
     match validated {
-        Err(RoundError::InvalidDetails(problems)) => Err(explained(problems, details).await),
+        Err(RoundError::InvalidDetails(mut problems)) => {
+            if let Some(Err(syntax)) = parse(details).await {
+                problems.push(syntax.into());
+            }
+            Err(RoundError::InvalidDetails(problems))
+        }
         triggers => triggers,
     }
 }
@@ -92,15 +92,6 @@ pub(crate) async fn round(handler: &Handler, call: Call) -> Result<DeviceSet, Ro
     }
     let admitted = tokio::task::spawn_blocking(move || admit(set, &grants, &limits)).await;
     admitted.map_err(|error| RoundError::Unavailable(error.to_string()))
-}
-
-/// Adds the YAML syntax error to invalid details: such details reach the handler without their JSON form, so it can't
-/// explain the error.
-async fn explained(mut problems: Vec<Problem>, details: String) -> RoundError {
-    if let Some(Err(syntax)) = parse(details).await {
-        problems.push(syntax.into());
-    }
-    RoundError::InvalidDetails(problems)
 }
 
 /// Returns the arguments of a component call for a Configuration. Its details as JSON are those of [`details_json`].
@@ -147,7 +138,7 @@ impl RoundTriggers {
     /// Selects the requested triggers that are granted: a handler without access to something is not notified of its
     /// changes. The interval of the DiscoveryHandler object wins over that of the details, and that over the
     /// component's `own`.
-    fn new(rules: &HandlerRules, own: Duration, triggers: Vec<Trigger>) -> Self {
+    pub(crate) fn new(rules: &HandlerRules, own: Duration, triggers: Vec<Trigger>) -> Self {
         let mut interval = None;
         let mut subsystems = BTreeSet::new();
         let mut groups: BTreeMap<SocketAddr, GroupSubscription> = BTreeMap::new();

@@ -3,28 +3,19 @@
 use std::time::Duration;
 
 use akri_model::discovery::RoundError;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+/// The name and value of a label.
+type Label = (&'static str, String);
+
 /// The number of rounds and the time they take, by handler. Clones share them.
 #[derive(Debug, Clone)]
 pub struct RoundMetrics {
-    rounds: Family<Round, Counter>,
-    durations: Family<Handler, Histogram, fn() -> Histogram>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Round {
-    handler: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Handler {
-    handler: String,
+    rounds: Family<[Label; 2], Counter>,
+    durations: Family<[Label; 1], Histogram, fn() -> Histogram>,
 }
 
 impl Default for RoundMetrics {
@@ -45,7 +36,8 @@ impl RoundMetrics {
     /// Counts a round; `None` is success.
     pub fn round(&self, handler: &str, error: Option<&RoundError>, took: Duration) {
         let result = error.map_or("Discovered", RoundError::reason);
-        self.rounds.get_or_create(&Round { handler: handler.to_owned(), result }).inc();
-        self.durations.get_or_create(&Handler { handler: handler.to_owned() }).observe(took.as_secs_f64());
+        let handler = ("handler", handler.to_owned());
+        self.rounds.get_or_create(&[handler.clone(), ("result", result.to_owned())]).inc();
+        self.durations.get_or_create(&[handler]).observe(took.as_secs_f64());
     }
 }

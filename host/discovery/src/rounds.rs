@@ -18,14 +18,14 @@ use akri_node::uevent::{Mark, Uevents};
 use akri_sandbox::{Cache, Call, Rates};
 use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use crate::handler_activity::HandlerUse;
 use crate::multicast_triggers::MulticastTriggers;
 use crate::registry::{Handler, Handlers};
-use crate::round::{RoundTriggers, call, details_json, round, validate};
+use crate::round::{RoundTriggers, call, details_json, round, validate_details};
 use crate::round_metrics::RoundMetrics;
 use crate::round_rate_limit::RoundRateLimit;
 
@@ -38,7 +38,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 /// The task that runs the rounds of one Configuration; it stops when this is dropped.
 #[derive(Debug)]
 pub struct Rounds {
-    task: JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 impl Rounds {
@@ -65,13 +65,7 @@ impl Rounds {
             handler_use: None,
             last_failure: None,
         };
-        Self { task: tokio::spawn(runner.run()) }
-    }
-}
-
-impl Drop for Rounds {
-    fn drop(&mut self) {
-        self.task.abort();
+        Self { _task: JoinSet::from_iter([runner.run()]) }
     }
 }
 
@@ -217,7 +211,10 @@ impl RoundTask {
         let valid = match self.valid.take().filter(is_same) {
             Some(valid) => valid,
             None => ValidInput {
-                triggers: validate(handler, call.clone()).await?,
+                triggers: {
+                    let triggers = validate_details(&handler.component, call.clone()).await?;
+                    RoundTriggers::new(&handler.rules, handler.interval, triggers)
+                },
                 configuration: Arc::clone(&input.configuration),
                 handler: Arc::clone(handler),
                 properties: Arc::clone(properties),

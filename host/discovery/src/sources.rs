@@ -12,6 +12,7 @@ use akri_model::grant::Limits;
 use akri_model::remote::{Address, Endpoints};
 use akri_model::resolve::{DiscoveryInput, Values};
 use akri_model::sources::{DiscoverySource, MergedResult, SourceEvent, SourceStates};
+use akri_node::sleep_until_some;
 use akri_remote::{EndpointStream, Remote};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use tokio::time::Instant;
 use crate::registry::Handlers;
 use crate::round_metrics::RoundMetrics;
 use crate::rounds::Rounds;
-use crate::sleep_until_some;
 
 /// Shortest pause between results caused by streams; results of rounds are not delayed.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -138,9 +138,9 @@ impl Sources {
         let endpoints = self.endpoints.borrow_and_update().clone();
         let active = &mut self.active;
         let configuration = active.configuration();
-        let is_gone =
+        let is_removed =
             |address: &Address| endpoints.of(&configuration.handler).all(|(endpoint, _)| endpoint.address != *address);
-        for (address, _) in active.streams.extract_if(.., |address, _| is_gone(address)) {
+        for (address, _) in active.streams.extract_if(.., |address, _| is_removed(address)) {
             active.states.remove(&DiscoverySource::Remote(address));
             self.due = Some(Instant::now());
         }

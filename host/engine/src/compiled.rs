@@ -1,9 +1,10 @@
 //! The code of components: compiled once, whoever uses it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use akri_model::text::{clean, hex};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Linker;
@@ -22,7 +23,6 @@ pub(crate) struct Compiled {
     pub(crate) pre: DiscoveryHandlerPre<Round>,
     /// SHA-256 of the component's bytes, in lower hex.
     pub(crate) digest: String,
-    pub(crate) size: usize,
     pub(crate) exported: String,
     pub(crate) imports: Vec<String>,
 }
@@ -33,18 +33,15 @@ pub(crate) struct Compiled {
 pub(crate) struct Library(Mutex<HashMap<String, Weak<Compiled>>>);
 
 impl Library {
-    /// The code of a component, loaded unless it is in use already. It blocks, and has to be called by one at a time.
+    /// Loads the code of a component that is not in use yet. It blocks, and has to be called by one at a time.
     pub(crate) fn load(
         &self,
         engine: &Engine,
         linker: &Linker<Round>,
         source: &ComponentBytes,
     ) -> Result<Arc<Compiled>, LoadError> {
-        if let Some(known) = self.known(source.digest()) {
-            return Ok(known);
-        }
         let compiled = Arc::new(Compiled::new(engine, linker, source)?);
-        let mut library = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut library = self.0.lock();
         library.retain(|_, compiled| compiled.strong_count() > 0);
         library.insert(compiled.digest.clone(), Arc::downgrade(&compiled));
         Ok(compiled)
@@ -52,7 +49,7 @@ impl Library {
 
     /// Returns the code in use for a digest.
     pub(crate) fn known(&self, digest: &str) -> Option<Arc<Compiled>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(digest)?.upgrade()
+        self.0.lock().get(digest)?.upgrade()
     }
 }
 
@@ -70,15 +67,17 @@ impl Compiled {
         let not_a_handler = |error| LoadError::NotAHandler(contract::explain_link(&why(error)));
         let pre = linker.instantiate_pre(&component).map_err(not_a_handler)?;
         let pre = DiscoveryHandlerPre::new(pre).map_err(not_a_handler)?;
-        Ok(Self { pre, digest: digest.clone(), size: bytes.len(), exported, imports })
+        Ok(Self { pre, digest: digest.clone(), exported, imports })
     }
 }
 
 /// A component's bytes, checked before they are compiled.
 #[derive(Debug)]
 pub struct ComponentBytes {
-    bytes: Arc<Vec<u8>>,
-    digest: String,
+    /// The bytes.
+    pub bytes: Arc<Vec<u8>>,
+    /// Their SHA-256, in lower hex.
+    pub digest: String,
 }
 
 impl ComponentBytes {
@@ -99,16 +98,6 @@ impl ComponentBytes {
         check_contexts(&bytes)?;
         contract::check_names(&bytes)?;
         Ok(Self { digest: hex(&Sha256::digest(&bytes)), bytes: Arc::new(bytes) })
-    }
-
-    /// Returns the component's bytes.
-    pub fn bytes(&self) -> &Arc<Vec<u8>> {
-        &self.bytes
-    }
-
-    /// Returns the SHA-256 of its bytes, in lower hex.
-    pub fn digest(&self) -> &str {
-        &self.digest
     }
 }
 

@@ -1,18 +1,15 @@
 //! A component that runs in this process, and calls of it.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 
-use akri_model::datagram::DatagramFilter;
 use akri_model::device::{Device, DeviceSet};
 use akri_model::discovery::{Description, RoundError, Trigger};
 use akri_model::grant::{Grants, Limits};
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
-use akri_node::multicast::Listener;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use wasmtime::Store;
 
 use crate::bindings::{DiscoveryHandlerPre, handler};
@@ -39,7 +36,7 @@ const UDEV_RUNS: usize = 2;
 const LOOKUPS: usize = 32;
 
 /// The arguments of one call.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Call {
     /// `namespace/name` of the Configuration, for the log.
     pub subject: String,
@@ -144,11 +141,6 @@ impl LocalComponent {
         self.was_compiled
     }
 
-    /// Its size in bytes.
-    pub fn size(&self) -> usize {
-        self.guest.compiled.size
-    }
-
     /// The interface by which it is a handler, with the version it was made for: `akri:discovery/handler@0.1.0`.
     pub fn exported(&self) -> &str {
         &self.guest.compiled.exported
@@ -205,18 +197,13 @@ impl LocalComponent {
         self.guest.clone().discover(call).await
     }
 
-    /// Receives what is sent to a multicast group.
-    pub fn listen(&self, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) -> Listener {
-        Listener::new(group, interfaces, filters, self.shared.own_senders.clone())
-    }
-
     #[cfg(test)]
     pub(crate) fn shares_code_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.guest.compiled, &other.guest.compiled)
     }
 
     #[cfg(test)]
-    pub(crate) fn turns(&self) -> &Arc<Semaphore> {
+    pub(crate) fn permits(&self) -> &Arc<Semaphore> {
         &self.shared.rounds
     }
 
@@ -286,7 +273,7 @@ impl Guest {
         let context = &self.context;
         // Those of one component queue among themselves first: in the common queue there are never more than two of them.
         let _own = context.rounds.acquire().await.map_err(|_| shutting_down())?;
-        let _turn = context.all_rounds.acquire().await.map_err(|_| shutting_down())?;
+        let _permit = context.all_rounds.acquire().await.map_err(|_| shutting_down())?;
         let deadline = Deadline::of(&call.limits);
         let round = Round::new(call, &self.description.name, deadline, context.clone());
         let guest = serve(self.compiled.pre.clone(), round, ask, take);
@@ -300,10 +287,10 @@ impl Guest {
 async fn load_code(shared: &Arc<Shared>, source: ComponentBytes) -> Result<(Arc<Compiled>, bool), LoadError> {
     let stopped = |why: &dyn std::fmt::Display| LoadError::Invalid(format!("its compilation was ended: {why}"));
     // One at a time: of two objects with one component, the second finds what the first has loaded.
-    let turn = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
+    let permit = shared.loads.clone().acquire_owned().await.map_err(|error| stopped(&error))?;
     let shared = shared.clone();
     let load = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+        let _permit = permit;
         shared.load(&source)
     });
     load.await.map_err(|error| stopped(&error))?
@@ -345,17 +332,10 @@ async fn on_guest_thread<T: Send + 'static, E: From<RoundError> + Send + 'static
     shared: &Shared,
     call: impl Future<Output = Result<T, E>> + Send + 'static,
 ) -> Result<T, E> {
-    let mut task = Task(shared.runtime.spawn(call).ok_or_else(shutting_down)?);
-    (&mut task.0).await.unwrap_or_else(|_| Err(shutting_down().into()))
-}
-
-/// A task that ends with its owner; a bare handle would let it run on.
-struct Task<T>(JoinHandle<T>);
-
-impl<T> Drop for Task<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    // A bare handle would let the task run on.
+    let mut task = JoinSet::new();
+    task.spawn_on(call, shared.runtime.handle().ok_or_else(shutting_down)?);
+    task.join_next().await.and_then(Result::ok).unwrap_or_else(|| Err(shutting_down().into()))
 }
 
 fn shutting_down() -> RoundError {

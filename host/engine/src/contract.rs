@@ -77,7 +77,10 @@ impl Names {
 /// Returns why a component with these names can't be a handler of this host.
 fn objection(names: &Names) -> Option<String> {
     let all = || names.exports.iter().chain(&names.imports);
-    if let Some(version) = all().filter_map(|name| contract_version(name)).find(|version| !is_spoken(version)) {
+    if let Some(version) = all()
+        .filter_map(|name| contract_version(name))
+        .find(|version| *version != "0.1" && !version.starts_with("0.1."))
+    {
         return Some(format!(
             "it was made for akri:discovery {version}; this host speaks 0.1, which `akri handler wit` writes"
         ));
@@ -106,10 +109,6 @@ fn no_handler(exports: &[String]) -> String {
 /// Returns the version of the contract in the name of an import or export, if it is of the contract.
 fn contract_version(name: &str) -> Option<&str> {
     name.strip_prefix(PACKAGE)?.split_once('@').map(|(_, version)| version)
-}
-
-fn is_spoken(version: &str) -> bool {
-    version == "0.1" || version.starts_with("0.1.")
 }
 
 /// Explains an error of linking: the names were right, and the types were not, or an import is unknown.

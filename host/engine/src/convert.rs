@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_without_a_reason_gets_one() {
+    fn refusal_without_a_reason_gets_one() {
         let error = discovery_error(types::DiscoveryError::InvalidDetails(Vec::new()), &Limits::default());
         assert!(error.to_string().contains("without saying why"), "{error}");
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_needs_a_name() {
+    fn description_needs_a_name() {
         for name in ["", "two words", "line\n", "\x1b[0m", &"x".repeat(254)] {
             assert!(described(name, &[]).is_err(), "{name:?}");
         }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_is_none_is_ignored() {
+    fn interval_that_is_none_is_ignored() {
         for (hints, interval) in [
             (&[("interval-ms", "250")][..], Some(Duration::from_millis(250))),
             (&[("interval-ms", "0")], None),

@@ -25,7 +25,7 @@ pub struct Import {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportKind {
     /// The handler: it is one of ours, which it named.
-    Asked,
+    Handler,
     /// The runtime of its language, which imports all of WASI whether the handler uses it or not; or the handler, by it.
     Runtime,
 }
@@ -44,8 +44,8 @@ pub enum Covered {
 impl Import {
     /// Judges an import by its name.
     pub fn new(name: &str, grants: &Grants) -> Self {
-        let kind = if name.starts_with("akri:") { ImportKind::Asked } else { ImportKind::Runtime };
-        let (covered, note) = judge(name.split('@').next().unwrap_or_default(), grants);
+        let kind = if name.starts_with("akri:") { ImportKind::Handler } else { ImportKind::Runtime };
+        let (covered, note) = coverage(name.split('@').next().unwrap_or_default(), grants);
         Self { name: name.to_owned(), kind, covered, note }
     }
 }
@@ -90,7 +90,7 @@ fn holds_the_node(network: &IpNet) -> bool {
     .any(special)
 }
 
-fn judge(interface: &str, grants: &Grants) -> (Covered, String) {
+fn coverage(interface: &str, grants: &Grants) -> (Covered, String) {
     match interface {
         "akri:discovery/udev" => granted("udev", &grants.udev_subsystems),
         "akri:discovery/multicast" => {
@@ -170,12 +170,12 @@ mod tests {
     #[test]
     fn imports_stand_beside_what_is_granted() {
         use Covered::{Always, Granted, NotGranted};
-        use ImportKind::{Asked, Runtime};
+        use ImportKind::{Handler, Runtime};
         for (name, kind, covered, note) in [
-            ("akri:discovery/udev@0.1.0", Asked, Granted, "grants.udev: tty, usb*"),
-            ("akri:discovery/multicast@0.1.0", Asked, Granted, "grants.multicast: 239.255.255.250 port 3702 on *"),
-            ("akri:discovery/secrets@0.1.0", Asked, NotGranted, "grants.secrets: nothing granted"),
-            ("akri:discovery/cache@0.1.0", Asked, Always, ""),
+            ("akri:discovery/udev@0.1.0", Handler, Granted, "grants.udev: tty, usb*"),
+            ("akri:discovery/multicast@0.1.0", Handler, Granted, "grants.multicast: 239.255.255.250 port 3702 on *"),
+            ("akri:discovery/secrets@0.1.0", Handler, NotGranted, "grants.secrets: nothing granted"),
+            ("akri:discovery/cache@0.1.0", Handler, Always, ""),
             ("wasi:sockets/tcp@0.2.6", Runtime, Granted, "grants.tcp: 10.0.0.0/8 port 4840 8000-8999"),
             ("wasi:sockets/udp-create-socket@0.2.6", Runtime, NotGranted, "grants.udp: nothing granted"),
             ("wasi:sockets/ip-name-lookup@0.2.6", Runtime, NotGranted, "grants.names: nothing granted"),

@@ -1,9 +1,9 @@
 //! The host of the components that run in this process: what they share.
 
-use std::io;
+use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use akri_model::datagram::DatagramFilter;
 use akri_node::multicast::{Listener, OwnSenders};
@@ -37,23 +37,25 @@ pub struct LocalHostConfig {
     pub udev_data: PathBuf,
 }
 
-/// The reason why a host could not be created.
+/// The reason why a host could not be created, in words.
 #[derive(Debug, thiserror::Error)]
-pub enum HostError {
-    /// The cache directory can't be used.
-    #[error("the cache directory {path}: {why}")]
-    CacheDir {
-        /// The directory.
-        path: PathBuf,
-        /// The problem.
-        why: String,
-    },
-    /// wasmtime refused its settings.
-    #[error("the engine could not be set up: {0}")]
-    Engine(String),
-    /// No threads.
-    #[error("the threads for guests could not be started: {0}")]
-    Threads(#[source] io::Error),
+#[error("{0}")]
+pub struct HostError(String);
+
+impl HostError {
+    /// Returns the error of a directory for compiled components that can't be used.
+    pub fn cache_dir(path: &Path, why: impl Display) -> Self {
+        Self(format!("the cache directory {}: {why}", path.display()))
+    }
+
+    /// Returns the error of settings that wasmtime refused.
+    pub fn engine(why: impl Display) -> Self {
+        Self(format!("the engine could not be set up: {why:#}"))
+    }
+
+    fn threads(why: impl Display) -> Self {
+        Self(format!("the threads for guests could not be started: {why}"))
+    }
 }
 
 /// Loads components and runs them in this process. Clones share everything.
@@ -82,7 +84,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Loads a component; returns whether it was compiled in place of using machine code from the cache. Blocks.
     pub(crate) fn load(&self, source: &ComponentBytes) -> Result<(Arc<Compiled>, bool), LoadError> {
-        if let Some(known) = self.library.known(source.digest()) {
+        if let Some(known) = self.library.known(&source.digest) {
             return Ok((known, false));
         }
         let misses = || self.cache.as_ref().map(Cache::cache_misses);
@@ -132,11 +134,10 @@ impl LocalHost {
         replace: impl FnOnce(&mut Linker<Round>) -> wasmtime::Result<()>,
     ) -> Result<Self, HostError> {
         let cache = config.cache_dir.map(open_cache).transpose()?;
-        let failed = |error: wasmtime::Error| HostError::Engine(format!("{error:#}"));
-        let engine = Engine::new(&engine_config(cache.clone())).map_err(failed)?;
-        let mut linker = capabilities::linker(&engine).map_err(failed)?;
-        replace(&mut linker).map_err(failed)?;
-        let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::Threads)?;
+        let engine = Engine::new(&engine_config(cache.clone())).map_err(HostError::engine)?;
+        let mut linker = capabilities::linker(&engine).map_err(HostError::engine)?;
+        replace(&mut linker).map_err(HostError::engine)?;
+        let runtime = GuestRuntime::start(engine.clone(), threads).map_err(HostError::threads)?;
         Ok(Self(Arc::new(Shared {
             engine,
             linker,
@@ -158,15 +159,7 @@ impl LocalHost {
     /// # Errors
     /// If they are no component (at most 64 MiB), if it is no discovery handler, or if `describe` fails.
     pub async fn load(&self, bytes: Vec<u8>) -> Result<LocalComponent, LoadError> {
-        self.load_source(ComponentBytes::new(bytes).await?).await
-    }
-
-    /// Loads a component whose bytes were checked.
-    ///
-    /// # Errors
-    /// If it is no discovery handler, or if `describe` fails.
-    pub async fn load_source(&self, source: ComponentBytes) -> Result<LocalComponent, LoadError> {
-        LocalComponent::load(self.0.clone(), source).await
+        LocalComponent::load(self.0.clone(), ComponentBytes::new(bytes).await?).await
     }
 
     /// Runs a future and its tasks on the threads for guests. Calls whose methods end in `_here` may be made there.
@@ -177,11 +170,9 @@ impl LocalHost {
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, HostError> {
-        let failed = || HostError::Threads(io::Error::other("a thread has ended"));
-        let (sender, ended) = mpsc::channel();
-        let task = async move { sender.send(future.await) };
-        self.0.runtime.spawn(task).ok_or_else(failed)?;
-        ended.recv().map_err(|_| failed())
+        let failed = || HostError::threads("a thread has ended");
+        let threads = self.0.runtime.handle().ok_or_else(failed)?;
+        threads.block_on(threads.spawn(future)).map_err(|_| failed())
     }
 
     /// Receives what is sent to a multicast group, but for what this host's rounds send.
@@ -215,9 +206,8 @@ const BASELINE: Option<&str> = if cfg!(all(target_arch = "x86_64", target_os = "
 };
 
 fn open_cache(path: PathBuf) -> Result<Cache, HostError> {
-    let refused = |why: String| HostError::CacheDir { path: path.clone(), why };
-    own_directory(&path).map_err(refused)?;
-    machine_code::cache(path.clone()).map_err(|error| refused(format!("{error:#}")))
+    own_directory(&path).map_err(|why| HostError::cache_dir(&path, why))?;
+    machine_code::cache(path.clone()).map_err(|error| HostError::cache_dir(&path, format!("{error:#}")))
 }
 
 #[cfg(test)]

@@ -71,8 +71,8 @@ impl Limiter {
 
 /// Formats bytes as Kubernetes writes quantities.
 fn quantity(bytes: usize) -> String {
-    let is_whole = bytes != 0 && bytes.is_multiple_of(1 << 20);
-    if is_whole { format!("{}Mi", bytes >> 20) } else { format!("{bytes} bytes") }
+    let is_in_mebibytes = bytes != 0 && bytes.is_multiple_of(1 << 20);
+    if is_in_mebibytes { format!("{}Mi", bytes >> 20) } else { format!("{bytes} bytes") }
 }
 
 impl ResourceLimiter for Limiter {

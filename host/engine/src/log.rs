@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
 use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::de::{Deserializer, Error as _};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWrite;
 use tracing::Level;
 use wasmtime_wasi::async_trait;
@@ -29,9 +33,10 @@ const ADVICE: &str = "note: run with `RUST_BACKTRACE=1`";
 pub const LOG_LINE_BYTES: usize = 128;
 
 /// A line that a guest wrote by the `logging` interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// The level.
+    #[serde(serialize_with = "level_name", deserialize_with = "level_of_name")]
     pub level: Level,
     /// The context, in the guest's words.
     pub context: String,
@@ -39,6 +44,14 @@ pub struct LogLine {
     pub message: String,
     /// Set if the host wrote it: something was refused.
     pub is_refusal: bool,
+}
+
+fn level_name<S: Serializer>(level: &Level, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(level.as_str())
+}
+
+fn level_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
 /// Logs an event of a level that is not known when the program is compiled.
@@ -55,7 +68,6 @@ macro_rules! event_at {
     };
 }
 /// The destination of a call's log lines: the log, within the budget of its rates, and whoever wants a copy.
-#[derive(Debug)]
 pub struct CallLog {
     handler: String,
     configuration: String,
@@ -106,7 +118,6 @@ impl CallLog {
 }
 
 /// The log of one round.
-#[derive(Debug)]
 pub(crate) struct RoundLog {
     output: CallLog,
     text_bytes: usize,
@@ -146,7 +157,7 @@ impl RoundLog {
 
     /// Logs a line, or only counts it if it is beyond a limit.
     pub(crate) fn line(&self, level: Level, context: &str, message: &str) {
-        if !self.state().take_line() {
+        if !self.state.lock().take_line() {
             return;
         }
         let text = |text: &str| self.hide(clean(text, self.text_bytes));
@@ -157,7 +168,7 @@ impl RoundLog {
     /// Logs once what the guest was refused, for whoever writes its grants, up to [`REFUSALS`] of them.
     pub(crate) fn refused(&self, what: &dyn Display) {
         let what = self.hide(clean(&what.to_string(), self.text_bytes));
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_new = state.refusals.len() < REFUSALS && state.refusals.insert(what.clone());
         drop(state);
         if !is_new {
@@ -169,13 +180,22 @@ impl RoundLog {
 
     /// Logs that a required grant is empty. Devices that the handler does not see without it are not missing.
     pub(crate) fn not_granted(&self, grant: &'static str, what: &dyn Display) {
-        self.state().absent.insert(grant);
+        self.state.lock().absent.insert(grant);
         self.refused(&format_args!("{what}: grants.{grant} of the DiscoveryHandler is empty"));
+    }
+
+    /// Logs that something is not covered by what is granted.
+    pub(crate) fn not_covered<T>(&self, grant: &'static str, granted: &[T], what: &dyn Display) {
+        if granted.is_empty() {
+            self.not_granted(grant, what);
+        } else {
+            self.refused(&format_args!("{what} is not covered by grants.{grant}"));
+        }
     }
 
     /// The grants that were asked for and are empty.
     pub(crate) fn absent_grants(&self) -> BTreeSet<&'static str> {
-        self.state().absent.clone()
+        self.state.lock().absent.clone()
     }
 
     /// Replaces a text that contains a secret.
@@ -191,13 +211,13 @@ impl RoundLog {
 
     /// Returns the end of what the guest wrote to standard error, on one line.
     pub(crate) fn tail(&self) -> String {
-        let tail = String::from_utf8_lossy(&self.state().tail).into_owned();
+        let tail = String::from_utf8_lossy(&self.state.lock().tail).into_owned();
         let lines: Vec<&str> = tail.lines().filter(|line| !line.starts_with(ADVICE)).collect();
         clean(lines.join("\n").trim(), TAIL)
     }
 
     fn write(&self, stream: Stream, bytes: &[u8]) {
-        let lines = self.state().write(stream, bytes, self.text_bytes);
+        let lines = self.state.lock().write(stream, bytes, self.text_bytes);
         for line in lines {
             self.written(stream, &line);
         }
@@ -214,22 +234,18 @@ impl RoundLog {
         let (context, message) = (context.to_owned(), clean(&String::from_utf8_lossy(line), self.text_bytes));
         self.output.write(LogLine { level, context, message: self.hide(message), is_refusal: false }, false);
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The round is over, however it ended: what is left of its last lines, and how many there were too many.
 impl Drop for RoundLog {
     fn drop(&mut self) {
         for stream in [Stream::Output, Stream::Error] {
-            let line = std::mem::take(self.state().partial_mut(stream)).0;
-            if !line.is_empty() && self.state().take_line() {
+            let line = std::mem::take(self.state.lock().partial_mut(stream)).0;
+            if !line.is_empty() && self.state.lock().take_line() {
                 self.written(stream, &line);
             }
         }
-        let dropped = self.state().dropped;
+        let dropped = self.state.lock().dropped;
         self.output.write_dropped(dropped);
     }
 }
@@ -281,7 +297,7 @@ impl PartialLine {
 }
 
 /// A guest's standard output or standard error.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Console {
     pub(crate) log: Arc<RoundLog>,
     pub(crate) stream: Stream,
@@ -349,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_does_not_grow() {
+    fn line_without_an_end_does_not_grow() {
         let mut state = state(9);
         for _ in 0..1000 {
             assert!(state.write(Stream::Error, &[b'x'; 100], 64).is_empty());
@@ -379,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_the_end_of_standard_error() {
+    fn tail_is_the_end_of_standard_error() {
         let log = RoundLog::new("", &Call::default());
         log.write(Stream::Error, &[b'.'; 5000]);
         log.write(Stream::Error, b"\nthe end\n");

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_directory_is_made_for_us_alone() {
+    fn cache_directory_is_made_for_us_alone() {
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("a/b");
         own_directory(&path).unwrap();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_directory_that_others_can_enter_is_closed() {
+    fn cache_directory_that_others_can_enter_is_closed() {
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("compiled");
         for (mode, is_kept) in [(0o755, true), (0o770, false), (0o702, false)] {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_directory_that_can_t_be_is_refused() {
+    fn cache_directory_that_can_t_be_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(own_directory(&file.path().join("below")).is_err());
         assert!(own_directory(Path::new("relative")).unwrap_err().contains("absolute"));

@@ -1,11 +1,13 @@
 //! Budgets over time of a handler for one Configuration. Limits of a round alone would allow ten times as much a second,
 //! since a round may follow a round.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use akri_model::budget::Budget;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::log::LogLine;
 use crate::runtime::TICK;
@@ -31,7 +33,7 @@ pub struct Rates {
 type Forward = Arc<dyn Fn(ForwardedLine) + Send + Sync>;
 
 /// A log line that is judged elsewhere.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForwardedLine {
     /// A line.
     Written {
@@ -42,12 +44,6 @@ pub enum ForwardedLine {
     },
     /// Lines beyond a limit.
     Dropped(u64),
-}
-
-impl std::fmt::Debug for Rates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rates").field("id", &self.id).finish_non_exhaustive()
-    }
 }
 
 impl Default for Rates {
@@ -89,20 +85,20 @@ impl Rates {
         self.forward.as_ref()
     }
 
-    /// Adds processor time that was measured elsewhere.
+    /// Adds processor time.
     pub fn add_ticks(&self, ticks: u32) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ticks = state.ticks.saturating_add(ticks);
     }
 
     /// Returns the ticks since they were taken last.
     pub fn take_ticks(&self) -> u32 {
-        std::mem::take(&mut self.state().ticks)
+        std::mem::take(&mut self.state.lock().ticks)
     }
 
     /// Takes a line of so many bytes; returns whether it may be logged. One that may not is counted.
     pub fn log(&self, bytes: usize) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let may = state.log.take(bytes as u64, Instant::now());
         state.dropped += u64::from(!may);
         may
@@ -110,7 +106,7 @@ impl Rates {
 
     /// Returns how many lines were not logged, once that may be said itself.
     pub fn log_dropped(&self, more: u64) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.dropped = state.dropped.saturating_add(more);
         if state.dropped == 0 || !state.log.take(64, Instant::now()) {
             return 0;
@@ -120,18 +116,18 @@ impl Rates {
 
     /// Waits until a connection may be opened.
     pub(crate) async fn connection(&self) {
-        self.turn(|state| &mut state.connections).await;
+        self.wait_for_budget(|state| &mut state.connections).await;
     }
 
     /// Waits until a datagram may be sent.
     pub(crate) async fn datagram(&self) {
-        self.turn(|state| &mut state.datagrams).await;
+        self.wait_for_budget(|state| &mut state.datagrams).await;
     }
 
-    async fn turn(&self, budget: fn(&mut State) -> &mut Budget) {
+    async fn wait_for_budget(&self, budget: fn(&mut State) -> &mut Budget) {
         loop {
             let wait = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let (budget, now) = (budget(&mut state), Instant::now());
                 if budget.take(1, now) {
                     return;
@@ -142,19 +138,9 @@ impl Rates {
         }
     }
 
-    /// The guest was interrupted: it has computed since the last time.
-    pub(crate) fn tick(&self) {
-        let mut state = self.state();
-        state.ticks = state.ticks.saturating_add(1);
-    }
-
     /// Returns the processor time that guests took since this was called last, give or take what is below ten milliseconds.
     pub fn take_processor_time(&self) -> Duration {
         TICK.saturating_mul(self.take_ticks())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +154,7 @@ mod tests {
         let logged = (0..1000).filter(|_| rates.clone().log(4096)).count();
         assert!((64..80).contains(&logged), "{logged}");
         assert_eq!(rates.log_dropped(0), 0, "nor may that be said");
-        rates.state().log = LOG;
+        rates.state.lock().log = LOG;
         assert_eq!(rates.log_dropped(5), 1005 - logged as u64);
         assert_eq!(rates.log_dropped(0), 0);
     }
@@ -176,7 +162,7 @@ mod tests {
     #[tokio::test] // threat 15
     async fn connections_beyond_the_budget_wait() {
         let rates = Rates::default();
-        rates.state().connections = Budget::new(2, 1);
+        rates.state.lock().connections = Budget::new(2, 1);
         rates.connection().await;
         rates.connection().await;
         let next = tokio::time::timeout(Duration::ZERO, rates.connection()).await;
@@ -186,7 +172,7 @@ mod tests {
     #[test]
     fn processor_time_is_reported_once() {
         let rates = Rates::default();
-        (0..5).for_each(|_| rates.tick());
+        (0..5).for_each(|_| rates.add_ticks(1));
         assert_eq!(rates.take_processor_time(), Duration::from_millis(50));
         assert_eq!(rates.take_processor_time(), Duration::ZERO);
     }

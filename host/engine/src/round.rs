@@ -24,10 +24,10 @@ use crate::limiter::Limiter;
 use crate::log::{Console, RoundLog, Stream};
 use crate::network::http::{Client, Http};
 use crate::network::names::Names;
+use crate::network::request_permits::RequestPermits;
 use crate::network::resolver::Resolver;
 use crate::network::sockets::Addresses;
 use crate::network::tls::Trust;
-use crate::network::turns::Turns;
 use crate::runtime::GuestActivity;
 use crate::tape::Tape;
 
@@ -63,13 +63,6 @@ pub(crate) struct ComponentContext {
     pub(crate) own_senders: OwnSenders,
 }
 
-/// The kinds of sockets that a round may make.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sockets {
-    pub(crate) tcp: bool,
-    pub(crate) udp: bool,
-}
-
 /// The data of a store.
 pub struct Round {
     pub(crate) call: Call,
@@ -86,8 +79,9 @@ pub struct Round {
     pub(crate) secrets_revealed: u64,
     pub(crate) sends_left: u32,
     pub(crate) deadline: Deadline,
-    /// Kinds of sockets that are granted at all.
-    pub(crate) sockets: Sockets,
+    /// Set if sockets of a kind are granted at all.
+    pub(crate) has_tcp: bool,
+    pub(crate) has_udp: bool,
     pub(crate) names: Arc<Names>,
     pub(crate) http: Http,
     pub(crate) http_context: WasiHttpCtx,
@@ -114,7 +108,7 @@ impl Round {
         // Grants of the network are moved to who keeps them.
         let granted = std::mem::take(&mut call.grants.names);
         let names = Arc::new(Names::new(granted, component_context.resolver.clone(), call.rates.clone()));
-        let sockets = Sockets { tcp: !call.grants.tcp.is_empty(), udp: !call.grants.udp.is_empty() };
+        let (has_tcp, has_udp) = (!call.grants.tcp.is_empty(), !call.grants.udp.is_empty());
         let mut http_context = WasiHttpCtx::new();
         http_context.set_field_size_limit(HEADERS);
         Self {
@@ -136,7 +130,8 @@ impl Round {
             secrets_revealed: 0,
             sends_left: SENDS,
             deadline,
-            sockets,
+            has_tcp,
+            has_udp,
         }
     }
 
@@ -150,7 +145,7 @@ impl Round {
         store.call_hook(bound_what_is_copied);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| {
-            rates.tick();
+            rates.add_ticks(1); // it has computed since the last time
             Ok(if deadline.is_over() { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
         store
@@ -240,8 +235,8 @@ impl Round {
 
     /// Converts the error of a failed call.
     pub(crate) fn failure(&self, error: &wasmtime::Error) -> RoundError {
-        let whole = || self.log.hide(clean(&format!("{error:?}"), 4096));
-        tracing::debug!(configuration = self.call.subject, "the component failed: {}", whole());
+        let full_error = || self.log.hide(clean(&format!("{error:?}"), 4096));
+        tracing::debug!(configuration = self.call.subject, "the component failed: {}", full_error());
         if let Some(Trap::Interrupt) = error.downcast_ref() {
             return self.deadline.exceeded();
         }
@@ -250,8 +245,8 @@ impl Round {
         }
         let cause = format!("{}{}", cause(error), place(error));
         let tail = self.log.tail();
-        let said = if tail.is_empty() { String::new() } else { format!(": {tail}") };
-        RoundError::Trapped(clean(&format!("{cause}{said}"), 2048))
+        let output = if tail.is_empty() { String::new() } else { format!(": {tail}") };
+        RoundError::Trapped(clean(&format!("{cause}{output}"), 2048))
     }
 
     fn over_limit(&self, error: &wasmtime::Error) -> Option<String> {
@@ -331,17 +326,16 @@ fn http(
     log: &Arc<RoundLog>,
     deadline: Deadline,
 ) -> Http {
-    let grants = std::mem::take(&mut call.grants.http);
     let client = Client {
-        grants,
+        grants: std::mem::take(&mut call.grants.http),
         names: names.clone(),
-        turns: Turns::new(call.limits.connections),
+        request_permits: RequestPermits::new(call.limits.connections),
         trust: component_context.trust.clone(),
         log: log.clone(),
         rates: call.rates.clone(),
         deadline,
     };
-    Http::new(client, call.tape.clone())
+    Http { client: Arc::new(client), tape: call.tape.clone() }
 }
 
 impl WasiView for Round {

@@ -7,13 +7,13 @@ use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
-use tokio::task;
+use parking_lot::{Condvar, Mutex};
+use tokio::runtime::{Builder, Handle, Runtime};
 use wasmtime::Engine;
 
 /// Guests yield to each other this often.
@@ -68,12 +68,9 @@ impl GuestRuntime {
         Ok(Self { runtime: Some(runtime), ticker: Some(ticker), activity })
     }
 
-    /// Starts a task on the threads for guests; `None` at the end of the host.
-    pub(crate) fn spawn<T: Send + 'static>(
-        &self,
-        task: impl Future<Output = T> + Send + 'static,
-    ) -> Option<task::JoinHandle<T>> {
-        self.runtime.as_ref().map(|runtime| runtime.spawn(task))
+    /// Returns the threads for guests; `None` at the end of the host.
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.runtime.as_ref().map(Runtime::handle)
     }
 
     /// Returns the count of computing guests.
@@ -96,13 +93,9 @@ impl GuestActivity {
         .await
     }
 
-    fn state(&self) -> MutexGuard<'_, ActivityState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A guest computes until the result is dropped.
     fn enter(&self) -> Computing<'_> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.computing += 1;
         if state.computing == 1 {
             self.changed.notify_one();
@@ -113,13 +106,14 @@ impl GuestActivity {
     /// Waits until a guest computes, and counts the tick that follows. Returns false at the end.
     fn wait_for_guests(&self) -> bool {
         let waiting = |state: &mut ActivityState| state.computing == 0 && !state.stopped;
-        let mut state = self.changed.wait_while(self.state(), waiting).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, waiting);
         state.ticks += 1;
         !state.stopped
     }
 
     fn stop(&self) {
-        self.state().stopped = true;
+        self.state.lock().stopped = true;
         self.changed.notify_one();
     }
 }
@@ -129,7 +123,7 @@ struct Computing<'a>(&'a GuestActivity);
 
 impl Drop for Computing<'_> {
     fn drop(&mut self) {
-        self.0.state().computing -= 1;
+        self.0.state.lock().computing -= 1;
     }
 }
 
@@ -154,14 +148,14 @@ mod tests {
     #[tokio::test]
     async fn ticker_rests_unless_a_guest_computes() {
         let runtime = GuestRuntime::start(Engine::default(), threads()).unwrap();
-        let ticks = |activity: &GuestActivity| activity.state().ticks;
+        let ticks = |activity: &GuestActivity| activity.state.lock().ticks;
         let activity = runtime.activity();
-        let waiting = runtime.spawn(async move { activity.run(std::future::pending::<()>()).await }).unwrap();
+        let waiting = runtime.handle().unwrap().spawn(async move { activity.run(std::future::pending::<()>()).await });
         tokio::time::sleep(10 * TICK).await;
         let before = ticks(&runtime.activity);
         assert!(before <= 2, "{before} ticks while a guest waits: one when it started");
         let activity = runtime.activity();
-        let busy = runtime.spawn(async move {
+        let busy = runtime.handle().unwrap().spawn(async move {
             let compute = async {
                 while ticks(&activity) < before + 3 {
                     thread::yield_now();
@@ -169,7 +163,7 @@ mod tests {
             };
             activity.run(compute).await
         });
-        busy.unwrap().await.unwrap();
+        busy.await.unwrap();
         waiting.abort();
     }
 }

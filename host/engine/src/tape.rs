@@ -2,7 +2,6 @@
 //! ([`LocalHost::taping`](crate::LocalHost::taping)); these hooks are for what no function of the linker does.
 
 use std::any::Any;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ pub type Answering = Pin<Box<dyn Future<Output = Answered> + Send>>;
 pub type SendRequest = Box<dyn FnOnce(Request<WasiBody>) -> Answering + Send>;
 
 /// Records the calls of a round that reach outside of the host, or answers them in place of the outside.
-pub trait Tape: Any + fmt::Debug + Send + Sync {
+pub trait Tape: Any + Send + Sync {
     /// Shows a call that the host itself answers.
     fn trace(&self, _call: &str, _arguments: &dyn Fn() -> Value) {}
 

@@ -98,7 +98,7 @@ pub struct DeviceSpec {
 }
 
 /// The result of one round of discovery: all devices, except those of origins that were not reached.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSet {
     /// Every device seen, in the handler's order, ids unique.
     pub devices: Vec<Device>,
@@ -156,7 +156,7 @@ impl DeviceSet {
 }
 
 /// The meaning of a known device not being in a set.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AbsenceMeaning {
     /// It is missing.
     #[default]

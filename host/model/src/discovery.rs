@@ -68,17 +68,20 @@ pub struct Problem {
     pub message: String,
 }
 
-/// The reason for a round without a result. None of these removes a device (invariant 8).
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// The reason for a round without a result. None of these removes a device (invariant 8). Errors that are found in the agent
+/// alone are not serialized.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum RoundError {
     /// There is no handler of the requested name; the message lists the available ones.
     #[error("{0}")]
+    #[serde(skip)]
     NoHandler(String),
     /// The user has to change the details; a round is not tried again until then.
     #[error("invalid discoveryDetails: {}", join(.0))]
     InvalidDetails(Vec<Problem>),
     /// A property has no value; no round is run until it has one.
     #[error("discoveryProperties: {0}")]
+    #[serde(skip)]
     PropertiesUnresolved(Unresolved),
     /// The handler was refused something it can't do without.
     #[error("not granted: {0}")]
@@ -104,6 +107,7 @@ pub enum RoundError {
          DiscoveryHandler or the Configuration changes; the last one failed: {last}",
         pause.as_secs() / 60
     )]
+    #[serde(skip)]
     Quarantined {
         /// Rounds in a row that it failed.
         faults: u32,

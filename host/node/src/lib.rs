@@ -8,3 +8,24 @@ pub mod replace;
 pub mod sysfs;
 pub mod uevent;
 pub mod watch_dir;
+
+use tokio::time::{Instant, sleep_until};
+
+/// The reason why something of the node can't be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    /// A bound was reached.
+    #[error("{0}")]
+    Limit(String),
+    /// It can't be read or reached.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Waits until a point in time; forever if there is none.
+pub async fn sleep_until_some(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -2,6 +2,7 @@
 //! encode a large message.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 
 use akri_grpc::discovery as wire;
 use akri_model::device::{Device, DeviceSet, DeviceSpec, Mount};
@@ -10,13 +11,15 @@ use akri_model::grant::Limits;
 use akri_model::property::Resolved;
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
+use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
-use prost::{DecodeError, Message as _};
 use tonic::{Code, Status};
 
 /// Field numbers of repeated fields of a Device.
 const REPEATED: [(u32, &str); 3] = [(2, "properties"), (3, "mounts"), (4, "device specs")];
 
+/// The problem of a message that ends in the middle of a field.
+const CUT_SHORT: &str = "it ends in the middle of a field";
 /// Maximum length of a handler's error message that is shown, in bytes.
 const SHOWN: usize = 1024;
 
@@ -31,7 +34,7 @@ pub(super) fn request(details: &str, properties: &Resolved) -> wire::DiscoverReq
 /// Returns the devices of a message, each checked against the limits. The first of two devices with one id wins.
 pub(super) fn devices(message: &[u8], limits: &Limits) -> Result<DeviceSet, RoundError> {
     count(message, limits)?;
-    let message = wire::DiscoverResponse::decode(message).map_err(Malformed::from)?;
+    let message = wire::DiscoverResponse::decode(message).map_err(malformed)?;
     let mut ids = HashSet::with_capacity(message.devices.len());
     let mut devices = Vec::with_capacity(message.devices.len());
     for device in message.devices.into_iter().map(device) {
@@ -54,7 +57,7 @@ fn count(message: &[u8], limits: &Limits) -> Result<(), RoundError> {
         let (1, device) = field? else { continue };
         devices += 1;
         for (number, what) in REPEATED {
-            within(&format!("{what} of a device"), occurrences(device, number)?, limits.properties)?;
+            within(&format!("{what} of a device"), count_fields(device, number)?, limits.properties)?;
         }
     }
     within("devices", devices, limits.devices)
@@ -64,38 +67,27 @@ fn within(what: &str, count: usize, max: usize) -> Result<(), RoundError> {
     if count <= max { Ok(()) } else { Err(over(format!("{what}: {count} (at most {max})"))) }
 }
 
-fn occurrences(message: &[u8], wanted: u32) -> Result<usize, Malformed> {
+fn count_fields(message: &[u8], wanted: u32) -> Result<usize, RoundError> {
     Fields(message).try_fold(0, |count, field| Ok(count + usize::from(field?.0 == wanted)))
 }
 
-/// The reason why a message can't be decoded.
-#[derive(Debug, thiserror::Error)]
-enum Malformed {
-    #[error("a message that can't be decoded: {0}")]
-    Encoding(#[from] DecodeError),
-    #[error("a message that ends in the middle of a field")]
-    CutShort,
-}
-
-impl From<Malformed> for RoundError {
-    fn from(error: Malformed) -> Self {
-        Self::Unavailable(error.to_string())
-    }
+fn malformed(error: impl Display) -> RoundError {
+    RoundError::Unavailable(format!("a message that can't be decoded: {error}"))
 }
 
 /// An iterator over the length-delimited fields of an encoded message: number and content, up to the first error.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn read(&mut self) -> Result<Option<(u32, &'a [u8])>, Malformed> {
+    fn read(&mut self) -> Result<Option<(u32, &'a [u8])>, RoundError> {
         while !self.0.is_empty() {
-            let (number, wire_type) = decode_key(&mut self.0)?;
+            let (number, wire_type) = decode_key(&mut self.0).map_err(malformed)?;
             if wire_type != WireType::LengthDelimited {
-                skip_field(wire_type, number, &mut self.0, DecodeContext::default())?;
+                skip_field(wire_type, number, &mut self.0, DecodeContext::default()).map_err(malformed)?;
                 continue;
             }
-            let length = usize::try_from(decode_varint(&mut self.0)?).unwrap_or(usize::MAX);
-            let (content, rest) = self.0.split_at_checked(length).ok_or(Malformed::CutShort)?;
+            let length = usize::try_from(decode_varint(&mut self.0).map_err(malformed)?).unwrap_or(usize::MAX);
+            let (content, rest) = self.0.split_at_checked(length).ok_or_else(|| malformed(CUT_SHORT))?;
             self.0 = rest;
             return Ok(Some((number, content)));
         }
@@ -104,7 +96,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(u32, &'a [u8]), Malformed>;
+    type Item = Result<(u32, &'a [u8]), RoundError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.read().inspect_err(|_| self.0 = &[]).transpose()

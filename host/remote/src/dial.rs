@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tonic::transport::{self, Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::trust::{Trust, TrustError, link_of};
+use crate::trust::{Trust, link_of};
 
 /// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -26,22 +26,11 @@ const WINDOW: u32 = 256 << 10;
 /// connections that are pinged more often than every five minutes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
-/// The reason for a failed connection.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DialError {
-    /// The address may not be dialled, or the process behind it is not trusted.
-    #[error(transparent)]
-    TrustError(#[from] TrustError),
-    /// Nothing accepts connections at the address.
-    #[error("{0}")]
-    Connect(String),
-}
-
-/// Connects to a handler. The `:authority` on a Unix socket is `localhost`, which every gRPC stack accepts.
-pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channel, DialError> {
+/// Connects to a handler, or returns why it can't be reached or is not trusted. The `:authority` on a Unix socket is `localhost`, which every gRPC stack accepts.
+pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channel, String> {
     let connected = match address {
         Address::Unix(path) => {
-            trust.socket(path)?;
+            trust.socket(path).map_err(|error| error.to_string())?;
             let (path, trust) = (path.clone(), Arc::clone(trust));
             let connect = service_fn(move |_: Uri| {
                 let (path, trust) = (path.clone(), Arc::clone(&trust));
@@ -50,7 +39,7 @@ pub(super) async fn dial(address: &Address, trust: &Arc<Trust>) -> Result<Channe
             configured(Endpoint::from_static("http://localhost")).connect_with_connector(connect).await
         }
         Address::Network(address) => {
-            trust.check(&Address::Network(*address))?;
+            trust.check(&Address::Network(*address)).map_err(|error| error.to_string())?;
             let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(failed)?;
             let (idle, interval, retries) = KEEPALIVE;
             let endpoint = endpoint
@@ -77,8 +66,8 @@ async fn unix(path: &str, trust: &Trust) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn failed(error: transport::Error) -> DialError {
-    DialError::Connect(cause(&error))
+fn failed(error: transport::Error) -> String {
+    cause(&error)
 }
 
 /// Returns whether nothing can be listening at the address of an endpoint that was not dialled yet. A killed handler

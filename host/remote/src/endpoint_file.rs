@@ -67,9 +67,10 @@ fn entry(endpoint: &Endpoint, record: &EndpointRecord, started: SystemTime) -> E
 /// Restores the endpoints of the file that are still trusted.
 pub(super) fn restore(state: &Path, trust: &Trust, endpoints: &EndpointRegistry) {
     match read(state) {
-        Ok(all) => {
-            all.iter().filter_map(|one| endpoint(one, trust)).for_each(|(one, shared)| endpoints.restore(one, shared))
-        }
+        Ok(entries) => endpoints.change(|all, now| {
+            let trusted = entries.iter().filter_map(|entry| endpoint(entry, trust));
+            trusted.for_each(|(endpoint, shared)| all.restore(endpoint, shared, now));
+        }),
         Err(error) => warn!("cannot restore remote handlers: {error}"),
     }
 }

@@ -1,14 +1,14 @@
 //! The registered endpoints of this node: every change is observable, and a file keeps them across restarts.
 
-use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use akri_model::names::Key;
 use akri_model::remote::{Address, Endpoint, Endpoints, RegistrationRefusal};
+use akri_node::sleep_until_some;
 use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::endpoint_file;
@@ -52,37 +52,17 @@ impl EndpointRegistry {
         registered
     }
 
-    /// Adds an endpoint from the file.
-    pub(super) fn restore(&self, endpoint: Endpoint, shared: bool) {
-        self.change(|all, now| all.restore(endpoint, shared, now));
-    }
-
     /// Records that a Configuration uses an endpoint; repeated calls are allowed.
     pub(super) fn add_user(&self, endpoint: &Endpoint, user: &Key) {
         // This is called at every change: updating copies everything, and reading does not.
-        let is_news = self.endpoints.borrow().get(endpoint).is_some_and(|record| !record.has_user(user));
-        if is_news {
+        let is_changed = self.endpoints.borrow().get(endpoint).is_some_and(|record| !record.has_user(user));
+        if is_changed {
             self.change(|all, _| all.add_user(endpoint, user));
         }
     }
 
-    /// Records that a Configuration is connected (`true`), could not connect or lost the connection (`false`), or does
-    /// not try.
-    pub(super) fn set_connected(&self, endpoint: &Endpoint, user: &Key, connected: Option<bool>) {
-        self.change(|all, now| all.set_connected(endpoint, user, connected, now));
-    }
-
-    /// Records the last result for a Configuration: a number of devices, or an error.
-    pub(super) fn record_result(&self, endpoint: &Endpoint, user: &Key, result: Result<usize, String>) {
-        self.change(|all, _| all.record_result(endpoint, user, result));
-    }
-
-    /// Records that a Configuration no longer uses the endpoint.
-    pub(super) fn remove_user(&self, endpoint: &Endpoint, user: &Key) {
-        self.change(|all, now| all.remove_user(endpoint, user, now));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Endpoints, Duration)) {
+    /// Changes the endpoints, at a time since the start.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Endpoints, Duration)) {
         self.endpoints.send_if_modified(|all| {
             let before = Arc::clone(all);
             change(Arc::make_mut(all), self.started.0.elapsed());
@@ -95,12 +75,7 @@ impl EndpointRegistry {
         let mut watched = self.watch();
         loop {
             let offline_since = watched.borrow_and_update().offline_since();
-            let expiry = async {
-                match offline_since {
-                    Some(since) => sleep_until(self.started.0 + since + offline_timeout).await,
-                    None => pending().await,
-                }
-            };
+            let expiry = sleep_until_some(offline_since.map(|since| self.started.0 + since + offline_timeout));
             self.save().await;
             tokio::select! {
                 changed = watched.changed() => if changed.is_err() { return },

@@ -21,7 +21,7 @@ use akri_model::grant::Limits;
 use akri_model::remote::Endpoints;
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 pub use endpoint_file::read_remote_handlers;
 use endpoints::EndpointRegistry;
@@ -89,33 +89,14 @@ struct Inner {
     offline_timeout: Duration,
 }
 
-/// The background tasks of remote handlers. Stopping or dropping them removes the registration socket.
-pub struct RemoteTasks(Vec<JoinHandle<()>>);
-
-impl RemoteTasks {
-    /// Stops the tasks and waits until the socket is removed.
-    pub async fn stop(mut self) {
-        for task in &mut self.0 {
-            task.abort();
-            let _ = task.await; // the result of an aborted task
-        }
-    }
-}
-
-impl Drop for RemoteTasks {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
-}
-
 impl Remote {
     /// Restores known handlers and starts to accept registrations. If the socket can't be created, that is logged and
-    /// retried; the rest of the agent works without it.
+    /// retried; the rest of the agent works without it. The registration socket is removed when the tasks end.
     pub fn start(
         settings: RemoteSettings,
         state: &Path,
         shared_by_component: SharedByComponent,
-    ) -> (Self, RemoteTasks) {
+    ) -> (Self, JoinSet<()>) {
         let (trust, endpoints) = (Arc::new(settings.trust()), EndpointRegistry::new(state));
         endpoint_file::restore(state, &trust, &endpoints);
         let service = Service::new(Arc::clone(&trust), endpoints.clone(), shared_by_component);
@@ -128,9 +109,10 @@ impl Remote {
             socket: settings.directory.join(SOCKET),
             offline_timeout: settings.offline_timeout,
         }));
-        let keeping = tokio::spawn(endpoints.run(settings.offline_timeout));
-        let serving = tokio::spawn(registration::serve(settings, service));
-        (remote, RemoteTasks(vec![keeping, serving]))
+        let mut tasks = JoinSet::new();
+        tasks.spawn(endpoints.run(settings.offline_timeout));
+        tasks.spawn(registration::serve(settings, service));
+        (remote, tasks)
     }
 
     /// Returns all endpoints, and every change.

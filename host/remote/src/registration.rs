@@ -1,6 +1,6 @@
 //! The registration service, and the task that serves it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_grpc::discovery::register_discovery_handler_request::EndpointType;
@@ -9,6 +9,7 @@ use akri_grpc::discovery::{Empty, RegisterDiscoveryHandlerRequest};
 use akri_grpc::unix::{OwnSocket, incoming};
 use akri_model::remote::{Endpoint, RegistrationRefusal};
 use akri_model::text::clean;
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::time::{Instant, sleep};
 use tonic::transport::Server;
@@ -48,7 +49,6 @@ pub(super) async fn serve(settings: RemoteSettings, service: Service) {
                 serve_until_lost(&socket, listener, service.clone()).await;
             }
             Err(error) => {
-                let error = error.to_string();
                 if error != expected {
                     warn!("remote discovery handlers can't register: {error}");
                 }
@@ -106,9 +106,9 @@ impl Registration for Service {
                 }
                 Ok(Response::new(Empty {}))
             }
-            Err(error) => {
-                self.log_refusal(&request, &error);
-                Err(error.into())
+            Err(status) => {
+                self.log_refusal(&request, &status);
+                Err(status)
             }
         }
     }
@@ -120,15 +120,19 @@ impl Service {
     }
 
     /// Registers an endpoint; returns whether it must be saved.
-    fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<bool, RegisterError> {
+    fn register(&self, request: &RegisterDiscoveryHandlerRequest) -> Result<bool, Status> {
         let address = match EndpointType::try_from(request.endpoint_type) {
-            Ok(EndpointType::Uds) => self.trust.unix(&request.endpoint)?,
-            Ok(EndpointType::Network) => self.trust.network(&request.endpoint)?,
-            Err(_) => return Err(RegisterError::EndpointType(request.endpoint_type)),
+            Ok(EndpointType::Uds) => self.trust.unix(&request.endpoint),
+            Ok(EndpointType::Network) => self.trust.network(&request.endpoint),
+            Err(_) => {
+                let message = format!("endpoint_type {} is unknown; 0 is UDS, 1 is NETWORK", request.endpoint_type);
+                return Err(Status::invalid_argument(message));
+            }
         };
+        let address = address.map_err(untrusted)?;
         let endpoint = Endpoint { handler: request.name.clone(), address };
-        self.check_shared(&endpoint, request.shared)?;
-        let is_new = self.endpoints.register(endpoint.clone(), request.shared, is_dead)?;
+        self.check_shared(&endpoint, request.shared).map_err(refused)?;
+        let is_new = self.endpoints.register(endpoint.clone(), request.shared, is_dead).map_err(refused)?;
         let (handler, endpoint) = (&endpoint.handler, &endpoint.address);
         if is_new {
             info!(handler, %endpoint, shared = request.shared, "discovery handler registered");
@@ -149,39 +153,31 @@ impl Service {
         }
     }
 
-    fn log_refusal(&self, request: &RegisterDiscoveryHandlerRequest, error: &RegisterError) {
-        let mut last = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+    fn log_refusal(&self, request: &RegisterDiscoveryHandlerRequest, status: &Status) {
+        let mut last = self.last_logged.lock();
         if last.is_none_or(|last| last.elapsed() >= REFUSAL_LOG_INTERVAL) {
             *last = Some(Instant::now());
             let (handler, endpoint) = (clean(&request.name, 64), clean(&request.endpoint, 128));
-            warn!(handler, endpoint, "refused: {}", clean(&error.to_string(), MAX_MESSAGE));
+            warn!(handler, endpoint, "refused: {}", status.message());
         }
     }
 }
 
-/// The reason for a refused registration.
-#[derive(Debug, thiserror::Error)]
-enum RegisterError {
-    #[error("endpoint_type {0} is unknown; 0 is UDS, 1 is NETWORK")]
-    EndpointType(i32),
-    #[error(transparent)]
-    Untrusted(#[from] TrustError),
-    #[error(transparent)]
-    Refused(#[from] RegistrationRefusal),
+fn untrusted(error: TrustError) -> Status {
+    let message = clean(&error.to_string(), MAX_MESSAGE);
+    match error {
+        TrustError::Invalid(_) => Status::invalid_argument(message),
+        TrustError::Denied(_) => Status::permission_denied(message),
+    }
 }
 
-impl From<RegisterError> for Status {
-    fn from(refused: RegisterError) -> Self {
-        let message = clean(&refused.to_string(), MAX_MESSAGE);
-        match refused {
-            RegisterError::EndpointType(_)
-            | RegisterError::Untrusted(TrustError::Path(_) | TrustError::Url(_))
-            | RegisterError::Refused(RegistrationRefusal::Name) => Self::invalid_argument(message),
-            RegisterError::Untrusted(_) => Self::permission_denied(message),
-            RegisterError::Refused(RegistrationRefusal::SharedDiffers { .. }) => Self::failed_precondition(message),
-            RegisterError::Refused(RegistrationRefusal::TooMany | RegistrationRefusal::TooManyOfOneHandler(_)) => {
-                Self::resource_exhausted(message)
-            }
+fn refused(refusal: RegistrationRefusal) -> Status {
+    let message = clean(&refusal.to_string(), MAX_MESSAGE);
+    match refusal {
+        RegistrationRefusal::Name => Status::invalid_argument(message),
+        RegistrationRefusal::SharedDiffers { .. } => Status::failed_precondition(message),
+        RegistrationRefusal::TooMany | RegistrationRefusal::TooManyOfOneHandler(_) => {
+            Status::resource_exhausted(message)
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use akri_grpc::unix::{FileId, OwnSocket};
@@ -20,25 +20,11 @@ pub(super) const CONNECTIONS: usize = 64;
 /// Time for the agent behind an existing socket to accept.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// The reason why the socket can't be bound.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BindError {
-    /// The directory or the socket can't be created.
-    #[error("cannot create '{}': {source}; set another directory with --handlers-dir", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    /// Another agent serves the socket.
-    #[error("'{}' is served by another agent; stop it, or set another directory with --handlers-dir", .0.display())]
-    InUse(PathBuf),
-    /// Another kind of file has the name.
-    #[error("'{}' exists and is not a socket; remove it", .0.display())]
-    NoSocket(PathBuf),
-}
-
 /// Creates the socket in the handler directory, which is created if needed. A stale socket is replaced; the new one has
-/// its mode before it is visible.
-pub(super) async fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, UnixListener), BindError> {
+/// its mode before it is visible. The error says what to do.
+pub(super) async fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, UnixListener), String> {
     let path = directory.join(SOCKET);
-    let failed = |source| BindError::Io { path: path.clone(), source };
+    let failed = |error| cannot_create(&path, &error);
     DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(failed)?;
     if FileId::of(&path).is_some() {
         check_stale(&path).await?;
@@ -53,15 +39,22 @@ pub(super) async fn bind(directory: &Path, mode: u32) -> Result<(OwnSocket, Unix
     Ok((socket, listener))
 }
 
-async fn check_stale(path: &Path) -> Result<(), BindError> {
+fn cannot_create(path: &Path, error: &io::Error) -> String {
+    format!("cannot create '{}': {error}; set another directory with --handlers-dir", path.display())
+}
+
+async fn check_stale(path: &Path) -> Result<(), String> {
+    let shown = path.display();
     if FileId::of_socket(path).is_none() {
-        return Err(BindError::NoSocket(path.to_owned()));
+        return Err(format!("'{shown}' exists and is not a socket; remove it"));
     }
     match timeout(CONNECT, UnixStream::connect(path)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(Err(source)) => Err(BindError::Io { path: path.to_owned(), source }),
-        Ok(Ok(_)) | Err(_) => Err(BindError::InUse(path.to_owned())),
+        Ok(Err(error)) => Err(cannot_create(path, &error)),
+        Ok(Ok(_)) | Err(_) => {
+            Err(format!("'{shown}' is served by another agent; stop it, or set another directory with --handlers-dir"))
+        }
     }
 }
 
@@ -105,7 +98,7 @@ mod tests {
         let path = root.path().join(SOCKET);
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let (first, _listener) = bind(root.path(), 0o660).await.unwrap();
-        assert!(matches!(bind(root.path(), 0o660).await, Err(BindError::InUse(_))));
+        assert!(bind(root.path(), 0o660).await.unwrap_err().contains("another agent"));
         assert!(!first.is_lost());
         UnixStream::connect(&path).await.unwrap();
     }
@@ -114,7 +107,7 @@ mod tests {
     async fn other_files_are_not_replaced() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join(SOCKET), "precious").unwrap();
-        assert!(matches!(bind(root.path(), 0o660).await, Err(BindError::NoSocket(_))));
+        assert!(bind(root.path(), 0o660).await.unwrap_err().contains("is not a socket"));
         assert_eq!(fs::read_to_string(root.path().join(SOCKET)).unwrap(), "precious");
     }
 

@@ -16,7 +16,7 @@ use akri_model::retry::{Backoff, jitter};
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::sources::{DiscoverySource, SourceEvent, SourceUpdate};
 use akri_model::text::clean;
-use akri_node::admission;
+use akri_node::{admission, sleep_until_some};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use tokio::sync::{mpsc, watch};
@@ -100,7 +100,7 @@ impl EndpointStream {
 impl Drop for EndpointStream {
     fn drop(&mut self) {
         self.task.abort();
-        self.remote.0.endpoints.remove_user(&self.endpoint, &self.user);
+        self.remote.0.endpoints.change(|all, now| all.remove_user(&self.endpoint, &self.user, now));
     }
 }
 
@@ -148,7 +148,7 @@ impl StreamTask {
         };
         let channel = match dial(&self.endpoint.address, &self.inner.trust).await {
             Ok(channel) => channel,
-            Err(error) => return self.with_address(RoundError::Unavailable(clean(&error.to_string(), 1024))),
+            Err(error) => return self.with_address(RoundError::Unavailable(clean(&error, 1024))),
         };
         self.stable_at = Some(Instant::now() + STABLE_AFTER);
         self.scanner = Arc::new(SecretScanner::all(&properties.secrets));
@@ -191,7 +191,7 @@ impl StreamTask {
     async fn connected(&mut self) {
         if self.stable_at.take().is_some() {
             debug!(configuration = %self.user, handler = self.endpoint.handler, endpoint = %self.endpoint.address, "connected");
-            self.inner.endpoints.set_connected(&self.endpoint, &self.user, Some(true));
+            self.inner.endpoints.change(|all, now| all.set_connected(&self.endpoint, &self.user, Some(true), now));
             self.send(SourceUpdate::Connected).await;
         }
     }
@@ -199,7 +199,7 @@ impl StreamTask {
     async fn found(&mut self, set: DeviceSet) {
         self.connected().await;
         self.backoff.reset();
-        self.inner.endpoints.record_result(&self.endpoint, &self.user, Ok(set.devices.len()));
+        self.inner.endpoints.change(|all, _| all.record_result(&self.endpoint, &self.user, Ok(set.devices.len())));
         self.send(SourceUpdate::Found { set, shared: None }).await;
     }
 
@@ -218,8 +218,10 @@ impl StreamTask {
         let (handler, endpoint) = (&self.endpoint.handler, &self.endpoint.address);
         warn!(configuration = %self.user, handler, %endpoint, "discovery failed: {error}");
         let reached = matches!(error, RoundError::Unavailable(_)).then_some(false);
-        self.inner.endpoints.record_result(&self.endpoint, &self.user, Err(error.to_string()));
-        self.inner.endpoints.set_connected(&self.endpoint, &self.user, reached);
+        self.inner.endpoints.change(|all, now| {
+            all.record_result(&self.endpoint, &self.user, Err(error.to_string()));
+            all.set_connected(&self.endpoint, &self.user, reached, now);
+        });
         self.stable_at = None;
         self.send(SourceUpdate::Failed(error.clone())).await;
     }
@@ -233,12 +235,7 @@ impl StreamTask {
             RoundError::InvalidDetails(_) | RoundError::PropertiesUnresolved(_) => None,
             _ => Some(self.backoff.failed(jitter())),
         };
-        let retry_due = async {
-            match pause {
-                Some(pause) => sleep(pause).await,
-                None => std::future::pending().await,
-            }
-        };
+        let retry_due = sleep_until_some(pause.map(|pause| Instant::now() + pause));
         let open = tokio::select! {
             () = retry_due => return true,
             changed = self.input.changed() => changed.is_ok(),

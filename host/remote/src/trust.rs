@@ -21,37 +21,12 @@ const MAX_PATH: usize = 107;
 /// The reason for refusing an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TrustError {
-    /// Not a valid socket path.
-    #[error("'{0}' is not an absolute path of at most {MAX_PATH} bytes without '.' and '..'")]
-    Path(String),
-    /// Outside of the handler directory, possibly through a link.
-    #[error("'{path}' is not in the handler directory '{}'", directory.display())]
-    Outside {
-        /// The reported path.
-        path: String,
-        /// The directory it has to be in.
-        directory: PathBuf,
-    },
-    /// Not a socket.
-    #[error("'{0}' is not a socket")]
-    NoSocket(String),
-    /// The path can't be read.
-    #[error("cannot access '{path}': {source}")]
-    Io {
-        /// The path.
-        path: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Not a supported URL.
-    #[error("'{0}' is not 'http://ADDRESS:PORT' with an IP address; names and TLS are not supported")]
-    Url(String),
-    /// Outside of the allowed networks.
-    #[error("{0} is not in a network allowed by --allow-network-handlers")]
-    Network(SocketAddr),
-    /// A user that is not allowed.
-    #[error("user id {0} may not serve discovery handlers; allow it with --allow-handler-uid {0}")]
-    User(u32),
+    /// It is no address.
+    #[error("{0}")]
+    Invalid(String),
+    /// Its address or its user is not allowed, or can't be checked.
+    #[error("{0}")]
+    Denied(String),
 }
 
 /// The trust settings.
@@ -68,7 +43,11 @@ pub(super) struct Trust {
 impl Trust {
     /// Checks that a process of this user may register or serve.
     pub(super) fn check_user(&self, uid: u32) -> Result<(), TrustError> {
-        if self.users.contains(&uid) { Ok(()) } else { Err(TrustError::User(uid)) }
+        if self.users.contains(&uid) {
+            return Ok(());
+        }
+        let remedy = format!("allow it with --allow-handler-uid {uid}");
+        Err(TrustError::Denied(format!("user id {uid} may not serve discovery handlers; {remedy}")))
     }
 
     /// Returns the address of a socket in the handler directory. The socket need not exist yet, but its directory must.
@@ -77,7 +56,10 @@ impl Trust {
         let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
         let name = path.file_name().filter(|_| path.is_absolute() && plain && text.len() <= MAX_PATH);
         let (Some(name), Some(parent), false) = (name, path.parent(), text.contains(char::is_control)) else {
-            return Err(TrustError::Path(text.chars().take(MAX_PATH).collect()));
+            let shown: String = text.chars().take(MAX_PATH).collect();
+            return Err(TrustError::Invalid(format!(
+                "'{shown}' is not an absolute path of at most {MAX_PATH} bytes without '.' and '..'"
+            )));
         };
         let parent = real(parent)?;
         if !parent.starts_with(real(&self.directory)?) || name == SOCKET {
@@ -94,7 +76,12 @@ impl Trust {
         let address: Option<SocketAddr> = authority.and_then(|authority| authority.parse().ok());
         let address = address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
         let address = address.filter(|address| address.port() != 0);
-        let address = address.ok_or_else(|| TrustError::Url(url.chars().take(MAX_PATH).collect()))?;
+        let Some(address) = address else {
+            let shown: String = url.chars().take(MAX_PATH).collect();
+            return Err(TrustError::Invalid(format!(
+                "'{shown}' is not 'http://ADDRESS:PORT' with an IP address; names and TLS are not supported"
+            )));
+        };
         self.may_dial(address).map(|()| Address::Network(address))
     }
 
@@ -102,7 +89,10 @@ impl Trust {
         let ip: IpAddr = address.ip();
         let is_host = !ip.is_unspecified() && !ip.is_multicast();
         let allowed = is_host && self.networks.iter().any(|network| network.contains(&ip));
-        if allowed { Ok(()) } else { Err(TrustError::Network(address)) }
+        if allowed {
+            return Ok(());
+        }
+        Err(TrustError::Denied(format!("{address} is not in a network allowed by --allow-network-handlers")))
     }
 
     /// Checks that a registered address may still be dialled.
@@ -120,21 +110,20 @@ impl Trust {
     /// very socket, even if the path is replaced in between.
     pub(super) fn socket(&self, path: &str) -> Result<OwnedFd, TrustError> {
         self.check(&Address::Unix(path.to_owned()))?;
-        let failed = |error: Errno| TrustError::Io { path: path.to_owned(), source: error.into() };
+        let failed = |error: Errno| inaccessible(path, error.into());
         // Where a link is followed elsewhere it is found out; so is a directory above that was replaced in between.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&socket).map_err(failed)?.st_mode);
         if kind != FileType::Socket {
-            return Err(TrustError::NoSocket(path.to_owned()));
+            return Err(TrustError::Denied(format!("'{path}' is not a socket")));
         }
-        let opened =
-            fs::read_link(link_of(&socket)).map_err(|source| TrustError::Io { path: path.to_owned(), source })?;
+        let opened = fs::read_link(link_of(&socket)).map_err(|error| inaccessible(path, error))?;
         if opened == Path::new(path) { Ok(socket) } else { Err(self.outside(path)) }
     }
 
     fn outside(&self, path: &str) -> TrustError {
-        TrustError::Outside { path: path.to_owned(), directory: self.directory.clone() }
+        TrustError::Denied(format!("'{path}' is not in the handler directory '{}'", self.directory.display()))
     }
 }
 
@@ -144,8 +133,11 @@ pub(super) fn link_of(file: &impl AsRawFd) -> PathBuf {
 }
 
 fn real(directory: &Path) -> Result<PathBuf, TrustError> {
-    let failed = |source| TrustError::Io { path: directory.display().to_string(), source };
-    directory.canonicalize().map_err(failed)
+    directory.canonicalize().map_err(|error| inaccessible(&directory.display().to_string(), error))
+}
+
+fn inaccessible(path: &str, error: io::Error) -> TrustError {
+    TrustError::Denied(format!("cannot access '{path}': {error}"))
 }
 
 #[cfg(test)]
@@ -197,14 +189,15 @@ mod tests {
         let trust = trust(&inside);
         let dialled = |name: &str| trust.socket(&inside.join(name).display().to_string());
         assert!(dialled("there.sock").is_ok());
-        assert!(matches!(dialled("link.sock"), Err(TrustError::NoSocket(_))));
-        assert!(matches!(dialled("file.sock"), Err(TrustError::NoSocket(_))));
-        assert!(matches!(dialled("none.sock"), Err(TrustError::Io { .. })));
+        let refusal = |path: &str| dialled(path).unwrap_err().to_string();
+        assert!(refusal("link.sock").contains("is not a socket"));
+        assert!(refusal("file.sock").contains("is not a socket"));
+        assert!(refusal("none.sock").contains("cannot access"));
 
         // The directory becomes a link: a registered path must not lead elsewhere.
         fs::rename(&inside, root.join("moved")).unwrap();
         symlink(root.join("moved"), &inside).unwrap();
-        assert!(matches!(dialled("there.sock"), Err(TrustError::Outside { .. })));
+        assert!(refusal("there.sock").contains("is not in the handler directory"));
     }
 
     #[test]
@@ -220,19 +213,19 @@ mod tests {
             assert_eq!(trust.network(url).unwrap(), network(address), "{url}");
         }
         for url in ["http://10.2.0.1:80", "http://127.0.0.1:80", "http://[::ffff:127.0.0.1]:80", "http://0.0.0.0:80"] {
-            assert!(matches!(trust.network(url), Err(TrustError::Network(_))), "{url}");
+            assert!(matches!(trust.network(url), Err(TrustError::Denied(_))), "{url}");
         }
         for url in ["", "10.1.2.3:80", "https://10.1.2.3:80", "http://10.1.2.3", "http://10.1.2.3:0", "http://cam:80"] {
-            assert!(matches!(trust.network(url), Err(TrustError::Url(_))), "{url}");
+            assert!(matches!(trust.network(url), Err(TrustError::Invalid(_))), "{url}");
         }
         for url in ["http://a@10.1.2.3:80", "http://10.1.2.3:80/x", "http://10.1.2.3:80?x", "http://10.1.2.3:80//"] {
-            assert!(matches!(trust.network(url), Err(TrustError::Url(_))), "{url}");
+            assert!(matches!(trust.network(url), Err(TrustError::Invalid(_))), "{url}");
         }
         assert!(trust.check(&network("10.1.0.1:1")).is_ok() && trust.check(&network("10.2.0.1:1")).is_err());
     }
 
     #[test]
-    fn refused_user_is_told_which_flag_allows_it() {
+    fn refusal_of_a_user_names_the_flag() {
         let trust = trust(Path::new("/nowhere"));
         assert!(trust.check_user(7).is_ok());
         let expected = "user id 8 may not serve discovery handlers; allow it with --allow-handler-uid 8";

@@ -1,9 +1,7 @@
 //! The log of a call in a sandbox process, within bounds that the agent keeps.
 
-use akri_engine::{Call, CallLog, LogLine};
+use akri_engine::{Call, CallLog, ForwardedLine, LogLine};
 use akri_model::text::clean;
-
-use super::protocol::{Line, level_of};
 
 /// Log events of a call, beside those that its limits allow.
 const MORE_LINES: usize = 512;
@@ -26,16 +24,16 @@ impl BoundedLog {
     }
 
     /// Logs a line of a guest within its budget.
-    pub(crate) fn write(&mut self, line: Line) {
+    pub(crate) fn write(&mut self, line: ForwardedLine) {
         let Some(left) = self.lines_left.checked_sub(1) else { return };
         self.lines_left = left;
         match line {
-            Line::Written { level, context, message, is_refusal, is_copied } => {
+            ForwardedLine::Written { line, is_copied } => {
                 let text = |text: &str| clean(text, self.text_bytes);
-                let (level, context, message) = (level_of(level), text(&context), text(&message));
-                self.output.write(LogLine { level, context, message, is_refusal }, is_copied);
+                let (context, message) = (text(&line.context), text(&line.message));
+                self.output.write(LogLine { context, message, ..line }, is_copied);
             }
-            Line::Dropped(count) => self.output.write_dropped(count),
+            ForwardedLine::Dropped(count) => self.output.write_dropped(count),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::connection::{CallContext, Connection, PendingCall, ReceivedReply};
 use super::crash_tracker::CrashRecord;
 use super::listener::MulticastListener;
 use super::load_error::LoadError;
-use super::protocol::{Arguments, LoadedComponent, ReceivedDevices, Reply, Request, encode, encode_secret};
+use super::protocol::{Arguments, Export, LoadedComponent, ReceivedDevices, Reply, Request, encode};
 use super::reply_checks;
 use super::sandbox_process::SandboxProcess;
 
@@ -86,13 +86,6 @@ impl ComponentProcess {
     }
 }
 
-/// The export that is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Export {
-    Validate,
-    Discover,
-}
-
 impl Component {
     /// Loads a component into a process, or into one of its own if that ends meanwhile, as others may have ended it.
     pub(crate) async fn load(
@@ -103,13 +96,10 @@ impl Component {
     ) -> Result<Self, LoadError> {
         let process = ComponentProcess { first, own: OnceLock::new(), isolation, crashes, loaded_in: Mutex::default() };
         let mut loaded = load_once(&process, id, &bytes).await;
-        if matches!(loaded, Err(LoadAttempt::Ended(RoundError::Trapped(_)))) && isolation == Isolation::Shared {
+        if matches!(loaded, Err(RoundError::Trapped(_))) && isolation == Isolation::Shared {
             loaded = load_once(&process, id, &bytes).await;
         }
-        let about = loaded.map_err(|attempt| match attempt {
-            LoadAttempt::Refused(error) => error,
-            LoadAttempt::Ended(error) => LoadError::Unavailable(error.to_string()),
-        })?;
+        let about = loaded.map_err(|error| LoadError::Unavailable(error.to_string()))??;
         let rounds = Arc::new(Semaphore::new(ROUNDS_AT_ONCE_OF_COMPONENT));
         Ok(Self(Arc::new(Inner { id, bytes, about, process, rounds })))
     }
@@ -141,7 +131,7 @@ impl Component {
 
     /// The interfaces it imports, such as `akri:discovery/udev@0.1.0` and `wasi:io/poll@0.2.6`, in its own order.
     pub fn imports(&self) -> &[String] {
-        &self.0.about.imports.0
+        &self.0.about.imports
     }
 
     /// Its imports, beside what these grants give.
@@ -165,7 +155,7 @@ impl Component {
             return Err(wrong_answer());
         };
         let triggers = result.map_err(|failure| reply_checks::failure(failure, &limits))?;
-        reply_checks::triggers(triggers.0, &limits)
+        reply_checks::triggers(triggers, &limits)
     }
 
     /// Runs one round: every device the handler sees now, within the limits.
@@ -181,7 +171,7 @@ impl Component {
             return Err(wrong_answer());
         };
         let set = match result {
-            Ok(found) => Ok(reply_checks::devices(devices.into_set(*found), &limits)?),
+            Ok(found) => Ok(reply_checks::devices(DeviceSet { devices: devices.devices, ..*found }, &limits)?),
             Err(failure) => Err(reply_checks::failure(failure, &limits)),
         };
         if let Some(changed) = cache.filter(|cache| reply_checks::fits(cache, &limits)) {
@@ -227,11 +217,8 @@ impl Inner {
         };
         let (time, rates) = (time_to_answer(&call.limits), call.rates.clone());
         let arguments = Box::new(arguments(call, export));
-        let request = match export {
-            Export::Validate => Request::Validate { call: id, component, arguments },
-            Export::Discover => Request::Discover { call: id, component, arguments },
-        };
-        let frame = encode_secret(request).map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
+        let request = Request::Call { call: id, component, export, arguments };
+        let frame = encode(&request, &[]).map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
         let began = Instant::now();
         let mut pending = connection.call(id, frame, context, time)?;
         let mut devices = ReceivedDevices::default();
@@ -273,11 +260,9 @@ impl Inner {
         if Weak::ptr_eq(&loaded_in, &Arc::downgrade(connection)) {
             return Ok(());
         }
-        match load_into(connection, self.id, &self.process.crashes, &self.bytes).await {
-            Ok(_) => *loaded_in = Arc::downgrade(connection),
-            Err(LoadAttempt::Ended(error)) => return Err(error),
-            Err(LoadAttempt::Refused(error)) => return Err(RoundError::Trapped(error.to_string())),
-        }
+        let loaded = load_into(connection, self.id, &self.process.crashes, &self.bytes).await?;
+        loaded.map_err(|error| RoundError::Trapped(error.to_string()))?;
+        *loaded_in = Arc::downgrade(connection);
         Ok(())
     }
 }
@@ -292,21 +277,16 @@ impl Drop for Inner {
     }
 }
 
-/// An attempt at loading that failed.
-enum LoadAttempt {
-    /// The component is not what it should be.
-    Refused(LoadError),
-    /// There was no answer.
-    Ended(RoundError),
-}
+/// The description of a component or the reason why it can't be used, if the process gave an answer.
+type LoadAnswer = Result<Result<LoadedComponent, LoadError>, RoundError>;
 
-async fn load_once(process: &ComponentProcess, id: u64, bytes: &LoadedBytes) -> Result<LoadedComponent, LoadAttempt> {
+async fn load_once(process: &ComponentProcess, id: u64, bytes: &LoadedBytes) -> LoadAnswer {
     let current = process.current(&bytes.digest);
-    let _permit = current.permits.acquire().await.map_err(|error| LoadAttempt::Ended(shutting_down(error)))?;
-    let connection = current.connect().await.map_err(LoadAttempt::Ended)?;
-    let about = load_into(&connection, id, &process.crashes, bytes).await?;
+    let _permit = current.permits.acquire().await.map_err(shutting_down)?;
+    let connection = current.connect().await?;
+    let loaded = load_into(&connection, id, &process.crashes, bytes).await?;
     *process.loaded_in.lock().await = Arc::downgrade(&connection);
-    Ok(about)
+    Ok(loaded)
 }
 
 async fn load_into(
@@ -314,17 +294,14 @@ async fn load_into(
     component: u64,
     crashes: &Arc<CrashRecord>,
     bytes: &LoadedBytes,
-) -> Result<LoadedComponent, LoadAttempt> {
+) -> LoadAnswer {
     let call = connection.next_call();
-    let bytes = bytes.read().map_err(LoadAttempt::Ended)?;
-    let frame = encode(&Request::Load { call, component }, &bytes);
-    let frame = frame.map_err(|error| LoadAttempt::Refused(LoadError::Refused(error.to_string())))?;
+    let frame = encode(&Request::Load { call, component }, &bytes.read()?);
+    let frame = frame.map_err(|error| RoundError::LimitExceeded(error.to_string()))?;
     let context = CallContext { crashes: Arc::clone(crashes), log: None, _permits: Vec::new() };
-    let mut pending = connection.call(call, frame, context, LOAD).map_err(LoadAttempt::Ended)?;
-    match pending.next().await.map_err(LoadAttempt::Ended)?.reply {
-        Reply::Loaded { result: Ok(about), .. } => reply_checks::loaded(about).map_err(LoadAttempt::Refused),
-        Reply::Loaded { result: Err(failure), .. } => Err(LoadAttempt::Refused(reply_checks::load_failure(failure))),
-        _ => Err(LoadAttempt::Ended(wrong_answer())),
+    match connection.call(call, frame, context, LOAD)?.next().await?.reply {
+        Reply::Loaded { result, .. } => Ok(reply_checks::loaded(result)),
+        _ => Err(wrong_answer()),
     }
 }
 
@@ -339,16 +316,16 @@ fn shutting_down(_: AcquireError) -> RoundError {
 /// Converts a call; values of secrets that it is not granted stay here.
 fn arguments(call: Call, export: Export) -> Arguments {
     let grants = if export == Export::Validate { Default::default() } else { call.grants };
-    let reveal = |(name, secret): (&String, &Secret)| {
-        let value = if glob::any(&grants.secrets, name) { secret.reveal().to_vec() } else { Vec::new() };
-        (name.clone(), value)
+    let granted = |(name, secret): (String, Secret)| {
+        let is_granted = glob::any(&grants.secrets, &name);
+        (name, if is_granted { secret } else { Secret::new(Vec::new()) })
     };
     Arguments {
         subject: call.subject,
         details: call.details,
         details_json: call.details_json,
-        properties: call.properties.properties.clone(),
-        secrets: call.properties.secrets.iter().map(reveal).collect(),
+        properties: call.properties.properties,
+        secrets: call.properties.secrets.into_iter().map(granted).collect(),
         cache: call.cache.entries(),
         limits: call.limits,
         rates: call.rates.id(),

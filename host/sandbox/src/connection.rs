@@ -2,18 +2,19 @@
 
 mod pending_call;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use akri_engine::{Rates, event_at};
 use akri_model::discovery::RoundError;
-use tokio::io::{AsyncRead, BufReader};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -23,7 +24,7 @@ use super::call_log::BoundedLog;
 use super::crash_tracker::CrashRecord;
 use super::frame;
 use super::process::{Fingerprint, Process, ReadablePaths, SandboxProgram, StartedProcess};
-use super::protocol::{LARGEST_REPLY, ProtocolError, Reply, Request, encode};
+use super::protocol::{LARGEST_REPLY, Reply, Request, decode, encode, malformed};
 use super::standard_error::read_lines;
 
 pub(crate) use self::pending_call::PendingCall;
@@ -45,21 +46,11 @@ struct Shared {
     is_closed: AtomicBool,
     calls: Mutex<HashMap<u64, WaitingCall>>,
     listeners: Mutex<HashMap<u64, Weak<Notify>>>,
-    stream: OwnedWriteHalf,
-    outgoing: Mutex<Outgoing>,
-    /// Wakes the task that writes what a caller could not.
-    unwritten: Notify,
+    /// Frames for the task, since callers do not wait for the process to read. There are few: calls have turns, and a listener
+    /// sends again only after it received something.
+    outgoing: mpsc::UnboundedSender<Zeroizing<Vec<u8>>>,
     /// Wakes listeners when the process has ended.
     closed: Notify,
-}
-
-/// Frames that could not be written at once; callers do not wait for that. There are few: calls have turns, and a listener
-/// sends again only after it received something.
-#[derive(Default)]
-struct Outgoing {
-    frames: VecDeque<Zeroizing<Vec<u8>>>,
-    /// Bytes of the first one that are written.
-    written: usize,
 }
 
 /// A message of the process.
@@ -117,8 +108,9 @@ impl Connection {
 
     fn over(process: Process, stream: StdStream, fingerprint: Fingerprint) -> io::Result<Arc<Self>> {
         stream.set_nonblocking(true)?;
-        let (read, write) = UnixStream::from_std(stream)?.into_split();
-        let shared = Arc::new(Shared::new(write));
+        let stream = UnixStream::from_std(stream)?;
+        let (outgoing, frames) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared::new(outgoing));
         let ended = process.ended();
         let connection = Arc::new(Self {
             process,
@@ -127,7 +119,7 @@ impl Connection {
             shared: Arc::clone(&shared),
             next_call: AtomicU64::new(1),
         });
-        tokio::spawn(serve(read, shared, Arc::downgrade(&connection), ended));
+        tokio::spawn(serve(stream, frames, shared, Arc::downgrade(&connection), ended));
         Ok(connection)
     }
 
@@ -149,10 +141,10 @@ impl Connection {
         time: Duration,
     ) -> Result<PendingCall, RoundError> {
         let (replies, received) = mpsc::unbounded_channel();
-        self.shared.calls().insert(call, WaitingCall { replies, bytes: 0, context });
+        self.shared.calls.lock().insert(call, WaitingCall { replies, bytes: 0, context });
         let pending = PendingCall::new(Arc::clone(self), call, received, time);
         if self.is_closed() {
-            self.shared.calls().remove(&call);
+            self.shared.calls.lock().remove(&call);
             return Err(RoundError::Unavailable("the sandbox process has just ended".to_owned()));
         }
         self.shared.write(frame);
@@ -175,11 +167,11 @@ impl Connection {
 
     /// Registers a listener, which is woken when a datagram was received.
     pub(crate) fn subscribe(&self, listener: u64, wake: &Arc<Notify>) {
-        self.shared.listeners().insert(listener, Arc::downgrade(wake));
+        self.shared.listeners.lock().insert(listener, Arc::downgrade(wake));
     }
 
     pub(crate) fn unsubscribe(&self, listener: u64) {
-        self.shared.listeners().remove(&listener);
+        self.shared.listeners.lock().remove(&listener);
     }
 
     /// Waits until the process has ended, without keeping it.
@@ -195,56 +187,20 @@ impl Drop for Connection {
     }
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    fn new(stream: OwnedWriteHalf) -> Self {
+    fn new(outgoing: mpsc::UnboundedSender<Zeroizing<Vec<u8>>>) -> Self {
         Self {
             is_closed: AtomicBool::default(),
             calls: Mutex::default(),
             listeners: Mutex::default(),
-            stream,
-            outgoing: Mutex::default(),
-            unwritten: Notify::new(),
+            outgoing,
             closed: Notify::new(),
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<u64, WaitingCall>> {
-        lock(&self.calls)
-    }
-
-    fn listeners(&self) -> MutexGuard<'_, HashMap<u64, Weak<Notify>>> {
-        lock(&self.listeners)
-    }
-
-    /// Writes a frame, or leaves what the stream does not take now to the connection's task.
+    /// Sends a frame by the connection's task. It is lost if the process has ended, which the reader notices.
     fn write(&self, frame: Vec<u8>) {
-        let mut outgoing = lock(&self.outgoing);
-        if self.is_closed.load(Ordering::Acquire) {
-            return;
-        }
-        outgoing.frames.push_back(Zeroizing::new(frame));
-        if outgoing.frames.len() > 1 {
-            return; // the task is at the first
-        }
-        match outgoing.flush(&self.stream) {
-            Ok(true) => {}
-            Ok(false) => self.unwritten.notify_one(),
-            Err(_) => outgoing.frames.clear(), // the reader notices that the process has ended
-        }
-    }
-
-    /// Writes what callers could not, whenever there is some. Ends when the stream fails, which the reader notices, too.
-    async fn write_rest(&self) -> io::Result<()> {
-        loop {
-            self.unwritten.notified().await;
-            while !lock(&self.outgoing).flush(&self.stream)? {
-                self.stream.writable().await?;
-            }
-        }
+        let _ = self.outgoing.send(Zeroizing::new(frame));
     }
 
     /// Waits until the process has ended.
@@ -260,18 +216,18 @@ impl Shared {
         }
     }
 
-    fn dispatch(&self, frame: Vec<u8>) -> Result<(), ProtocolError> {
-        let (reply, payload) = super::protocol::decode::<Reply>(&frame)?;
+    fn dispatch(&self, frame: Vec<u8>) -> io::Result<()> {
+        let (reply, payload) = decode::<Reply>(&frame)?;
         let payload_start = frame.len() - payload.len();
         match reply {
             Reply::Log { call, line } => {
-                if let Some(log) = self.calls().get_mut(&call).and_then(|waiting| waiting.context.log.as_mut()) {
+                if let Some(log) = self.calls.lock().get_mut(&call).and_then(|waiting| waiting.context.log.as_mut()) {
                     log.write(line);
                 }
                 Ok(())
             }
             Reply::Received { listener } => {
-                if let Some(wake) = self.listeners().get(&listener).and_then(Weak::upgrade) {
+                if let Some(wake) = self.listeners.lock().get(&listener).and_then(Weak::upgrade) {
                     wake.notify_one();
                 }
                 Ok(())
@@ -284,13 +240,13 @@ impl Shared {
     }
 
     /// Passes a reply on to the caller. One that was never asked for, or that nobody waits for, is dropped.
-    fn pass_on(&self, call: u64, received: ReceivedReply) -> Result<(), ProtocolError> {
-        let mut calls = self.calls();
+    fn pass_on(&self, call: u64, received: ReceivedReply) -> io::Result<()> {
+        let mut calls = self.calls.lock();
         let Some(waiting) = calls.get_mut(&call) else { return Ok(()) };
         waiting.bytes = waiting.bytes.saturating_add(received.frame.len() + size_of::<ReceivedReply>());
         // While it is on the list: it counts as running when the process is ended for this.
         if waiting.bytes > LARGEST_REPLY {
-            return Err(ProtocolError::new("too many bytes of devices"));
+            return Err(malformed("too many bytes of devices"));
         }
         let is_part = received.is_part();
         let _ = waiting.replies.send(Ok(received)); // the caller may be gone
@@ -303,7 +259,7 @@ impl Shared {
     /// Ends the calls: the process has ended, and if not because nothing needs it, then `how`.
     fn close(&self, how: Option<&str>) {
         self.is_closed.store(true, Ordering::Release);
-        let calls: Vec<WaitingCall> = self.calls().drain().map(|(_, waiting)| waiting).collect();
+        let calls: Vec<WaitingCall> = self.calls.lock().drain().map(|(_, waiting)| waiting).collect();
         for waiting in calls {
             let error = how.map_or_else(ended, |how| {
                 waiting.context.crashes.process_exited();
@@ -319,63 +275,45 @@ fn ended() -> RoundError {
     RoundError::Unavailable("the sandbox process has ended".to_owned())
 }
 
-impl Outgoing {
-    /// Writes what the stream takes now. Returns whether that is all.
-    fn flush(&mut self, stream: &OwnedWriteHalf) -> io::Result<bool> {
-        while let Some(frame) = self.frames.front() {
-            match stream.try_write(frame.get(self.written..).unwrap_or_default()) {
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
-            if self.written >= frame.len() {
-                self.frames.pop_front();
-                self.written = 0;
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// Reads until the stream ends; returns the error if it does not end well.
-async fn dispatch_frames(stream: &mut (impl AsyncRead + Unpin), shared: &Shared) -> Option<String> {
-    loop {
-        match frame::read(stream, LARGEST_REPLY).await {
-            Ok(Some(mut frame)) => {
-                // Not overwritten: what a handler caches, it may also return.
-                if let Err(error) = shared.dispatch(std::mem::take(&mut *frame)) {
-                    return Some(error.to_string());
-                }
-            }
-            Ok(None) => return None,
-            Err(error) => return Some(error.to_string()),
+/// Writes frames until the stream fails, which the reader notices, too.
+async fn write_frames(mut stream: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Zeroizing<Vec<u8>>>) {
+    while let Some(frame) = frames.recv().await {
+        if stream.write_all(&frame).await.is_err() {
+            break;
         }
     }
+    std::future::pending().await
 }
 
-/// The task of a connection: it reads all replies, and writes what callers could not.
+/// Reads until the stream ends.
+async fn dispatch_frames(stream: &mut (impl AsyncRead + Unpin), shared: &Shared) -> io::Result<()> {
+    while let Some(mut frame) = frame::read(stream, LARGEST_REPLY).await? {
+        // Not overwritten: what a handler caches, it may also return.
+        shared.dispatch(std::mem::take(&mut *frame))?;
+    }
+    Ok(())
+}
+
+/// The task of a connection: it reads all replies, and writes what callers send.
 async fn serve(
-    stream: OwnedReadHalf,
+    stream: UnixStream,
+    frames: mpsc::UnboundedReceiver<Zeroizing<Vec<u8>>>,
     shared: Arc<Shared>,
     connection: Weak<Connection>,
     process_ended: impl Future<Output = String>,
 ) {
-    let mut stream = BufReader::new(stream); // a small frame is read at once
     let error = {
-        let read = dispatch_frames(&mut stream, &shared);
-        let write = async {
-            let _ = shared.write_rest().await;
-            std::future::pending::<()>().await
-        };
+        let (replies, requests) = stream.into_split();
+        let mut replies = BufReader::new(replies); // a small frame is read at once
+        let read = dispatch_frames(&mut replies, &shared);
         tokio::pin!(read);
         tokio::select! {
-            error = &mut read => error,
-            () = write => None,
+            ended = &mut read => ended.err(),
+            () = write_frames(requests, frames) => None,
             // What it has written is read. Another process may hold its end of the stream, and is not waited for.
-            _ = process_ended => timeout(END, read).await.unwrap_or_default(),
+            _ = process_ended => timeout(END, read).await.ok().and_then(Result::err),
         }
     };
-    drop(stream);
     shared.is_closed.store(true, Ordering::Release);
     // Without a connection it was ended by us.
     let Some(connection) = connection.upgrade() else { return shared.close(None) };

@@ -5,8 +5,10 @@
 //! traps, for which [`akri_model::retry`] quarantines a handler.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// The records of all components, by digest.
 #[derive(Debug, Default)]
@@ -21,7 +23,7 @@ pub(crate) struct CrashRecord {
 impl CrashTracker {
     /// Returns the record of a component. Those of components that are neither loaded nor to be isolated are forgotten.
     pub(crate) fn record_of(&self, digest: &str) -> Arc<CrashRecord> {
-        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = self.0.lock();
         records.retain(|_, record| record.is_isolated() || Arc::strong_count(record) > 1);
         Arc::clone(records.entry(digest.to_owned()).or_default())
     }
@@ -51,6 +53,6 @@ mod tests {
         drop((crashed, other));
         assert!(tracker.record_of("a").is_isolated() && !tracker.record_of("b").is_isolated());
         drop(tracker.record_of("c"));
-        assert_eq!(tracker.0.lock().unwrap().len(), 2, "of `b` there is nothing to remember");
+        assert_eq!(tracker.0.lock().len(), 2, "of `b` there is nothing to remember");
     }
 }

@@ -1,12 +1,13 @@
 //! The host of components, and devices that a person names.
 
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use akri_engine::{ComponentBytes, HostError, MODULES_DIR};
+use akri_engine::{ComponentBytes, HostError, MODULES_DIR, Rates};
 use akri_model::grant::{CompileLimits, Grants, Isolation};
 use akri_node::sysfs::{self, Bounds, Sysfs, is_granted};
 use tempfile::TempDir;
@@ -56,11 +57,6 @@ impl FoundDevice {
     }
 }
 
-/// Sysfs could not be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct FindError(String);
-
 /// Loads components and runs them in sandbox processes, which are started when they are needed. Clones share everything.
 ///
 /// When the last clone, component and call are gone, the processes are ended.
@@ -84,16 +80,23 @@ impl Host {
     /// If the directory for compiled components can't be used.
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         let HostConfig { program, cache_dir, precompiled, sysfs, udev_data } = config;
-        let temporary =
-            if cache_dir.is_none() { Some(TempDir::new().map_err(unusable(&std::env::temp_dir()))?) } else { None };
+        let temporary = if cache_dir.is_none() {
+            Some(TempDir::new().map_err(|error| HostError::cache_dir(&std::env::temp_dir(), error))?)
+        } else {
+            None
+        };
         let temporary_path = || temporary.as_ref().map(|directory| directory.path().join("compiled"));
         let compiled = cache_dir.or_else(temporary_path).unwrap_or_default();
         let compiler = Compiler::open(program.path.clone(), &compiled, precompiled.as_deref())?;
         let paths = ReadablePaths { compiled, sysfs: sysfs.clone(), udev_data: udev_data.clone() };
         // A rule that lets a process read it needs it to be there.
         let modules = paths.compiled.join(MODULES_DIR);
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&modules).map_err(unusable(&modules))?;
-        let context = Arc::new(ProcessContext::new(program, paths, temporary));
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&modules)
+            .map_err(|error| HostError::cache_dir(&modules, error))?;
+        let context = Arc::new(ProcessContext { program, paths, rates: Rates::default(), _temporary: temporary });
         Ok(Self(Arc::new(Shared {
             compiler: Arc::new(compiler),
             crashes: CrashTracker::default(),
@@ -136,13 +139,13 @@ impl Host {
         let Shared { compiler, crashes, context, process, next_id, .. } = &*self.0;
         let source = ComponentBytes::new(bytes).await?;
         let was_compiled = compiler.prepare(&source, limits).await?;
-        let digest = source.digest().to_owned();
+        let digest = source.digest.clone();
         let process = match isolation {
             Isolation::Shared => Arc::clone(process),
             Isolation::Own => Arc::new(SandboxProcess::of_component(&digest, Arc::clone(context))),
         };
         let (id, crashes) = (next_id.fetch_add(1, Ordering::Relaxed), crashes.record_of(&digest));
-        let bytes = LoadedBytes::new(digest, source.bytes(), was_compiled, &context.paths.compiled)?;
+        let bytes = LoadedBytes::new(digest, &source.bytes, was_compiled, &context.paths.compiled)?;
         Component::load(id, bytes, (process, isolation), crashes).await
     }
 
@@ -151,17 +154,11 @@ impl Host {
     ///
     /// # Errors
     /// If sysfs can't be read, or not within ten seconds.
-    pub async fn find(&self, name: &str) -> Result<Vec<FoundDevice>, FindError> {
+    pub async fn find(&self, name: &str) -> io::Result<Vec<FoundDevice>> {
         let (sysfs, name) = (self.0.sysfs.clone(), name.to_owned());
         let bounds = Bounds { bytes: FOUND, until: Instant::now() + FIND };
-        let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await;
-        let found = found.map_err(|error| FindError(error.to_string()))?.map_err(|stop| FindError(stop.to_string()))?;
+        let found = tokio::task::spawn_blocking(move || sysfs.find(&name, &bounds)).await?.map_err(io::Error::other)?;
         let device = |entry: sysfs::Entry| FoundDevice { devpath: entry.devpath, subsystem: entry.subsystem };
         Ok(found.into_iter().map(device).collect())
     }
-}
-
-fn unusable(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> HostError {
-    let path = path.to_owned();
-    move |error| HostError::CacheDir { path, why: error.to_string() }
 }

@@ -38,8 +38,8 @@ pub use akri_engine::{
 
 pub use self::compile::{CompileError, PrecompileError, compile_here, precompile};
 pub use self::component::Component;
-pub use self::host::{FindError, FoundDevice, Host, HostConfig};
+pub use self::host::{FoundDevice, Host, HostConfig};
 pub use self::listener::MulticastListener;
 pub use self::load_error::LoadError;
-pub use self::process::SandboxProgram;
-pub use self::server::{SandboxSettings, serve_standard_input};
+pub use self::process::{ReadablePaths, SandboxProgram};
+pub use self::server::serve_standard_input;

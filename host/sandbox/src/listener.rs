@@ -9,7 +9,7 @@ use akri_model::datagram::DatagramFilter;
 use tokio::sync::Notify;
 
 use super::connection::Connection;
-use super::protocol::{Bounded, Request};
+use super::protocol::Request;
 use super::sandbox_process::SandboxProcess;
 
 /// Receives datagrams to a multicast group between rounds, through a sandbox process. If that ends, the next one listens. Made
@@ -26,12 +26,6 @@ pub struct MulticastListener {
     is_armed: bool,
 }
 
-impl std::fmt::Debug for MulticastListener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MulticastListener").field("join", &self.join).finish_non_exhaustive()
-    }
-}
-
 impl MulticastListener {
     pub(crate) fn new(
         process: &Arc<SandboxProcess>,
@@ -41,8 +35,7 @@ impl MulticastListener {
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (interfaces, filters) = (Bounded(interfaces.to_vec()), Bounded(filters));
-        let join = Request::Join { listener: id, group, interfaces, filters };
+        let join = Request::Join { listener: id, group, interfaces: interfaces.to_vec(), filters };
         Self { process: Arc::downgrade(process), id, join, wake: Arc::default(), joined: Weak::new(), is_armed: false }
     }
 
@@ -111,7 +104,8 @@ mod tests {
         let any = directory.path().to_owned();
         let paths = ReadablePaths { compiled: any.clone(), sysfs: any.clone(), udev_data: any };
         let program = SandboxProgram { path, arguments: Vec::new(), memory_bytes: 1 };
-        let context = Arc::new(ProcessContext::new(program, paths, None));
+        let context =
+            Arc::new(ProcessContext { program, paths, rates: akri_engine::Rates::default(), _temporary: None });
         let process = Arc::new(SandboxProcess::new("test".to_owned(), context));
         let mut listener = MulticastListener::new(&process, "239.0.0.1:1".parse().unwrap(), &[], Vec::new());
         assert!(listener.is_in(&process));

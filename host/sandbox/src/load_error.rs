@@ -6,14 +6,11 @@ use crate::compile::CompileError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// The component can't be used.
-    #[error(transparent)]
-    Component(akri_engine::LoadError),
+    #[error("{0}")]
+    Refused(String),
     /// The component does not compile within its bounds.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// The sandbox process refused it.
-    #[error("{0}")]
-    Refused(String),
     /// The host or the sandbox process failed, which says nothing of the component.
     #[error("it can't be loaded now: {0}")]
     Unavailable(String),
@@ -33,7 +30,7 @@ impl From<akri_engine::LoadError> for LoadError {
     fn from(error: akri_engine::LoadError) -> Self {
         match error {
             akri_engine::LoadError::Unavailable(why) => Self::Unavailable(why),
-            error => Self::Component(error),
+            error => Self::Refused(error.to_string()),
         }
     }
 }

@@ -7,9 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::watch;
 
@@ -31,10 +32,13 @@ pub struct SandboxProgram {
 
 /// The paths that a sandbox process reads.
 #[derive(Debug, Clone)]
-pub(crate) struct ReadablePaths {
-    pub(crate) compiled: PathBuf,
-    pub(crate) sysfs: PathBuf,
-    pub(crate) udev_data: PathBuf,
+pub struct ReadablePaths {
+    /// The directory of compiled components.
+    pub compiled: PathBuf,
+    /// The mount point of sysfs.
+    pub sysfs: PathBuf,
+    /// udev's database.
+    pub udev_data: PathBuf,
 }
 
 /// The files and directories behind the paths that a process may read. It has what was there when it started: one that was
@@ -86,7 +90,7 @@ impl Process {
 
     /// Kills it.
     pub(crate) fn kill(&self) {
-        if let Some(child) = self.child.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        if let Some(child) = self.child.lock().as_mut() {
             let _ = child.kill(); // it may have ended
         }
     }
@@ -142,7 +146,7 @@ fn run(mut command: Command, started: &mpsc::Sender<Started>, status: &watch::Se
     let _ = started.send(Ok((id, Arc::clone(&child), errors.into()))); // nobody may want it any more
     // Its id stays its own until it is waited for below.
     let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = child.lock();
     let ended = child.take().and_then(|mut child| child.wait().ok());
     status.send_replace(Some(ended.unwrap_or_else(|| ExitStatus::from_raw(Signal::KILL.as_raw()))));
 }

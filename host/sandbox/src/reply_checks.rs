@@ -1,19 +1,24 @@
 //! Checks of a sandbox process's replies: whatever runs there now, the agent gets no more than the limits allow, and no text
 //! that hides itself. These are the only checks of devices against the limits.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use akri_engine::{YIELD_INTERVAL, check_description};
-use akri_model::device::{DeviceSet, Note};
+use akri_model::device::{AbsenceMeaning, DeviceSet, Note};
 use akri_model::discovery::{Description, Problem, RoundError, Trigger};
 use akri_model::grant::Limits;
 use akri_model::text::{clean, clean_lines};
 
-use super::protocol::{CacheEntries, Failure, LoadFailure, LoadedComponent, Reply};
+use super::protocol::{CacheEntries, LoadedComponent, Reply};
 use crate::load_error::LoadError;
 
 /// Bytes of a text about a device, beside the device's own texts.
 const TEXT: usize = 8 << 10;
+/// Triggers of details, and problems of them.
+const LIST: usize = 64;
+/// Imports of a component, and entries of a cache.
+const ENTRIES: usize = 4096;
 
 /// Checks devices against the limits of the call, and bounds the notes.
 ///
@@ -21,6 +26,9 @@ const TEXT: usize = 8 << 10;
 /// As those of [`DeviceSet::check`].
 pub(super) fn devices(mut set: DeviceSet, limits: &Limits) -> Result<DeviceSet, RoundError> {
     set.check(limits)?;
+    if set.absence != AbsenceMeaning::Missing {
+        set.absence = AbsenceMeaning::Kept(BTreeSet::new());
+    }
     let text = |text: &str| clean(text, limits.string_bytes.saturating_add(TEXT));
     set.notes.truncate(limits.notes.max(1));
     for note in &mut set.notes {
@@ -41,7 +49,7 @@ pub(super) fn triggers(triggers: Vec<Trigger>, limits: &Limits) -> Result<Vec<Tr
         Trigger::Multicast { filter, .. } => filter.bytes() <= limits.string_bytes,
         Trigger::Interval(_) => true,
     };
-    if triggers.iter().all(is_within) { Ok(triggers) } else { Err(exceeded()) }
+    if triggers.len() <= LIST && triggers.iter().all(is_within) { Ok(triggers) } else { Err(exceeded()) }
 }
 
 /// Returns the ticks of processor time of a call, no more than there were while the agent waited for it.
@@ -52,31 +60,33 @@ pub(super) fn ticks(reply: &Reply, elapsed: Duration) -> u32 {
 }
 
 /// Returns the error of a call.
-pub(super) fn failure(failure: Failure, limits: &Limits) -> RoundError {
+pub(super) fn failure(error: RoundError, limits: &Limits) -> RoundError {
     let most = limits.string_bytes.saturating_add(TEXT);
     let text = |text: String| clean(&text, most);
-    match failure {
-        Failure::InvalidDetails(problems) => {
+    match error {
+        RoundError::InvalidDetails(problems) => {
             let problem = |problem: Problem| Problem {
                 path: text(problem.path),
                 reason: text(problem.reason),
                 message: clean_lines(&problem.message, most),
             };
-            RoundError::InvalidDetails(problems.0.into_iter().map(problem).collect())
+            RoundError::InvalidDetails(problems.into_iter().take(LIST).map(problem).collect())
         }
-        Failure::NotGranted(what) => RoundError::NotGranted(text(what)),
-        Failure::Unavailable(what) => RoundError::Unavailable(text(what)),
-        Failure::Trapped(what) => RoundError::Trapped(text(what)),
-        Failure::LimitExceeded(what) => RoundError::LimitExceeded(text(what)),
-        Failure::InvalidResult(what) => RoundError::InvalidResult(text(what)),
-        Failure::DeadlineExceeded(_) => RoundError::DeadlineExceeded(limits.round),
+        RoundError::NotGranted(what) => RoundError::NotGranted(text(what)),
+        RoundError::Trapped(what) => RoundError::Trapped(text(what)),
+        RoundError::LimitExceeded(what) => RoundError::LimitExceeded(text(what)),
+        RoundError::InvalidResult(what) => RoundError::InvalidResult(text(what)),
+        RoundError::DeadlineExceeded(_) => RoundError::DeadlineExceeded(limits.round),
+        RoundError::Unavailable(what) => RoundError::Unavailable(text(what)),
+        other => RoundError::Unavailable(text(other.to_string())),
     }
 }
 
-/// Checks a component's description of itself.
-pub(super) fn loaded(loaded: LoadedComponent) -> Result<LoadedComponent, LoadError> {
+/// Checks a component's description of itself, or cleans the reason why there is none.
+pub(super) fn loaded(result: Result<LoadedComponent, String>) -> Result<LoadedComponent, LoadError> {
+    let loaded = result.map_err(|why| LoadError::Refused(clean(&why, 4096)))?;
     let word = |text: &String| text.len() <= 1024 && !text.chars().any(char::is_control);
-    if !word(&loaded.exported) || !loaded.imports.0.iter().all(word) {
+    if loaded.imports.len() > ENTRIES || !word(&loaded.exported) || !loaded.imports.iter().all(word) {
         return Err(LoadError::Refused("its imports have no names".to_owned()));
     }
     let description: Description =
@@ -84,24 +94,16 @@ pub(super) fn loaded(loaded: LoadedComponent) -> Result<LoadedComponent, LoadErr
     Ok(LoadedComponent { description, ..loaded })
 }
 
-/// Returns the error of loading a component.
-pub(super) fn load_failure(error: LoadFailure) -> LoadError {
-    match error {
-        LoadFailure::Describe(error) => akri_engine::LoadError::Describe(failure(error, &Limits::default())).into(),
-        LoadFailure::Other(text) => LoadError::Refused(clean(&text, 4096)),
-    }
-}
-
 /// Returns whether a cache is within its bound.
 pub(super) fn fits(CacheEntries(entries): &CacheEntries, limits: &Limits) -> bool {
-    entries.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() <= limits.cache_bytes
+    let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+    entries.len() <= ENTRIES && bytes <= limits.cache_bytes
 }
 
 #[cfg(test)]
 mod tests {
     use akri_model::datagram::DatagramFilter;
 
-    use super::super::protocol::Bounded;
     use super::*;
 
     #[test] // threat 22
@@ -119,7 +121,7 @@ mod tests {
 
     #[test] // threat 22
     fn processor_time_is_at_most_the_time_that_went_by() {
-        let reply = |ticks| Reply::Validated { call: 1, result: Ok(Bounded::default()), ticks };
+        let reply = |ticks| Reply::Validated { call: 1, result: Ok(Vec::new()), ticks };
         let ticks = |forged, millis| ticks(&reply(forged), Duration::from_millis(millis));
         assert_eq!((ticks(3, 1000), ticks(u32::MAX, 1000), ticks(u32::MAX, 0)), (3, 101, 1));
         assert_eq!(super::ticks(&reply(u32::MAX), Duration::MAX), u32::MAX);
@@ -132,18 +134,25 @@ mod tests {
         let set = DeviceSet { notes: vec![note; 9], ..DeviceSet::default() };
         let notes = devices(set, &limits).unwrap().notes;
         assert!(notes.len() == 2 && notes[0].message.chars().all(|c| c != '\u{202e}' && !c.is_control()), "{notes:?}");
-        let long = failure(Failure::Unavailable("x".repeat(1 << 20)), &limits).to_string();
+        let long = failure(RoundError::Unavailable("x".repeat(1 << 20)), &limits).to_string();
         assert!(long.len() < 16 << 10);
-        let other_limit = Failure::DeadlineExceeded(std::time::Duration::MAX);
+        let other_limit = RoundError::DeadlineExceeded(std::time::Duration::MAX);
         assert_eq!(failure(other_limit, &limits), RoundError::DeadlineExceeded(limits.round));
     }
 
     #[test]
     fn false_descriptions_are_refused() {
-        let described = |name: &str, import: &str| LoadedComponent {
-            description: Description { name: name.to_owned(), version: "1".to_owned(), shared: false, interval: None },
-            exported: "akri:discovery/handler@0.1.0".to_owned(),
-            imports: Bounded(vec![import.to_owned()]),
+        let described = |name: &str, import: &str| {
+            Ok(LoadedComponent {
+                description: Description {
+                    name: name.to_owned(),
+                    version: "1".to_owned(),
+                    shared: false,
+                    interval: None,
+                },
+                exported: "akri:discovery/handler@0.1.0".to_owned(),
+                imports: vec![import.to_owned()],
+            })
         };
         assert!(loaded(described("udev", "wasi:io/poll@0.2.6")).is_ok());
         for (name, import) in [("", "a"), ("two words", "a"), ("line\n", "a"), ("udev", "\u{1b}")] {

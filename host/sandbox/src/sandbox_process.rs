@@ -22,18 +22,12 @@ const CHECK: Duration = Duration::from_secs(1);
 
 /// The state shared by all sandbox processes of a host.
 pub(crate) struct ProcessContext {
-    program: SandboxProgram,
+    pub(crate) program: SandboxProgram,
     pub(crate) paths: ReadablePaths,
     /// The budget of their own log lines.
-    rates: Rates,
+    pub(crate) rates: Rates,
     /// The directory of compiled components, if it ends with the host.
-    _temporary: Option<TempDir>,
-}
-
-impl ProcessContext {
-    pub(crate) fn new(program: SandboxProgram, paths: ReadablePaths, temporary: Option<TempDir>) -> Self {
-        Self { program, paths, rates: Rates::default(), _temporary: temporary }
-    }
+    pub(crate) _temporary: Option<TempDir>,
 }
 
 /// A sandbox process, whichever runs at the moment.

@@ -2,28 +2,31 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use akri_engine::{
-    Cache, Call, ForwardedLine, LoadError, LocalComponent, LocalHost, LocalHostConfig, LogLine, MODULES_DIR, Rates,
-};
+use akri_engine::{Cache, Call, ForwardedLine, LocalComponent, LocalHost, LocalHostConfig, MODULES_DIR, Rates};
+use akri_model::datagram::DatagramFilter;
+use akri_model::discovery::RoundError;
 use akri_model::property::Resolved;
+use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 use crate::confine::confine_worker;
+use crate::process::ReadablePaths;
 
 use super::frame;
 use super::protocol::{
-    Arguments, Bounded, CacheEntries, Failure, LARGEST_REPLY, LARGEST_REQUEST, Line, LoadFailure, LoadedComponent,
-    ProtocolError, Reply, Request, decode, encode, encode_devices, number_of, split,
+    Arguments, CacheEntries, Export, LARGEST_REPLY, LARGEST_REQUEST, LoadedComponent, Reply, Request, decode, encode,
+    encode_devices,
 };
 
 /// Budgets that are remembered; there is one for each Configuration.
@@ -38,29 +41,16 @@ pub(super) const LARGEST_ANSWER: usize = LARGEST_REPLY - (64 << 10);
 /// Log lines of a call that wait to be sent. A guest writes them faster than the agent reads.
 const LINES: usize = 512;
 
-/// The settings of a sandbox process.
-#[derive(Debug, Clone)]
-pub struct SandboxSettings {
-    /// The directory of compiled components.
-    pub compiled: PathBuf,
-    /// The mount point of sysfs.
-    pub sysfs: PathBuf,
-    /// udev's database.
-    pub udev_data: PathBuf,
-    /// Bytes of memory.
-    pub memory_bytes: u64,
-}
-
-/// Confines this process, and serves the agent at the other end of standard input until that closes it. It has to be called
+/// Confines this process to its paths and so many bytes of memory, and serves the agent at the other end of standard input until that closes it. It has to be called
 /// before any thread was started.
 ///
 /// # Errors
 /// If the process can't be confined, if the engine can't be set up, or if the agent sends what is no request.
-pub fn serve_standard_input(settings: SandboxSettings) -> Result<(), String> {
+pub fn serve_standard_input(paths: ReadablePaths, memory_bytes: u64) -> Result<(), String> {
     close_inherited().map_err(|error| format!("cannot close what was inherited: {error}"))?;
     let stream: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let stream = StdStream::from(stream);
-    let SandboxSettings { compiled, sysfs, udev_data, memory_bytes } = settings;
+    let ReadablePaths { compiled, sysfs, udev_data } = paths;
     let modules = compiled.join(MODULES_DIR);
     let authorities: Vec<PathBuf> =
         ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(std::env::var_os).map(PathBuf::from).collect();
@@ -103,10 +93,10 @@ pub(super) async fn serve(stream: UnixStream, host: LocalHost, largest_answer: u
         rates: Mutex::default(),
     });
     while let Some(frame) = frame::read(&mut requests, LARGEST_REQUEST).await? {
-        let (request, payload) = decode::<Request>(&frame).map_err(io::Error::other)?;
+        let (request, payload) = decode::<Request>(&frame)?;
         server.begin(request, payload);
     }
-    lock(&server.listeners).clear();
+    server.listeners.lock().clear();
     Ok(())
 }
 
@@ -124,7 +114,7 @@ struct Server {
 
 /// The log lines of a call.
 struct CallLines {
-    written: mpsc::Receiver<Line>,
+    written: mpsc::Receiver<ForwardedLine>,
     /// The number of those beyond a limit.
     dropped: Arc<AtomicU64>,
 }
@@ -132,17 +122,7 @@ struct CallLines {
 /// A listener; its task ends with it.
 struct ServedListener {
     next: Arc<Notify>,
-    task: AbortHandle,
-}
-
-impl Drop for ServedListener {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+    _task: JoinSet<()>,
 }
 
 impl Server {
@@ -152,63 +132,51 @@ impl Server {
                 let (server, bytes) = (Arc::clone(self), payload.to_vec());
                 tokio::spawn(async move { server.load(call, component, bytes).await });
             }
-            Request::Unload { component } => drop(lock(&self.components).remove(&component)),
-            Request::Validate { call, component, arguments } => {
-                let (server, cancelled) = (Arc::clone(self), self.register(call));
-                tokio::spawn(async move { server.validate(call, component, *arguments, cancelled).await });
+            Request::Unload { component } => drop(self.components.lock().remove(&component)),
+            Request::Call { call, component, export, arguments } => {
+                let (cancel, cancelled) = oneshot::channel();
+                self.calls.lock().insert(call, cancel);
+                let server = Arc::clone(self);
+                tokio::spawn(async move {
+                    match export {
+                        Export::Validate => server.validate(call, component, *arguments, cancelled).await,
+                        Export::Discover => server.discover(call, component, *arguments, cancelled).await,
+                    }
+                });
             }
-            Request::Discover { call, component, arguments } => {
-                let (server, cancelled) = (Arc::clone(self), self.register(call));
-                tokio::spawn(async move { server.discover(call, component, *arguments, cancelled).await });
-            }
-            Request::Cancel { call } => drop(lock(&self.calls).remove(&call)),
-            Request::Join { listener, group, interfaces, filters } => {
-                self.join(listener, group, &interfaces.0, filters.0)
-            }
+            Request::Cancel { call } => drop(self.calls.lock().remove(&call)),
+            Request::Join { listener, group, interfaces, filters } => self.join(listener, group, &interfaces, filters),
             Request::Listen { listener } => {
-                if let Some(served) = lock(&self.listeners).get(&listener) {
+                if let Some(served) = self.listeners.lock().get(&listener) {
                     served.next.notify_one();
                 }
             }
-            Request::Leave { listener } => drop(lock(&self.listeners).remove(&listener)),
+            Request::Leave { listener } => drop(self.listeners.lock().remove(&listener)),
         }
     }
 
-    fn register(&self, call: u64) -> oneshot::Receiver<()> {
-        let (cancel, cancelled) = oneshot::channel();
-        lock(&self.calls).insert(call, cancel);
-        cancelled
-    }
-
     async fn load(&self, call: u64, component: u64, bytes: Vec<u8>) {
-        let result = match self.host.load(bytes).await {
-            Ok(loaded) => {
-                let about = LoadedComponent {
-                    description: loaded.description().clone(),
-                    exported: loaded.exported().to_owned(),
-                    imports: loaded.imports().iter().cloned().collect(),
-                };
-                lock(&self.components).insert(component, loaded);
-                Ok(about)
-            }
-            Err(LoadError::Describe(error)) => Err(LoadFailure::Describe(error.into())),
-            Err(error) => Err(LoadFailure::Other(error.to_string())),
-        };
+        let result = self.host.load(bytes).await.map_err(|error| error.to_string()).map(|loaded| {
+            let about = LoadedComponent {
+                description: loaded.description().clone(),
+                exported: loaded.exported().to_owned(),
+                imports: loaded.imports().to_vec(),
+            };
+            self.components.lock().insert(component, loaded);
+            about
+        });
         let reply = encode(&Reply::Loaded { call, result }, &[]);
-        let failed = |why| Reply::Loaded { call, result: Err(LoadFailure::Other(why)) };
-        self.answer(std::iter::once(reply), failed).await;
+        self.answer(std::iter::once(reply), |why| Reply::Loaded { call, result: Err(why) }).await;
     }
 
     async fn validate(&self, call: u64, component: u64, arguments: Arguments, cancelled: oneshot::Receiver<()>) {
         let (arguments, lines) = self.arguments(arguments);
         let rates = arguments.rates.clone();
-        let result = match self.component(component) {
-            Ok(component) => self.run(call, lines, component.validate_here(arguments), cancelled).await,
-            Err(error) => Err(error),
-        };
-        let (result, ticks) = (result.map(Bounded), rates.take_ticks());
+        let validate = async { self.component(component)?.validate_here(arguments).await };
+        let result = self.run(call, lines, validate, cancelled).await;
+        let ticks = rates.take_ticks();
         let reply = encode(&Reply::Validated { call, result, ticks }, &[]);
-        let failed = |why| Reply::Validated { call, result: Err(Failure::LimitExceeded(why)), ticks };
+        let failed = |why| Reply::Validated { call, result: Err(RoundError::LimitExceeded(why)), ticks };
         self.answer(std::iter::once(reply), failed).await;
     }
 
@@ -216,30 +184,25 @@ impl Server {
         let (arguments, lines) = self.arguments(arguments);
         let (rates, cache) = (arguments.rates.clone(), arguments.cache.clone());
         let before = cache.entries();
-        let result = match self.component(component) {
-            Ok(component) => self.run(call, lines, component.discover_here(arguments), cancelled).await,
-            Err(error) => Err(error),
-        };
+        let discover = async { self.component(component)?.discover_here(arguments).await };
+        let mut result = self.run(call, lines, discover, cancelled).await.map(Box::new);
         let cache = Some(cache.entries()).filter(|after| !Arc::ptr_eq(after, &before)).map(CacheEntries);
-        let (result, devices) = match result {
-            Ok(set) => {
-                let (found, devices) = split(set);
-                (Ok(Box::new(found)), devices)
-            }
-            Err(failure) => (Err(failure), Vec::new()),
-        };
-        let (earlier, last) = devices.split_at(devices.len().saturating_sub(1) / PART * PART);
-        let ticks = rates.take_ticks();
-        let reply = Reply::Discovered { call, result, cache, ticks };
+        let found = result.as_mut().map(|set| std::mem::take(&mut set.devices)).unwrap_or_default();
+        let (earlier, last) = found.split_at(found.len().saturating_sub(1) / PART * PART);
+        let (devices, ticks) = (found.len(), rates.take_ticks());
+        let reply = Reply::Discovered { call, devices, result, cache, ticks };
         let parts = earlier.chunks(PART).map(|part| encode_devices(&Reply::Devices { call }, part));
         let frames = parts.chain(std::iter::once_with(|| encode_devices(&reply, last)));
-        let failed = |why| Reply::Discovered { call, result: Err(Failure::LimitExceeded(why)), cache: None, ticks };
+        let failed = |why| {
+            let result = Err(RoundError::LimitExceeded(why));
+            Reply::Discovered { call, devices: 0, result, cache: None, ticks }
+        };
         self.answer(frames, failed).await;
     }
 
-    fn component(&self, component: u64) -> Result<LocalComponent, Failure> {
-        let known = lock(&self.components).get(&component).cloned();
-        known.ok_or_else(|| Failure::Unavailable("the sandbox process does not have the component".to_owned()))
+    fn component(&self, component: u64) -> Result<LocalComponent, RoundError> {
+        let known = self.components.lock().get(&component).cloned();
+        known.ok_or_else(|| RoundError::Unavailable("the sandbox process does not have the component".to_owned()))
     }
 
     /// Awaits a call, or its cancellation, and forwards what the guest logs meanwhile.
@@ -247,41 +210,41 @@ impl Server {
         &self,
         call: u64,
         mut lines: CallLines,
-        work: impl Future<Output = Result<T, akri_model::discovery::RoundError>>,
+        work: impl Future<Output = Result<T, RoundError>>,
         mut cancelled: oneshot::Receiver<()>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RoundError> {
         let mut work = Box::pin(work);
         let result = loop {
             tokio::select! {
-                result = &mut work => break result.map_err(Failure::from),
-                _ = &mut cancelled => break Err(Failure::Unavailable("cancelled".to_owned())),
+                result = &mut work => break result,
+                _ = &mut cancelled => break Err(RoundError::Unavailable("cancelled".to_owned())),
                 Some(line) = lines.written.recv() => self.forward(call, line).await,
             }
         };
         drop(work);
-        lock(&self.calls).remove(&call);
+        self.calls.lock().remove(&call);
         // All of it is there before the answer.
         while let Ok(line) = lines.written.try_recv() {
             self.forward(call, line).await;
         }
         let dropped = lines.dropped.load(Ordering::Relaxed);
         if dropped > 0 {
-            self.forward(call, Line::Dropped(dropped)).await;
+            self.forward(call, ForwardedLine::Dropped(dropped)).await;
         }
         result
     }
 
-    async fn forward(&self, call: u64, line: Line) {
+    async fn forward(&self, call: u64, line: ForwardedLine) {
         self.reply(&Reply::Log { call, line }).await;
     }
 
     /// Converts arguments; also returns the log of the call.
-    fn arguments(&self, mut arguments: Arguments) -> (Call, CallLines) {
+    fn arguments(&self, arguments: Arguments) -> (Call, CallLines) {
         let (sender, written) = mpsc::channel(LINES);
         let dropped = Arc::<AtomicU64>::default();
         let lines = CallLines { written, dropped: Arc::clone(&dropped) };
         let rates = {
-            let mut rates = lock(&self.rates);
+            let mut rates = self.rates.lock();
             if rates.len() >= RATES {
                 rates.clear();
             }
@@ -290,22 +253,17 @@ impl Server {
         let forward = move |line| {
             let more = match line {
                 ForwardedLine::Dropped(count) => count,
-                ForwardedLine::Written { line, is_copied } => {
-                    let LogLine { level, context, message, is_refusal } = line;
-                    let line = Line::Written { level: number_of(level), context, message, is_refusal, is_copied };
-                    u64::from(sender.try_send(line).is_err())
-                }
+                written => u64::from(sender.try_send(written).is_err()),
             };
             dropped.fetch_add(more, Ordering::Relaxed);
         };
         let cache = Cache::default();
-        let secrets = arguments.take_secrets();
         cache.replace(arguments.cache);
         let call = Call {
             subject: arguments.subject,
             details: arguments.details,
             details_json: arguments.details_json,
-            properties: Resolved { properties: arguments.properties, secrets },
+            properties: Resolved { properties: arguments.properties, secrets: arguments.secrets },
             grants: arguments.grants,
             limits: arguments.limits,
             cache,
@@ -316,35 +274,25 @@ impl Server {
         (call, lines)
     }
 
-    fn join(
-        self: &Arc<Self>,
-        listener: u64,
-        group: std::net::SocketAddr,
-        interfaces: &[String],
-        filters: Vec<akri_model::datagram::DatagramFilter>,
-    ) {
+    fn join(self: &Arc<Self>, listener: u64, group: SocketAddr, interfaces: &[String], filters: Vec<DatagramFilter>) {
         let mut listening = self.host.listen(group, interfaces, filters);
         let (server, next) = (Arc::downgrade(self), Arc::new(Notify::new()));
-        let asked = Arc::clone(&next);
-        let task = tokio::spawn(async move {
+        let requested = Arc::clone(&next);
+        let task = async move {
             loop {
-                asked.notified().await;
+                requested.notified().await;
                 listening.received().await;
                 let Some(server) = server.upgrade() else { return };
                 // A task of its own, since this one may be aborted, and frames are written as a whole.
                 tokio::spawn(async move { server.reply(&Reply::Received { listener }).await });
             }
-        });
-        let served = ServedListener { next, task: task.abort_handle() };
-        lock(&self.listeners).insert(listener, served);
+        };
+        let served = ServedListener { next, _task: JoinSet::from_iter([task]) };
+        self.listeners.lock().insert(listener, served);
     }
 
     /// Sends the frames of an answer. If they are too large together, the last is what `failed` makes of the reason.
-    async fn answer(
-        &self,
-        frames: impl Iterator<Item = Result<Vec<u8>, ProtocolError>>,
-        failed: impl FnOnce(String) -> Reply,
-    ) {
+    async fn answer(&self, frames: impl Iterator<Item = io::Result<Vec<u8>>>, failed: impl FnOnce(String) -> Reply) {
         let mut left = self.largest_answer;
         for frame in frames {
             let why = match frame {

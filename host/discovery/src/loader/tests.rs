@@ -57,7 +57,7 @@ async fn failure_of_the_sandbox_process_is_retried() {
     let mut loader = loader(directory.path().to_owned(), watch::channel(Arc::default()).1);
     let manifests = manifests(json!({"file": "a.wasm"}));
     let source = manifests.handlers["a"].source.clone();
-    let failed = || Refusal::Unavailable { path: "a.wasm".into(), reason: "it has ended".to_owned() };
+    let failed = || Refused::temporary("SandboxFailed", "it has ended".to_owned());
     let mut pauses = Vec::new();
     for _ in 0..3 {
         loader.refuse("a", &source, PullSecrets::default(), failed());

@@ -9,6 +9,7 @@ use wasmtime_wasi_http::{RequestOptions, WasiHttp, WasiHttpCtxView, WasiHttpView
 
 use crate::round::Round;
 
+type Request = Resource<HostOutgoingRequest>;
 type Response = Resource<HostFutureIncomingResponse>;
 
 /// Bytes of a method that is none of the usual ones.
@@ -25,62 +26,39 @@ pub(super) fn link(linker: &mut Linker<Round>) -> wasmtime::Result<()> {
     types::add_to_linker::<_, WasiHttp>(linker, &types::LinkOptions::default(), Round::http)?;
     linker.allow_shadowing(true);
     let mut types = linker.instance(TYPES)?;
-    types.func_wrap("[method]outgoing-request.set-method", |mut store, (request, method)| {
-        Ok((store.data_mut().set_method(request, method)?,))
+    // By itself each part of a request may have any length, and a guest as many requests as resources.
+    types.func_wrap("[method]outgoing-request.set-method", |mut store, (request, method): (Request, Method)| {
+        let is_longer = matches!(&method, Method::Other(name) if name.len() > METHOD);
+        let set = |mut http| types::HostOutgoingRequest::set_method(&mut http, request, method);
+        Ok((if is_longer { Err(()) } else { set(store.data_mut().http())? },))
     })?;
-    types.func_wrap("[method]outgoing-request.set-authority", |mut store, (request, authority)| {
-        Ok((store.data_mut().set_authority(request, authority)?,))
-    })?;
-    types.func_wrap("[method]outgoing-request.set-path-with-query", |mut store, (request, path)| {
-        Ok((store.data_mut().set_path(request, path)?,))
+    types.func_wrap(
+        "[method]outgoing-request.set-authority",
+        |mut store, (request, name): (Request, Option<String>)| {
+            let is_longer = name.as_ref().is_some_and(|name| name.len() > AUTHORITY);
+            let set = |mut http| types::HostOutgoingRequest::set_authority(&mut http, request, name);
+            Ok((if is_longer { Err(()) } else { set(store.data_mut().http())? },))
+        },
+    )?;
+    let set_path = "[method]outgoing-request.set-path-with-query";
+    types.func_wrap(set_path, |mut store, (request, path): (Request, Option<String>)| {
+        let is_longer = path.as_ref().is_some_and(|path| path.len() > PATH);
+        let set = |mut http| types::HostOutgoingRequest::set_path_with_query(&mut http, request, path);
+        Ok((if is_longer { Err(()) } else { set(store.data_mut().http())? },))
     })?;
     linker.allow_shadowing(false);
     let mut outgoing = linker.instance("wasi:http/outgoing-handler@0.2.0")?;
     outgoing.func_wrap("handle", |mut store, (request, options)| {
         let sent = store.data_mut().send(request, options);
-        let told: wasmtime::Result<Result<Response, ErrorCode>> =
+        let response: wasmtime::Result<Result<Response, ErrorCode>> =
             sent.map(Ok).or_else(|error| error.downcast().map(Err));
-        Ok((told?,))
+        Ok((response?,))
     })
-}
-
-type Set = wasmtime::Result<Result<(), ()>>;
-
-/// By itself each part of a request may have any length, and a guest as many requests as resources.
-impl Round {
-    fn set_method(&mut self, request: Resource<HostOutgoingRequest>, method: Method) -> Set {
-        if matches!(&method, Method::Other(name) if name.len() > METHOD) {
-            return Ok(Err(()));
-        }
-        types::HostOutgoingRequest::set_method(&mut self.http(), request, method)
-    }
-
-    fn set_authority(&mut self, request: Resource<HostOutgoingRequest>, authority: Option<String>) -> Set {
-        if is_longer(authority.as_ref(), AUTHORITY) {
-            return Ok(Err(()));
-        }
-        types::HostOutgoingRequest::set_authority(&mut self.http(), request, authority)
-    }
-
-    fn set_path(&mut self, request: Resource<HostOutgoingRequest>, path: Option<String>) -> Set {
-        if is_longer(path.as_ref(), PATH) {
-            return Ok(Err(()));
-        }
-        types::HostOutgoingRequest::set_path_with_query(&mut self.http(), request, path)
-    }
-}
-
-fn is_longer(text: Option<&String>, max: usize) -> bool {
-    text.is_some_and(|text| text.len() > max)
 }
 
 impl Round {
     /// A request without a path is for the root: it would be an error, and each time a warning in the agent's log.
-    fn send(
-        &mut self,
-        request: Resource<HostOutgoingRequest>,
-        options: Option<Resource<RequestOptions>>,
-    ) -> HttpResult<Response> {
+    fn send(&mut self, request: Request, options: Option<Resource<RequestOptions>>) -> HttpResult<Response> {
         self.table.get_mut(&request)?.path_with_query.get_or_insert_with(|| "/".to_owned());
         // They are given away with the request, and would fill the table.
         let given = options.as_ref().map(|options| Resource::<RequestOptions>::new_own(options.rep()));

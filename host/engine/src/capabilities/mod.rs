@@ -13,12 +13,13 @@ mod sockets;
 pub(crate) mod udev;
 mod wasi;
 
+use akri_node::Stop;
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, Linker};
 
 pub use self::sockets::guest_result;
 use crate::bindings::DiscoveryHandler;
-use crate::bindings::types;
+use crate::bindings::types::{self, AccessError};
 use crate::round::Round;
 
 /// A linker with all of `akri:discovery` and WASI 0.2.
@@ -30,3 +31,11 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Round>> {
 }
 
 impl types::Host for Round {}
+
+/// Converts an error of the node for the guest that used an interface.
+fn access_error(interface: &str, stop: Stop) -> AccessError {
+    match stop {
+        Stop::Limit(what) => AccessError::Limit(format!("akri:discovery/{interface}: {what}")),
+        Stop::Unavailable(what) => AccessError::Unavailable(format!("akri:discovery/{interface}: {what}")),
+    }
+}

@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use akri_model::text::clean;
-use akri_node::multicast::{self, Conversation, Stop};
+use akri_node::multicast::{self, Conversation};
 use wasmtime::component::Resource;
 
 use crate::bindings::multicast::{Datagram, Host, HostConversation};
 use crate::bindings::types::AccessError;
+use crate::capabilities::access_error;
 use crate::round::Round;
 
 /// Conversations a guest may hold at once.
@@ -23,15 +24,6 @@ impl From<multicast::Datagram> for Datagram {
             port: datagram.from.port(),
             interface: datagram.interface.to_string(),
             payload: datagram.payload,
-        }
-    }
-}
-
-impl From<Stop> for AccessError {
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Limit(what) => Self::Limit(format!("akri:discovery/multicast: {what}")),
-            Stop::Unavailable(what) => Self::Unavailable(format!("akri:discovery/multicast: {what}")),
         }
     }
 }
@@ -60,7 +52,7 @@ impl HostConversation for Round {
         self.sends_left = left;
         self.call.rates.datagram().await;
         let sent = self.table.get(&conversation)?.send(&payload).await;
-        Ok(sent.map_err(AccessError::from))
+        Ok(sent.map_err(|stop| access_error("multicast", stop)))
     }
 
     async fn receive(
@@ -91,25 +83,17 @@ impl Round {
         let granted = self.call.grants.multicast.iter().filter(|group| (group.address, group.port) == (address, port));
         let interfaces: Vec<String> = granted.flat_map(|group| group.interfaces.clone()).collect();
         if interfaces.is_empty() {
-            self.refuse_group(group, port);
+            let what = format_args!("the multicast group {}, port {port}", clean(group, 64));
+            self.log.not_covered("multicast", &self.call.grants.multicast, &what);
             return Err(not_granted(group, port));
         }
         if self.count::<Conversation>() >= CONVERSATIONS {
             let over = format!("akri:discovery/multicast: more than {CONVERSATIONS} conversations at once");
             return Err(AccessError::Limit(over));
         }
-        Ok(Conversation::open(SocketAddr::new(address, port), &interfaces, &self.component_context.own_senders)?)
-    }
-}
-
-impl Round {
-    fn refuse_group(&self, group: &str, port: u16) {
-        let what = format!("the multicast group {}, port {port}", clean(group, 64));
-        if self.call.grants.multicast.is_empty() {
-            self.log.not_granted("multicast", &what);
-        } else {
-            self.log.refused(&format_args!("{what} is not covered by grants.multicast"));
-        }
+        let senders = &self.component_context.own_senders;
+        let opened = Conversation::open(SocketAddr::new(address, port), &interfaces, senders);
+        opened.map_err(|stop| access_error("multicast", stop))
     }
 }
 

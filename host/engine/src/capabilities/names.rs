@@ -19,7 +19,7 @@ const INTERFACE: &str = "wasi:sockets/ip-name-lookup@0.2.0";
 pub struct Addresses(Lookup);
 
 enum Lookup {
-    Asked(AbortOnDropJoinHandle<Resolved>),
+    Pending(AbortOnDropJoinHandle<Resolved>),
     Known(Result<vec::IntoIter<IpAddr>, ErrorCode>),
 }
 
@@ -36,7 +36,7 @@ impl Addresses {
 #[async_trait]
 impl Pollable for Addresses {
     async fn ready(&mut self) {
-        if let Lookup::Asked(answer) = &mut self.0 {
+        if let Lookup::Pending(answer) = &mut self.0 {
             *self = Self::known(answer.await);
         }
     }
@@ -97,7 +97,7 @@ impl Round {
             (Some(address), _) => Addresses::known(Ok(vec![address])),
             (None, Ok(name)) => {
                 let names = self.names.clone();
-                Addresses(Lookup::Asked(spawn(async move {
+                Addresses(Lookup::Pending(spawn(async move {
                     let resolved = names.addresses(&name).await.map_err(ErrorCode::from);
                     answered(&resolved);
                     resolved
@@ -115,7 +115,7 @@ impl Round {
 
     fn next_address(&mut self, stream: &Resource<Addresses>) -> Answer<Option<IpAddress>> {
         Ok(match &mut self.table.get_mut(stream)?.0 {
-            Lookup::Asked(_) => Err(ErrorCode::WouldBlock),
+            Lookup::Pending(_) => Err(ErrorCode::WouldBlock),
             Lookup::Known(Ok(addresses)) => Ok(addresses.next().map(IpAddress::from)),
             Lookup::Known(Err(error)) => Err(*error),
         })

@@ -23,7 +23,8 @@ impl Host for Round {
         if !glob::any(&self.call.grants.secrets, &name) {
             // A handler may ask for what the Configuration does not have: there is nothing to refuse.
             if self.call.properties.secrets.contains_key(&name) {
-                self.refuse_secret(&clean(&name, 64));
+                let what = format_args!("the secret '{}'", clean(&name, 64));
+                self.log.not_covered("secrets", &self.call.grants.secrets, &what);
             }
             let error = AccessError::NotGranted(format!(
                 "akri:discovery/secrets: the property '{}'; add it to grants.secrets of the handler's DiscoveryHandler \
@@ -41,14 +42,6 @@ impl Round {
     pub fn hold_secret(&mut self, name: String) -> wasmtime::Result<Option<Resource<Held>>> {
         let Some(secret) = self.call.properties.secrets.get(&name).cloned() else { return Ok(None) };
         Ok(Some(self.table.push(Held { name, secret })?))
-    }
-
-    fn refuse_secret(&self, name: &str) {
-        if self.call.grants.secrets.is_empty() {
-            self.log.not_granted("secrets", &format_args!("the secret '{name}'"));
-        } else {
-            self.log.refused(&format_args!("the secret '{name}' is not covered by grants.secrets"));
-        }
     }
 }
 

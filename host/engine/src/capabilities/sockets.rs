@@ -28,13 +28,13 @@ pub fn guest_result<T>(result: SocketResult<T>) -> wasmtime::Result<Result<T, Er
 impl Round {
     /// Makes a TCP socket, if that is granted.
     pub fn tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        self.may_make_a_socket(self.sockets.tcp, "tcp")?;
+        self.may_make_a_socket(self.has_tcp, "tcp")?;
         tcp_create_socket::Host::create_tcp_socket(&mut self.sockets(), family)
     }
 
     /// Makes a UDP socket, if that is granted.
     pub async fn udp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
-        self.may_make_a_socket(self.sockets.udp, "udp")?;
+        self.may_make_a_socket(self.has_udp, "udp")?;
         udp_create_socket::Host::create_udp_socket(&mut self.sockets(), family).await
     }
 

@@ -2,11 +2,12 @@
 
 use std::vec;
 
-use akri_node::sysfs::{self, Bounds, Query, Stop};
+use akri_node::sysfs::{self, Bounds, Query};
 use wasmtime::component::Resource;
 
 use crate::bindings::types::AccessError;
 use crate::bindings::udev::{Entry, Host, HostQuery, HostSnapshot};
+use crate::capabilities::access_error;
 use crate::round::Round;
 
 /// Entries of one page.
@@ -58,15 +59,6 @@ impl From<sysfs::Entry> for Entry {
             properties: entry.properties,
             tags: entry.tags,
             attributes: entry.attributes,
-        }
-    }
-}
-
-impl From<Stop> for AccessError {
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Limit(what) => Self::Limit(format!("akri:discovery/udev: {what}")),
-            Stop::Unavailable(what) => Self::Unavailable(format!("akri:discovery/udev: {what}")),
         }
     }
 }
@@ -185,7 +177,7 @@ impl Round {
             sysfs.run(&query, &granted, &bounds)
         });
         let ended = |error| AccessError::Unavailable(format!("akri:discovery/udev: {error}"));
-        Ok(run.await.map_err(ended)??)
+        run.await.map_err(ended)?.map_err(|stop| access_error("udev", stop))
     }
 }
 
@@ -216,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_larger_than_a_page_is_still_handed_out() {
+    fn entry_larger_than_a_page_is_still_handed_out() {
         assert_eq!(pages(2, 2 * PAGE_BYTES).next(10).len(), 1);
     }
 }

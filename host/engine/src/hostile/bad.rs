@@ -10,21 +10,21 @@ async fn over_limit(details: &str) -> String {
 }
 
 #[tokio::test] // threat 30
-pub(super) async fn a_guest_that_does_not_end_is_ended() {
+pub(super) async fn guest_that_does_not_end_is_ended() {
     for details in ["loop", "import-loop", "sleep"] {
         assert_eq!(error(brief(details)).await, RoundError::DeadlineExceeded(Duration::from_millis(300)), "{details}");
     }
 }
 
 #[tokio::test] // threat 32
-pub(super) async fn a_panic_is_told_in_the_guest_s_words() {
+pub(super) async fn panic_is_reported_in_the_words_of_the_guest() {
     let RoundError::Trapped(why) = error(call("panic")).await else { panic!("a trap") };
     assert!(why.contains("unreachable") && why.contains("the guest panics on purpose"), "{why}");
     assert!(!why.contains('\n') && !why.contains("wasm backtrace") && !why.contains("RUST_BACKTRACE"), "{why}");
 }
 
 #[tokio::test] // threat 32
-pub(super) async fn an_exit_is_a_trap() {
+pub(super) async fn exit_is_a_trap() {
     let RoundError::Trapped(why) = error(call("exit")).await else { panic!("a trap") };
     assert!(why.contains("exited"), "{why}");
 }
@@ -48,8 +48,8 @@ pub(super) async fn too_much_is_refused_by_name() {
         ("aliased-strings:1000000", "bytes handed to the host"),
         ("big-argument:2000000", "bytes handed to the host"),
     ] {
-        let told = over_limit(details).await;
-        assert!(told.contains(what), "{details}: {told}");
+        let error = over_limit(details).await;
+        assert!(error.contains(what), "{details}: {error}");
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) async fn devices_without_an_id_of_their_own_are_no_limit() {
 }
 
 #[tokio::test]
-pub(super) async fn a_result_may_be_larger_than_an_argument() {
+pub(super) async fn result_may_be_larger_than_an_argument() {
     let limits = Limits { devices: 10_000, string_bytes: 4 << 20, ..Limits::default() };
     let guest = guest().await;
     for details in ["devices:10000", "long-value:4000000"] {
@@ -72,7 +72,7 @@ pub(super) async fn a_result_may_be_larger_than_an_argument() {
 }
 
 #[tokio::test] // threat 33
-pub(super) async fn memory_is_what_the_limit_says() {
+pub(super) async fn memory_is_limited() {
     let small = Limits { memory_bytes: 1 << 20, ..Limits::default() };
     let RoundError::LimitExceeded(what) = error(Call { limits: small, ..call("devices:1") }).await else {
         panic!("a guest of more than a megabyte")
@@ -81,7 +81,7 @@ pub(super) async fn memory_is_what_the_limit_says() {
 }
 
 #[tokio::test] // threat 36
-pub(super) async fn a_query_that_is_too_wide_is_answered_with_its_limit() {
+pub(super) async fn query_that_is_too_wide_is_answered_with_its_limit() {
     let wide = granted("wide-query:33", "*");
     assert!(properties(wide).await["RUN"].contains("at most 32 sysnames"));
     assert_eq!(properties(granted("wide-query:32", "*")).await["RUN"], "Ok(())");
@@ -106,7 +106,7 @@ pub(super) async fn log_lines_beyond_the_bound_are_counted() {
 }
 
 #[tokio::test] // threat 35
-pub(super) async fn a_flood_without_line_ends_is_one_line() {
+pub(super) async fn flood_without_line_ends_is_one_line() {
     logged("");
     discover("stderr-flood:10000").await.unwrap();
     let lines = logged("test/stderr-flood:10000");
@@ -115,7 +115,7 @@ pub(super) async fn a_flood_without_line_ends_is_one_line() {
 }
 
 #[tokio::test] // threat 57
-pub(super) async fn a_guest_works_after_every_kind_of_failure() {
+pub(super) async fn guest_works_after_every_kind_of_failure() {
     for details in ["panic", "exit", "stack", "memory", "aliased-strings:1000000"] {
         error(call(details)).await;
         assert_eq!(discover("devices:3").await.unwrap().devices.len(), 3, "after {details}");
@@ -125,7 +125,7 @@ pub(super) async fn a_guest_works_after_every_kind_of_failure() {
 /// Shows that paths of devices are passed on unchecked and opened by nothing: the agent judges them, which knows the
 /// node.
 #[tokio::test]
-pub(super) async fn paths_are_handed_on_as_they_are_to_be_judged() {
+pub(super) async fn paths_reach_the_agent_unchanged() {
     let set = discover("escaping-paths").await.unwrap();
     assert_eq!(set.devices[0].device_specs[0].host_path, "/dev/../etc/passwd");
     assert_eq!(set.devices[0].mounts[0].host_path, "/");

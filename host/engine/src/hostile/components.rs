@@ -26,7 +26,7 @@ async fn refused(bytes: Vec<u8>) -> String {
 }
 
 #[tokio::test] // threat 55
-async fn a_component_without_the_export_is_refused_by_its_name() {
+async fn component_without_the_export_is_refused_by_its_name() {
     let why = refused(renamed("akri:discovery/handler@0.1.0", "akri:discovery/handled@0.1.0")).await;
     assert!(why.contains("akri:discovery/handler@0.1.0"), "{why}");
 }
@@ -40,7 +40,7 @@ async fn component_with_an_unknown_import_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn component_of_a_changed_package_is_told_so() {
+async fn component_of_a_changed_package_is_refused() {
     for (from, to) in [("container-path", "container-pith"), ("invalid-details", "invalid-detalls")] {
         let why = refused(renamed(from, to)).await;
         assert!(why.contains("its wit/ was changed: `akri handler wit` writes the one of this host"), "{from}: {why}");
@@ -49,7 +49,7 @@ async fn component_of_a_changed_package_is_told_so() {
 
 /// Made against the package as it was before most of its interfaces: it is a handler still.
 #[tokio::test] // threat 56
-async fn a_component_of_an_older_package_is_a_handler() {
+async fn component_of_an_older_package_is_a_handler() {
     let older = host(None).load(read("akri_older_guest.wasm", "AKRI_OLDER_GUEST")).await.unwrap();
     let ours = |name: &&String| name.starts_with("akri:");
     assert_eq!(
@@ -93,11 +93,11 @@ impl Numbers {
 
 #[tokio::test]
 async fn damaged_components_do_no_harm() {
-    let whole = read("akri_older_guest.wasm", "AKRI_OLDER_GUEST");
+    let original = read("akri_older_guest.wasm", "AKRI_OLDER_GUEST");
     let host = host(None);
     let (mut loaded, mut refused) = (0, 0);
     for seed in 1..=150 {
-        let (mut numbers, mut bytes) = (Numbers(seed), whole.clone());
+        let (mut numbers, mut bytes) = (Numbers(seed), original.clone());
         (0..=numbers.below(4)).for_each(|_| numbers.damage(&mut bytes));
         match host.load(bytes).await {
             Err(error) => {

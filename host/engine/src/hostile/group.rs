@@ -32,7 +32,7 @@ impl IntoSockaddr for (Ipv4Addr, u16) {
 }
 
 #[tokio::test]
-pub(super) async fn a_granted_group_is_asked_and_answers() {
+pub(super) async fn granted_group_is_asked_and_answers() {
     let camera = member(Ipv4Addr::new(239, 255, 78, 1), 37031);
     std::thread::spawn(move || {
         let mut buffer = [0; 100];
@@ -46,8 +46,8 @@ pub(super) async fn a_granted_group_is_asked_and_answers() {
 }
 
 #[tokio::test] // threat 44
-pub(super) async fn an_ungranted_group_port_or_interface_is_refused() {
-    for (grants, told) in [
+pub(super) async fn ungranted_group_port_or_interface_is_refused() {
+    for (grants, error) in [
         (Grants::default(), "NotGranted"),
         (granted_group("239.255.78.3", 37032, &["lo"]), "NotGranted"),
         (granted_group("239.255.78.2", 37033, &["lo"]), "NotGranted"),
@@ -56,7 +56,7 @@ pub(super) async fn an_ungranted_group_port_or_interface_is_refused() {
         (granted_group("239.255.78.2", 37032, &["absent"]), "Unavailable"),
     ] {
         let seen = properties(with(grants.clone(), "ask:239.255.78.2 37032")).await;
-        assert!(seen["ERROR"].contains(told), "{grants:?}: {seen:?}");
+        assert!(seen["ERROR"].contains(error), "{grants:?}: {seen:?}");
     }
     let nonsense = properties(with(granted_group("239.255.78.2", 37032, &["lo"]), "ask:camera.example 37032")).await;
     assert!(nonsense["ERROR"].contains("NotGranted"), "{nonsense:?}");
@@ -84,7 +84,7 @@ pub(super) async fn conversations_are_bounded() {
 }
 
 #[tokio::test] // threat 48
-pub(super) async fn a_flood_fills_the_queue_and_no_more() {
+pub(super) async fn flood_fills_the_queue_and_no_more() {
     let flood = member(Ipv4Addr::new(239, 255, 78, 7), 37037);
     std::thread::spawn(move || {
         let (_, guest) = flood.recv_from(&mut [0; 100]).unwrap();
@@ -94,7 +94,7 @@ pub(super) async fn a_flood_fills_the_queue_and_no_more() {
     let grants = granted_group("239.255.78.7", 37037, &["lo"]);
     let call = Call { limits: long("").limits, ..with(grants, "receive-flood:239.255.78.7 37037") };
     let seen = properties(call).await;
-    let heard: usize = seen["HEARD"].parse().unwrap();
-    assert!(heard >= 8192, "what came first is there: {seen:?}");
+    let received: usize = seen["HEARD"].parse().unwrap();
+    assert!(received >= 8192, "what came first is there: {seen:?}");
     assert_ne!(seen["DROPPED"], "0");
 }

@@ -15,7 +15,7 @@ fn secret(details: &str, granted: &[&str]) -> Call {
 }
 
 #[tokio::test] // threat 49
-pub(super) async fn a_secret_is_shown_by_grant_and_each_time_is_counted() {
+pub(super) async fn secret_is_shown_by_grant_and_each_time_is_counted() {
     let guest = guest().await;
     let set = guest.discover(secret("reveal:password", &["pass*"])).await.unwrap();
     assert_eq!(set.devices[0].properties["SECRET"], "16 bytes");
@@ -24,19 +24,19 @@ pub(super) async fn a_secret_is_shown_by_grant_and_each_time_is_counted() {
     assert_eq!((none.devices[0].properties["SECRET"].as_str(), none.secrets_revealed), ("none", 0));
     for name in ["password", "other"] {
         let seen = properties(secret(&format!("reveal:{name}"), &["user*"])).await;
-        let told = &seen["SECRET"];
-        assert!(told.contains("NotGranted") && told.contains(name) && told.contains("grants.secrets"), "{told}");
+        let error = &seen["SECRET"];
+        assert!(error.contains("NotGranted") && error.contains(name) && error.contains("grants.secrets"), "{error}");
     }
 }
 
 #[tokio::test] // threat 49
-pub(super) async fn a_secret_is_no_property() {
+pub(super) async fn secret_is_no_property() {
     let seen = properties(secret("properties", &["*"])).await;
     assert_eq!(seen, BTreeMap::from([("ABSENT".to_owned(), "none".to_owned())]));
 }
 
 #[tokio::test] // threat 50
-pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
+pub(super) async fn device_with_a_secret_in_it_is_withheld() {
     let guest = guest().await;
     for place in ["property", "origin", "mount", "device-spec"] {
         let set = guest.discover(secret(&format!("leak:{place}"), &["*"])).await.unwrap();
@@ -53,7 +53,7 @@ pub(super) async fn a_device_with_a_secret_in_it_is_withheld() {
 
 /// Shows that a cached secret is withheld in rounds that do not reveal it.
 #[tokio::test] // threat 50
-pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
+pub(super) async fn cached_secret_is_withheld_later() {
     let cache = Cache::default();
     let round =
         || async { guest().await.discover(Call { cache: cache.clone(), ..secret("leak-later", &["*"]) }).await };
@@ -67,7 +67,7 @@ pub(super) async fn a_secret_that_was_remembered_is_withheld_later() {
 }
 
 #[tokio::test] // threat 50
-pub(super) async fn a_secret_in_words_is_replaced() {
+pub(super) async fn secret_in_words_is_replaced() {
     log();
     let note = guest().await.discover(secret("leak:note", &["*"])).await.unwrap();
     assert_eq!((note.devices.len(), note.notes[0].origin.as_str()), (1, "origin"));
@@ -81,47 +81,47 @@ pub(super) async fn a_secret_in_words_is_replaced() {
         );
     }
     let RoundError::Trapped(panic) = error(secret("leak:panic", &["*"])).await else { panic!("it panics") };
-    let RoundError::Unavailable(told) = error(secret("leak:error", &["*"])).await else { panic!("it fails") };
-    for text in [panic, told, log()] {
+    let RoundError::Unavailable(error) = error(secret("leak:error", &["*"])).await else { panic!("it fails") };
+    for text in [panic, error, log()] {
         assert!(!text.contains(PASSWORD), "{text}");
     }
 }
 
 /// A round with this memory.
-async fn remembering(cache: &Cache, details: &str) -> Result<DeviceSet, RoundError> {
+async fn round_with_cache(cache: &Cache, details: &str) -> Result<DeviceSet, RoundError> {
     guest().await.discover(Call { cache: cache.clone(), ..brief(details) }).await
 }
 
-async fn recalled(cache: &Cache) -> String {
-    of(remembering(cache, "read-cache:key").await)["VALUE"].clone()
+async fn cached_value(cache: &Cache) -> String {
+    of(round_with_cache(cache, "read-cache:key").await)["VALUE"].clone()
 }
 
 #[tokio::test]
-pub(super) async fn what_a_round_remembers_the_next_one_recalls() {
+pub(super) async fn cached_value_is_there_in_the_next_round() {
     let cache = Cache::default();
-    assert_eq!(recalled(&cache).await, "none");
-    let seen = of(remembering(&cache, "write-cache:key=02:00").await);
+    assert_eq!(cached_value(&cache).await, "none");
+    let seen = of(round_with_cache(&cache, "write-cache:key=02:00").await);
     assert_eq!((seen["SET"].as_str(), seen["VALUE"].as_str()), ("OPEN", "02:00"), "it sees what it writes");
-    assert_eq!(recalled(&cache).await, "02:00");
-    assert_eq!(recalled(&Cache::default()).await, "none", "another Configuration has another");
-    assert!(matches!(remembering(&cache, "write-cache-and-fail:error").await, Err(RoundError::Unavailable(_))));
-    assert_eq!(recalled(&cache).await, "error", "it returned");
+    assert_eq!(cached_value(&cache).await, "02:00");
+    assert_eq!(cached_value(&Cache::default()).await, "none", "another Configuration has another");
+    assert!(matches!(round_with_cache(&cache, "write-cache-and-fail:error").await, Err(RoundError::Unavailable(_))));
+    assert_eq!(cached_value(&cache).await, "error", "it returned");
 }
 
 #[tokio::test] // threat 52
-pub(super) async fn what_a_round_that_did_not_return_remembers_is_dropped() {
+pub(super) async fn cache_of_a_failed_round_is_dropped() {
     let cache = Cache::default();
     // The agent checks results, and drops the cache that comes with one that it refuses.
     for how in ["panic", "loop"] {
-        assert!(remembering(&cache, &format!("write-cache-and-fail:{how}")).await.is_err());
-        assert_eq!(recalled(&cache).await, "none", "{how}");
+        assert!(round_with_cache(&cache, &format!("write-cache-and-fail:{how}")).await.is_err());
+        assert_eq!(cached_value(&cache).await, "none", "{how}");
     }
 }
 
 #[tokio::test] // threat 52
-pub(super) async fn the_cache_is_bounded() {
+pub(super) async fn cache_is_bounded() {
     let cache = Cache::default();
-    let seen = of(remembering(&cache, "cache-flood:1024").await);
+    let seen = of(round_with_cache(&cache, "cache-flood:1024").await);
     assert_eq!(seen["KEPT"], "255", "of a kilobyte each, and their names");
     assert!(seen["NEXT"].contains("Limit"), "{seen:?}");
     let small = Limits { cache_bytes: 100, ..Limits::default() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::server::serve;
 use super::*;
-use crate::network::resolver::LookupError;
+use crate::network::names::NameError;
 
 fn tcp(networks: &[&str]) -> Grants {
     Grants { tcp: vec![to(networks)], ..Grants::default() }
@@ -24,9 +24,9 @@ fn names(names: &[&str]) -> Vec<String> {
 pub(super) async fn tcp_goes_where_it_is_granted() {
     logged("");
     let server = serve("127.0.0.1", |mut stream| {
-        let mut said = [0; 6];
-        stream.read_exact(&mut said).unwrap();
-        stream.write_all(&said).unwrap();
+        let mut bytes = [0; 6];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
     });
     assert_eq!(properties(with(tcp(&["127.0.0.1/32"]), &format!("tcp:{server}"))).await["TCP"], "hello\n");
     for grants in [Grants::default(), tcp(&["127.0.0.2/32", "::/0"]), udp(&["127.0.0.0/8"]), http(&["127.0.0.0/8"])] {
@@ -38,7 +38,7 @@ pub(super) async fn tcp_goes_where_it_is_granted() {
 }
 
 #[tokio::test] // threat 40
-pub(super) async fn a_granted_name_opens_nothing_by_itself() {
+pub(super) async fn granted_name_opens_nothing_by_itself() {
     let server = serve("127.0.0.1", |_| panic!("nobody may connect"));
     let grants = Grants { names: names(&["localhost"]), ..tcp(&["10.0.0.0/8"]) };
     assert_eq!(properties(with(grants, &format!("tcp:localhost:{}", server.port()))).await["TCP"], "PermissionDenied");
@@ -74,7 +74,7 @@ pub(super) async fn udp_goes_to_and_comes_from_granted_addresses() {
 
 /// A granted peer tells another where the guest is: what that one sends does not arrive.
 #[tokio::test] // threat 43
-pub(super) async fn a_reflected_datagram_does_not_arrive() {
+pub(super) async fn reflected_datagram_does_not_arrive() {
     let granted = UdpSocket::bind("127.0.0.1:0").unwrap();
     let other = UdpSocket::bind("127.0.0.2:0").unwrap();
     let address = granted.local_addr().unwrap();
@@ -104,7 +104,7 @@ pub(super) async fn sockets_are_bounded_and_a_closed_one_makes_room() {
 pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
     let lookup = Arc::new(|name: &str| match name {
         "camera.example" => Ok(vec!["10.0.0.1".parse::<IpAddr>().unwrap(), "::ffff:10.0.0.2".parse().unwrap()]),
-        _ => Err(LookupError::Unknown("nobody knows it".to_owned())),
+        _ => Err(NameError::Unresolved("nobody knows it".to_owned())),
     });
     let guest = LocalHost::resolving(config(None), lookup).unwrap().load(bytes()).await.unwrap();
     let seen = async |details: &str| {
@@ -121,7 +121,7 @@ pub(super) async fn only_granted_names_are_resolved_and_a_bounded_number() {
 
 /// A thread that asks can't be ended: those that hang are few, and only their own component waits for them.
 #[tokio::test] // threat 31
-pub(super) async fn a_resolver_that_hangs_holds_up_nobody_else() {
+pub(super) async fn resolver_that_hangs_holds_up_nobody_else() {
     let (release, hung) = std::sync::mpsc::channel::<()>();
     let hung = Mutex::new(hung);
     let lookup = Arc::new(move |_: &str| {

@@ -20,13 +20,13 @@ async fn handlers(count: usize) -> Vec<LocalComponent> {
 /// Starts calls of a handler that don't end by themselves, more than may run, and waits until its two turns are taken.
 async fn occupy(guest: &LocalComponent, details: &str) -> JoinSet<Result<DeviceSet, RoundError>> {
     let mut running = JoinSet::new();
-    let before = guest.turns().available_permits();
+    let before = guest.permits().available_permits();
     for _ in 0..10 {
         let guest = guest.clone();
         let call = long(details);
         running.spawn(async move { guest.discover(call).await });
     }
-    while guest.turns().available_permits() != before - 2 {
+    while guest.permits().available_permits() != before - 2 {
         tokio::task::yield_now().await;
     }
     running
@@ -48,11 +48,11 @@ async fn while_guests_loop_others_go_on() {
 }
 
 #[tokio::test] // rule 92, threat 53
-async fn a_handler_takes_half_of_the_turns_at_most() {
+async fn handler_takes_half_of_the_permits_at_most() {
     let [bad, other] = &handlers(2).await[..] else { unreachable!() };
     let _sleeping = occupy(bad, "sleep").await;
     assert!(round_waits(bad).await, "of ten of its rounds two run, and this is the eleventh");
-    assert_eq!(other.turns().available_permits(), 2);
+    assert_eq!(other.permits().available_permits(), 2);
     assert_eq!(other.discover(call("devices:10")).await.unwrap().devices.len(), 10);
 }
 
@@ -70,22 +70,22 @@ async fn four_rounds_run_at_once_and_the_fifth_waits() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_ends_its_guest() {
+async fn dropped_call_ends_its_guest() {
     let [guest, other] = &handlers(2).await[..] else { unreachable!() };
     drop((occupy(guest, "loop").await, occupy(other, "loop").await));
-    let all = guest.turns().acquire_many(4).await;
+    let all = guest.permits().acquire_many(4).await;
     assert!(all.is_ok(), "every turn comes back");
     drop(all);
     assert_eq!(guest.discover(call("devices:1")).await.unwrap().devices.len(), 1, "its own, too");
 }
 
 #[tokio::test]
-async fn the_host_ends_though_a_guest_loops() {
+async fn host_ends_though_a_guest_loops() {
     let guest = alone().await;
     let engine = guest.parts().2.engine.weak();
     let looping = guest.clone();
     let mut round = Box::pin(async move { looping.discover(long("loop")).await });
-    while guest.turns().available_permits() == 4 {
+    while guest.permits().available_permits() == 4 {
         let tried = tokio::time::timeout(Duration::from_millis(5), &mut round).await;
         assert!(tried.is_err(), "it loops");
     }
@@ -96,7 +96,7 @@ async fn the_host_ends_though_a_guest_loops() {
 }
 
 #[tokio::test]
-async fn a_guest_nobody_ends_is_interrupted() {
+async fn guest_nobody_ends_is_interrupted() {
     let guest = alone().await;
     let (pre, context, shared) = guest.parts();
     let (brief, activity) = (brief("loop"), context.activity.clone());
@@ -108,12 +108,12 @@ async fn a_guest_nobody_ends_is_interrupted() {
         let error = handler.akri_discovery_handler().call_discover(&mut store, "loop").await.unwrap_err();
         store.data().failure(&error)
     };
-    let ended = shared.runtime.spawn(async move { activity.run(run).await }).unwrap().await.unwrap().unwrap();
+    let ended = shared.runtime.handle().unwrap().spawn(async move { activity.run(run).await }).await.unwrap().unwrap();
     assert_eq!(ended, RoundError::DeadlineExceeded(Duration::from_millis(300)));
 }
 
 #[tokio::test] // threat 55
-async fn what_is_no_handler_is_refused() {
+async fn other_components_are_refused() {
     let host = host(None);
     let load = |bytes: Vec<u8>| host.load(bytes);
     let preamble = |layer: [u8; 4]| [b"\0asm".as_slice(), &layer].concat();
@@ -144,7 +144,7 @@ async fn what_is_no_handler_is_refused() {
 }
 
 #[tokio::test]
-async fn a_second_load_comes_from_the_cache() {
+async fn second_load_comes_from_the_cache() {
     let directory = tempfile::tempdir().unwrap();
     let cache = directory.path().join("cache");
     let first = host(Some(cache.clone())).load(bytes()).await.unwrap();

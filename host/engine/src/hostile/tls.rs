@@ -55,7 +55,7 @@ async fn seen(server: SocketAddr, tls: Tls) -> BTreeMap<String, String> {
 }
 
 #[tokio::test] // threat 46
-async fn a_server_is_trusted_as_its_grant_says() {
+async fn server_is_trusted_by_its_grant() {
     let certificates = Certificates::new();
     let server = certificates.serve();
     for tls in [
@@ -79,7 +79,7 @@ async fn a_server_is_trusted_as_its_grant_says() {
 
 /// A certificate is public: whoever shows it has to have its key.
 #[tokio::test] // threat 46
-async fn a_fingerprint_is_no_use_without_the_key() {
+async fn fingerprint_is_no_use_without_the_key() {
     let mut stolen = Certificates::new();
     let pinned = Tls::Fingerprints(vec![stolen.fingerprint()]);
     stolen.key = KeyPair::generate().unwrap().into();
@@ -99,7 +99,7 @@ async fn a_fingerprint_is_no_use_without_the_key() {
 }
 
 #[tokio::test]
-async fn what_speaks_no_tls_is_told_apart() {
+async fn server_without_tls_is_named() {
     let plain = serve("127.0.0.1", |mut stream| {
         stream.write_all(ok("plain").as_bytes()).unwrap();
         let _ = stream.read(&mut [0; 1024]); // until the other side has enough

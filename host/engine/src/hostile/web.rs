@@ -21,8 +21,8 @@ async fn resolving(lookup: impl Fn(&str) -> Vec<&'static str> + Send + Sync + 's
 }
 
 #[tokio::test]
-pub(super) async fn a_granted_server_answers() {
-    let (asked, heard) = mpsc::channel();
+pub(super) async fn granted_server_answers() {
+    let (asked, received) = mpsc::channel();
     let asked = Mutex::new(asked);
     let server = serve("127.0.0.1", move |mut stream| {
         asked.lock().unwrap().send(head(&mut stream)).unwrap();
@@ -30,7 +30,7 @@ pub(super) async fn a_granted_server_answers() {
     });
     let seen = properties(with(http(&["127.0.0.0/8"]), &format!("get:http://{server}/path?query=1"))).await;
     assert_eq!((seen["STATUS"].as_str(), seen["BODY"].as_str()), ("200", "hello"));
-    let head = heard.recv().unwrap();
+    let head = received.recv().unwrap();
     assert!(head.starts_with("GET /path?query=1 HTTP/1.1\r\n"), "{head}");
     for line in [format!("host: {server}"), "connection: close".to_owned()] {
         assert!(head.to_lowercase().contains(&format!("{line}\r\n")), "{head}");
@@ -38,7 +38,7 @@ pub(super) async fn a_granted_server_answers() {
 }
 
 #[tokio::test] // threat 39
-pub(super) async fn an_ungranted_server_is_not_asked() {
+pub(super) async fn ungranted_server_is_not_asked() {
     logged("");
     let server = serve("127.0.0.1", |_| panic!("nobody may connect"));
     let other_port =
@@ -60,17 +60,17 @@ pub(super) async fn an_ungranted_server_is_not_asked() {
 }
 
 #[tokio::test] // threat 40
-pub(super) async fn a_name_has_to_be_granted_and_so_has_what_it_means() {
+pub(super) async fn name_has_to_be_granted_and_so_has_what_it_means() {
     let server = answering("127.0.0.1", ok("hello"));
     let guest = resolving(|name| if name == "camera.example" { vec!["127.0.0.1"] } else { vec![] }).await;
     let url = format!("get:http://camera.example:{}/", server.port());
-    for (grants, told) in [
+    for (grants, error) in [
         (named(&[], &["127.0.0.0/8"]), "HttpRequestDenied"),
         (named(&["*.other"], &["127.0.0.0/8"]), "HttpRequestDenied"),
         (named(&["*"], &["10.0.0.0/8", "::/0"]), "DestinationIpProhibited"),
     ] {
         let seen = of(guest.discover(with(grants, &url)).await);
-        assert!(seen["ERROR"].contains(told), "{told}: {seen:?}");
+        assert!(seen["ERROR"].contains(error), "{error}: {seen:?}");
     }
     let seen = of(guest.discover(with(named(&["camera.*"], &["127.0.0.0/8"]), &url)).await);
     assert_eq!(seen["STATUS"], "200");
@@ -89,7 +89,7 @@ pub(super) async fn localhost_is_a_name_like_any_other() {
 }
 
 #[tokio::test] // threat 40
-pub(super) async fn a_name_that_changes_its_meaning_is_dialled_as_it_was_checked() {
+pub(super) async fn name_that_changes_its_meaning_is_dialled_as_it_was_checked() {
     let server = answering("127.0.0.1", ok("granted"));
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -118,7 +118,7 @@ pub(super) async fn of_many_addresses_only_granted_ones_are_dialled() {
 }
 
 #[tokio::test] // threat 41
-pub(super) async fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
+pub(super) async fn ipv4_address_mapped_into_ipv6_is_that_ipv4_address() {
     let server = answering("127.0.0.1", ok("hello"));
     let url = format!("get:http://[::ffff:127.0.0.1]:{}/", server.port());
     let seen = properties(with(http(&["::/0", "::ffff:0:0/96"]), &url)).await;
@@ -131,7 +131,7 @@ pub(super) async fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
 }
 
 #[tokio::test] // threat 42
-pub(super) async fn a_redirect_is_the_guest_s_to_follow_and_is_checked_again() {
+pub(super) async fn redirect_is_left_to_the_guest_and_checked_again() {
     let elsewhere = serve("127.0.0.2", |_| panic!("nobody may connect"));
     let redirect = format!("HTTP/1.1 302 Found\r\nLocation: http://{elsewhere}/\r\nContent-Length: 0\r\n\r\n");
     let server = answering("127.0.0.1", redirect);
@@ -152,8 +152,8 @@ pub(super) async fn bodies_are_bounded_both_ways() {
     let seen = properties(with(http(&["127.0.0.0/8"]), &format!("get:http://{endless}/"))).await;
     assert!(seen["BODY_ERROR"].contains("body size exceeds limit: 1048576"), "{seen:?}");
 
-    let patient = serve("127.0.0.1", |mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
-    let seen = properties(with(http(&["127.0.0.0/8"]), &format!("post:1048577 http://{patient}/"))).await;
+    let echo = serve("127.0.0.1", |mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
+    let seen = properties(with(http(&["127.0.0.0/8"]), &format!("post:1048577 http://{echo}/"))).await;
     assert!(seen["ERROR"].contains("HttpRequestBodySize(Some(1048576))"), "{seen:?}");
     let full = serve("127.0.0.1", |mut stream| {
         let head = head(&mut stream);
@@ -171,7 +171,7 @@ pub(super) async fn bodies_are_bounded_both_ways() {
 }
 
 #[tokio::test] // threat 45
-pub(super) async fn a_body_that_trickles_ends_in_time() {
+pub(super) async fn body_that_trickles_ends_in_time() {
     let slow = serve("127.0.0.1", |mut stream| {
         head(&mut stream);
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx").unwrap();
@@ -221,7 +221,7 @@ pub(super) async fn of_a_thousand_requests_a_host_gets_four_at_once() {
 }
 
 #[tokio::test] // threat 42
-pub(super) async fn a_tunnel_is_no_request() {
+pub(super) async fn tunnel_is_no_request() {
     let server = serve("127.0.0.1", |_| panic!("nobody may connect"));
     let seen = properties(with(http(&["127.0.0.0/8"]), &format!("connect:http://{server}/"))).await;
     assert!(seen["ERROR"].contains("HttpRequestMethodInvalid"), "{seen:?}");
@@ -252,21 +252,21 @@ pub(super) async fn headers_are_bounded() {
 
 /// A guest may hold a thousand requests that it never sends: each is small.
 #[tokio::test] // threat 47
-pub(super) async fn what_a_request_is_made_of_is_bounded() {
+pub(super) async fn parts_of_a_request_are_bounded() {
     assert_eq!(properties(call("long-method")).await, BTreeMap::from([("METHOD".to_owned(), "Err(())".to_owned())]));
     let longest = properties(call("long-target")).await;
     assert_eq!((longest["AUTHORITY"].as_str(), longest["PATH"].as_str()), ("256", "4096"));
 }
 
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn failures_are_distinguished() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hangs_up = serve("127.0.0.1", |mut stream| drop(head(&mut stream)));
     let babbles = answering("127.0.0.1", "this is no HTTP\r\n\r\n");
-    for (server, told) in
+    for (server, error) in
         [(closed, "ConnectionRefused"), (hangs_up, "ConnectionTerminated"), (babbles, "HttpProtocolError")]
     {
         let seen = properties(with(http(&["127.0.0.0/8"]), &format!("get:http://{server}/"))).await;
-        assert!(seen["ERROR"].contains(told), "{told}: {seen:?}");
+        assert!(seen["ERROR"].contains(error), "{error}: {seen:?}");
     }
 }

@@ -10,7 +10,6 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use wasmtime_wasi::runtime::{AbortOnDropJoinHandle, spawn};
 use wasmtime_wasi_http::io::TokioIo;
@@ -21,9 +20,9 @@ use super::body::{self, BODY};
 use super::destination::{Destination, Host, granted};
 use super::dial::dial;
 use super::names::{NameError, Names};
+use super::request_permits::{RequestPermit, RequestPermits};
 use super::sockets::grant_for;
 use super::tls::Trust;
-use super::turns::{RequestPermit, Turns};
 use crate::deadline::Deadline;
 use crate::log::RoundLog;
 use crate::rates::Rates;
@@ -42,15 +41,15 @@ const CHUNK: usize = 16 << 10;
 
 /// The requests of one round.
 pub(crate) struct Http {
-    client: Arc<Client>,
-    tape: Option<Arc<dyn Tape>>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) tape: Option<Arc<dyn Tape>>,
 }
 
 /// Sends them.
 pub(crate) struct Client {
     pub(crate) grants: Vec<HttpDestinations>,
     pub(crate) names: Arc<Names>,
-    pub(crate) turns: Turns,
+    pub(crate) request_permits: RequestPermits,
     pub(crate) trust: Arc<Trust>,
     pub(crate) log: Arc<RoundLog>,
     pub(crate) rates: Rates,
@@ -61,13 +60,6 @@ pub(crate) struct Client {
 pub type Finished = Box<dyn Future<Output = Result<(), Error>> + Send>;
 /// A response, or the reason why there is none.
 pub type Answered = Result<(Response<WasiBody>, Finished), Error>;
-
-impl Http {
-    /// Sends by this client, along with the tape.
-    pub(crate) fn new(client: Client, tape: Option<Arc<dyn Tape>>) -> Self {
-        Self { client: Arc::new(client), tape }
-    }
-}
 
 impl WasiHttpHooks for Http {
     fn send_request(
@@ -176,7 +168,8 @@ impl Client {
         wanted.min(self.deadline.remaining_wait())
     }
 
-    /// Connects to the first of the addresses that answers; each has its share of the time, and a turn of its own.
+    /// Connects to the first of the addresses that answers, with TLS if it is wanted; each has its share of the time, and a turn of
+    /// its own.
     async fn connect(
         &self,
         to: &Destination,
@@ -186,34 +179,25 @@ impl Client {
         let share = within / u32::try_from(granted.len()).unwrap_or(u32::MAX).max(1);
         let mut last = Error::DestinationIpProhibited;
         for (address, tls) in granted {
-            let turn = timeout(self.within(Duration::MAX), self.turns.turn(address.ip())).await;
-            let turn = turn.map_err(|_| Error::ConnectionTimeout)?.map_err(|_| Error::ConnectionLimitReached)?;
+            let permit = timeout(self.within(Duration::MAX), self.request_permits.acquire(address.ip())).await;
+            let permit = permit.map_err(|_| Error::ConnectionTimeout)?.map_err(|_| Error::ConnectionLimitReached)?;
             self.rates.connection().await;
             match dial(*address, self.within(share)).await {
                 Ok(stream) => {
-                    let opened = timeout(self.within(within), self.open(to, *address, tls, stream, turn)).await;
+                    let open = async {
+                        if !to.secure {
+                            return Connected::over(stream, permit).await;
+                        }
+                        let stream = self.trust.secure(stream, to.name(), address.ip(), tls).await?;
+                        Connected::over(stream, permit).await
+                    };
+                    let opened = timeout(self.within(within), open).await;
                     return opened.map_err(|_| Error::ConnectionTimeout)?;
                 }
                 Err(error) => last = error,
             }
         }
         Err(last)
-    }
-
-    /// Begins HTTP on a connection, with TLS if it is wanted.
-    async fn open(
-        &self,
-        to: &Destination,
-        address: SocketAddr,
-        tls: &Tls,
-        stream: TcpStream,
-        turn: RequestPermit,
-    ) -> Result<Connected, Error> {
-        if !to.secure {
-            return Connected::over(stream, turn).await;
-        }
-        let stream = self.trust.secure(stream, to.name(), address.ip(), tls).await?;
-        Connected::over(stream, turn).await
     }
 }
 
@@ -227,12 +211,12 @@ struct Connected {
 impl Connected {
     async fn over(
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        turn: RequestPermit,
+        permit: RequestPermit,
     ) -> Result<Self, Error> {
         let (sender, connection) =
             http1::Builder::new().max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(body::why)?;
         let driver = spawn(async move {
-            let _turn = turn;
+            let _permit = permit;
             // What goes wrong is told by the response and its body.
             let _ = connection.await;
         });

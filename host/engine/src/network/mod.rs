@@ -12,7 +12,7 @@ pub(crate) mod destination;
 pub(crate) mod dial;
 pub(crate) mod http;
 pub(crate) mod names;
+pub(crate) mod request_permits;
 pub(crate) mod resolver;
 pub(crate) mod sockets;
 pub(crate) mod tls;
-pub(crate) mod turns;

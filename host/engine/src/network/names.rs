@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use akri_model::glob;
 
-use super::resolver::{LookupError, Resolver};
+use super::resolver::Resolver;
 use crate::log::RoundLog;
 use crate::rates::Rates;
 
@@ -60,8 +60,8 @@ impl Names {
         self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, fewer).map_err(|_| NameError::TooMany)?;
         self.rates.datagram().await;
         self.resolver.addresses(&name).await.map_err(|error| match error {
-            LookupError::Unknown(why) => NameError::Unresolved(format!("'{name}': {why}")),
-            LookupError::Failed(why) => NameError::Failed(format!("'{name}': {why}")),
+            NameError::Unresolved(why) => NameError::Unresolved(format!("'{name}': {why}")),
+            error => error,
         })
     }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_round_resolves_so_many_names_and_no_more() {
+    async fn round_resolves_so_many_names_and_no_more() {
         let names = names(&["*"], &["10.0.0.1"]);
         for _ in 0..1024 {
             names.addresses("a").await.unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_node_knows_itself() {
+    async fn node_knows_itself() {
         let names = Names::new(vec!["localhost".to_owned()], Arc::new(Resolver::new(system(), 1)), Rates::default());
         assert!(names.addresses("localhost").await.unwrap().iter().all(IpAddr::is_loopback));
     }

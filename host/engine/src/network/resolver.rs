@@ -6,27 +6,18 @@ use std::sync::Arc;
 use dns_lookup::LookupErrorKind;
 use tokio::sync::Semaphore;
 
+use super::names::NameError;
+
 /// Addresses of a name; a client tries a few at most.
 const ADDRESSES: usize = 16;
 
 /// Returns the addresses of a name, in order of preference. It blocks.
-pub(crate) type Lookup = Arc<dyn Fn(&str) -> Result<Vec<IpAddr>, LookupError> + Send + Sync>;
+pub(crate) type Lookup = Arc<dyn Fn(&str) -> Result<Vec<IpAddr>, NameError> + Send + Sync>;
 
-/// The reason why there are no addresses.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LookupError {
-    /// There is no such name, or it has no address.
-    #[error("{0}")]
-    Unknown(String),
-    /// The name servers gave no answer, which says nothing about the name.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<dns_lookup::LookupError> for LookupError {
+impl From<dns_lookup::LookupError> for NameError {
     fn from(error: dns_lookup::LookupError) -> Self {
         match error.kind() {
-            LookupErrorKind::NoName | LookupErrorKind::NoData => Self::Unknown(error.to_string()),
+            LookupErrorKind::NoName | LookupErrorKind::NoData => Self::Unresolved(error.to_string()),
             _ => Self::Failed(error.to_string()),
         }
     }
@@ -40,13 +31,13 @@ pub(crate) fn system() -> Lookup {
 /// The resolver for all rounds of a component.
 pub(crate) struct Resolver {
     lookup: Lookup,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Resolver {
     /// Creates a resolver that asks `lookup` for so many names at once.
     pub(crate) fn new(lookup: Lookup, at_once: usize) -> Self {
-        Self { lookup, turns: Arc::new(Semaphore::new(at_once)) }
+        Self { lookup, permits: Arc::new(Semaphore::new(at_once)) }
     }
 
     /// Returns the addresses of a name, at least one, in order of preference. An IPv4 address mapped into IPv6 comes as that
@@ -54,16 +45,16 @@ impl Resolver {
     ///
     /// # Errors
     /// If the name has no address, or if the name servers give no answer.
-    pub(crate) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
-        let failed = |error: &dyn std::fmt::Display| LookupError::Failed(error.to_string());
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|error| failed(&error))?;
+    pub(crate) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, NameError> {
+        let failed = |error: &dyn std::fmt::Display| NameError::Failed(error.to_string());
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|error| failed(&error))?;
         let (lookup, name) = (Arc::clone(&self.lookup), name.to_owned());
         let answer = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             lookup(&name)
         });
         let addresses = usable(&answer.await.map_err(|error| failed(&error))??);
-        if addresses.is_empty() { Err(LookupError::Unknown("it has no address".to_owned())) } else { Ok(addresses) }
+        if addresses.is_empty() { Err(NameError::Unresolved("it has no address".to_owned())) } else { Ok(addresses) }
     }
 }
 
@@ -88,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn hanging_lookup_keeps_its_turn_until_it_ends() {
+    async fn hanging_lookup_keeps_its_permit_until_it_ends() {
         let (release, hung) = mpsc::channel::<()>();
         let hung = Mutex::new(hung);
         let lookup = Arc::new(move |_: &str| {
@@ -97,18 +88,18 @@ mod tests {
         });
         let resolver = Resolver::new(lookup, 1);
         assert!(timeout(Duration::from_millis(20), resolver.addresses("plc")).await.is_err());
-        assert_eq!(resolver.turns.available_permits(), 0);
+        assert_eq!(resolver.permits.available_permits(), 0);
         drop(release);
         assert_eq!(resolver.addresses("plc").await, Ok(vec!["10.0.0.1".parse().unwrap()]));
     }
 
     #[test]
-    fn a_name_that_nobody_knows_is_no_failure() {
-        let of = |code| LookupError::from(dns_lookup::LookupError::new(code));
-        assert!(matches!(of(nix::libc::EAI_NONAME), LookupError::Unknown(_)));
-        assert!(matches!(of(nix::libc::EAI_NODATA), LookupError::Unknown(_)));
-        assert!(matches!(of(nix::libc::EAI_AGAIN), LookupError::Failed(_)));
-        assert!(matches!(of(nix::libc::EAI_FAIL), LookupError::Failed(_)));
-        assert!(matches!(of(nix::libc::EAI_SYSTEM), LookupError::Failed(_)));
+    fn unknown_name_is_no_failure() {
+        let of = |code| NameError::from(dns_lookup::LookupError::new(code));
+        assert!(matches!(of(nix::libc::EAI_NONAME), NameError::Unresolved(_)));
+        assert!(matches!(of(nix::libc::EAI_NODATA), NameError::Unresolved(_)));
+        assert!(matches!(of(nix::libc::EAI_AGAIN), NameError::Failed(_)));
+        assert!(matches!(of(nix::libc::EAI_FAIL), NameError::Failed(_)));
+        assert!(matches!(of(nix::libc::EAI_SYSTEM), NameError::Failed(_)));
     }
 }

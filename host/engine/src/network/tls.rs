@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use akri_model::grant::Tls;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
@@ -84,12 +84,9 @@ fn verified_by(verifier: Pinned) -> Result<Arc<ClientConfig>, Error> {
 
 /// With a provider of its own: no library may depend on what the process has set as its default.
 fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Error> {
-    let builder = ClientConfig::builder_with_provider(provider().into()).with_safe_default_protocol_versions();
+    let builder =
+        ClientConfig::builder_with_provider(ring::default_provider().into()).with_safe_default_protocol_versions();
     builder.map_err(|_| Error::ConfigurationError)
-}
-
-fn provider() -> CryptoProvider {
-    ring::default_provider()
 }
 
 /// Converts the error of a failed handshake for the guest.
@@ -114,7 +111,7 @@ struct Pinned {
 
 impl Pinned {
     fn to(fingerprints: Option<Vec<[u8; 32]>>) -> Self {
-        Self { fingerprints, algorithms: provider().signature_verification_algorithms }
+        Self { fingerprints, algorithms: ring::default_provider().signature_verification_algorithms }
     }
 
     /// A fingerprint says nothing if its certificate's key is not there; without one there is nothing to say.

@@ -7,6 +7,7 @@
 //!
 //! A header block is encoded without the dynamic table, so the decoder behind the filter keeps no state.
 
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::codegen::http::uri::Authority;
 use tonic::transport::server::Connected;
 
-use frame::{Block, FrameKind, Head};
+use frame::{Block, CONTINUATION, HEADERS, Head, PUSH_PROMISE};
 
 mod frame;
 #[cfg(test)]
@@ -33,27 +34,9 @@ const MAX_BLOCK: usize = 64 << 10;
 /// The size of the dynamic table, in bytes: the default, which h2 does not change.
 const TABLE: usize = 4096;
 
-/// The reason for closing a connection.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum Malformed {
-    #[error("not an http/2 connection")]
-    Preface,
-    #[error("a frame of {0} bytes, the limit is 16384")]
-    FrameSize(usize),
-    #[error("a frame of type {0} where none may be")]
-    UnexpectedFrame(u8),
-    #[error("a header frame shorter than its padding or priority")]
-    FrameTooShort,
-    #[error("a header block of more than 65536 bytes")]
-    BlockSize,
-    #[error("a header block that can't be decoded: {0}")]
-    Hpack(String),
-}
-
-impl From<Malformed> for io::Error {
-    fn from(error: Malformed) -> Self {
-        Self::new(io::ErrorKind::InvalidData, error)
-    }
+/// Returns the error with which a connection is closed.
+fn malformed(why: impl Into<Box<dyn Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// The meaning of the next bytes from the peer.
@@ -132,14 +115,14 @@ impl<S> Filter<S> {
     }
 
     /// Completes the current step and selects the next one.
-    fn advance(&mut self) -> Result<(), Malformed> {
+    fn advance(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.partial);
         self.step = match self.step {
             Step::Preface if bytes == PREFACE => {
                 self.filtered.extend_from_slice(&bytes);
                 Step::Head
             }
-            Step::Preface => return Err(Malformed::Preface),
+            Step::Preface => return Err(malformed("not an http/2 connection")),
             Step::Head => self.begin(&bytes)?,
             Step::Fragment(head) => {
                 self.collect(head, &bytes)?;
@@ -151,16 +134,16 @@ impl<S> Filter<S> {
     }
 
     /// Parses a frame header.
-    fn begin(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+    fn begin(&mut self, bytes: &[u8]) -> io::Result<Step> {
         let head = Head::parse(bytes)?;
         let fits = match (head.kind, &self.open) {
-            (FrameKind::Continuation, Some(block)) => block.stream == head.stream,
-            (FrameKind::Continuation, None) | (FrameKind::PushPromise, _) => false,
+            (CONTINUATION, Some(block)) => block.stream == head.stream,
+            (CONTINUATION, None) | (PUSH_PROMISE, _) => false,
             (_, open) => open.is_none(),
         };
         match head.kind {
-            _ if !fits => Err(Malformed::UnexpectedFrame(head.kind.into())),
-            FrameKind::Headers | FrameKind::Continuation => Ok(Step::Fragment(head)),
+            _ if !fits => Err(malformed(format!("a frame of type {} where none may be", head.kind))),
+            HEADERS | CONTINUATION => Ok(Step::Fragment(head)),
             _ => {
                 self.filtered.extend_from_slice(bytes);
                 Ok(Step::Pass(head.length))
@@ -169,7 +152,7 @@ impl<S> Filter<S> {
     }
 
     /// Adds a fragment to the open header block and forwards the block when it is complete.
-    fn collect(&mut self, head: Head, payload: &[u8]) -> Result<(), Malformed> {
+    fn collect(&mut self, head: Head, payload: &[u8]) -> io::Result<()> {
         let mut block = match self.open.take() {
             None => Block::begin(head, payload)?,
             Some(mut block) => {
@@ -178,7 +161,7 @@ impl<S> Filter<S> {
             }
         };
         if block.fragment.len() > MAX_BLOCK {
-            return Err(Malformed::BlockSize);
+            return Err(malformed("a header block of more than 65536 bytes"));
         }
         if head.ends_headers() {
             block.fragment = self.rewrite(&block.fragment)?;
@@ -190,7 +173,7 @@ impl<S> Filter<S> {
     }
 
     /// Returns the same headers without compression and with a valid authority.
-    fn rewrite(&mut self, fragment: &[u8]) -> Result<Vec<u8>, Malformed> {
+    fn rewrite(&mut self, fragment: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         // The callback can't stop the decoder: headers beyond the bound are decoded and discarded.
         let decoded = self.decoder.decode_with_cb(fragment, |name, value| {
@@ -198,8 +181,8 @@ impl<S> Filter<S> {
                 literal(&mut out, &name, valid(&name, &value));
             }
         });
-        decoded.map_err(|error| Malformed::Hpack(error.to_string()))?;
-        if out.len() > MAX_BLOCK { Err(Malformed::BlockSize) } else { Ok(out) }
+        decoded.map_err(|error| malformed(format!("a header block that can't be decoded: {error}")))?;
+        if out.len() > MAX_BLOCK { Err(malformed("a header block of more than 65536 bytes")) } else { Ok(out) }
     }
 }
 
@@ -241,9 +224,9 @@ impl<S: AsyncRead + Unpin> Filter<S> {
 
     /// Checks the end of the connection: it is valid between frames and an error within one.
     fn end(&self) -> io::Result<()> {
-        let whole = self.partial.is_empty() && self.open.is_none();
+        let is_complete = self.partial.is_empty() && self.open.is_none();
         match self.step {
-            Step::Preface | Step::Head if whole => Ok(()),
+            Step::Preface | Step::Head if is_complete => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

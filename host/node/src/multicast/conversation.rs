@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
+use crate::Stop;
+use crate::multicast::DATAGRAM;
 use crate::multicast::interfaces::{self, Interface};
 use crate::multicast::own_senders::OwnSenders;
 use crate::multicast::queue::{Datagram, Queue};
@@ -15,21 +17,8 @@ use crate::multicast::sockets;
 
 /// Bytes of a datagram that is sent. Requests are small; answers may be as large as UDP allows.
 const SENT: usize = 9000;
-/// Bytes of a datagram: no UDP payload is larger.
-const DATAGRAM: usize = 1 << 16;
 /// The pause after an error of a socket. Its interface is gone, or a port it sent to is closed.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The reason why a datagram was not sent.
-#[derive(Debug, thiserror::Error)]
-pub enum Stop {
-    /// A bound was reached.
-    #[error("{0}")]
-    Limit(String),
-    /// No interface carries it.
-    #[error("{0}")]
-    Unavailable(String),
-}
 
 /// A socket on each interface to speak from and one to hear the group with, all read into one queue until this is dropped.
 #[derive(Debug)]

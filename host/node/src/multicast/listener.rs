@@ -9,6 +9,7 @@ use akri_model::datagram::DatagramFilter;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use crate::multicast::DATAGRAM;
 use crate::multicast::interfaces::{self, Interface};
 use crate::multicast::own_senders::OwnSenders;
 use crate::multicast::sockets;
@@ -20,8 +21,6 @@ const RESCAN: Duration = Duration::from_secs(15);
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
 const REST: Duration = Duration::from_millis(10);
-/// Bytes of a datagram: no UDP payload is larger.
-const DATAGRAM: usize = 1 << 16;
 
 /// Receives datagrams to a multicast group that one of some filters lets through, on each granted interface, also those that
 /// come up later. What this program's own rounds send does not count.

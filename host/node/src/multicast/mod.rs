@@ -14,7 +14,10 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 
-pub use self::conversation::{Conversation, Stop};
+pub use self::conversation::Conversation;
 pub use self::listener::Listener;
 pub use self::own_senders::OwnSenders;
 pub use self::queue::Datagram;
+
+/// Bytes of a datagram: no UDP payload is larger.
+const DATAGRAM: usize = 1 << 16;

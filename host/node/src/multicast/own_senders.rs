@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// A listener that is busy reads what was sent so long ago.
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -24,7 +26,7 @@ struct Known {
 impl OwnSenders {
     /// Datagrams from this address are our own from now on, and for a while.
     pub fn add(&self, address: SocketAddr) {
-        let (mut known, address) = (self.known(), plain(address));
+        let (mut known, address) = (self.0.lock(), plain(address));
         if known.sent.insert(address, Instant::now()).is_none() {
             known.order.push_back(address);
         }
@@ -37,11 +39,7 @@ impl OwnSenders {
 
     /// Returns whether a datagram from this address is our own.
     pub fn contain(&self, address: SocketAddr) -> bool {
-        self.known().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < KEPT_FOR)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().sent.get(&plain(address)).is_some_and(|sent| sent.elapsed() < KEPT_FOR)
     }
 }
 
@@ -71,7 +69,7 @@ mod tests {
     fn own_senders_are_bounded() {
         let own = OwnSenders::default();
         (0..20_000_u32).for_each(|number| own.add(SocketAddr::new(number.to_be_bytes().into(), 1)));
-        let known = own.known();
+        let known = own.0.lock();
         assert_eq!((known.sent.len(), known.order.len()), (MOST, MOST));
     }
 }

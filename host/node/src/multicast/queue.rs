@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Datagrams that wait: each camera of a thousand may answer several times.
@@ -51,7 +52,7 @@ struct Waiting {
 
 impl Queue {
     pub(crate) fn push(&self, datagram: Datagram) {
-        self.waiting().push(datagram);
+        self.waiting.lock().push(datagram);
         self.arrived.notify_one();
     }
 
@@ -60,7 +61,7 @@ impl Queue {
     pub(crate) async fn take(&self, max: usize, wait: Duration) -> Vec<Datagram> {
         let some = async {
             loop {
-                let page = self.waiting().take(max);
+                let page = self.waiting.lock().take(max);
                 if !page.is_empty() {
                     return page;
                 }
@@ -71,11 +72,7 @@ impl Queue {
     }
 
     pub(crate) fn dropped(&self) -> u64 {
-        self.waiting().dropped
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().dropped
     }
 }
 

@@ -10,6 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use super::*;
+use crate::Stop;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);

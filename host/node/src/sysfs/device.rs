@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::Instant;
 
+use crate::Stop;
 use crate::sysfs::dir::{Dir, resolve};
-use crate::sysfs::{Entry, Query, Stop, Sysfs, database, is_granted};
+use crate::sysfs::{Entry, Query, Sysfs, database, is_granted};
 
 /// Bytes of an attribute's value.
 const ATTRIBUTE: usize = 4096;

@@ -47,12 +47,8 @@ impl Dir {
         target.rsplit('/').next().map(str::to_owned)
     }
 
-    /// The names of its directories or of its links.
-    pub(super) fn names(&self, kind: EntryKind) -> io::Result<Names> {
-        let wanted = match kind {
-            EntryKind::Directory => FileType::Directory,
-            EntryKind::Link => FileType::Symlink,
-        };
+    /// The names of its entries of a type.
+    pub(super) fn names(&self, wanted: FileType) -> io::Result<Names> {
         let mut names = Vec::new();
         for entry in fs::Dir::new(self.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?)? {
             let entry = entry?;
@@ -72,13 +68,6 @@ impl Dir {
 
 /// Names in a directory; those that are not UTF-8 are none.
 pub(super) type Names = Vec<Option<String>>;
-
-/// The kind of listed entries.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum EntryKind {
-    Directory,
-    Link,
-}
 
 /// Resolves a link in `directory` to a path from the root such as `/devices/virtual/tty/tty1`; `None` if it is absolute
 /// or leads above the root.

@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
+use rustix::fs::FileType;
+
+use crate::Stop;
+use crate::sysfs::Query;
 use crate::sysfs::device::Reader;
-use crate::sysfs::dir::{Dir, EntryKind, Names, resolve};
-use crate::sysfs::{Query, Stop};
+use crate::sysfs::dir::{Dir, Names, resolve};
+use crate::sysfs::query::meets;
 
 /// Devices by path, with their subsystem.
 pub(super) type DevicePaths = BTreeMap<String, String>;
@@ -15,7 +19,7 @@ pub(super) type DevicePaths = BTreeMap<String, String>;
 pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<DevicePaths, Stop> {
     let mut found = DevicePaths::new();
     for (directory, subsystem) in subsystems(reader)? {
-        if query.is_none_or(|query| query.wants_subsystem(&subsystem) && reader.granted(Some(&subsystem))) {
+        if query.is_none_or(|query| meets(&query.subsystems, &subsystem) && reader.granted(Some(&subsystem))) {
             list(reader, query, &directory, &subsystem, &mut found)?;
         }
     }
@@ -24,8 +28,8 @@ pub(super) fn devices(reader: &mut Reader<'_>, query: Option<&Query>) -> Result<
 
 /// The directories that hold links to devices, with the subsystem of these.
 fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
-    let classes = contents(reader, "class", EntryKind::Directory)?;
-    let buses = contents(reader, "bus", EntryKind::Directory)?;
+    let classes = contents(reader, "class", FileType::Directory)?;
+    let buses = contents(reader, "bus", FileType::Directory)?;
     // An empty directory where sysfs should be is no machine without devices.
     if classes.is_none() && buses.is_none() {
         return Err(Stop::Unavailable("sysfs is not mounted: there is neither class nor bus".to_owned()));
@@ -43,7 +47,7 @@ fn subsystems(reader: &Reader<'_>) -> Result<Vec<(String, String)>, Stop> {
 
 /// A directory and what is in it, none if there is no such directory. Any other error ends the run: devices that are
 /// there would be missing from its answer.
-fn contents(reader: &Reader<'_>, path: &str, kind: EntryKind) -> Result<Option<(Dir, Names)>, Stop> {
+fn contents(reader: &Reader<'_>, path: &str, kind: FileType) -> Result<Option<(Dir, Names)>, Stop> {
     let read = |dir: Dir| dir.names(kind).map(|names| (dir, names));
     match reader.root.dir(path).and_then(read) {
         Ok(contents) => Ok(Some(contents)),
@@ -59,11 +63,11 @@ fn list(
     subsystem: &str,
     found: &mut DevicePaths,
 ) -> Result<(), Stop> {
-    let Some((dir, names)) = contents(reader, directory, EntryKind::Link)? else { return Ok(()) };
+    let Some((dir, names)) = contents(reader, directory, FileType::Symlink)? else { return Ok(()) };
     let from = format!("/{directory}");
     for name in names {
         let sysname = name.as_deref().map(|name| name.replace('!', "/")).unwrap_or_default();
-        if query.is_some_and(|query| !query.wants_sysname(&sysname)) || !reader.count_device()? {
+        if query.is_some_and(|query| !meets(&query.sysnames, &sysname)) || !reader.count_device()? {
             continue;
         }
         let path = name.and_then(|name| dir.link(&name)).and_then(|target| resolve(&from, &target));
@@ -71,7 +75,7 @@ fn list(
             reader.skip();
             continue;
         };
-        if query.is_none_or(|query| query.wants_devpath(&path)) {
+        if query.is_none_or(|query| meets(&query.devpaths, &path)) {
             found.insert(path, subsystem.to_owned());
         }
     }

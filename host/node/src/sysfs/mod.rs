@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use self::device::Reader;
 pub use self::query::Query;
+use crate::Stop;
 
 /// The directories to read.
 #[derive(Debug, Clone)]
@@ -36,17 +37,6 @@ pub struct Bounds {
     pub bytes: usize,
     /// The deadline.
     pub until: Instant,
-}
-
-/// The reason why a run has no result.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Stop {
-    /// The query or its answer is too large.
-    #[error("{0}")]
-    Limit(String),
-    /// Nothing could be read.
-    #[error("{0}")]
-    Unavailable(String),
 }
 
 /// The answer.

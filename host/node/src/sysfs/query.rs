@@ -18,11 +18,11 @@ const DEPTH: usize = 16;
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct Query {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    subsystems: Vec<String>,
+    pub(super) subsystems: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    sysnames: Vec<String>,
+    pub(super) sysnames: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    devpaths: Vec<String>,
+    pub(super) devpaths: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     properties: Vec<(String, Vec<String>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -104,24 +104,10 @@ impl Query {
         let tagged = || entry.tags.iter().any(|tag| glob::any(&self.tags, tag));
         self.properties.iter().all(property) && (self.tags.is_empty() || tagged())
     }
-
-    /// Returns whether devices of the subsystem may match.
-    pub(super) fn wants_subsystem(&self, name: &str) -> bool {
-        meets(&self.subsystems, name)
-    }
-
-    /// Returns whether a device of this name may match.
-    pub(super) fn wants_sysname(&self, name: &str) -> bool {
-        meets(&self.sysnames, name)
-    }
-
-    /// Returns whether a device at this path may match.
-    pub(super) fn wants_devpath(&self, path: &str) -> bool {
-        meets(&self.devpaths, path)
-    }
 }
 
-fn meets(globs: &[String], text: &str) -> bool {
+/// Returns whether a name may match: of no globs, each does.
+pub(super) fn meets(globs: &[String], text: &str) -> bool {
     globs.is_empty() || glob::any(globs, text)
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::Stop;
 use crate::sysfs::device::{self, Reader};
-use crate::sysfs::{Entry, Query, Snapshot, Stop, enumerate};
+use crate::sysfs::{Entry, Query, Snapshot, enumerate};
 
 /// Ancestors of one device.
 const ANCESTORS: usize = 64;

@@ -20,8 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::sleep_until;
+use tokio::task::JoinSet;
 use tracing::{debug, info, trace, warn};
 
 pub use self::subsystem_events::Mark;
@@ -30,6 +29,7 @@ use self::message::{Uevent, from_kernel, from_udevd};
 use self::pending_events::PendingEvents;
 use self::socket::{Received, Sender, Socket};
 use self::subsystem_events::SubsystemEvents;
+use crate::sleep_until_some;
 
 /// A subscription to uevents; cheap to clone.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ impl PartialEq for Uevents {
 #[derive(Debug)]
 pub struct Listener {
     uevents: Uevents,
-    task: JoinHandle<()>,
+    _task: JoinSet<()>,
 }
 
 impl Listener {
@@ -82,22 +82,16 @@ impl Listener {
     pub fn start(udev_data: &Path) -> Self {
         let (sender, events) = watch::channel(SubsystemEvents::default());
         let (udevd, socket) = (Udevd::beside(udev_data), Socket::open());
-        let task = tokio::spawn(async move {
+        let task = async move {
             let Err(error) = listen(socket, &udevd, &sender).await;
             warn!("uevents can't be received: {error}; only the intervals of handlers start rounds");
-        });
-        Self { uevents: Uevents { events }, task }
+        };
+        Self { uevents: Uevents { events }, _task: JoinSet::from_iter([task]) }
     }
 
     /// Returns a subscription to the events.
     pub fn uevents(&self) -> Uevents {
         self.uevents.clone()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -114,7 +108,7 @@ async fn listen(
         let next = pending.next(Instant::now());
         tokio::select! {
             received = batch.fill(&mut socket, &mut pending, udevd) => received?,
-            () = at(next) => batch.subsystems = pending.due(udevd.is_idle(), Instant::now()),
+            () = sleep_until_some(next.map(Into::into)) => batch.subsystems = pending.due(udevd.is_idle(), Instant::now()),
         }
         batch.publish(events);
     }
@@ -164,14 +158,6 @@ fn parse(sender: Sender, message: &[u8]) -> Option<Uevent<'_>> {
         Err(error) => debug!(?sender, "invalid uevent: {error}"),
     }
     parsed.ok()
-}
-
-/// Waits until a point in time; forever if there is none.
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The files by which udevd shows its state.

@@ -70,7 +70,7 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Artifacts {
     directory: PathBuf,
-    engine: u64,
+    pub(super) engine: u64,
 }
 
 impl Artifacts {

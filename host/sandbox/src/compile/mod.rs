@@ -17,15 +17,15 @@ mod queue;
 use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use akri_engine::{ComponentBytes, HostError, MAX_COMPONENT, compile_into, own_directory, settings_hash};
 use akri_model::grant::CompileLimits;
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use self::artifacts::Artifacts;
-use self::precompiled::Precompiled;
 pub use self::precompiled::{PrecompileError, precompile};
 use self::queue::{CompileQueue, QueuePermit};
 use crate::confine::confine_compiler;
@@ -59,7 +59,7 @@ pub(crate) struct Compiler {
     program: PathBuf,
     artifacts: Artifacts,
     /// Machine code that ships with the program, which is used instead of compiling.
-    precompiled: Option<Precompiled>,
+    precompiled: Option<PathBuf>,
     queue: CompileQueue,
     /// Failures by digest and limits; these are not retried.
     failed: Mutex<HashMap<(String, CompileLimits), CompileError>>,
@@ -79,11 +79,10 @@ impl Compiler {
     /// # Errors
     /// If the directory can't be used.
     pub(crate) fn open(program: PathBuf, directory: &Path, precompiled: Option<&Path>) -> Result<Self, HostError> {
-        let refused = |why: String| HostError::CacheDir { path: directory.to_owned(), why };
-        own_directory(directory).map_err(refused)?;
-        let engine = settings_hash().map_err(HostError::Engine)?;
-        let artifacts = Artifacts::open(directory, engine).map_err(|error| refused(error.to_string()))?;
-        let precompiled = precompiled.map(|directory| Precompiled::new(directory, engine));
+        own_directory(directory).map_err(|why| HostError::cache_dir(directory, why))?;
+        let engine = settings_hash().map_err(HostError::engine)?;
+        let artifacts = Artifacts::open(directory, engine).map_err(|error| HostError::cache_dir(directory, error))?;
+        let precompiled = precompiled.map(Path::to_owned);
         Ok(Self { program, artifacts, precompiled, queue: CompileQueue::default(), failed: Mutex::default() })
     }
 
@@ -97,7 +96,7 @@ impl Compiler {
         source: &ComponentBytes,
         limits: &CompileLimits,
     ) -> Result<bool, CompileError> {
-        let (digest, bytes) = (source.digest().to_owned(), Arc::clone(source.bytes()));
+        let (digest, bytes) = (source.digest.clone(), Arc::clone(&source.bytes));
         let job = Arc::new(CompileJob { digest, bytes, limits: limits.clone() });
         if self.has_code(&job).await? {
             return Ok(false);
@@ -130,7 +129,7 @@ impl Compiler {
     /// # Errors
     /// If it could not be compiled before.
     async fn has_code(self: &Arc<Self>, job: &Arc<CompileJob>) -> Result<bool, CompileError> {
-        if let Some(failure) = self.failed().get(&(job.digest.clone(), job.limits.clone())) {
+        if let Some(failure) = self.failed.lock().get(&(job.digest.clone(), job.limits.clone())) {
             return Err(failure.clone());
         }
         let (compiler, job) = (Arc::clone(self), Arc::clone(job));
@@ -142,7 +141,7 @@ impl Compiler {
         let Some(precompiled) = &self.precompiled else { return false };
         let adopt = || {
             let scratch = self.artifacts.scratch()?;
-            let found = precompiled.copy(digest, &scratch)?;
+            let found = precompiled::copy(precompiled, self.artifacts.engine, digest, &scratch)?;
             if found {
                 self.artifacts.adopt(digest, &scratch)?;
                 tracing::info!(digest, "using precompiled code");
@@ -181,14 +180,10 @@ impl Compiler {
             Err(CompileError::Unavailable(_)) | Ok(()) => false,
         };
         if let Some(error) = compiled.as_ref().err().filter(|_| is_final) {
-            self.failed().insert((job.digest.clone(), job.limits.clone()), error.clone());
+            self.failed.lock().insert((job.digest.clone(), job.limits.clone()), error.clone());
         }
         compiled?;
         self.artifacts.adopt(&job.digest, &scratch).map_err(unavailable)
-    }
-
-    fn failed(&self) -> MutexGuard<'_, HashMap<(String, CompileLimits), CompileError>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

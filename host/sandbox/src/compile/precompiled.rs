@@ -3,15 +3,16 @@
 //! It is as trusted as the program, so it is taken only from where nobody but root and this user can write. It is copied, and
 //! recorded like the compiler's output.
 
-use std::fs::{self, DirBuilder, Metadata, OpenOptions, Permissions};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use akri_engine::{MAX_COMPONENT, MODULES_DIR, settings_hash};
+use akri_engine::{MAX_COMPONENT, settings_hash};
 use akri_model::grant::CompileLimits;
 use akri_model::text::hex;
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::umask;
 use sha2::{Digest as _, Sha256};
 
 use super::artifacts::{Artifacts, MAX_CODE, RECORDS_DIR, Record, Scratch};
@@ -22,48 +23,31 @@ const MAX_RECORD: u64 = 4 << 10;
 /// Bits of a mode: group and others may write; only owners may remove what is in the directory.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
-/// Modes of what is shipped, whatever the umask would add for a group.
-const DIRECTORY_MODE: u32 = 0o755;
-const FILE_MODE: u32 = 0o644;
 
-/// A directory of machine code that ships with the program.
-#[derive(Debug)]
-pub(super) struct Precompiled {
-    directory: PathBuf,
-    engine: u64,
-}
-
-impl Precompiled {
-    /// Names the directory, which is read when a component needs code.
-    pub(super) fn new(directory: &Path, engine: u64) -> Self {
-        Self { directory: directory.to_owned(), engine }
-    }
-
-    /// Copies the code of a component to where the compiler would have written it. Returns `false` if there is none for this
-    /// engine.
-    ///
-    /// # Errors
-    /// If others can write to it, or if it is not as it was made.
-    pub(super) fn copy(&self, digest: &str, scratch: &Scratch) -> io::Result<bool> {
-        let directory = match self.directory.canonicalize() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            directory => directory?,
-        };
-        let record = match read_trusted(&directory, &Path::new(RECORDS_DIR).join(digest), MAX_RECORD) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            record => Record::parse(&String::from_utf8(record?).map_err(io::Error::other)?)?,
-        };
-        let Some(file) = record.path_for(self.engine) else {
-            tracing::info!(digest, "the precompiled code is for another version of the engine");
-            return Ok(false);
-        };
-        let code = read_trusted(&directory, &file, MAX_CODE)?;
-        record.check(&code)?;
-        let target = scratch.path().join(file);
-        target.parent().map_or(Ok(()), fs::create_dir_all)?;
-        fs::write(target, code)?;
-        Ok(true)
-    }
+/// Copies the code of a component from a directory that ships with the program to where the compiler would have written it.
+/// Returns `false` if there is none for this engine.
+///
+/// # Errors
+/// If others can write to it, or if it is not as it was made.
+pub(super) fn copy(directory: &Path, engine: u64, digest: &str, scratch: &Scratch) -> io::Result<bool> {
+    let directory = match directory.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        directory => directory?,
+    };
+    let record = match read_trusted(&directory, &Path::new(RECORDS_DIR).join(digest), MAX_RECORD) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        record => Record::parse(&String::from_utf8(record?).map_err(io::Error::other)?)?,
+    };
+    let Some(file) = record.path_for(engine) else {
+        tracing::info!(digest, "the precompiled code is for another version of the engine");
+        return Ok(false);
+    };
+    let code = read_trusted(&directory, &file, MAX_CODE)?;
+    record.check(&code)?;
+    let target = scratch.path().join(file);
+    target.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(target, code)?;
+    Ok(true)
 }
 
 /// Reads a file below a directory, all parts of whose real path only root and this user can change.
@@ -103,7 +87,8 @@ fn check(path: &Path, metadata: &Metadata, sticky_is_enough: bool) -> io::Result
     Ok(())
 }
 
-/// Compiles components into a directory that ships with the program, each in a process that the `program` starts.
+/// Compiles components into a directory that ships with the program, each in a process that the `program` starts. What is
+/// shipped is readable by all, and writable by its owner only.
 ///
 /// # Errors
 /// If a file can't be read or is no component, or if the directory can't be written to.
@@ -113,52 +98,35 @@ pub fn precompile(
     directory: &Path,
     limits: &CompileLimits,
 ) -> Result<(), PrecompileError> {
-    let engine = settings_hash().map_err(PrecompileError::Engine)?;
-    files.iter().try_for_each(|file| {
-        let failed = |source| PrecompileError::File { file: file.clone(), source };
-        let component = read(Some(file.as_path())).map_err(failed)?;
-        if component.len() > MAX_COMPONENT {
-            return Err(failed(io::Error::other(format!("it is larger than {MAX_COMPONENT} bytes"))));
-        }
-        let kept = |source| PrecompileError::Directory { directory: directory.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory).map_err(kept)?;
-        let artifacts = Artifacts::open(directory, engine).map_err(kept)?;
-        let scratch = artifacts.scratch().map_err(kept)?;
-        let compiled = child::compile(program, &component, limits, limits.time, scratch.path());
-        compiled.map_err(|source| PrecompileError::Compile { file: file.clone(), source })?;
-        artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)?;
-        close(directory).map_err(kept)
-    })
+    let before = umask(Mode::from(OTHERS_WRITE));
+    let compiled = files.iter().try_for_each(|file| precompile_file(program, file, directory, limits));
+    umask(before);
+    compiled
 }
 
-/// Makes what is shipped readable by all, and writable by its owner only.
-fn close(directory: &Path) -> io::Result<()> {
-    [RECORDS_DIR, MODULES_DIR].iter().try_for_each(|name| set_modes(&directory.join(name)))
-}
-
-fn set_modes(path: &Path) -> io::Result<()> {
-    let is_directory = path.symlink_metadata()?.is_dir();
-    fs::set_permissions(path, Permissions::from_mode(if is_directory { DIRECTORY_MODE } else { FILE_MODE }))?;
-    if is_directory {
-        fs::read_dir(path)?.try_for_each(|entry| set_modes(&entry?.path()))?;
+fn precompile_file(
+    program: &Path,
+    file: &Path,
+    directory: &Path,
+    limits: &CompileLimits,
+) -> Result<(), PrecompileError> {
+    let unreadable = |error| PrecompileError::Failed(format!("cannot read '{}': {error}", file.display()));
+    let component = read(Some(file)).map_err(unreadable)?;
+    if component.len() > MAX_COMPONENT {
+        return Err(unreadable(io::Error::other(format!("it is larger than {MAX_COMPONENT} bytes"))));
     }
-    Ok(())
+    let kept = |error| PrecompileError::Failed(format!("cannot write to '{}': {error}", directory.display()));
+    let engine = settings_hash().map_err(PrecompileError::Failed)?;
+    let artifacts = Artifacts::open(directory, engine).map_err(kept)?;
+    let scratch = artifacts.scratch().map_err(kept)?;
+    let compiled = child::compile(program, &component, limits, limits.time, scratch.path());
+    compiled.map_err(|source| PrecompileError::Compile { file: file.to_owned(), source })?;
+    artifacts.adopt(&hex(&Sha256::digest(&component)), &scratch).map_err(kept)
 }
 
 /// An error of compiling components ahead.
 #[derive(Debug, thiserror::Error)]
 pub enum PrecompileError {
-    /// wasmtime refused its settings.
-    #[error("the engine could not be set up: {0}")]
-    Engine(String),
-    /// A component can't be read.
-    #[error("cannot read '{}': {source}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
     /// A component can't be compiled.
     #[error("'{}': {source}", file.display())]
     Compile {
@@ -167,19 +135,15 @@ pub enum PrecompileError {
         /// The cause.
         source: CompileError,
     },
-    /// Machine code can't be kept.
-    #[error("cannot write to '{}': {source}", directory.display())]
-    Directory {
-        /// The directory.
-        directory: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    /// A component can't be read, or its machine code can't be kept.
+    #[error("{0}")]
+    Failed(String),
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
 
@@ -191,6 +155,7 @@ mod tests {
 
     impl Shipped {
         fn new() -> Self {
+            umask(Mode::from(OTHERS_WRITE));
             let (directory, engine) = (tempfile::tempdir().unwrap(), 1);
             let compiled = directory.path().join("compiled");
             let artifacts = Artifacts::open(&compiled, engine).unwrap();
@@ -198,9 +163,6 @@ mod tests {
             fs::create_dir_all(scratch.path().join("modules/wasmtime-1")).unwrap();
             fs::write(scratch.path().join("modules/wasmtime-1/code"), "machine code").unwrap();
             artifacts.adopt("d", &scratch).unwrap();
-            fs::set_permissions(&compiled, Permissions::from_mode(DIRECTORY_MODE)).unwrap();
-            fs::set_permissions(compiled.join("modules"), Permissions::from_mode(0o777)).unwrap();
-            close(&compiled).unwrap();
             Self { directory, engine }
         }
 
@@ -210,7 +172,7 @@ mod tests {
 
         fn copy(&self, digest: &str) -> Result<Option<Vec<u8>>, String> {
             let scratch = Artifacts::open(self.directory.path(), self.engine).unwrap().scratch().unwrap();
-            let copied = Precompiled::new(&self.path(""), self.engine).copy(digest, &scratch);
+            let copied = copy(&self.path(""), self.engine, digest, &scratch);
             let code = || fs::read(scratch.path().join("modules/wasmtime-1/code")).unwrap();
             copied.map(|copied| copied.then(code)).map_err(|error| error.to_string())
         }

@@ -1,5 +1,6 @@
 //! A call that was begun, seen from its caller.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::{Connection, ReceivedReply, ended};
-use crate::protocol::{ProtocolError, Request};
+use crate::protocol::Request;
 
 /// A call that was begun. If this is dropped before the answer, the call is cancelled in the process, and still counts until
 /// it has ended there.
@@ -20,15 +21,8 @@ pub(crate) struct PendingCall {
     replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
     /// The moment at which a process without an answer is killed.
     kill_at: Instant,
-    progress: Progress,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Running,
-    /// The caller is gone.
-    Cancelled,
-    Answered,
+    /// Set until there is an answer, or the caller is gone.
+    is_running: bool,
 }
 
 impl PendingCall {
@@ -38,7 +32,7 @@ impl PendingCall {
         replies: UnboundedReceiver<Result<ReceivedReply, RoundError>>,
         time: Duration,
     ) -> Self {
-        Self { connection, call, replies, kill_at: Instant::now() + time, progress: Progress::Running }
+        Self { connection, call, replies, kill_at: Instant::now() + time, is_running: true }
     }
 
     /// Waits for the next reply: parts of a large answer, and then the answer.
@@ -53,13 +47,13 @@ impl PendingCall {
         };
         let received = received.unwrap_or_else(|| Err(ended()));
         if !received.as_ref().is_ok_and(ReceivedReply::is_part) {
-            self.progress = Progress::Answered;
+            self.is_running = false;
         }
         received
     }
 
     /// Ends the process, since its answer can't be read. Returns the error of the call.
-    pub(crate) fn reject(&self, error: &ProtocolError) -> RoundError {
+    pub(crate) fn reject(&self, error: &io::Error) -> RoundError {
         let how = format!("after an answer that can't be read ({error})");
         self.connection.kill(&how);
         RoundError::Trapped(format!("the sandbox process was ended {how}"))
@@ -73,7 +67,7 @@ impl PendingCall {
 
 impl Drop for PendingCall {
     fn drop(&mut self) {
-        if self.progress != Progress::Running {
+        if !self.is_running {
             return;
         }
         self.connection.send(&Request::Cancel { call: self.call });
@@ -82,7 +76,7 @@ impl Drop for PendingCall {
             call: self.call,
             replies: std::mem::replace(&mut self.replies, unbounded_channel().1),
             kill_at: self.kill_at,
-            progress: Progress::Cancelled,
+            is_running: false,
         };
         // At the end of the runtime nothing has to be waited for.
         if let Ok(runtime) = Handle::try_current() {

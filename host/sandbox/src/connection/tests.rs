@@ -9,7 +9,7 @@ use akri_model::discovery::Description;
 use akri_model::grant::Isolation;
 
 use super::super::component::{Component, LoadedBytes};
-use super::super::protocol::{Bounded, DeviceSetHead, LENGTH, LoadedComponent, encode_devices};
+use super::super::protocol::{LENGTH, LoadedComponent, encode_devices};
 use super::super::sandbox_process::{ProcessContext, SandboxProcess};
 use super::*;
 
@@ -99,7 +99,7 @@ async fn large_frames_are_written_in_order_as_the_process_reads() {
 #[tokio::test] // rule 92
 async fn cancelled_call_counts_until_the_process_has_ended_it() {
     let directory = tempfile::tempdir().unwrap();
-    let answer = encode(&Reply::Validated { call: 1, result: Ok(Bounded::default()), ticks: 0 }, &[]).unwrap();
+    let answer = encode(&Reply::Validated { call: 1, result: Ok(Vec::new()), ticks: 0 }, &[]).unwrap();
     std::fs::write(directory.path().join("answer"), answer).unwrap();
     let cancel = encode(&Request::Cancel { call: 1 }, &[]).unwrap();
     // The request, and the cancellation, which it answers.
@@ -113,17 +113,16 @@ async fn cancelled_call_counts_until_the_process_has_ended_it() {
     assert_eq!(permits.available_permits(), 0);
     drop(pending.unwrap());
     let _permit = timeout(LONG, permits.acquire()).await.unwrap().unwrap();
-    assert!(connection.shared.calls().is_empty() && !connection.is_closed());
+    assert!(connection.shared.calls.lock().is_empty() && !connection.is_closed());
 }
 
 #[tokio::test] // threat 22
 async fn replies_of_a_call_are_bounded_together() {
     let device = |id: usize| Device { id: id.to_string(), ..Device::default() };
     let body = |reply: &Reply, devices: &[Device]| encode_devices(reply, devices).unwrap().split_off(LENGTH);
-    let (stream, _process) = UnixStream::pair().unwrap();
-    let (shared, call) = (Shared::new(stream.into_split().1), 1);
+    let (shared, call) = (Shared::new(mpsc::unbounded_channel().0), 1);
     let (replies, mut received) = mpsc::unbounded_channel();
-    shared.calls().insert(call, WaitingCall { replies, bytes: 0, context: context() });
+    shared.calls.lock().insert(call, WaitingCall { replies, bytes: 0, context: context() });
     let part = Reply::Devices { call };
     shared.dispatch(body(&Reply::Devices { call: 2 }, &[device(1)])).unwrap(); // nobody waits for these
     shared.dispatch(body(&part, &[device(1)])).unwrap();
@@ -131,7 +130,7 @@ async fn replies_of_a_call_are_bounded_together() {
     // Each takes memory, even without a device.
     let empty = LARGEST_REPLY / size_of::<ReceivedReply>() + 1;
     assert!((0..empty).any(|_| shared.dispatch(body(&part, &[])).is_err()));
-    assert!(shared.calls().contains_key(&call), "it is running when its process is ended for this");
+    assert!(shared.calls.lock().contains_key(&call), "it is running when its process is ended for this");
     shared.close(Some("for this"));
     let last = std::iter::from_fn(|| received.try_recv().ok()).last();
     assert!(matches!(last, Some(Err(RoundError::Trapped(_)))));
@@ -141,9 +140,8 @@ async fn replies_of_a_call_are_bounded_together() {
 async fn component_with_unreadable_devices_leaves_the_shared_process() {
     let directory = tempfile::tempdir().unwrap();
     let description = Description { name: "udev".to_owned(), version: "1".to_owned(), shared: false, interval: None };
-    let about = LoadedComponent { description, exported: "e".to_owned(), imports: Bounded::default() };
-    let found = Ok(Box::new(DeviceSetHead { devices: 1, ..DeviceSetHead::default() }));
-    let answer = Reply::Discovered { call: 2, result: found, cache: None, ticks: 0 };
+    let about = LoadedComponent { description, exported: "e".to_owned(), imports: Vec::new() };
+    let answer = Reply::Discovered { call: 2, devices: 1, result: Ok(Box::default()), cache: None, ticks: 0 };
     for (payload, why) in [(&b"\xff\xff"[..], "malformed"), (b"", "other devices than announced")] {
         let load = encode(&Request::Load { call: 1, component: 7 }, b"component").unwrap();
         let replies = [encode(&Reply::Loaded { call: 1, result: Ok(about.clone()) }, &[]), encode(&answer, payload)];
@@ -156,7 +154,7 @@ async fn component_with_unreadable_devices_leaves_the_shared_process() {
             load.len()
         );
         let (program, paths) = program(directory.path(), &script);
-        let context = Arc::new(ProcessContext::new(program, paths, None));
+        let context = Arc::new(ProcessContext { program, paths, rates: Rates::default(), _temporary: None });
         let shared = Arc::new(SandboxProcess::new("shared".to_owned(), context));
         let bytes = LoadedBytes::new("d".to_owned(), b"component", false, directory.path()).unwrap();
         let crashes = Arc::<CrashRecord>::default();

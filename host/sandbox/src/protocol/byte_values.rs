@@ -1,16 +1,11 @@
-//! Maps of bytes, such as a cache: values are copied as a whole, not byte by byte.
+//! Maps of bytes, such as a cache: each value is copied at once, not byte by byte.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-use serde::de::Deserializer;
+use serde::de::{Deserialize as _, Deserializer};
 use serde::ser::Serializer;
 use serde_bytes::{ByteBuf, Bytes};
-
-use super::bounded_map;
-
-/// Entries of a map.
-const ENTRIES: usize = 4096;
 
 type Values = BTreeMap<String, Vec<u8>>;
 
@@ -21,5 +16,6 @@ pub(super) fn serialize<M: Borrow<Values>, S: Serializer>(map: &M, serializer: S
 
 /// Decodes a map, or a shared one.
 pub(super) fn deserialize<'de, M: From<Values>, D: Deserializer<'de>>(deserializer: D) -> Result<M, D::Error> {
-    bounded_map(deserializer, ENTRIES, ByteBuf::into_vec).map(M::from)
+    let values = BTreeMap::<String, ByteBuf>::deserialize(deserializer)?;
+    Ok(values.into_iter().map(|(key, value)| (key, value.into_vec())).collect::<Values>().into())
 }

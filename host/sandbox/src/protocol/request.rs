@@ -1,81 +1,51 @@
 //! Messages to the sandbox process.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use akri_model::datagram::DatagramFilter;
 use akri_model::grant::{Grants, Limits};
 use akri_model::property::Secret;
+use serde::de::Deserializer;
+use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
+use serde_bytes::Bytes;
 
-use super::{Bounded, LENGTH, ProtocolError, byte_values, malformed, with_length};
+use super::byte_values;
 
-/// A message to the sandbox process. Answers name the `call` they belong to.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A message to the sandbox process. Answers name the `call` they belong to; components and listeners have numbers from the agent.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Debug))]
 pub(crate) enum Request {
     /// Load the component in the payload.
-    Load {
-        /// The call.
-        call: u64,
-        /// The name it is called by from then on.
-        component: u64,
-    },
+    Load { call: u64, component: u64 },
     /// Forget a component.
-    Unload {
-        /// The component.
-        component: u64,
-    },
-    /// Validate details.
-    Validate {
-        /// The call.
-        call: u64,
-        /// The component.
-        component: u64,
-        /// The arguments.
-        arguments: Box<Arguments>,
-    },
-    /// Run a round.
-    Discover {
-        /// The call.
-        call: u64,
-        /// The component.
-        component: u64,
-        /// The arguments.
-        arguments: Box<Arguments>,
-    },
+    Unload { component: u64 },
+    /// Call an export of a component.
+    Call { call: u64, component: u64, export: Export, arguments: Box<Arguments> },
     /// End a call, which is answered nevertheless.
-    Cancel {
-        /// The call.
-        call: u64,
-    },
-    /// Join a multicast group.
-    Join {
-        /// The name of the listener from then on.
-        listener: u64,
-        /// The group.
-        group: SocketAddr,
-        /// Globs for interfaces.
-        interfaces: Bounded<String, 4096>,
-        /// Filters of which one must match.
-        filters: Bounded<DatagramFilter, 64>,
-    },
+    Cancel { call: u64 },
+    /// Join a multicast group on the interfaces that the globs cover; a datagram has to match one of the filters.
+    Join { listener: u64, group: SocketAddr, interfaces: Vec<String>, filters: Vec<DatagramFilter> },
     /// Report the next datagram of a group; asked for anew after each report.
-    Listen {
-        /// The listener.
-        listener: u64,
-    },
+    Listen { listener: u64 },
     /// Leave a multicast group.
-    Leave {
-        /// The listener.
-        listener: u64,
-    },
+    Leave { listener: u64 },
 }
 
-/// The arguments of a call of a component.
+/// The export that is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Export {
+    /// Validates details.
+    Validate,
+    /// Runs a round.
+    Discover,
+}
+
+/// The arguments of a call of a component. They are not shown: properties and the cache may hold what is secret.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Debug))]
 pub(crate) struct Arguments {
     /// `namespace/name` of the Configuration.
     pub(crate) subject: String,
@@ -87,8 +57,8 @@ pub(crate) struct Arguments {
     #[serde(with = "byte_values")]
     pub(crate) properties: BTreeMap<String, Vec<u8>>,
     /// Properties from Secrets; those that are not granted have no value.
-    #[serde(with = "byte_values")]
-    pub(crate) secrets: BTreeMap<String, Vec<u8>>,
+    #[serde(serialize_with = "reveal", deserialize_with = "conceal")]
+    pub(crate) secrets: BTreeMap<String, Secret>,
     /// Access.
     pub(crate) grants: Grants,
     /// Limits.
@@ -100,31 +70,13 @@ pub(crate) struct Arguments {
     pub(crate) rates: u64,
 }
 
-impl fmt::Debug for Arguments {
-    /// Leaves out values.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arguments").field("subject", &self.subject).finish_non_exhaustive()
-    }
+/// Encodes values of secrets.
+fn reveal<S: Serializer>(secrets: &BTreeMap<String, Secret>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(secrets.iter().map(|(name, secret)| (name, Bytes::new(secret.reveal()))))
 }
 
-impl Arguments {
-    /// Moves secrets out, so that the originals are overwritten.
-    pub(crate) fn take_secrets(&mut self) -> BTreeMap<String, Secret> {
-        std::mem::take(&mut self.secrets).into_iter().map(|(name, value)| (name, Secret::new(value))).collect()
-    }
-}
-
-/// Returns the frame of a request, and overwrites the values of secrets in it. A buffer that grew would leave copies.
-///
-/// # Errors
-/// If it is too large.
-pub(crate) fn encode_secret(mut request: Request) -> Result<Vec<u8>, ProtocolError> {
-    let size = postcard::experimental::serialized_size(&request).unwrap_or_default();
-    let mut frame = Vec::with_capacity(LENGTH + size);
-    frame.resize(LENGTH, 0);
-    let encoded = postcard::to_extend(&request, frame).map_err(malformed);
-    if let Request::Validate { arguments, .. } | Request::Discover { arguments, .. } = &mut request {
-        arguments.secrets.values_mut().for_each(Zeroize::zeroize);
-    }
-    with_length(encoded?)
+/// Decodes values of secrets, which are overwritten when they are dropped.
+fn conceal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Secret>, D::Error> {
+    let values: BTreeMap<String, Vec<u8>> = byte_values::deserialize(deserializer)?;
+    Ok(values.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
 }

@@ -1,13 +1,11 @@
 //! Messages survive encoding, and what is no message is refused.
 
-use std::collections::BTreeMap;
-
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, DeviceSpec, Mount, Note};
 use akri_model::grant::{Grants, Limits};
+use akri_model::property::Secret;
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
-use super::device_set::DEVICES;
 use super::*;
 
 fn device() -> impl Strategy<Value = Device> {
@@ -54,7 +52,7 @@ fn arguments() -> impl Strategy<Value = Arguments> {
                 details,
                 details_json,
                 properties: maps.0,
-                secrets: maps.1,
+                secrets: maps.1.into_iter().map(|(name, value)| (name, Secret::new(value))).collect(),
                 cache: maps.2.into(),
                 grants,
                 limits: Limits { devices: port.into(), ..Limits::default() },
@@ -64,86 +62,81 @@ fn arguments() -> impl Strategy<Value = Arguments> {
     )
 }
 
-/// Decodes the devices of a set.
-fn received(found: &DeviceSetHead, payloads: &[&[u8]]) -> Result<DeviceSet, ProtocolError> {
+/// Decodes the devices of payloads.
+fn received(reply: &Reply, payloads: &[&[u8]]) -> io::Result<Vec<Device>> {
     let mut devices = ReceivedDevices::default();
     for mut rest in payloads.iter().copied() {
         while !rest.is_empty() {
             rest = devices.add_some(rest)?;
         }
     }
-    devices.check(&reply(found))?;
-    Ok(devices.into_set(found.clone()))
+    devices.check(reply)?;
+    Ok(devices.devices)
 }
 
-fn reply(found: &DeviceSetHead) -> Reply {
-    Reply::Discovered { call: 1, result: Ok(Box::new(found.clone())), cache: None, ticks: 3 }
+fn reply(devices: usize, head: DeviceSet) -> Reply {
+    Reply::Discovered { call: 1, devices, result: Ok(Box::new(head)), cache: None, ticks: 3 }
 }
 
 proptest! {
     #[test]
     fn requests_survive_encoding(arguments in arguments(), call: u64, payload in vec(any::<u8>(), 0..99)) {
-        let request = Request::Discover { call, component: 1, arguments: Box::new(arguments) };
+        let request = Request::Call { call, component: 1, export: Export::Discover, arguments: Box::new(arguments) };
         let frame = encode(&request, &payload).unwrap();
         let (length, body) = frame.split_at(LENGTH);
         prop_assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, body.len());
-        prop_assert_eq!(decode::<Request>(body).unwrap(), (request, payload.as_slice()));
+        prop_assert!(decode::<Request>(body).unwrap() == (request, payload.as_slice()));
     }
 
     #[test]
     fn device_sets_survive_encoding(set in set(), call: u64, part: prop::sample::Index) {
-        let (found, devices) = split(set.clone());
-        let (earlier, last) = devices.split_at(part.index(devices.len() + 1));
+        let head = DeviceSet { devices: Vec::new(), ..set.clone() };
+        let answer = reply(set.devices.len(), head);
+        let (earlier, last) = set.devices.split_at(part.index(set.devices.len() + 1));
         let part = encode_devices(&Reply::Devices { call }, earlier).unwrap();
-        let frame = encode_devices(&reply(&found), last).unwrap();
+        let frame = encode_devices(&answer, last).unwrap();
         let (decoded, earlier) = decode::<Reply>(&part[LENGTH..]).unwrap();
         prop_assert_eq!(decoded, Reply::Devices { call });
         let (decoded, payload) = decode::<Reply>(&frame[LENGTH..]).unwrap();
-        let Reply::Discovered { result: Ok(found), .. } = decoded else { panic!("{decoded:?}") };
-        prop_assert_eq!(received(&found, &[payload]).is_ok(), earlier.is_empty());
-        prop_assert_eq!(received(&found, &[earlier, payload]).unwrap(), set);
+        prop_assert_eq!(&decoded, &answer);
+        prop_assert_eq!(received(&decoded, &[payload]).is_ok(), earlier.is_empty());
+        prop_assert_eq!(received(&decoded, &[earlier, payload]).unwrap(), set.devices);
     }
 
     #[test] // threat 22
     fn arbitrary_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..512)) {
         let _ = decode::<Request>(&bytes);
-        if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&bytes) {
-            let _ = received(&found, &[payload]);
+        if let Ok((reply, payload)) = decode::<Reply>(&bytes) {
+            let _ = received(&reply, &[payload]);
         }
     }
 
     #[test]
     fn damaged_frames_are_decoded_or_refused(set in set(), at: prop::sample::Index, byte: u8) {
-        let (found, devices) = split(set);
-        let mut frame = encode_devices(&reply(&found), &devices).unwrap().split_off(LENGTH);
+        let answer = reply(set.devices.len(), DeviceSet::default());
+        let mut frame = encode_devices(&answer, &set.devices).unwrap().split_off(LENGTH);
         let at = at.index(frame.len());
         frame[at] = byte;
-        if let Ok((Reply::Discovered { result: Ok(found), .. }, payload)) = decode::<Reply>(&frame) {
-            let _ = received(&found, &[payload]);
+        if let Ok((reply, payload)) = decode::<Reply>(&frame) {
+            let _ = received(&reply, &[payload]);
         }
     }
 }
 
 #[test] // threat 22
-fn lists_are_bounded_before_there_is_memory_for_them() {
-    let frame = encode(&vec![String::new(); 3], &[]).unwrap();
-    assert!(decode::<Bounded<String, 3>>(&frame[LENGTH..]).is_ok());
-    assert!(decode::<Bounded<String, 2>>(&frame[LENGTH..]).is_err());
-    for (entries, is_good) in [(4096, true), (4097, false)] {
-        let entries = (0..entries).map(|number: i32| (number.to_string(), Vec::new())).collect::<BTreeMap<_, _>>();
-        let frame = encode(&CacheEntries(entries.into()), &[]).unwrap();
-        assert_eq!(decode::<CacheEntries>(&frame[LENGTH..]).is_ok(), is_good);
+fn elements_are_bounded_before_there_is_memory_for_them() {
+    for (count, is_good) in [(1 << 20, true), (3 << 20, false)] {
+        let frame = encode(&vec![String::new(); count], &[]).unwrap();
+        assert_eq!(decode::<Vec<String>>(&frame[LENGTH..]).is_ok(), is_good, "{count}");
     }
-    let many = Device {
-        properties: (0..1025).map(|number| (number.to_string(), String::new())).collect(),
+    let forged = encode(&(u64::MAX, 0), &[]).unwrap();
+    assert!(decode::<Vec<String>>(&forged[LENGTH..]).is_err(), "a length that nothing follows");
+    let many = |count: i32| Device {
+        properties: (0..count).map(|number| (number.to_string(), String::new())).collect(),
         ..Device::default()
     };
-    let of = |devices: u32| DeviceSetHead { devices, ..DeviceSetHead::default() };
-    let frame = encode_devices(&(), &[many]).unwrap();
-    assert!(received(&of(1), &[&frame[LENGTH..]]).is_err());
-    let payload = encode_devices(&(), &vec![Device::default(); DEVICES + 1]).unwrap();
-    assert!(received(&of(65_537), &[&payload[LENGTH..]]).is_err());
-    let most = &payload[LENGTH..payload.len() - 5];
-    assert!(received(&of(65_535), &[most]).is_err());
-    assert!(received(&of(65_536), &[most]).is_ok());
+    let payload = encode_devices(&(), &[many(700_000)]).unwrap();
+    let payload = &payload[LENGTH..];
+    assert!(received(&reply(1, DeviceSet::default()), &[payload]).is_ok());
+    assert!(received(&reply(3, DeviceSet::default()), &[payload; 3]).is_err(), "those of all payloads together");
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use akri_engine::{LocalHost, LocalHostConfig};
+use akri_engine::{ForwardedLine, LocalHost, LocalHostConfig};
+use akri_model::discovery::RoundError;
 use akri_model::grant::{Grants, Limits};
 use proptest::prelude::*;
 use tokio::io::AsyncWriteExt as _;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{LARGEST_ANSWER, serve};
 use crate::frame;
-use crate::protocol::{Arguments, Failure, LARGEST_REPLY, Line, ReceivedDevices, Reply, Request, decode, encode};
+use crate::protocol::{Arguments, Export, LARGEST_REPLY, ReceivedDevices, Reply, Request, decode, encode};
 
 /// The guest of the tests, which `make guests` builds.
 fn bytes() -> Vec<u8> {
@@ -55,7 +56,8 @@ impl Agent {
     }
 
     async fn discover(&mut self, call: u64, arguments: Arguments) {
-        self.send(&Request::Discover { call, component: 7, arguments: Box::new(arguments) }, &[]).await;
+        let (component, export, arguments) = (7, Export::Discover, Box::new(arguments));
+        self.send(&Request::Call { call, component, export, arguments }, &[]).await;
     }
 
     async fn receive(&mut self) -> (Reply, Vec<u8>) {
@@ -86,10 +88,10 @@ async fn server_runs_rounds_beside_each_other() {
     agent.discover(2, arguments("sleep")).await;
     agent.discover(3, arguments("devices:3")).await;
     let (reply, payload) = agent.receive().await;
-    let Reply::Discovered { call: 3, result: Ok(found), cache: None, .. } = reply else { panic!("{reply:?}") };
+    let Reply::Discovered { call: 3, devices: 3, result: Ok(_), cache: None, .. } = reply else { panic!("{reply:?}") };
     let mut devices = ReceivedDevices::default();
     assert_eq!(devices.add_some(&payload).unwrap(), b"");
-    assert_eq!(devices.into_set(*found).devices.len(), 3);
+    assert_eq!(devices.devices.len(), 3);
     agent.send(&Request::Cancel { call: 2 }, &[]).await;
     let (reply, _) = agent.receive().await;
     assert!(matches!(reply, Reply::Discovered { call: 2, result: Err(_), .. }), "{reply:?}");
@@ -107,7 +109,7 @@ async fn server_sends_many_devices_in_parts() {
     let limits = Limits { devices: 2000, ..Limits::default() };
     agent.discover(2, Arguments { limits, ..arguments("devices:1500") }).await;
     let (mut devices, mut parts) = (ReceivedDevices::default(), 0);
-    let found = loop {
+    loop {
         let (reply, payload) = agent.receive().await;
         let mut rest = payload.as_slice();
         while !rest.is_empty() {
@@ -115,11 +117,11 @@ async fn server_sends_many_devices_in_parts() {
         }
         match reply {
             Reply::Devices { call: 2 } => parts += 1,
-            Reply::Discovered { call: 2, result: Ok(found), .. } => break found,
+            Reply::Discovered { call: 2, result: Ok(_), .. } => break,
             other => panic!("{other:?}"),
         }
-    };
-    let ids: Vec<String> = devices.into_set(*found).devices.into_iter().map(|device| device.id).collect();
+    }
+    let ids: Vec<String> = devices.devices.into_iter().map(|device| device.id).collect();
     let expected: Vec<String> = (0..1500).map(|number| format!("device-{number}")).collect();
     assert_eq!((parts, ids), (2, expected));
 }
@@ -138,7 +140,7 @@ async fn too_large_answer_is_an_error_of_its_round_alone() {
         assert!(bytes < 16 << 10, "{bytes}");
         let Reply::Discovered { call: answered, result, .. } = reply.0 else { panic!("{reply:?}") };
         assert_eq!((answered, result.is_ok()), (call, are_sent));
-        assert!(are_sent || matches!(result, Err(Failure::LimitExceeded(_))), "{result:?}");
+        assert!(are_sent || matches!(result, Err(RoundError::LimitExceeded(_))), "{result:?}");
     }
 }
 
@@ -149,7 +151,7 @@ async fn server_forwards_log_lines_before_the_answer() {
     let (mut lines, mut ended) = (0, false);
     while !ended {
         match agent.receive().await.0 {
-            Reply::Log { call: 2, line: Line::Written { .. } } => lines += 1,
+            Reply::Log { call: 2, line: ForwardedLine::Written { .. } } => lines += 1,
             Reply::Discovered { call: 2, .. } => ended = true,
             other => panic!("{other:?}"),
         }
@@ -167,8 +169,8 @@ async fn server_keeps_few_log_lines_that_nobody_reads() {
     let (mut written, mut dropped) = (0, 0);
     loop {
         match agent.receive().await.0 {
-            Reply::Log { call: 2, line: Line::Written { .. } } => written += 1,
-            Reply::Log { call: 2, line: Line::Dropped(count) } => dropped += count,
+            Reply::Log { call: 2, line: ForwardedLine::Written { .. } } => written += 1,
+            Reply::Log { call: 2, line: ForwardedLine::Dropped(count) } => dropped += count,
             Reply::Discovered { call: 2, .. } => break,
             other => panic!("{other:?}"),
         }
@@ -204,7 +206,7 @@ proptest! {
     fn server_survives_arbitrary_requests(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut agent = Agent::new(nobody(), LARGEST_ANSWER);
+            let mut agent = Agent::new(shared_host(), LARGEST_ANSWER);
             let length = u32::try_from(bytes.len()).unwrap().to_le_bytes();
             let _ = agent.stream.write_all(&[&length[..], &bytes].concat()).await;
             drop(agent.stream);
@@ -215,7 +217,7 @@ proptest! {
 }
 
 /// A host, the same for all cases.
-fn nobody() -> LocalHost {
+fn shared_host() -> LocalHost {
     static HOST: std::sync::LazyLock<LocalHost> = std::sync::LazyLock::new(host);
     HOST.clone()
 }

@@ -125,13 +125,20 @@ fn other_frames_pass_byte_for_byte() {
 #[test]
 fn read_boundaries_make_no_difference() {
     let sent = connection("tmp%2Fa.sock");
-    let whole = filter(&sent).unwrap();
+    let filtered = filter(&sent).unwrap();
     for at in 0..sent.len() {
         let (head, tail) = sent.split_at(at);
-        assert_eq!(filter_pieces(vec![head.to_vec(), tail.to_vec()].split_off(usize::from(at == 0))).unwrap(), whole);
+        assert_eq!(
+            filter_pieces(vec![head.to_vec(), tail.to_vec()].split_off(usize::from(at == 0))).unwrap(),
+            filtered
+        );
     }
     for size in 1..sent.len() {
-        assert_eq!(filter_pieces(sent.chunks(size).map(<[u8]>::to_vec).collect()).unwrap(), whole, "pieces of {size}");
+        assert_eq!(
+            filter_pieces(sent.chunks(size).map(<[u8]>::to_vec).collect()).unwrap(),
+            filtered,
+            "pieces of {size}"
+        );
     }
 }
 
