@@ -57,7 +57,7 @@ story: build guests ## Run the stories whose names contain NAME, such as NAME=re
 	@$(call TESTS,cargo test --workspace --locked --test stories -- --nocapture --test-threads 2 $(NAME))
 
 languages: peers $(PEERS)/javascript/installed $(PEERS)/languages/installed build guests ## Build and run a new handler in each language, and the examples. Downloads much for JavaScript.
-	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_ other_grpc_stacks
+	AKRI_LANGUAGES=1 cargo test --workspace --locked --test stories -- --test-threads 1 new_handlers example_ all_grpc_stacks
 
 lint: toolchain ## Check formatting and lints.
 	cargo fmt --all --check

@@ -29,7 +29,7 @@ fn write(node: &Node, name: &str) {
 }
 
 #[tokio::test] // rule 31
-async fn late_handler_is_used_at_once() {
+async fn late_handler_is_used_at_once_by_one_stream() {
     let node = Node::new();
     write(&node, "cam");
     let _agent = node.start();
@@ -42,39 +42,23 @@ async fn late_handler_is_used_at_once() {
     );
 
     let handler = Handler::start(&node, "cam", "cam", &["one"]);
-    handler.register(&node).await.unwrap();
-    node.wait_for_instances("its device", |list| list.len() == 1).await;
-    node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
-    assert_eq!(handler.calls().len(), 1);
-}
-
-#[tokio::test] // rule 31
-async fn repeated_registration_replaces_and_keeps_one_stream() {
-    let node = Node::new();
-    write(&node, "cam");
-    let _agent = node.start();
-    let handler = Handler::start(&node, "cam", "cam", &["one"]);
     for _ in 0..20 {
         handler.register(&node).await.unwrap();
     }
     node.wait_for_instances("its device", |list| list.len() == 1).await;
+    node.wait_for_condition("cam", "Ready", "True", "Discovered").await;
+    let state = |state| move |all: &Vec<_>| matches!(all.as_slice(), [only] if *only == state);
+    let states = || node.remote_handlers().iter().map(|handler| handler.state).collect::<Vec<_>>();
+    wait_for("an active endpoint", states, state(HandlerState::Active)).await;
+
+    // Registering again replaces the registration and keeps the stream.
     handler.register(&node).await.unwrap();
     handler.sees(&["one", "two"]).await;
     node.wait_for_instances("both devices", |list| list.len() == 2).await;
     assert_eq!((handler.calls().len(), handler.open_streams()), (1, 1));
     assert_eq!(node.remote_handlers().len(), 1);
-}
 
-#[tokio::test] // rule 31
-async fn removed_configuration_closes_its_stream() {
-    let node = Node::new();
-    write(&node, "cam");
-    let _agent = node.start();
-    let handler = Handler::start(&node, "cam", "cam", &["one"]);
-    handler.register(&node).await.unwrap();
-    let state = |state| move |all: &Vec<_>| matches!(all.as_slice(), [only] if *only == state);
-    let states = || node.remote_handlers().iter().map(|handler| handler.state).collect::<Vec<_>>();
-    wait_for("an active endpoint", states, state(HandlerState::Active)).await;
+    // Without a Configuration the stream is closed.
     node.remove("manifests/cam.yaml");
     wait_for("an endpoint that waits", states, state(HandlerState::Waiting)).await;
     wait_for("the end of the stream", || handler.open_streams(), |open| *open == 0).await;

@@ -70,12 +70,8 @@ async fn story(stack: Stack) {
 }
 
 #[tokio::test] // rule 1, rule 31
-async fn handlers_of_common_grpc_stacks_are_served() {
+async fn handlers_of_all_grpc_stacks_are_served() {
     tokio::join!(story(Stack::Tonic), story(Stack::Grpcio), story(Stack::GrpcGo));
-}
-
-#[tokio::test] // rule 1
-async fn handlers_of_other_grpc_stacks_are_served() {
     if std::env::var_os("AKRI_LANGUAGES").is_none() {
         return leave_out("grpclib and grpc-js run by 'make languages'");
     }
