@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Creates the directory, or closes it to other users. One that others could write to is emptied.
+/// Creates the directory, or closes it to other users. A directory that others could write to is emptied.
 ///
 /// # Errors
 /// If it belongs to another user, or if it can't be created or closed.

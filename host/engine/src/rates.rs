@@ -96,7 +96,7 @@ impl Rates {
         std::mem::take(&mut self.state.lock().ticks)
     }
 
-    /// Takes a line of so many bytes; returns whether it may be logged. One that may not is counted.
+    /// Takes a line of so many bytes; returns whether it may be logged. Dropped lines are counted.
     pub fn log(&self, bytes: usize) -> bool {
         let mut state = self.state.lock();
         let may = state.log.take(bytes as u64, Instant::now());

@@ -239,7 +239,7 @@ impl Shared {
         }
     }
 
-    /// Passes a reply on to the caller. One that was never asked for, or that nobody waits for, is dropped.
+    /// Passes a reply on to the caller. A reply that was not requested, or whose caller has gone, is dropped.
     fn pass_on(&self, call: u64, received: ReceivedReply) -> io::Result<()> {
         let mut calls = self.calls.lock();
         let Some(waiting) = calls.get_mut(&call) else { return Ok(()) };

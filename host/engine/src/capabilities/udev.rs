@@ -151,7 +151,7 @@ impl Round {
         Ok(self.table.push(pages)?)
     }
 
-    /// Reads sysfs on a thread that may block. One that hangs in the kernel can't be ended, so a component may have two
+    /// Reads sysfs on a thread that may block. A read that hangs in the kernel can't be ended, so a component may have two
     /// such threads at most and waits, within its round, for one of them.
     ///
     /// # Errors

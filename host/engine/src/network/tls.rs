@@ -43,7 +43,7 @@ impl Trust {
     }
 }
 
-/// Returns the name that a certificate has to contain. One that is known by itself may contain any, so that a name that
+/// Returns the name that a certificate has to contain. A certificate that is pinned may contain any, so that a name that
 /// TLS can't carry does no harm.
 fn server_name(name: Option<&str>, address: IpAddr, tls: &Tls) -> Result<ServerName<'static>, Error> {
     let address = ServerName::from(address);
