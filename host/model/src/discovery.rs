@@ -69,20 +69,12 @@ pub struct Problem {
 }
 
 /// The reason for a round without a result. None of these removes a device (invariant 8). Errors that are found in the agent
-/// alone are not serialized.
+/// alone are not serialized; they come last, since variants are encoded by their number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum RoundError {
-    /// There is no handler of the requested name; the message lists the available ones.
-    #[error("{0}")]
-    #[serde(skip)]
-    NoHandler(String),
     /// The user has to change the details; a round is not tried again until then.
     #[error("invalid discoveryDetails: {}", join(.0))]
     InvalidDetails(Vec<Problem>),
-    /// A property has no value; no round is run until it has one.
-    #[error("discoveryProperties: {0}")]
-    #[serde(skip)]
-    PropertiesUnresolved(Unresolved),
     /// The handler was refused something it can't do without.
     #[error("not granted: {0}")]
     NotGranted(String),
@@ -101,6 +93,14 @@ pub enum RoundError {
     /// The component's devices make no sense, such as two of one id.
     #[error("invalid result: {0}")]
     InvalidResult(String),
+    /// There is no handler of the requested name; the message lists the available ones.
+    #[error("{0}")]
+    #[serde(skip)]
+    NoHandler(String),
+    /// A property has no value; no round is run until it has one.
+    #[error("discoveryProperties: {0}")]
+    #[serde(skip)]
+    PropertiesUnresolved(Unresolved),
     /// The component failed by its own fault so often that it is left alone for a while.
     #[error(
         "quarantined after {faults} failed rounds in a row; the next one is in {} minutes, or at once when the component, its \

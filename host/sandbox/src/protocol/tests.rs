@@ -1,6 +1,9 @@
 //! Messages survive encoding, and what is no message is refused.
 
+use std::time::Duration;
+
 use akri_model::device::{AbsenceMeaning, Device, DeviceSet, DeviceSpec, Mount, Note};
+use akri_model::discovery::{Problem, RoundError};
 use akri_model::grant::{Grants, Limits};
 use akri_model::property::Secret;
 use proptest::collection::{btree_map, btree_set, vec};
@@ -139,4 +142,22 @@ fn elements_are_bounded_before_there_is_memory_for_them() {
     let payload = &payload[LENGTH..];
     assert!(received(&reply(1, DeviceSet::default()), &[payload]).is_ok());
     assert!(received(&reply(3, DeviceSet::default()), &[payload; 3]).is_err(), "those of all payloads together");
+}
+
+#[test]
+fn errors_survive_encoding() {
+    let text = || "why".to_owned();
+    for error in [
+        RoundError::InvalidDetails(vec![Problem { path: text(), reason: text(), message: text() }]),
+        RoundError::NotGranted(text()),
+        RoundError::Unavailable(text()),
+        RoundError::Trapped(text()),
+        RoundError::DeadlineExceeded(Duration::from_millis(1)),
+        RoundError::LimitExceeded(text()),
+        RoundError::InvalidResult(text()),
+    ] {
+        let reply = Reply::Validated { call: 1, result: Err(error), ticks: 0 };
+        let frame = encode(&reply, &[]).unwrap();
+        assert_eq!(decode::<Reply>(&frame[LENGTH..]).unwrap().0, reply);
+    }
 }
