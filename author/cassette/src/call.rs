@@ -19,7 +19,7 @@ pub(crate) type Micros = u64;
 /// read from `{NAME: ARGUMENTS}`, since serde names the wrong argument there only.
 macro_rules! calls {
     ($($calls:tt)*) => {
-        /// One call with its result. `at` is when its result was there.
+        /// A call with its arguments and its result.
         #[derive(Debug, Clone, PartialEq, Serialize)]
         #[serde(tag = "call")]
         pub(crate) enum Recorded { $($calls)* }
@@ -30,6 +30,19 @@ macro_rules! calls {
     };
 }
 
+/// A recorded call with its place and its time.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct RecordedCall {
+    /// The line in the file; 0 if it is in none yet.
+    #[serde(skip)]
+    pub(crate) line: usize,
+    #[serde(flatten)]
+    pub(crate) call: Recorded,
+    /// The time at which the result was there.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) at: Micros,
+}
+
 /// A call that is read from `{NAME: ARGUMENTS}`.
 #[derive(Deserialize)]
 pub(crate) struct NamedCall(#[serde(with = "ByName")] pub(crate) Recorded);
@@ -37,8 +50,6 @@ pub(crate) struct NamedCall(#[serde(with = "ByName")] pub(crate) Recorded);
 calls! {
     #[serde(rename = "udev.run")]
     UdevRun {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         query: Option<Value>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,15 +60,11 @@ calls! {
     /// A secret that was refused. What is granted is in the head of the round.
     #[serde(rename = "secrets.get")]
     SecretRefused {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         name: String,
         error: Refused,
     },
     #[serde(rename = "multicast.open")]
     MulticastOpen {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         conversation: u32,
         group: String,
         port: u16,
@@ -66,8 +73,6 @@ calls! {
     },
     #[serde(rename = "multicast.send")]
     MulticastSend {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         conversation: u32,
         payload: Payload,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,15 +80,11 @@ calls! {
     },
     #[serde(rename = "multicast.receive")]
     MulticastReceive {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         conversation: u32,
         datagrams: Vec<ReceivedDatagram>,
     },
     #[serde(rename = "names.resolve")]
     NamesResolve {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         name: String,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<IpAddr>,
@@ -93,24 +94,18 @@ calls! {
     /// A socket that was refused while so many were open. Others are in the calls that use them.
     #[serde(rename = "tcp.socket")]
     TcpSocketRefused {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         #[serde(default)]
         open: usize,
         error: String,
     },
     #[serde(rename = "udp.socket")]
     UdpSocketRefused {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         #[serde(default)]
         open: usize,
         error: String,
     },
     #[serde(rename = "tcp.connect")]
     TcpConnect {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         socket: u32,
         #[serde(deserialize_with = "form::address")]
         to: SocketAddr,
@@ -122,16 +117,12 @@ calls! {
     },
     #[serde(rename = "tcp.send")]
     TcpSend {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         socket: u32,
         bytes: Payload,
     },
     /// Bytes, or the end, or an error.
     #[serde(rename = "tcp.receive")]
     TcpReceive {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         socket: u32,
         #[serde(default, skip_serializing_if = "Payload::is_empty")]
         bytes: Payload,
@@ -142,8 +133,6 @@ calls! {
     },
     #[serde(rename = "udp.send")]
     UdpSend {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         socket: u32,
         #[serde(default, deserialize_with = "form::optional_address", skip_serializing_if = "Option::is_none")]
         to: Option<SocketAddr>,
@@ -153,8 +142,6 @@ calls! {
     },
     #[serde(rename = "udp.receive")]
     UdpReceive {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         socket: u32,
         #[serde(deserialize_with = "form::address")]
         from: SocketAddr,
@@ -162,8 +149,6 @@ calls! {
     },
     #[serde(rename = "http.request")]
     HttpRequest {
-        #[serde(default, skip_serializing_if = "is_zero")]
-        at: Micros,
         request: Request,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         response: Option<Response>,
@@ -253,14 +238,6 @@ impl TryFrom<Value> for Refused {
     }
 }
 
-/// A socket or conversation, by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Flow {
-    Tcp(u32),
-    Udp(u32),
-    Multicast(u32),
-}
-
 /// Returns the property whose secret is in a text or a name of a value, or across them as JSON writes it.
 pub(crate) fn secret_in<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
     fn in_texts<'s>(value: &Value, secrets: &'s SecretScanner) -> Option<&'s str> {
@@ -303,29 +280,24 @@ impl Recorded {
         }
     }
 
-    /// Returns the time its result was there.
-    pub(crate) fn at(&self) -> Micros {
-        match self {
-            Self::UdevRun { at, .. }
-            | Self::SecretRefused { at, .. }
-            | Self::MulticastOpen { at, .. }
-            | Self::MulticastSend { at, .. }
-            | Self::MulticastReceive { at, .. }
-            | Self::NamesResolve { at, .. }
-            | Self::TcpSocketRefused { at, .. }
-            | Self::UdpSocketRefused { at, .. }
-            | Self::TcpConnect { at, .. }
-            | Self::TcpSend { at, .. }
-            | Self::TcpReceive { at, .. }
-            | Self::UdpSend { at, .. }
-            | Self::UdpReceive { at, .. }
-            | Self::HttpRequest { at, .. } => *at,
-        }
-    }
-
-    /// Returns whether nobody answered it.
+    /// Returns whether there was no response.
     pub(crate) fn is_silent(&self) -> bool {
         matches!(self, Self::TcpConnect { silent: true, .. } | Self::HttpRequest { silent: true, .. })
+    }
+
+    /// Returns the call with the arguments of another one of its kind. A query that is left out may be any.
+    pub(crate) fn with_arguments_of(&self, made: &Self) -> Self {
+        let mut call = self.clone();
+        match (&mut call, made) {
+            (Self::UdevRun { query: Some(query), .. }, Self::UdevRun { query: Some(made), .. }) => query.clone_from(made),
+            (Self::MulticastSend { payload, .. }, Self::MulticastSend { payload: made, .. }) => payload.clone_from(made),
+            (Self::UdpSend { to, bytes, .. }, Self::UdpSend { to: made_to, bytes: made, .. }) => {
+                *to = *made_to;
+                bytes.clone_from(made);
+            }
+            _ => {}
+        }
+        call
     }
 
     /// All bytes of others in it.
@@ -352,15 +324,11 @@ impl Recorded {
         in_bytes().or_else(|| secret_in(&serde_json::to_value(self).unwrap_or_default(), secrets))
     }
 
-    /// Returns the stream or series of datagrams that its bytes are a piece of, and whether they are sent.
-    pub(crate) fn piece(&self) -> Option<(Flow, bool)> {
+    /// Returns whether its bytes are sent or received; `None` if they are no piece of a stream or a series of datagrams.
+    pub(crate) fn is_sent(&self) -> Option<bool> {
         match self {
-            Self::TcpSend { socket, .. } => Some((Flow::Tcp(*socket), true)),
-            Self::TcpReceive { socket, .. } => Some((Flow::Tcp(*socket), false)),
-            Self::UdpSend { socket, .. } => Some((Flow::Udp(*socket), true)),
-            Self::UdpReceive { socket, .. } => Some((Flow::Udp(*socket), false)),
-            Self::MulticastSend { conversation, .. } => Some((Flow::Multicast(*conversation), true)),
-            Self::MulticastReceive { conversation, .. } => Some((Flow::Multicast(*conversation), false)),
+            Self::TcpSend { .. } | Self::UdpSend { .. } | Self::MulticastSend { .. } => Some(true),
+            Self::TcpReceive { .. } | Self::UdpReceive { .. } | Self::MulticastReceive { .. } => Some(false),
             _ => None,
         }
     }

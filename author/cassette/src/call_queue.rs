@@ -2,11 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::call::{ReceivedDatagram, Recorded, Request};
+use crate::call::{ReceivedDatagram, Recorded, RecordedCall, Request};
 use crate::clock::{NEVER, Nanos, nanos};
 use crate::display::{arguments, name};
 use crate::player::{Mismatch, Place};
-use crate::round::Line;
 
 /// Unused calls that are named.
 const UNUSED: usize = 8;
@@ -14,7 +13,7 @@ const UNUSED: usize = 8;
 const NEXT: usize = 4;
 
 /// The resource that a queue of calls belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum QueueKey {
     Udev,
     Secret(String),
@@ -31,8 +30,9 @@ pub(crate) enum QueueKey {
 #[derive(Debug, Default)]
 pub(crate) struct CallQueues {
     entries: Vec<Entry>,
-    queues: HashMap<QueueKey, CallQueue>,
-    /// Sockets and conversations that nobody has taken yet, in their order.
+    /// The calls that are still to come, by their places.
+    queues: HashMap<QueueKey, VecDeque<usize>>,
+    /// Sockets and conversations that the guest has not opened yet, in their order.
     free: VecDeque<QueueKey>,
     /// The first call that is not as it was recorded.
     pub(crate) mismatch: Option<Mismatch>,
@@ -40,9 +40,10 @@ pub(crate) struct CallQueues {
 
 #[derive(Debug)]
 struct Entry {
-    line: usize,
-    call: Recorded,
+    recorded: RecordedCall,
     progress: Progress,
+    /// The bytes or datagrams of it that are done.
+    done: usize,
 }
 
 /// The progress of a recorded call in the replay.
@@ -53,15 +54,6 @@ enum Progress {
     /// Sent in part, or called without its result taken.
     Begun,
     Done,
-}
-
-/// Calls that are still to come.
-#[derive(Debug, Default)]
-struct CallQueue {
-    left: VecDeque<usize>,
-    /// Bytes of the first send, or bytes or datagrams of the first receive, that are done.
-    sent: usize,
-    received: usize,
 }
 
 /// The result of a receive.
@@ -76,8 +68,18 @@ pub(crate) enum Received {
     Error(String),
 }
 
+impl QueueKey {
+    /// Returns the number of a socket or conversation.
+    fn number(&self) -> Option<u32> {
+        match self {
+            Self::Tcp(number) | Self::Udp(number) | Self::Multicast(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
 /// Returns the queue that a call belongs to.
-fn queue_key(call: &Recorded) -> QueueKey {
+pub(crate) fn queue_key(call: &Recorded) -> QueueKey {
     match call {
         Recorded::UdevRun { .. } => QueueKey::Udev,
         Recorded::SecretRefused { name, .. } => QueueKey::Secret(name.clone()),
@@ -96,98 +98,92 @@ fn queue_key(call: &Recorded) -> QueueKey {
 }
 
 impl CallQueues {
-    pub(crate) fn new(calls: &[Line<Recorded>]) -> Self {
-        let entry =
-            |call: &Line<Recorded>| Entry { line: call.line, call: call.value.clone(), progress: Progress::Open };
-        let mut state = Self { entries: calls.iter().map(entry).collect(), ..Self::default() };
-        for (index, entry) in state.entries.iter().enumerate() {
-            let key = queue_key(&entry.call);
-            if matches!(key, QueueKey::Tcp(_) | QueueKey::Udp(_) | QueueKey::Multicast(_))
-                && !state.queues.contains_key(&key)
-            {
+    pub(crate) fn new(calls: &[RecordedCall]) -> Self {
+        let mut state = Self::default();
+        for (index, recorded) in calls.iter().enumerate() {
+            let key = queue_key(&recorded.call);
+            if key.number().is_some() && !state.queues.contains_key(&key) {
                 state.free.push_back(key.clone());
             }
-            state.queues.entry(key).or_default().left.push_back(index);
+            state.queues.entry(key).or_default().push_back(index);
+            state.entries.push(Entry { recorded: recorded.clone(), progress: Progress::Open, done: 0 });
         }
         state
     }
 
     pub(crate) fn call(&self, index: usize) -> Option<&Recorded> {
-        self.entries.get(index).map(|entry| &entry.call)
+        self.entries.get(index).map(|entry| &entry.recorded.call)
     }
 
     pub(crate) fn call_mut(&mut self, index: usize) -> Option<&mut Recorded> {
-        self.entries.get_mut(index).map(|entry| &mut entry.call)
+        self.entries.get_mut(index).map(|entry| &mut entry.recorded.call)
+    }
+
+    /// Returns the time of a call's result.
+    pub(crate) fn at(&self, index: usize) -> Nanos {
+        self.entries.get(index).map_or(0, |entry| nanos(entry.recorded.at))
+    }
+
+    /// Returns the bytes or datagrams of a call that are done.
+    pub(crate) fn done(&self, index: usize) -> usize {
+        self.entries.get(index).map_or(0, |entry| entry.done)
     }
 
     /// Returns all calls.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &Recorded> {
-        self.entries.iter().map(|entry| &entry.call)
+        self.entries.iter().map(|entry| &entry.recorded.call)
     }
 
     /// Returns the place of a call.
-    pub(crate) fn place(&self, index: usize) -> Option<Place> {
-        self.entries.get(index).map(|entry| Place { number: index + 1, line: entry.line })
+    pub(crate) fn place(&self, index: usize) -> Place {
+        Place { number: index + 1, line: self.entries.get(index).map_or(0, |entry| entry.recorded.line) }
     }
 
-    /// Returns the first calls that were not made as a whole.
+    /// Returns the first calls that were not made to their end.
     pub(crate) fn unused(&self) -> Vec<Mismatch> {
         let unused = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress != Progress::Done);
-        let mismatch = |(index, Entry { line, call, progress }): (usize, &Entry)| Mismatch::NotMade {
-            call: name(call),
-            recorded: Place { number: index + 1, line: *line },
-            expected: arguments(call),
-            is_begun: *progress == Progress::Begun,
+        let mismatch = |(index, entry): (usize, &Entry)| Mismatch::NotMade {
+            call: name(&entry.recorded.call),
+            recorded: self.place(index),
+            expected: arguments(&entry.recorded.call),
+            is_begun: entry.progress == Progress::Begun,
         };
         unused.take(UNUSED).map(mismatch).collect()
     }
 
-    /// Returns the next calls of that name: those of the socket or conversation, if it is about one.
-    pub(crate) fn next_of(&self, name: &str, of: Option<&QueueKey>) -> Vec<(Place, String)> {
-        let is_it = |entry: &Entry| {
-            entry.progress == Progress::Open
-                && entry.call.import().0 == name
-                && of.is_none_or(|of| queue_key(&entry.call) == *of)
+    /// Returns the next calls like this one: those of its socket or conversation, if that was recorded.
+    pub(crate) fn next_like(&self, made: &Recorded) -> Vec<(Place, String)> {
+        let key = queue_key(made);
+        let of = key.number().filter(|_| self.queues.contains_key(&key)).map(|_| key);
+        let is_it = |call: &Recorded| {
+            call.import() == made.import() && of.as_ref().is_none_or(|of| queue_key(call) == *of)
         };
-        let next = self.entries.iter().enumerate().filter(|(_, entry)| is_it(entry)).take(NEXT);
-        next.map(|(index, entry)| (Place { number: index + 1, line: entry.line }, arguments(&entry.call))).collect()
-    }
-
-    /// Returns whether a queue was recorded, also if nothing of it is left.
-    pub(crate) fn has(&self, key: &QueueKey) -> bool {
-        self.queues.contains_key(key)
+        let open = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress == Progress::Open);
+        let next = open.filter(|(_, entry)| is_it(&entry.recorded.call)).take(NEXT);
+        next.map(|(index, entry)| (self.place(index), arguments(&entry.recorded.call))).collect()
     }
 
     /// Returns a number that no socket and no conversation has.
     pub(crate) fn next_number(&self) -> u32 {
-        let number = |key: &QueueKey| match key {
-            QueueKey::Tcp(number) | QueueKey::Udp(number) | QueueKey::Multicast(number) => *number,
-            _ => 0,
-        };
-        self.queues.keys().map(number).max().unwrap_or(0).saturating_add(1)
+        self.queues.keys().filter_map(QueueKey::number).max().unwrap_or(0).saturating_add(1)
     }
 
     /// Returns the next call of a queue.
     pub(crate) fn front(&self, key: &QueueKey) -> Option<usize> {
-        self.queues.get(key)?.left.front().copied()
+        self.queues.get(key)?.front().copied()
     }
 
-    /// Returns the next one of a kind.
-    pub(crate) fn first(&self, key: &QueueKey, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
-        let mut left = self.queues.get(key)?.left.iter().copied();
-        left.find(|index| self.call(*index).is_some_and(&is_it))
+    /// Returns the next one like this one.
+    pub(crate) fn first_like(&self, key: &QueueKey, made: &Recorded) -> Option<usize> {
+        let mut left = self.queues.get(key)?.iter().copied();
+        left.find(|index| self.call(*index).is_some_and(|call| call.import() == made.import()))
     }
 
     /// Takes the next call of a queue.
-    pub(crate) fn take(&mut self, key: &QueueKey) -> Option<usize> {
-        self.take_first(key, |_| true)
-    }
-
-    /// Takes the next one of a kind.
-    pub(crate) fn take_first(&mut self, key: &QueueKey, is_it: impl Fn(&Recorded) -> bool) -> Option<usize> {
-        let index = self.first(key, is_it)?;
+    pub(crate) fn take(&mut self, key: &QueueKey) -> Option<Recorded> {
+        let index = self.front(key)?;
         self.remove(key, index, Progress::Done);
-        Some(index)
+        self.call(index).cloned()
     }
 
     /// Takes a request whose result is taken later ([`finish`](Self::finish)).
@@ -200,7 +196,7 @@ impl CallQueues {
     /// Begins a connection; its call remains in its queue until its result is taken. A silent peer has none.
     pub(crate) fn begin_connect(&mut self, key: &QueueKey) {
         let Some(index) = self.front(key) else { return };
-        let is_silent = matches!(self.call(index), Some(Recorded::TcpConnect { silent: true, .. }));
+        let is_silent = self.call(index).is_some_and(Recorded::is_silent);
         self.set(index, if is_silent { Progress::Done } else { Progress::Begun });
     }
 
@@ -217,7 +213,7 @@ impl CallQueues {
 
     fn remove(&mut self, key: &QueueKey, index: usize, progress: Progress) {
         if let Some(queue) = self.queues.get_mut(key) {
-            queue.left.retain(|left| *left != index);
+            queue.retain(|left| *left != index);
         }
         self.set(index, progress);
     }
@@ -229,95 +225,56 @@ impl CallQueues {
         self.free.remove(place)
     }
 
-    /// Takes the first free socket for datagrams.
-    pub(crate) fn claim_udp(&mut self) -> Option<u32> {
-        let place = self.free.iter().position(|key| matches!(key, QueueKey::Udp(_)))?;
-        match self.free.remove(place) {
-            Some(QueueKey::Udp(socket)) => Some(socket),
-            _ => None,
-        }
-    }
-
     /// Returns the first request that was not begun.
     pub(crate) fn open_request(&self, is_it: impl Fn(&Request) -> bool) -> Option<usize> {
-        let open = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress == Progress::Open);
-        let mut requests = open.filter_map(|(index, entry)| match &entry.call {
-            Recorded::HttpRequest { request, .. } => Some((index, request)),
-            _ => None,
-        });
-        requests.find(|(_, request)| is_it(request)).map(|(index, _)| index)
+        self.entries.iter().position(|entry| {
+            matches!(&entry.recorded.call, Recorded::HttpRequest { request, .. }
+                if entry.progress == Progress::Open && is_it(request))
+        })
     }
 
     /// Returns when the next receive of a queue is due: never, if something has to be sent first, or if the peer is silent.
     pub(crate) fn due(&self, key: &QueueKey) -> Nanos {
-        match self.front(key).and_then(|index| self.call(index)) {
-            Some(Recorded::TcpConnect { silent: true, .. }) => NEVER,
-            Some(
-                call @ (Recorded::MulticastReceive { .. }
-                | Recorded::TcpReceive { .. }
-                | Recorded::UdpReceive { .. }
-                | Recorded::TcpConnect { .. }),
-            ) => nanos(call.at()),
+        let Some(index) = self.front(key) else { return NEVER };
+        match self.call(index) {
+            Some(Recorded::TcpConnect { silent: false, .. }) => self.at(index),
+            Some(call) if call.is_sent() == Some(false) => self.at(index),
             _ => NEVER,
         }
     }
 
-    /// Returns the bytes of the next send of a connection that are done.
-    pub(crate) fn sent(&self, key: &QueueKey) -> usize {
-        self.queues.get(key).map_or(0, |queue| queue.sent)
-    }
-
-    /// Notes how much of a send is done.
-    pub(crate) fn set_sent(&mut self, key: &QueueKey, index: usize, done: usize, whole: usize) {
-        if let Some(queue) = self.queues.get_mut(key) {
-            queue.sent = if done < whole { done } else { 0 };
+    /// Notes how much of a call is done; it is taken when all of it is.
+    pub(crate) fn advance(&mut self, key: &QueueKey, index: usize, done: usize, all: usize) {
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.done = done;
         }
-        if done < whole {
-            self.set(index, Progress::Begun);
-        } else {
-            self.remove(key, index, Progress::Done);
-        }
-    }
-
-    /// Notes how much of the next receive is done.
-    fn set_received(&mut self, key: &QueueKey, index: usize, done: usize, is_whole: bool) {
-        if let Some(queue) = self.queues.get_mut(key) {
-            queue.received = if is_whole { 0 } else { done };
-        }
-        if is_whole {
-            self.remove(key, index, Progress::Done);
-        } else {
-            self.set(index, Progress::Begun);
-        }
+        if done < all { self.set(index, Progress::Begun) } else { self.remove(key, index, Progress::Done) }
     }
 
     /// Takes at most so many bytes of the next receive of a connection.
     pub(crate) fn take_bytes(&mut self, key: &QueueKey, max: usize) -> Received {
         let Some(index) = self.front(key) else { return Received::Nothing };
-        let before = self.queues.get(key).map_or(0, |queue| queue.received);
-        let (received, done, is_whole) = match self.call(index) {
-            Some(Recorded::TcpReceive { error: Some(error), .. }) => (Received::Error(error.clone()), 0, true),
-            Some(Recorded::TcpReceive { end: true, .. }) => (Received::End, 0, true),
+        let done = self.done(index);
+        let (received, all) = match self.call(index) {
+            Some(Recorded::TcpReceive { error: Some(error), .. }) => (Received::Error(error.clone()), 0),
+            Some(Recorded::TcpReceive { end: true, .. }) => (Received::End, 0),
             Some(Recorded::TcpReceive { bytes, .. }) => {
-                let left = bytes.0.get(before..).unwrap_or_default();
-                let now = left.get(..max.min(left.len())).unwrap_or_default();
-                (Received::Bytes(now.to_vec()), before + now.len(), now.len() == left.len())
+                (Received::Bytes(bytes.0.iter().skip(done).take(max).copied().collect()), bytes.0.len())
             }
             _ => return Received::Nothing,
         };
-        self.set_received(key, index, done, is_whole);
+        let taken = if let Received::Bytes(bytes) = &received { bytes.len() } else { 0 };
+        self.advance(key, index, done + taken, all);
         received
     }
 
     /// Takes at most so many datagrams of the next receive of a conversation.
     pub(crate) fn take_datagrams(&mut self, key: &QueueKey, max: usize) -> Vec<ReceivedDatagram> {
         let Some(index) = self.front(key) else { return Vec::new() };
-        let before = self.queues.get(key).map_or(0, |queue| queue.received);
+        let done = self.done(index);
         let Some(Recorded::MulticastReceive { datagrams, .. }) = self.call(index) else { return Vec::new() };
-        let left = datagrams.get(before..).unwrap_or_default();
-        let now: Vec<ReceivedDatagram> = left.iter().take(max).cloned().collect();
-        let is_whole = now.len() == left.len();
-        self.set_received(key, index, before + now.len(), is_whole);
-        now
+        let (taken, all): (Vec<_>, _) = (datagrams.iter().skip(done).take(max).cloned().collect(), datagrams.len());
+        self.advance(key, index, done + taken.len(), all);
+        taken
     }
 }

@@ -7,11 +7,11 @@ use akri_model::text::clean;
 use akri_node::sysfs::{Entry, Snapshot};
 use serde_json::Value;
 
-use crate::call::{Recorded, secret_in};
+use crate::call::{Recorded, RecordedCall, secret_in};
+use crate::call_queue::queue_key;
 use crate::document::{Cassette, KeepError};
 use crate::errors::{http_errors, socket_errors};
 use crate::payload::Payload;
-use crate::round::Line;
 
 impl Cassette {
     /// Looks for secrets in all that would be written.
@@ -22,12 +22,12 @@ impl Cassette {
         for round in &self.rounds {
             // Where the pieces of a stream end is up to the network.
             let mut flows: BTreeMap<_, (&str, Vec<u8>)> = BTreeMap::new();
-            for Line { value, .. } in &round.calls {
-                let name = value.import().0;
-                refuse(value.secret(secrets), || format!("the call '{name}'"))?;
-                let Some(flow) = value.piece() else { continue };
-                let (_, bytes) = flows.entry(flow).or_insert_with(|| (name, Vec::new()));
-                value.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
+            for RecordedCall { call, .. } in &round.calls {
+                let name = call.import().0;
+                refuse(call.secret(secrets), || format!("the call '{name}'"))?;
+                let Some(is_sent) = call.is_sent() else { continue };
+                let (_, bytes) = flows.entry((queue_key(call), is_sent)).or_insert_with(|| (name, Vec::new()));
+                call.payloads().into_iter().for_each(|payload| bytes.extend_from_slice(&payload.0));
             }
             for (name, bytes) in flows.into_values() {
                 refuse(secrets.within_bytes(&bytes), || format!("the series of calls '{name}'"))?;
@@ -162,8 +162,8 @@ mod tests {
             (vec![round, &halves[0], &halves[2]], None),
         ] {
             let found = cassette(&lines).check_secrets(&secrets());
-            let told = place.map(|place| KeepError::Secret(place.to_owned(), "password".to_owned()));
-            assert_eq!(found.err(), told, "{lines:?}");
+            let expected = place.map(|place| KeepError::Secret(place.to_owned(), "password".to_owned()));
+            assert_eq!(found.err(), expected, "{lines:?}");
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let recorder = Recorder::new(0, Some(sender));
         for (before, is_hidden) in [(SECRET, true), ("other", false)] {
             let bytes = Payload([b"\x00\xff", before.as_bytes()].concat());
-            recorder.push(Recorded::TcpSend { at: 0, socket: 1, bytes });
+            recorder.push(Recorded::TcpSend { socket: 1, bytes });
             let text = lines.recv().unwrap().without(&secrets());
             assert_eq!(text.contains("withheld"), is_hidden, "{text}");
             assert_eq!(text.contains("hex"), !is_hidden, "{text}");

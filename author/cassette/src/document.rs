@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_ignored::Path;
 use serde_json::Value;
 
-use crate::call::{NamedCall, Recorded};
+use crate::call::{Micros, NamedCall, RecordedCall};
 use crate::check::{check, values};
 use crate::player::Player;
 use crate::recorder::Recorder;
-use crate::round::{Arguments, Line, Outcome, RecordedRound};
+use crate::round::{Arguments, Outcome, RecordedRound};
 use crate::type_error::type_error;
 
 /// Bytes of a cassette.
@@ -177,8 +177,8 @@ impl Cassette {
             return Err(wrong(line, format!("a round has at most {CALLS} calls")));
         }
         let call = read_call(line, value)?;
-        check(&call).map_err(|why| wrong(line, why))?;
-        round.calls.push(Line { line, value: call });
+        check(&call.call).map_err(|why| wrong(line, why))?;
+        round.calls.push(call);
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Cassette {
         let mut text = line_of(&self.head);
         for round in &self.rounds {
             text += &line_of(&serde_json::json!({ "round": round.arguments }));
-            round.calls.iter().for_each(|call| text += &line_of(&call.value));
+            round.calls.iter().for_each(|call| text += &line_of(call));
             if let Some(result) = &round.result {
                 text += &line_of(&serde_json::json!({ "result": result }));
             }
@@ -201,7 +201,6 @@ impl Cassette {
     /// If it is too large.
     pub fn keep(&mut self, arguments: Arguments, recorder: &Recorder, result: Outcome) -> Result<(), KeepError> {
         let calls = recorder.calls().ok_or(KeepError::TooLarge)?;
-        let calls = calls.into_iter().map(|value| Line { line: 0, value }).collect();
         self.rounds.push(RecordedRound { line: 0, arguments, calls, result: Some(result) });
         Ok(())
     }
@@ -221,8 +220,8 @@ impl Cassette {
     /// Replaces the calls of a round by those that its player was asked.
     pub fn update_requests(&mut self, round: usize, player: &Player) {
         let Some(round) = self.rounds.get_mut(round) else { return };
-        for (line, call) in round.calls.iter_mut().zip(player.made_calls()) {
-            line.value = call;
+        for (recorded, call) in round.calls.iter_mut().zip(player.made_calls()) {
+            recorded.call = call;
         }
     }
 }
@@ -244,13 +243,19 @@ fn line_of(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default() + "\n"
 }
 
-/// Reads a call, which has its name beside its arguments.
-fn read_call(line: usize, mut value: Value) -> Result<Recorded, CassetteError> {
-    let name = value.as_object_mut().and_then(|fields| fields.remove("call"));
+/// Reads a call, which has its name and its time beside its arguments.
+fn read_call(line: usize, mut value: Value) -> Result<RecordedCall, CassetteError> {
+    #[derive(Deserialize)]
+    struct Time {
+        at: Micros,
+    }
+    let mut take = |field: &str| value.as_object_mut().and_then(|fields| fields.remove(field));
+    let (name, at) = (take("call"), take("at"));
     let Some(Value::String(name)) = name else { return Err(wrong(line, "'call' is the name of a call, a text")) };
     let part = format!("call '{}'", clean(&name, 64));
-    let call: NamedCall = read(line, Value::Object([(name, value)].into_iter().collect()), &part)?;
-    Ok(call.0)
+    let Time { at } = read(line, serde_json::json!({ "at": at.unwrap_or(0.into()) }), &part)?;
+    let NamedCall(call) = read(line, Value::Object([(name, value)].into_iter().collect()), &part)?;
+    Ok(RecordedCall { line, call, at })
 }
 
 /// Reads a part of the file. An unknown field is an error wherever it is: an expectation that is misspelt would never fail.

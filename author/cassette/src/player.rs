@@ -11,12 +11,11 @@ use akri_node::sysfs::Snapshot;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::call::{ReceivedDatagram, Recorded, Refused, Request, Response};
+use crate::call::{ReceivedDatagram, Recorded, RecordedCall, Refused, Request, Response};
 use crate::call_queue::{CallQueues, QueueKey, Received};
-use crate::clock::{Clock, NEVER, Nanos, nanos};
-use crate::display::{arguments, name, pretty, request_lines};
+use crate::clock::{Clock, NEVER, Nanos};
+use crate::display::{arguments, name, request_lines};
 use crate::payload::Payload;
-use crate::round::Line;
 
 /// The address in the line of a name that is not recorded.
 const EXAMPLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -89,7 +88,7 @@ pub(crate) struct ReplayMismatch;
 impl Player {
     /// Plays these calls in a round of that length. With `update_requests`, what is sent may differ, and takes the place of what was
     /// recorded.
-    pub(crate) fn new(calls: &[Line<Recorded>], seed: u64, time: u64, round: Duration, update_requests: bool) -> Self {
+    pub(crate) fn new(calls: &[RecordedCall], seed: u64, time: u64, round: Duration, update_requests: bool) -> Self {
         let end = u64::try_from(round.as_nanos()).unwrap_or(NEVER - 1);
         let (clock, state) = (Arc::new(Clock::new(end)), CallQueues::new(calls).into());
         Self { seed, time, update_requests, clock, state, failed: Notify::new() }
@@ -134,106 +133,67 @@ impl Player {
     }
 
     /// Answers a query of devices.
-    pub(crate) fn run_query(&self, query: &Value) -> Result<Result<Snapshot, Refused>, ReplayMismatch> {
-        let mut state = self.state();
-        let Some(index) = state.take(&QueueKey::Udev) else {
-            let snapshot = Some(Snapshot::default());
-            let call = Recorded::UdevRun { at: 0, query: Some(query.clone()), snapshot, error: None };
-            return Err(self.fail_unrecorded(&mut state, &call, None));
-        };
-        let Some(Recorded::UdevRun { query: recorded, snapshot, error, .. }) = state.call_mut(index) else {
-            return Err(ReplayMismatch);
-        };
-        if recorded.as_ref().is_some_and(|recorded| recorded != query) {
-            if !self.update_requests {
-                return Err(self.fail(&mut state, index, &pretty(query)));
-            }
-            *recorded = Some(query.clone());
+    pub(crate) fn run_query(&self, query: Value) -> Result<Result<Snapshot, Refused>, ReplayMismatch> {
+        let snapshot = Some(Snapshot::default());
+        match self.answer(&QueueKey::Udev, &Recorded::UdevRun { query: Some(query), snapshot, error: None })? {
+            Recorded::UdevRun { error: Some(error), .. } => Ok(Err(error)),
+            Recorded::UdevRun { snapshot, .. } => Ok(Ok(snapshot.unwrap_or_default())),
+            _ => Err(ReplayMismatch),
         }
-        Ok(match error {
-            Some(error) => Err(error.clone()),
-            None => Ok(snapshot.clone().unwrap_or_default()),
-        })
     }
 
     /// The recorded refusal of a secret.
     pub(crate) fn refused_secret(&self, name: &str) -> Option<Refused> {
-        let mut state = self.state();
-        let index = state.take(&QueueKey::Secret(name.to_owned()))?;
-        match state.call(index) {
-            Some(Recorded::SecretRefused { error, .. }) => Some(error.clone()),
+        match self.state().take(&QueueKey::Secret(name.to_owned()))? {
+            Recorded::SecretRefused { error, .. } => Some(error),
             _ => None,
         }
     }
 
     /// The recorded refusal of a socket beside so many open ones.
-    pub(crate) fn refused_socket(&self, is_tcp: bool, open: usize) -> Option<String> {
+    pub(crate) fn refused_socket(&self, is_tcp: bool, now_open: usize) -> Option<String> {
         let key = if is_tcp { QueueKey::TcpRefusals } else { QueueKey::UdpRefusals };
         let mut state = self.state();
-        let index = state.front(&key)?;
-        let error = match state.call(index) {
-            Some(
-                Recorded::TcpSocketRefused { open: then, error, .. }
-                | Recorded::UdpSocketRefused { open: then, error, .. },
-            ) if *then == open => error.clone(),
-            _ => return None,
-        };
-        state.take(&key);
-        Some(error)
+        match state.call(state.front(&key)?)?.clone() {
+            Recorded::TcpSocketRefused { open, error } | Recorded::UdpSocketRefused { open, error }
+                if open == now_open =>
+            {
+                state.take(&key);
+                Some(error)
+            }
+            _ => None,
+        }
     }
 
     /// Returns the recorded addresses of a name.
-    pub(crate) fn resolve_name(&self, wanted: &str) -> Result<Result<Vec<IpAddr>, String>, ReplayMismatch> {
-        let mut state = self.state();
-        let Some(index) = state.take(&QueueKey::Name(wanted.to_owned())) else {
-            let (name, addresses) = (wanted.to_owned(), vec![EXAMPLE]);
-            let call = Recorded::NamesResolve { at: 0, name, addresses, error: None };
-            return Err(self.fail_unrecorded(&mut state, &call, None));
-        };
-        match state.call(index) {
-            Some(Recorded::NamesResolve { error: Some(error), .. }) => Ok(Err(error.clone())),
-            Some(Recorded::NamesResolve { addresses, .. }) => Ok(Ok(addresses.clone())),
+    pub(crate) fn resolve_name(&self, name: &str) -> Result<Result<Vec<IpAddr>, String>, ReplayMismatch> {
+        let made = Recorded::NamesResolve { name: name.to_owned(), addresses: vec![EXAMPLE], error: None };
+        match self.answer(&QueueKey::Name(name.to_owned()), &made)? {
+            Recorded::NamesResolve { error: Some(error), .. } => Ok(Err(error)),
+            Recorded::NamesResolve { addresses, .. } => Ok(Ok(addresses)),
             _ => Err(ReplayMismatch),
         }
     }
 
     /// Opens the next conversation with a group, in the order in which they were recorded.
-    pub(crate) fn open_multicast(&self, wanted: &str, at: u16) -> Result<Result<u32, Refused>, ReplayMismatch> {
+    pub(crate) fn open_multicast(&self, group: &str, port: u16) -> Result<Result<u32, Refused>, ReplayMismatch> {
         let mut state = self.state();
-        let is_it = |call: &Recorded| matches!(call, Recorded::MulticastOpen { group, port, .. } if group == wanted && *port == at);
-        let Some(key) = state.claim(is_it) else {
-            let (conversation, group) = (state.next_number(), wanted.to_owned());
-            let call = Recorded::MulticastOpen { at: 0, conversation, group, port: at, error: None };
-            return Err(self.fail_unrecorded(&mut state, &call, None));
-        };
-        let Some(index) = state.take(&key) else { return Err(ReplayMismatch) };
-        match (state.call(index), key) {
-            (Some(Recorded::MulticastOpen { error: Some(error), .. }), _) => Ok(Err(error.clone())),
+        let (conversation, group) = (state.next_number(), group.to_owned());
+        let key = self.claim(&mut state, &Recorded::MulticastOpen { conversation, group, port, error: None })?;
+        match (state.take(&key), key) {
+            (Some(Recorded::MulticastOpen { error: Some(error), .. }), _) => Ok(Err(error)),
             (_, QueueKey::Multicast(number)) => Ok(Ok(number)),
             _ => Err(ReplayMismatch),
         }
     }
 
-    /// Sends to a group.
+    /// Sends to a group. Returns the recorded error.
     pub(crate) fn send_multicast(&self, conversation: u32, sent: &[u8]) -> Result<Option<Refused>, ReplayMismatch> {
-        let key = QueueKey::Multicast(conversation);
-        let mut state = self.state();
-        let is_send = |call: &Recorded| matches!(call, Recorded::MulticastSend { .. });
-        let Some(index) = state.take_first(&key, is_send) else {
-            let call = Recorded::MulticastSend { at: 0, conversation, payload: Payload::from(sent), error: None };
-            return Err(self.fail_unrecorded(&mut state, &call, Some(&key)));
-        };
-        let Some(Recorded::MulticastSend { payload, error, .. }) = state.call_mut(index) else {
-            return Err(ReplayMismatch);
-        };
-        let refused = error.clone();
-        if payload.0 != sent {
-            if !self.update_requests {
-                return Err(self.fail(&mut state, index, &Payload::from(sent).lines()));
-            }
-            *payload = Payload::from(sent);
+        let made = Recorded::MulticastSend { conversation, payload: Payload::from(sent), error: None };
+        match self.answer(&QueueKey::Multicast(conversation), &made)? {
+            Recorded::MulticastSend { error, .. } => Ok(error),
+            _ => Err(ReplayMismatch),
         }
-        Ok(refused)
     }
 
     /// Receives datagrams of a conversation, once they are due; none after `wait`.
@@ -251,19 +211,16 @@ impl Player {
         if self.clock.now() < due { Vec::new() } else { self.state().take_datagrams(&key, max) }
     }
 
-    fn due(&self, key: &QueueKey) -> Nanos {
+    /// Returns when the next receive of a socket or conversation is due.
+    pub(crate) fn due(&self, key: &QueueKey) -> Nanos {
         self.state().due(key)
     }
 
     /// Begins the next connection to an address.
-    pub(crate) fn start_connect(&self, address: SocketAddr) -> Result<u32, ReplayMismatch> {
+    pub(crate) fn start_connect(&self, to: SocketAddr) -> Result<u32, ReplayMismatch> {
         let mut state = self.state();
-        let is_it = |call: &Recorded| matches!(call, Recorded::TcpConnect { to, .. } if *to == address);
-        let Some(key) = state.claim(is_it) else {
-            let socket = state.next_number();
-            let call = Recorded::TcpConnect { at: 0, socket, to: address, error: None, silent: false };
-            return Err(self.fail_unrecorded(&mut state, &call, None));
-        };
+        let made = Recorded::TcpConnect { socket: state.next_number(), to, error: None, silent: false };
+        let key = self.claim(&mut state, &made)?;
         state.begin_connect(&key);
         if let QueueKey::Tcp(socket) = key { Ok(socket) } else { Err(ReplayMismatch) }
     }
@@ -283,22 +240,10 @@ impl Player {
         if self.due(&key) > self.clock.now() {
             return None;
         }
-        let mut state = self.state();
-        let index = state.take(&key)?;
-        match state.call(index) {
-            Some(Recorded::TcpConnect { error: Some(error), .. }) => Some(Err(error.clone())),
+        match self.state().take(&key)? {
+            Recorded::TcpConnect { error: Some(error), .. } => Some(Err(error)),
             _ => Some(Ok(())),
         }
-    }
-
-    /// Returns when the next receive of a connection is due.
-    pub(crate) fn tcp_due(&self, socket: u32) -> Nanos {
-        self.due(&QueueKey::Tcp(socket))
-    }
-
-    /// Returns when the next datagram to a socket is due.
-    pub(crate) fn udp_due(&self, socket: u32) -> Nanos {
-        self.due(&QueueKey::Udp(socket))
     }
 
     /// Sends by TCP: where pieces end means nothing.
@@ -306,27 +251,25 @@ impl Player {
         let key = QueueKey::Tcp(socket);
         let mut state = self.state();
         while !bytes.is_empty() {
-            let is_send = |call: &Recorded| matches!(call, Recorded::TcpSend { .. });
-            let Some(index) = state.first(&key, is_send) else {
-                let call = Recorded::TcpSend { at: 0, socket, bytes: Payload::from(bytes) };
-                return Err(self.fail_unrecorded(&mut state, &call, Some(&key)));
+            let made = Recorded::TcpSend { socket, bytes: Payload::from(bytes) };
+            let Some(index) = state.first_like(&key, &made) else {
+                return Err(self.fail_unrecorded(&mut state, &made));
             };
-            let done = state.sent(&key);
-            let Some(Recorded::TcpSend { bytes: recorded, .. }) = state.call_mut(index) else {
+            let done = state.done(index);
+            let Some(Recorded::TcpSend { bytes: Payload(recorded), .. }) = state.call_mut(index) else {
                 return Err(ReplayMismatch);
             };
-            let whole = recorded.0.len();
-            let Some(expected) = recorded.0.get_mut(done..) else { return Err(ReplayMismatch) };
-            let (now, later) = bytes.split_at(expected.len().min(bytes.len()));
-            let Some(expected) = expected.get_mut(..now.len()) else { return Err(ReplayMismatch) };
+            let all = recorded.len();
+            let (now, later) = bytes.split_at(all.saturating_sub(done).min(bytes.len()));
+            let Some(expected) = recorded.get_mut(done..done + now.len()) else { return Err(ReplayMismatch) };
             if expected != now {
                 if !self.update_requests {
-                    let actual = [recorded.0.get(..done).unwrap_or_default(), bytes].concat();
+                    let actual = [recorded.get(..done).unwrap_or_default(), bytes].concat();
                     return Err(self.fail(&mut state, index, &Payload(actual).lines()));
                 }
                 expected.copy_from_slice(now);
             }
-            state.set_sent(&key, index, done + now.len(), whole);
+            state.advance(&key, index, done + now.len(), all);
             bytes = later;
         }
         Ok(())
@@ -335,12 +278,14 @@ impl Player {
     /// Receives at most so many bytes.
     pub(crate) fn receive_tcp(&self, socket: u32, max: usize) -> Received {
         let key = QueueKey::Tcp(socket);
-        if self.tcp_due(socket) > self.clock.now() { Received::Nothing } else { self.state().take_bytes(&key, max) }
+        if self.due(&key) > self.clock.now() { Received::Nothing } else { self.state().take_bytes(&key, max) }
     }
 
-    /// Takes the next socket for datagrams.
-    pub(crate) fn open_udp(&self) -> Option<u32> {
-        self.state().claim_udp()
+    /// Takes the next socket for datagrams, or a number that the recording does not have.
+    pub(crate) fn open_udp(&self) -> u32 {
+        let mut state = self.state();
+        let claimed = state.claim(|call| matches!(call, Recorded::UdpSend { .. } | Recorded::UdpReceive { .. }));
+        if let Some(QueueKey::Udp(socket)) = claimed { socket } else { state.next_number() }
     }
 
     /// Sends a datagram. Returns the recorded error.
@@ -350,39 +295,21 @@ impl Player {
         to: Option<SocketAddr>,
         sent: &[u8],
     ) -> Result<Option<String>, ReplayMismatch> {
-        let mut state = self.state();
-        let shown =
-            || format!("to {}\n{}", to.map_or_else(String::new, |to| to.to_string()), Payload::from(sent).lines());
-        let is_send = |call: &Recorded| matches!(call, Recorded::UdpSend { .. });
-        let key = QueueKey::Udp(socket);
-        let Some(index) = state.take_first(&key, is_send) else {
-            let socket = if state.has(&key) { socket } else { state.next_number() };
-            let call = Recorded::UdpSend { at: 0, socket, to, bytes: Payload::from(sent), error: None };
-            return Err(self.fail_unrecorded(&mut state, &call, Some(&key)));
-        };
-        let Some(Recorded::UdpSend { to: then, bytes, error, .. }) = state.call_mut(index) else {
-            return Err(ReplayMismatch);
-        };
-        let failed = error.clone();
-        if (*then, bytes.0.as_slice()) != (to, sent) {
-            if !self.update_requests {
-                return Err(self.fail(&mut state, index, &shown()));
-            }
-            (*then, *bytes) = (to, Payload::from(sent));
+        let made = Recorded::UdpSend { socket, to, bytes: Payload::from(sent), error: None };
+        match self.answer(&QueueKey::Udp(socket), &made)? {
+            Recorded::UdpSend { error, .. } => Ok(error),
+            _ => Err(ReplayMismatch),
         }
-        Ok(failed)
     }
 
     /// Receives the next datagram, if one is due.
     pub(crate) fn receive_udp(&self, socket: u32) -> Option<(SocketAddr, Vec<u8>)> {
         let key = QueueKey::Udp(socket);
-        if self.udp_due(socket) > self.clock.now() {
+        if self.due(&key) > self.clock.now() {
             return None;
         }
-        let mut state = self.state();
-        let index = state.take(&key)?;
-        match state.call(index) {
-            Some(Recorded::UdpReceive { from, bytes, .. }) => Some((*from, bytes.0.clone())),
+        match self.state().take(&key)? {
+            Recorded::UdpReceive { from, bytes, .. } => Some((from, bytes.0)),
             _ => None,
         }
     }
@@ -403,8 +330,8 @@ impl Player {
             None => {
                 let request = Request { method: method.to_owned(), uri: uri.to_owned(), headers: None, body: None };
                 let response = Some(Response { status: 200, headers: Vec::new(), body: Payload::default() });
-                let call = Recorded::HttpRequest { at: 0, request, response, error: None, silent: false };
-                self.fail_unrecorded(&mut state, &call, None)
+                let call = Recorded::HttpRequest { request, response, error: None, silent: false };
+                self.fail_unrecorded(&mut state, &call)
             }
         })
     }
@@ -416,14 +343,15 @@ impl Player {
         made: Request,
     ) -> Result<(Nanos, Result<Response, String>), ReplayMismatch> {
         let mut state = self.state();
-        let Some(Recorded::HttpRequest { at, request, response, error, silent }) = state.call_mut(index) else {
+        let at = state.at(index);
+        let Some(Recorded::HttpRequest { request, response, error, silent }) = state.call_mut(index) else {
             return Err(ReplayMismatch);
         };
         let answer = match response {
             Some(response) => Ok(response.clone()),
             None => Err(error.clone().unwrap_or_default()),
         };
-        let due = if *silent { NEVER } else { nanos(*at) };
+        let due = if *silent { NEVER } else { at };
         let is_same = request.headers.as_ref().is_none_or(|headers| Some(headers) == made.headers.as_ref())
             && request.body.as_ref().is_none_or(|body| Some(body) == made.body.as_ref());
         if self.update_requests {
@@ -440,20 +368,42 @@ impl Player {
         Ok((due, answer))
     }
 
+    /// Takes the next recorded call like this one from a queue, and compares the arguments. Returns the recorded result.
+    fn answer(&self, key: &QueueKey, made: &Recorded) -> Result<Recorded, ReplayMismatch> {
+        let mut state = self.state();
+        let Some(index) = state.first_like(key, made) else { return Err(self.fail_unrecorded(&mut state, made)) };
+        let recorded = state.call_mut(index).ok_or(ReplayMismatch)?;
+        let answer = recorded.with_arguments_of(made);
+        if answer != *recorded {
+            if !self.update_requests {
+                return Err(self.fail(&mut state, index, &arguments(made)));
+            }
+            recorded.clone_from(&answer);
+        }
+        state.advance(key, index, 0, 0);
+        Ok(answer)
+    }
+
+    /// Takes the first free socket or conversation that begins with a call like this one, but for its number.
+    fn claim(&self, state: &mut CallQueues, made: &Recorded) -> Result<QueueKey, ReplayMismatch> {
+        let is_it = |call: &Recorded| call.import() == made.import() && arguments(call) == arguments(made);
+        state.claim(is_it).ok_or_else(|| self.fail_unrecorded(state, made))
+    }
+
     /// Notes a call that differs from the recorded one, and ends the round.
     fn fail(&self, state: &mut CallQueues, index: usize, actual: &str) -> ReplayMismatch {
-        if let (Some(recorded), Some(call)) = (state.place(index), state.call(index)) {
-            let (call, expected) = (name(call), arguments(call));
+        if let Some(call) = state.call(index) {
+            let (call, recorded, expected) = (name(call), state.place(index), arguments(call));
             self.end(state, Mismatch::Differs { call, recorded, expected, actual: actual.to_owned() });
         }
         ReplayMismatch
     }
 
-    /// Notes a call that is not recorded, and ends the round. It may belong to a socket or a conversation.
-    fn fail_unrecorded(&self, state: &mut CallQueues, call: &Recorded, of: Option<&QueueKey>) -> ReplayMismatch {
-        let (name, line) = (call.import().0, serde_json::to_string(call).unwrap_or_default());
-        let (next, actual) = (state.next_of(name, of), arguments(call));
-        self.end(state, Mismatch::NotRecorded { call: name.to_owned(), actual, next, line });
+    /// Notes a call that is not recorded, and ends the round.
+    fn fail_unrecorded(&self, state: &mut CallQueues, made: &Recorded) -> ReplayMismatch {
+        let (call, actual) = (made.import().0.to_owned(), arguments(made));
+        let (next, line) = (state.next_like(made), serde_json::to_string(made).unwrap_or_default());
+        self.end(state, Mismatch::NotRecorded { call, actual, next, line });
         ReplayMismatch
     }
 

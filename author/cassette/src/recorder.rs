@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use akri_model::secret_scanner::SecretScanner;
 
-use crate::call::{Micros, Recorded};
+use crate::call::{Micros, Recorded, RecordedCall};
 use crate::document::CASSETTE;
 
 /// The calls of one round, in order.
@@ -23,7 +23,7 @@ pub struct Recorder {
 
 #[derive(Debug, Default)]
 struct RecordedCalls {
-    calls: Vec<Recorded>,
+    calls: Vec<RecordedCall>,
     bytes: usize,
     is_over: bool,
 }
@@ -69,7 +69,7 @@ impl Recorder {
     }
 
     /// The calls so far. None if they are more than a cassette can hold.
-    pub(crate) fn calls(&self) -> Option<Vec<Recorded>> {
+    pub(crate) fn calls(&self) -> Option<Vec<RecordedCall>> {
         let state = self.state();
         (!state.is_over).then(|| state.calls.clone())
     }
@@ -80,8 +80,12 @@ impl Recorder {
     }
 
     /// The time of a call that ends now.
-    pub(crate) fn at(&self) -> Micros {
+    fn at(&self) -> Micros {
         u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn recorded(&self, call: Recorded) -> RecordedCall {
+        RecordedCall { line: 0, call, at: self.at() }
     }
 
     /// A number for a new socket or conversation.
@@ -89,29 +93,32 @@ impl Recorder {
         self.numbered.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Adds a call.
+    /// Adds a call that ends now.
     pub(crate) fn push(&self, call: Recorded) {
+        let call = self.recorded(call);
         self.trace_call(&call);
         let mut state = self.state();
-        if let Some(call) = state.count(&call).then_some(call).and_then(|call| state.joined(call)) {
+        if state.count(&call.call) && !state.join(&call.call) {
             state.calls.push(call);
         }
     }
 
-    /// Adds a call that nobody has answered yet. Its place is that of its begin: calls of one kind are played in this order.
+    /// Adds a call without a result yet. Its place is that of its begin: calls of one kind are played in this order.
     pub(crate) fn begin(&self, call: Recorded) -> usize {
+        let call = self.recorded(call);
         let mut state = self.state();
-        if state.count(&call) {
+        if state.count(&call.call) {
             state.calls.push(call);
         }
         state.calls.len().saturating_sub(1)
     }
 
-    /// Puts a call in the place of one that was begun.
+    /// Puts a call that ends now in the place of one that was begun.
     pub(crate) fn finish(&self, index: usize, call: Recorded) {
+        let call = self.recorded(call);
         self.trace_call(&call);
         let mut state = self.state();
-        if state.count(&call)
+        if state.count(&call.call)
             && let Some(begun) = state.calls.get_mut(index)
         {
             *begun = call;
@@ -125,15 +132,15 @@ impl Recorder {
         }
     }
 
-    fn trace_call(&self, call: &Recorded) {
+    fn trace_call(&self, call: &RecordedCall) {
         if self.trace.is_some() {
-            self.show(call.at(), serde_json::to_string(call).unwrap_or_default(), Some(call.clone()));
+            self.show(call.at, serde_json::to_string(call).unwrap_or_default(), Some(call.call.clone()));
         }
     }
 
     fn show(&self, at: Micros, text: String, call: Option<Recorded>) {
         if let Some(trace) = &self.trace {
-            let _ = trace.send(TraceLine { at, text, call }); // nobody may watch any more
+            let _ = trace.send(TraceLine { at, text, call }); // the receiver may have ended
         }
     }
 
@@ -143,10 +150,10 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// Shows the calls that nobody has answered.
+    /// Shows the calls without a result.
     fn drop(&mut self) {
         let calls = std::mem::take(&mut self.state().calls);
-        calls.iter().filter(|call| call.is_silent()).for_each(|call| self.trace_call(call));
+        calls.iter().filter(|recorded| recorded.call.is_silent()).for_each(|call| self.trace_call(call));
     }
 }
 
@@ -155,26 +162,23 @@ impl RecordedCalls {
     fn count(&mut self, call: &Recorded) -> bool {
         self.bytes = self.bytes.saturating_add(call.bytes());
         if self.bytes > CASSETTE / 4 {
-            // The round goes on: nobody notices that it is watched.
+            // The round goes on: being recorded does not change it.
             self.is_over = true;
             self.calls.clear();
         }
         !self.is_over
     }
 
-    /// Joins what is sent in pieces: where these end is a matter of the host. Returns the call if it is one of its own.
-    fn joined(&mut self, call: Recorded) -> Option<Recorded> {
-        let Recorded::TcpSend { socket, bytes, .. } = &call else { return Some(call) };
+    /// Joins what is sent in pieces: where these end is a matter of the host. Returns false if the call is one of its own.
+    fn join(&mut self, call: &Recorded) -> bool {
+        let Recorded::TcpSend { socket, bytes } = call else { return false };
         let of_this = |earlier: &&mut Recorded| {
             matches!(&**earlier,
                 Recorded::TcpSend { socket: other, .. } | Recorded::TcpReceive { socket: other, .. } if other == socket)
         };
-        match self.calls.iter_mut().rev().take(64).find(of_this) {
-            Some(Recorded::TcpSend { bytes: before, .. }) => {
-                before.0.extend_from_slice(&bytes.0);
-                None
-            }
-            _ => Some(call),
-        }
+        let latest = self.calls.iter_mut().rev().take(64).map(|recorded| &mut recorded.call).find(of_this);
+        let Some(Recorded::TcpSend { bytes: before, .. }) = latest else { return false };
+        before.0.extend_from_slice(&bytes.0);
+        true
     }
 }

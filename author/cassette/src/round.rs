@@ -9,11 +9,8 @@ use akri_model::property::{Resolved, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::call::Recorded;
+use crate::call::RecordedCall;
 use crate::payload::Payload;
-
-/// The length of a round that says nothing else.
-const ROUND: u64 = 10_000;
 
 /// One round.
 #[derive(Debug, Clone)]
@@ -23,16 +20,9 @@ pub struct RecordedRound {
     /// Its arguments.
     pub arguments: Arguments,
     /// Its calls, in order.
-    pub(crate) calls: Vec<Line<Recorded>>,
+    pub(crate) calls: Vec<RecordedCall>,
     /// Its result. A round that somebody writes may have none yet.
     pub result: Option<Outcome>,
-}
-
-/// A value and its line.
-#[derive(Debug, Clone)]
-pub(crate) struct Line<T> {
-    pub(crate) line: usize,
-    pub(crate) value: T,
 }
 
 /// The arguments of a round.
@@ -57,7 +47,7 @@ pub struct Arguments {
 }
 
 fn default_round() -> u64 {
-    ROUND
+    10_000
 }
 
 /// The result of a round.

@@ -106,7 +106,7 @@ mod tests {
     fn long_values_are_cut() {
         let value = json!({"limit": "x, expected y".repeat(999)});
         let error = serde_path_to_error::deserialize::<_, Arguments>(&value).unwrap_err();
-        let told = type_error(&error);
-        assert!(told.len() < 256 && told.ends_with(" and has to be a number of milliseconds"), "{told}");
+        let text = type_error(&error);
+        assert!(text.len() < 256 && text.ends_with(" and has to be a number of milliseconds"), "{text}");
     }
 }

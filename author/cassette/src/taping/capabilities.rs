@@ -41,12 +41,12 @@ impl TapedRound<'_> {
         let query = self.0.table().get(query)?.clone();
         let written = serde_json::to_value(&query)?;
         let answer = match self.player() {
-            Some(player) => player.run_query(&written)?.map_err(AccessError::from),
+            Some(player) => player.run_query(written.clone())?.map_err(AccessError::from),
             None => self.0.read_sysfs(query).await,
         };
         if let Some(recorder) = self.recorder() {
             let (snapshot, error) = (answer.as_ref().ok().cloned(), answer.as_ref().err().map(Refused::from));
-            recorder.push(Recorded::UdevRun { at: recorder.at(), query: Some(written), snapshot, error });
+            recorder.push(Recorded::UdevRun { query: Some(written), snapshot, error });
         }
         match answer {
             Ok(snapshot) => Ok(Ok(self.0.hold_snapshot(snapshot)?)),
@@ -63,7 +63,7 @@ impl TapedRound<'_> {
         }
         let answer = secrets::Host::get(self.0, name.clone())?;
         if let (Some(recorder), Err(error)) = (self.recorder(), &answer) {
-            recorder.push(Recorded::SecretRefused { at: recorder.at(), name, error: error.into() });
+            recorder.push(Recorded::SecretRefused { name, error: error.into() });
         }
         Ok(answer)
     }
@@ -77,12 +77,12 @@ impl TapedRound<'_> {
             let resolved = player.resolve_name(name)?.map_err(|error| socket_error(&error));
             return Ok(Ok(self.0.table().push(Addresses::known(resolved))?));
         }
-        let (recorder, asked) = (self.recorder(), name.to_owned());
+        let (recorder, queried) = (self.recorder(), name.to_owned());
         self.0.resolve(network, name, move |resolved| {
             let Some(recorder) = recorder else { return };
             let error = resolved.as_ref().err().map(|error| error.name().to_owned());
             let addresses = resolved.as_ref().cloned().unwrap_or_default();
-            recorder.push(Recorded::NamesResolve { at: recorder.at(), name: asked, addresses, error });
+            recorder.push(Recorded::NamesResolve { name: queried, addresses, error });
         })
     }
 
@@ -93,7 +93,7 @@ impl TapedRound<'_> {
             return tcp_create_socket::Host::create_tcp_socket(&mut self.0.sockets(), family);
         }
         let made = self.0.tcp_socket(family);
-        self.record_refusal(made, |at, error| Recorded::TcpSocketRefused { at, open, error })
+        self.record_refusal(made, |error| Recorded::TcpSocketRefused { open, error })
     }
 
     async fn create_udp(&mut self, family: IpAddressFamily) -> SocketResult<Resource<UdpSocket>> {
@@ -103,14 +103,14 @@ impl TapedRound<'_> {
             return udp_create_socket::Host::create_udp_socket(&mut self.0.sockets(), family).await;
         }
         let made = self.0.udp_socket(family).await;
-        self.record_refusal(made, |at, error| Recorded::UdpSocketRefused { at, open, error })
+        self.record_refusal(made, |error| Recorded::UdpSocketRefused { open, error })
     }
 
-    fn record_refusal<T>(&self, made: SocketResult<T>, call: impl Fn(u64, String) -> Recorded) -> SocketResult<T> {
+    fn record_refusal<T>(&self, made: SocketResult<T>, call: impl Fn(String) -> Recorded) -> SocketResult<T> {
         made.or_else(|error| {
             let error: ErrorCode = error.downcast().map_err(SocketError::trap)?;
             if let Some(recorder) = self.recorder() {
-                recorder.push(call(recorder.at(), error.name().to_owned()));
+                recorder.push(call(error.name().to_owned()));
             }
             Err(error.into())
         })

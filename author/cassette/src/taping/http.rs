@@ -43,8 +43,8 @@ pub(super) fn record(
     let (parts, body) = request.into_parts();
     // If the guest gives up, this is all that is known of it.
     let begun = Request { body: None, ..recorded_request(&parts, Vec::new()) };
-    let (at, response, error) = (recorder.at(), None, None);
-    let index = recorder.begin(Recorded::HttpRequest { at, request: begun, response, error, silent: true });
+    let begun = Recorded::HttpRequest { request: begun, response: None, error: None, silent: true };
+    let index = recorder.begin(begun);
     async move {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let request = http::Request::from_parts(parts.clone(), copied(body, sent.clone()));
@@ -60,8 +60,7 @@ pub(super) fn record(
             }
             Err(error) => (None, Some(http_error_name(error))),
         };
-        let at = recorder.at();
-        recorder.finish(index, Recorded::HttpRequest { at, request, response, error, silent: false });
+        recorder.finish(index, Recorded::HttpRequest { request, response, error, silent: false });
         let (parts, body) = answer?;
         let finished: Finished = Box::new(std::future::ready(Ok(())));
         Ok((http::Response::from_parts(parts, full(body)), finished))

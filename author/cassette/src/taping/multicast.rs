@@ -72,12 +72,12 @@ impl TapedRound<'_> {
         }
         let opened = self.0.open(group.clone(), port)?;
         let Some(recorder) = self.recorder() else { return Ok(opened) };
-        let (at, conversation) = (recorder.at(), recorder.number());
+        let conversation = recorder.number();
         if let Ok(handle) = &opened {
             self.handles()?.conversations.insert(handle.rep(), conversation);
         }
         let error = opened.as_ref().err().map(Refused::from);
-        recorder.push(Recorded::MulticastOpen { at, conversation, group, port, error });
+        recorder.push(Recorded::MulticastOpen { conversation, group, port, error });
         Ok(opened)
     }
 
@@ -95,8 +95,7 @@ impl TapedRound<'_> {
         let sent = HostConversation::send(self.0, handle, payload.clone()).await?;
         if let Some(recorder) = recorder {
             let error = sent.as_ref().err().map(Refused::from);
-            let (at, payload) = (recorder.at(), Payload(payload));
-            recorder.push(Recorded::MulticastSend { at, conversation, payload, error });
+            recorder.push(Recorded::MulticastSend { conversation, payload: Payload(payload), error });
         }
         Ok(sent)
     }
@@ -113,7 +112,7 @@ impl TapedRound<'_> {
         let received = HostConversation::receive(self.0, handle, timeout, max).await?;
         if let (Some(recorder), Ok(datagrams @ [_, ..])) = (recorder, received.as_deref()) {
             let datagrams = datagrams.iter().map(recorded).collect::<wasmtime::Result<_>>()?;
-            recorder.push(Recorded::MulticastReceive { at: recorder.at(), conversation, datagrams });
+            recorder.push(Recorded::MulticastReceive { conversation, datagrams });
         }
         Ok(received)
     }

@@ -116,8 +116,8 @@ impl TapedRound<'_> {
         let connection = Connection { number, to: address, index: None };
         match begun {
             Ok(()) => {
-                let (at, socket, to) = (recorder.at(), number, address);
-                let index = recorder.begin(Recorded::TcpConnect { at, socket, to, error: None, silent: true });
+                let call = Recorded::TcpConnect { socket: number, to: address, error: None, silent: true };
+                let index = recorder.begin(call);
                 self.handles()?.tcp.insert(handle, Connection { index: Some(index), ..connection });
                 Ok(())
             }
@@ -226,8 +226,7 @@ impl TapedRound<'_> {
         let streams = HostUdpSocket::stream(&mut self.0.sockets(), socket, to).await?;
         let (player, recorder) = (self.player(), self.recorder());
         let new = || match (player, recorder) {
-            // One that the recording does not have can't send or receive.
-            (Some(player), _) => Some(player.open_udp().unwrap_or_default()),
+            (Some(player), _) => Some(player.open_udp()),
             (None, Some(recorder)) => Some(recorder.number()),
             (None, None) => None,
         };
@@ -255,7 +254,7 @@ impl TapedRound<'_> {
         if let (Some(recorder), Some(socket)) = (self.recorder(), number) {
             for IncomingDatagram { data, remote_address } in &received {
                 let (from, bytes) = (SocketAddr::from(*remote_address), Payload::from(data.as_slice()));
-                recorder.push(Recorded::UdpReceive { at: recorder.at(), socket, from, bytes });
+                recorder.push(Recorded::UdpReceive { socket, from, bytes });
             }
         }
         Ok(received)
@@ -289,7 +288,6 @@ impl TapedRound<'_> {
         };
         for OutgoingDatagram { data, remote_address } in copies.iter().take(usize::try_from(count).unwrap_or(0)) {
             recorder.push(Recorded::UdpSend {
-                at: recorder.at(),
                 socket,
                 to: remote_address.map(SocketAddr::from),
                 bytes: Payload::from(data.as_slice()),
@@ -323,7 +321,7 @@ fn local(to: SocketAddr) -> SocketAddr {
 fn connected(recorder: &Recorder, connection: Connection, error: Option<ErrorCode>) {
     let Connection { number, to, index } = connection;
     let error = error.map(|error| error.name().to_owned());
-    let call = Recorded::TcpConnect { at: recorder.at(), socket: number, to, error, silent: false };
+    let call = Recorded::TcpConnect { socket: number, to, error, silent: false };
     match index {
         Some(index) => recorder.finish(index, call),
         None => recorder.push(call),

@@ -10,7 +10,7 @@ use wasmtime_wasi::p2::{
 };
 
 use crate::call::Recorded;
-use crate::call_queue::Received;
+use crate::call_queue::{QueueKey, Received};
 use crate::errors::socket_error;
 use crate::payload::Payload;
 use crate::player::Player;
@@ -22,7 +22,7 @@ const PERMIT: usize = 64 << 10;
 /// Records what was received.
 fn received(recorder: &Recorder, socket: u32, bytes: &[u8], end: bool, error: Option<&str>) {
     let (bytes, error) = (Payload::from(bytes), error.map(str::to_owned));
-    recorder.push(Recorded::TcpReceive { at: recorder.at(), socket, bytes, end, error });
+    recorder.push(Recorded::TcpReceive { socket, bytes, end, error });
 }
 
 /// Records what a connection receives.
@@ -81,7 +81,7 @@ impl OutputStream for WatchedOutput {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         let sent = Payload::from(&*bytes);
         self.inner.write(bytes)?;
-        self.recorder.push(Recorded::TcpSend { at: self.recorder.at(), socket: self.socket, bytes: sent });
+        self.recorder.push(Recorded::TcpSend { socket: self.socket, bytes: sent });
         Ok(())
     }
 
@@ -109,7 +109,7 @@ pub(super) struct PlayedInput {
 impl Pollable for PlayedInput {
     async fn ready(&mut self) {
         if !self.is_closed {
-            self.player.clock.until(self.player.tcp_due(self.socket)).await;
+            self.player.clock.until(self.player.due(&QueueKey::Tcp(self.socket))).await;
         }
     }
 }
@@ -173,6 +173,6 @@ pub(super) struct PlayedDatagrams {
 #[async_trait]
 impl Pollable for PlayedDatagrams {
     async fn ready(&mut self) {
-        self.player.clock.until(self.player.udp_due(self.socket)).await;
+        self.player.clock.until(self.player.due(&QueueKey::Udp(self.socket))).await;
     }
 }
