@@ -289,8 +289,12 @@ impl Recorded {
     pub(crate) fn with_arguments_of(&self, made: &Self) -> Self {
         let mut call = self.clone();
         match (&mut call, made) {
-            (Self::UdevRun { query: Some(query), .. }, Self::UdevRun { query: Some(made), .. }) => query.clone_from(made),
-            (Self::MulticastSend { payload, .. }, Self::MulticastSend { payload: made, .. }) => payload.clone_from(made),
+            (Self::UdevRun { query: Some(query), .. }, Self::UdevRun { query: Some(made), .. }) => {
+                query.clone_from(made)
+            }
+            (Self::MulticastSend { payload, .. }, Self::MulticastSend { payload: made, .. }) => {
+                payload.clone_from(made)
+            }
             (Self::UdpSend { to, bytes, .. }, Self::UdpSend { to: made_to, bytes: made, .. }) => {
                 *to = *made_to;
                 bytes.clone_from(made);

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::call::{ReceivedDatagram, Recorded, RecordedCall, Request};
+use crate::call::{Recorded, RecordedCall, Request};
 use crate::clock::{NEVER, Nanos, nanos};
 use crate::display::{arguments, name};
+use crate::payload::Payload;
 use crate::player::{Mismatch, Place};
 
 /// Unused calls that are named.
@@ -54,18 +55,6 @@ enum Progress {
     /// Sent in part, or called without its result taken.
     Begun,
     Done,
-}
-
-/// The result of a receive.
-pub(crate) enum Received {
-    /// Nothing yet.
-    Nothing,
-    /// Bytes.
-    Bytes(Vec<u8>),
-    /// The end of the stream.
-    End,
-    /// An error, by its name.
-    Error(String),
 }
 
 impl QueueKey {
@@ -155,9 +144,8 @@ impl CallQueues {
     pub(crate) fn next_like(&self, made: &Recorded) -> Vec<(Place, String)> {
         let key = queue_key(made);
         let of = key.number().filter(|_| self.queues.contains_key(&key)).map(|_| key);
-        let is_it = |call: &Recorded| {
-            call.import() == made.import() && of.as_ref().is_none_or(|of| queue_key(call) == *of)
-        };
+        let is_it =
+            |call: &Recorded| call.import() == made.import() && of.as_ref().is_none_or(|of| queue_key(call) == *of);
         let open = self.entries.iter().enumerate().filter(|(_, entry)| entry.progress == Progress::Open);
         let next = open.filter(|(_, entry)| is_it(&entry.recorded.call)).take(NEXT);
         next.map(|(index, entry)| (self.place(index), arguments(&entry.recorded.call))).collect()
@@ -251,30 +239,24 @@ impl CallQueues {
         if done < all { self.set(index, Progress::Begun) } else { self.remove(key, index, Progress::Done) }
     }
 
-    /// Takes at most so many bytes of the next receive of a connection.
-    pub(crate) fn take_bytes(&mut self, key: &QueueKey, max: usize) -> Received {
-        let Some(index) = self.front(key) else { return Received::Nothing };
-        let done = self.done(index);
-        let (received, all) = match self.call(index) {
-            Some(Recorded::TcpReceive { error: Some(error), .. }) => (Received::Error(error.clone()), 0),
-            Some(Recorded::TcpReceive { end: true, .. }) => (Received::End, 0),
-            Some(Recorded::TcpReceive { bytes, .. }) => {
-                (Received::Bytes(bytes.0.iter().skip(done).take(max).copied().collect()), bytes.0.len())
-            }
-            _ => return Received::Nothing,
+    /// Takes at most so many bytes or datagrams of the next receive of a socket or conversation.
+    pub(crate) fn receive(&mut self, key: &QueueKey, max: usize) -> Option<Recorded> {
+        let index = self.front(key)?;
+        let (done, mut call) = (self.done(index), self.call(index)?.clone());
+        let (taken, all) = match &mut call {
+            Recorded::TcpReceive { bytes: Payload(bytes), .. } => take_part(bytes, done, max),
+            Recorded::MulticastReceive { datagrams, .. } => take_part(datagrams, done, max),
+            Recorded::UdpReceive { .. } => (1, 1),
+            _ => return None,
         };
-        let taken = if let Received::Bytes(bytes) = &received { bytes.len() } else { 0 };
         self.advance(key, index, done + taken, all);
-        received
+        Some(call)
     }
+}
 
-    /// Takes at most so many datagrams of the next receive of a conversation.
-    pub(crate) fn take_datagrams(&mut self, key: &QueueKey, max: usize) -> Vec<ReceivedDatagram> {
-        let Some(index) = self.front(key) else { return Vec::new() };
-        let done = self.done(index);
-        let Some(Recorded::MulticastReceive { datagrams, .. }) = self.call(index) else { return Vec::new() };
-        let (taken, all): (Vec<_>, _) = (datagrams.iter().skip(done).take(max).cloned().collect(), datagrams.len());
-        self.advance(key, index, done + taken.len(), all);
-        taken
-    }
+/// Leaves at most so many items after those that are done. Returns their number and that of all.
+fn take_part<T>(items: &mut Vec<T>, done: usize, max: usize) -> (usize, usize) {
+    let all = items.len();
+    *items = std::mem::take(items).into_iter().skip(done).take(max).collect();
+    (items.len(), all)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use akri_model::secret_scanner::SecretScanner;
 use akri_model::text::clean;
-use akri_node::sysfs::{Entry, Snapshot};
+use akri_node::sysfs::Snapshot;
 use serde_json::Value;
 
 use crate::call::{Recorded, RecordedCall, secret_in};
@@ -61,56 +61,52 @@ pub(crate) fn values(line: &str) -> usize {
 
 /// Finds what the types allow and no call can have.
 pub(crate) fn check(call: &Recorded) -> Result<(), String> {
-    let name = call.import().0;
-    match call {
-        Recorded::TcpConnect { error: Some(_), silent: true, .. } => {
-            Err("a connection has either an error or 'silent: true'".to_owned())
-        }
-        Recorded::TcpConnect { error, .. } | Recorded::UdpSend { error, .. } | Recorded::TcpReceive { error, .. } => {
-            known_error(name, error.as_deref(), &socket_errors())
-        }
-        Recorded::TcpSocketRefused { error, .. } | Recorded::UdpSocketRefused { error, .. } => {
-            known_error(name, Some(error), &socket_errors())
+    let (is_valid, rule) = match call {
+        Recorded::TcpConnect { error, silent, .. } => {
+            (error.is_none() || !silent, "a connection has either an error or 'silent: true'")
         }
         Recorded::NamesResolve { addresses, error, .. } => {
-            if addresses.is_empty() == error.is_none() {
-                return Err("a name has either addresses or an error".to_owned());
-            }
-            known_error(name, error.as_deref(), &socket_errors())
+            (addresses.is_empty() == error.is_some(), "a name has either addresses or an error")
         }
         Recorded::HttpRequest { response, error, silent, .. } => {
-            if [response.is_some(), error.is_some(), *silent].into_iter().filter(|is_set| *is_set).count() != 1 {
-                return Err("a request has either a response or an error or 'silent: true'".to_owned());
-            }
-            response.as_ref().map_or(Ok(()), |response| response.head().map(drop))?;
-            known_error(name, error.as_deref(), &http_errors())
+            let results = [response.is_some(), error.is_some(), *silent].into_iter().filter(|is_set| *is_set).count();
+            (results == 1, "a request has either a response or an error or 'silent: true'")
         }
         Recorded::UdevRun { snapshot, error, .. } => {
-            if snapshot.is_some() == error.is_some() {
-                return Err("a query has either a snapshot or an error".to_owned());
-            }
-            check_parents(snapshot.as_ref())
+            (snapshot.is_some() != error.is_some(), "a query has either a snapshot or an error")
         }
+        _ => (true, ""),
+    };
+    if !is_valid {
+        return Err(rule.to_owned());
+    }
+    let name = call.import().0;
+    match call {
+        Recorded::TcpConnect { error: Some(error), .. }
+        | Recorded::UdpSend { error: Some(error), .. }
+        | Recorded::TcpReceive { error: Some(error), .. }
+        | Recorded::NamesResolve { error: Some(error), .. }
+        | Recorded::TcpSocketRefused { error, .. }
+        | Recorded::UdpSocketRefused { error, .. } => known_error(name, error, &socket_errors()),
+        Recorded::HttpRequest { error: Some(error), .. } => known_error(name, error, &http_errors()),
+        Recorded::HttpRequest { response: Some(response), .. } => response.head().map(drop),
+        Recorded::UdevRun { snapshot: Some(snapshot), .. } => check_parents(snapshot),
         _ => Ok(()),
     }
 }
 
 /// Refuses an error that the host never gives.
-fn known_error(call: &str, error: Option<&str>, known: &[&str]) -> Result<(), String> {
-    match error {
-        Some(error) if !known.contains(&error) => {
-            Err(format!("'{}' is no error of {call}; it has {}", clean(error, 64), known.join(", ")))
-        }
-        _ => Ok(()),
+fn known_error(call: &str, error: &str, known: &[&str]) -> Result<(), String> {
+    if known.contains(&error) {
+        return Ok(());
     }
+    Err(format!("'{}' is no error of {call}; it has {}", clean(error, 64), known.join(", ")))
 }
 
-fn check_parents(snapshot: Option<&Snapshot>) -> Result<(), String> {
-    let entries = snapshot.iter().flat_map(|snapshot| &snapshot.entries).enumerate();
-    let is_after = |(index, entry): (usize, &Entry)| {
-        entry.parent.is_none_or(|parent| usize::try_from(parent).is_ok_and(|parent| parent < index))
-    };
-    if entries.into_iter().all(is_after) {
+fn check_parents(snapshot: &Snapshot) -> Result<(), String> {
+    let is_before = |parent: u32, index: usize| usize::try_from(parent).is_ok_and(|parent| parent < index);
+    let mut entries = snapshot.entries.iter().enumerate();
+    if entries.all(|(index, entry)| entry.parent.is_none_or(|parent| is_before(parent, index))) {
         Ok(())
     } else {
         Err("the parent of an entry has to be before it".to_owned())

@@ -9,16 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Payload(pub Vec<u8>);
 
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, deny_unknown_fields)]
 enum Form {
     Text(String),
-    Bytes(Hex),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Hex {
-    hex: String,
+    Bytes { hex: String },
 }
 
 impl Payload {
@@ -47,7 +41,7 @@ impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.text() {
             Some(text) => Form::Text(text.to_owned()),
-            None => Form::Bytes(Hex { hex: hex(&self.0) }),
+            None => Form::Bytes { hex: hex(&self.0) },
         }
         .serialize(to)
     }
@@ -60,7 +54,7 @@ impl<'de> Deserialize<'de> for Payload {
         match form {
             Form::Text(text) => Ok(Self(text.into_bytes())),
             // Spaces between bytes are for people.
-            Form::Bytes(Hex { hex }) => unhex(&hex.replace([' ', '\n'], ""))
+            Form::Bytes { hex } => unhex(&hex.replace([' ', '\n'], ""))
                 .map(Self)
                 .ok_or_else(|| D::Error::custom("hex has two digits for each byte")),
         }

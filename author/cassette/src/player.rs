@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::call::{ReceivedDatagram, Recorded, RecordedCall, Refused, Request, Response};
-use crate::call_queue::{CallQueues, QueueKey, Received};
+use crate::call_queue::{CallQueues, QueueKey};
 use crate::clock::{Clock, NEVER, Nanos};
 use crate::display::{arguments, name, request_lines};
 use crate::payload::Payload;
@@ -23,7 +23,8 @@ const EXAMPLE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// A round that is played.
 #[derive(Debug)]
 pub struct Player {
-    seed: u64,
+    /// The seed of random numbers.
+    pub(crate) seed: u64,
     /// Milliseconds since 1970.
     time: u64,
     update_requests: bool,
@@ -92,16 +93,6 @@ impl Player {
         let end = u64::try_from(round.as_nanos()).unwrap_or(NEVER - 1);
         let (clock, state) = (Arc::new(Clock::new(end)), CallQueues::new(calls).into());
         Self { seed, time, update_requests, clock, state, failed: Notify::new() }
-    }
-
-    /// Returns the seed of random numbers.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Nanoseconds on the guest's monotonic clock.
-    pub(crate) fn monotonic(&self) -> u64 {
-        self.clock.read()
     }
 
     /// The time of day.
@@ -206,9 +197,17 @@ impl Player {
         let key = QueueKey::Multicast(conversation);
         let wait = u64::try_from(wait.as_nanos()).unwrap_or(NEVER);
         let until = self.clock.now().saturating_add(wait);
-        let due = self.due(&key);
-        self.clock.until(due.min(until)).await;
-        if self.clock.now() < due { Vec::new() } else { self.state().take_datagrams(&key, max) }
+        self.clock.until(self.due(&key).min(until)).await;
+        match self.receive(&key, max) {
+            Some(Recorded::MulticastReceive { datagrams, .. }) => datagrams,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Receives at most so many bytes or datagrams of a socket or conversation, if they are due.
+    pub(crate) fn receive(&self, key: &QueueKey, max: usize) -> Option<Recorded> {
+        let mut state = self.state();
+        if state.due(key) > self.clock.now() { None } else { state.receive(key, max) }
     }
 
     /// Returns when the next receive of a socket or conversation is due.
@@ -275,12 +274,6 @@ impl Player {
         Ok(())
     }
 
-    /// Receives at most so many bytes.
-    pub(crate) fn receive_tcp(&self, socket: u32, max: usize) -> Received {
-        let key = QueueKey::Tcp(socket);
-        if self.due(&key) > self.clock.now() { Received::Nothing } else { self.state().take_bytes(&key, max) }
-    }
-
     /// Takes the next socket for datagrams, or a number that the recording does not have.
     pub(crate) fn open_udp(&self) -> u32 {
         let mut state = self.state();
@@ -299,18 +292,6 @@ impl Player {
         match self.answer(&QueueKey::Udp(socket), &made)? {
             Recorded::UdpSend { error, .. } => Ok(error),
             _ => Err(ReplayMismatch),
-        }
-    }
-
-    /// Receives the next datagram, if one is due.
-    pub(crate) fn receive_udp(&self, socket: u32) -> Option<(SocketAddr, Vec<u8>)> {
-        let key = QueueKey::Udp(socket);
-        if self.due(&key) > self.clock.now() {
-            return None;
-        }
-        match self.state().take(&key)? {
-            Recorded::UdpReceive { from, bytes, .. } => Some((from, bytes.0)),
-            _ => None,
         }
     }
 

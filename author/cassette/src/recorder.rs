@@ -12,7 +12,8 @@ use crate::document::CASSETTE;
 /// The calls of one round, in order.
 #[derive(Debug)]
 pub struct Recorder {
-    seed: u64,
+    /// The seed of random numbers.
+    pub(crate) seed: u64,
     begun: Instant,
     time: SystemTime,
     numbered: AtomicU32,
@@ -72,11 +73,6 @@ impl Recorder {
     pub(crate) fn calls(&self) -> Option<Vec<RecordedCall>> {
         let state = self.state();
         (!state.is_over).then(|| state.calls.clone())
-    }
-
-    /// Returns the seed of random numbers.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
     }
 
     /// The time of a call that ends now.

@@ -87,7 +87,7 @@ impl Tape for Recorder {
     }
 
     fn configure(self: Arc<Self>, wasi: &mut WasiCtxBuilder) {
-        set_random(wasi, self.seed());
+        set_random(wasi, self.seed);
     }
 
     fn send_request(self: Arc<Self>, request: Request<WasiBody>, send: SendRequest) -> Answering {
@@ -111,7 +111,7 @@ impl Tape for Player {
             let binds = matches!(usage, SocketAddrUse::TcpBind | SocketAddrUse::UdpBind);
             Box::pin(std::future::ready(binds && address.port() == 0))
         });
-        set_random(wasi, self.seed());
+        set_random(wasi, self.seed);
     }
 
     fn send_request(self: Arc<Self>, request: Request<WasiBody>, _: SendRequest) -> Answering {

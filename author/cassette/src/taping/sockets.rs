@@ -20,8 +20,9 @@ use wasmtime_wasi::sockets::WasiSocketsView;
 
 use super::TapedRound;
 use super::clocks::Moment;
-use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, WatchedInput, WatchedOutput};
+use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, Watched};
 use crate::call::Recorded;
+use crate::call_queue::QueueKey;
 use crate::errors::socket_error;
 use crate::payload::Payload;
 use crate::player::{Player, ReplayMismatch};
@@ -40,8 +41,8 @@ const PORT: u16 = 49152;
 pub(super) struct Connection {
     number: u32,
     to: SocketAddr,
-    /// The place of its call in a recording.
-    index: Option<usize>,
+    /// The place of its call in the recording, if it is recorded.
+    index: usize,
 }
 
 /// Replaces what connects, sends and receives.
@@ -107,26 +108,17 @@ impl TapedRound<'_> {
         let (handle, address) = (socket.rep(), SocketAddr::from(to));
         if let Some(player) = self.player() {
             let number = player.start_connect(address).map_err(trap)?;
-            self.handles()?.tcp.insert(handle, Connection { number, to: address, index: None });
+            self.handles()?.tcp.insert(handle, Connection { number, to: address, index: 0 });
             return Ok(());
         }
         let begun = HostTcpSocket::start_connect(&mut self.0.sockets(), socket, network, to);
         let Some(recorder) = self.recorder() else { return begun };
         let number = recorder.number();
-        let connection = Connection { number, to: address, index: None };
-        match begun {
-            Ok(()) => {
-                let call = Recorded::TcpConnect { socket: number, to: address, error: None, silent: true };
-                let index = recorder.begin(call);
-                self.handles()?.tcp.insert(handle, Connection { index: Some(index), ..connection });
-                Ok(())
-            }
-            Err(error) => {
-                let error = error.downcast().map_err(SocketError::trap)?;
-                connected(&recorder, connection, Some(error));
-                Err(error.into())
-            }
-        }
+        let call = Recorded::TcpConnect { socket: number, to: address, error: None, silent: true };
+        let connection = Connection { number, to: address, index: recorder.begin(call) };
+        begun.map_err(|error| refused(&recorder, connection, error))?;
+        self.handles()?.tcp.insert(handle, connection);
+        Ok(())
     }
 
     fn finish_connect(
@@ -141,20 +133,10 @@ impl TapedRound<'_> {
         }
         let finished = HostTcpSocket::finish_connect(&mut self.0.sockets(), socket);
         let (Some(recorder), Some(connection)) = (self.recorder(), known) else { return finished };
-        match finished {
-            Ok(streams) => {
-                connected(&recorder, connection, None);
-                self.watch(&streams, &recorder, connection.number)?;
-                Ok(streams)
-            }
-            Err(error) => {
-                let error = error.downcast().map_err(SocketError::trap)?;
-                if error != ErrorCode::WouldBlock {
-                    connected(&recorder, connection, Some(error));
-                }
-                Err(error.into())
-            }
-        }
+        let streams = finished.map_err(|error| refused(&recorder, connection, error))?;
+        connected(&recorder, connection, None);
+        self.watch(&streams, &recorder, connection.number)?;
+        Ok(streams)
     }
 
     fn finish_played(
@@ -182,10 +164,10 @@ impl TapedRound<'_> {
     ) -> SocketResult<()> {
         let input = self.0.table().get_mut(&streams.0)?;
         let inner = mem::replace(input, Box::new(ClosedInputStream));
-        *input = Box::new(WatchedInput { inner, recorder: recorder.clone(), socket, is_closed: false });
+        *input = Box::new(Watched { inner, recorder: recorder.clone(), socket, is_closed: false });
         let output = self.0.table().get_mut(&streams.1)?;
         let inner = mem::replace(output, Box::new(ClosedOutputStream));
-        *output = Box::new(WatchedOutput { inner, recorder: recorder.clone(), socket });
+        *output = Box::new(Watched { inner, recorder: recorder.clone(), socket, is_closed: false });
         Ok(())
     }
 
@@ -247,8 +229,13 @@ impl TapedRound<'_> {
         let number = self.handles()?.streams.get(&stream.rep()).copied();
         if let (Some(player), Some(number)) = (self.player(), number) {
             let max = usize::try_from(max).unwrap_or(DATAGRAMS).min(DATAGRAMS);
-            let due = std::iter::from_fn(|| player.receive_udp(number)).take(max);
-            return Ok(due.map(|(from, data)| IncomingDatagram { data, remote_address: from.into() }).collect());
+            let due = std::iter::from_fn(|| match player.receive(&QueueKey::Udp(number), 1)? {
+                Recorded::UdpReceive { from, bytes, .. } => {
+                    Some(IncomingDatagram { data: bytes.0, remote_address: from.into() })
+                }
+                _ => None,
+            });
+            return Ok(due.take(max).collect());
         }
         let received = HostIncomingDatagramStream::receive(&mut self.0.sockets(), stream, max)?;
         if let (Some(recorder), Some(socket)) = (self.recorder(), number) {
@@ -322,8 +309,17 @@ fn connected(recorder: &Recorder, connection: Connection, error: Option<ErrorCod
     let Connection { number, to, index } = connection;
     let error = error.map(|error| error.name().to_owned());
     let call = Recorded::TcpConnect { socket: number, to, error, silent: false };
-    match index {
-        Some(index) => recorder.finish(index, call),
-        None => recorder.push(call),
+    recorder.finish(index, call);
+}
+
+/// Records the error of a connection attempt, unless the attempt goes on.
+fn refused(recorder: &Recorder, connection: Connection, error: SocketError) -> SocketError {
+    let code = match error.downcast() {
+        Ok(code) => code,
+        Err(trap) => return SocketError::trap(trap),
+    };
+    if code != ErrorCode::WouldBlock {
+        connected(recorder, connection, Some(code));
     }
+    code.into()
 }

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wasmtime_wasi::async_trait;
 use wasmtime_wasi::p2::bindings::sockets::network::ErrorCode;
-use wasmtime_wasi::p2::{
-    DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
-};
+use wasmtime_wasi::p2::{InputStream, OutputStream, Pollable, StreamError, StreamResult};
 
 use crate::call::Recorded;
-use crate::call_queue::{QueueKey, Received};
+use crate::call_queue::QueueKey;
 use crate::errors::socket_error;
 use crate::payload::Payload;
 use crate::player::Player;
@@ -19,39 +17,37 @@ use crate::recorder::Recorder;
 /// Bytes a guest may write at once.
 const PERMIT: usize = 64 << 10;
 
-/// Records what was received.
-fn received(recorder: &Recorder, socket: u32, bytes: &[u8], end: bool, error: Option<&str>) {
-    let (bytes, error) = (Payload::from(bytes), error.map(str::to_owned));
-    recorder.push(Recorded::TcpReceive { socket, bytes, end, error });
-}
-
-/// Records what a connection receives.
-pub(super) struct WatchedInput {
-    pub(super) inner: DynInputStream,
+/// Records what goes through a stream of a connection.
+pub(super) struct Watched<T: ?Sized> {
+    pub(super) inner: Box<T>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) socket: u32,
+    /// Set if its end or an error is recorded.
     pub(super) is_closed: bool,
 }
 
 #[async_trait]
-impl Pollable for WatchedInput {
+impl<T: Pollable + ?Sized> Pollable for Watched<T> {
     async fn ready(&mut self) {
         self.inner.ready().await;
     }
 }
 
 #[async_trait]
-impl InputStream for WatchedInput {
+impl InputStream for Watched<dyn InputStream> {
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
         let read = self.inner.read(size);
-        match &read {
-            Ok(bytes) if !bytes.is_empty() => received(&self.recorder, self.socket, bytes, false, None),
-            Err(StreamError::Closed) if !self.is_closed => received(&self.recorder, self.socket, &[], true, None),
+        let received = match &read {
+            Ok(bytes) if !bytes.is_empty() => Some((Payload::from(&**bytes), false, None)),
+            Err(StreamError::Closed) if !self.is_closed => Some((Payload::default(), true, None)),
             Err(StreamError::LastOperationFailed(error)) if !self.is_closed => {
                 let code = error.downcast_ref().map_or(ErrorCode::ConnectionReset, |code: &ErrorCode| *code);
-                received(&self.recorder, self.socket, &[], false, Some(code.name()));
+                Some((Payload::default(), false, Some(code.name().to_owned())))
             }
-            _ => {}
+            _ => None,
+        };
+        if let Some((bytes, end, error)) = received {
+            self.recorder.push(Recorded::TcpReceive { socket: self.socket, bytes, end, error });
         }
         self.is_closed |= read.is_err();
         read
@@ -62,22 +58,8 @@ impl InputStream for WatchedInput {
     }
 }
 
-/// Records what a connection sends.
-pub(super) struct WatchedOutput {
-    pub(super) inner: DynOutputStream,
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) socket: u32,
-}
-
 #[async_trait]
-impl Pollable for WatchedOutput {
-    async fn ready(&mut self) {
-        self.inner.ready().await;
-    }
-}
-
-#[async_trait]
-impl OutputStream for WatchedOutput {
+impl OutputStream for Watched<dyn OutputStream> {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         let sent = Payload::from(&*bytes);
         self.inner.write(bytes)?;
@@ -123,17 +105,13 @@ impl InputStream for PlayedInput {
         if size == 0 {
             return Ok(Bytes::new());
         }
-        match self.player.receive_tcp(self.socket, size) {
-            Received::Nothing => Ok(Bytes::new()),
-            Received::Bytes(bytes) => Ok(bytes.into()),
-            Received::End => {
-                self.is_closed = true;
-                Err(StreamError::Closed)
-            }
-            Received::Error(error) => {
-                self.is_closed = true;
-                Err(StreamError::LastOperationFailed(socket_error(&error).into()))
-            }
+        let received = self.player.receive(&QueueKey::Tcp(self.socket), size);
+        let Some(Recorded::TcpReceive { bytes, end, error, .. }) = received else { return Ok(Bytes::new()) };
+        self.is_closed = end || error.is_some();
+        match error {
+            Some(error) => Err(StreamError::LastOperationFailed(socket_error(&error).into())),
+            None if end => Err(StreamError::Closed),
+            None => Ok(bytes.0.into()),
         }
     }
 }
