@@ -146,7 +146,7 @@ $(PEERS)/languages/installed: $(wildcard tests/peers/languages/*)
 	@touch $@
 
 # What `akri handler new --lang javascript` asks for.
-$(PEERS)/javascript/installed: author/cli/src/templates/javascript/package.json.txt
+$(PEERS)/javascript/installed: author/cli/templates/javascript/package.json.txt
 	@mkdir -p $(PEERS)/javascript
 	sed 's/@NAME@/handler/' $< >$(PEERS)/javascript/package.json
 	cd $(PEERS)/javascript && npm install --no-audit --no-fund --loglevel=error

@@ -10,7 +10,7 @@ use akri_cli::output::{plain, print_text};
 use anyhow::{Context as _, bail, ensure};
 
 use crate::args::{NewArgs, WitArgs};
-use crate::templates::WIT;
+use crate::templates::{Files, wit as wit_files};
 
 /// The handlers that come with Akri, as this command would name them.
 const BUILT_IN: [&str; 5] = ["debug-echo", "mdns", "onvif", "opcua", "udev"];
@@ -22,18 +22,14 @@ pub(super) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
     let directory = args.directory.clone().unwrap_or_else(|| PathBuf::from(name));
     let (component, akri) = (format!("{}.wasm", name.replace('-', "_")), program());
     let fill = |text: &str| text.replace("@NAME@", name).replace("@FILE@", &component).replace("@AKRI@", &akri);
-    let own = args.lang.files().map(|(path, text)| (PathBuf::from(path), fill(text)));
-    let wit = WIT.iter().map(|(path, text)| (Path::new("wit").join(path), (*text).to_owned()));
-    let texts = own.chain(wit).map(|(path, text)| (path, text.into_bytes()));
-    let adapter = args.lang.adapter().map(|(path, bytes)| (PathBuf::from(path), bytes.to_vec()));
-    write_all(&directory, &texts.chain(adapter).collect::<Vec<_>>())?;
+    write_all(&directory, &args.lang.files(fill))?;
     print_text(&format!("created {0}; to try it: cd {0} && make run\n", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the WIT package. A directory that has another version of it gets this one.
 pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
-    for (path, text) in WIT {
+    for (path, text) in wit_files() {
         let path = args.directory.join(path);
         let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
         written.with_context(|| format!("cannot write '{}'", path.display()))?;
@@ -42,8 +38,8 @@ pub(super) fn wit(args: &WitArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes files below a directory, or none if one of them exists.
-fn write_all(directory: &Path, files: &[(PathBuf, Vec<u8>)]) -> anyhow::Result<()> {
-    let mut paths = files.iter().map(|(path, _)| directory.join(path));
+fn write_all(directory: &Path, files: &Files) -> anyhow::Result<()> {
+    let mut paths = files.keys().map(|path| directory.join(path));
     if let Some(existing) = paths.find(|path| path.symlink_metadata().is_ok()) {
         bail!("'{}' exists already", existing.display());
     }
