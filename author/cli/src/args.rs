@@ -12,63 +12,31 @@ use crate::templates::Language;
 #[derive(Debug, Subcommand)]
 pub enum HandlerCommand {
     /// Show the type of a component, its imports, and whether they are granted.
-    #[command(after_help = "\
-The imports of a component are what it may ask for. `akri:...` it asks for itself, `wasi:...` the runtime of its language may
-ask for without need. What it gets is decided by the grants of a DiscoveryHandler alone:
-  akri handler inspect target/components/udev.wasm --handler-object target/components/udev.yaml")]
+    #[command(after_help = include_str!("../help/inspect.txt"))]
     Inspect(InspectArgs),
     /// Check the discoveryDetails of Configurations with the component, and print errors with their lines.
-    #[command(after_help = "\
-The component looks at nothing but the details, so that this is safe everywhere, for example in CI:
-  akri handler validate my_handler.wasm my-configuration.yaml")]
+    #[command(after_help = include_str!("../help/validate.txt"))]
     Validate(ValidateArgs),
     /// Run one round of discovery with a component, and print all its results.
-    #[command(after_help = "\
-FILE may hold, beside Configurations, the DiscoveryHandler with the grants, and the Secrets and ConfigMaps that properties
-come from. Log lines of the component go to standard error as they are written:
-  akri handler run my_handler.wasm my-configuration.yaml
-To go on with the next rounds, and to see what changes: akri discover FILE --handler my_handler.wasm --watch")]
+    #[command(after_help = include_str!("../help/run.txt"))]
     Run(RunArgs),
     /// Build a component and run rounds with it whenever a file changes, and print what changed.
-    #[command(after_help = "\
-In a directory that `akri handler new` made, `make dev` is this. Elsewhere, name the command that builds the component:
-  akri handler dev my_handler.wasm my-configuration.yaml --build ./build.sh
-All files below --directory count, without hidden ones, *.wasm, and the directories target, build, node_modules, bindings and
-__pycache__. A build that fails prints its output, and the component from before goes on. Between changes, rounds follow at the
-handler's interval. Devices are marked + when they are added, - when they go, ~ when they change. Ctrl-C ends it, and a build
-that runs.")]
+    #[command(after_help = include_str!("../help/dev.txt"))]
     Dev(DevArgs),
     /// Play cassettes: rounds that were recorded, or written by hand, without network, devices and grants.
-    #[command(after_help = "\
-A cassette holds what the calls of a round brought from outside, and the round's result. Each call and the result are compared;
-what differs is shown, and the exit code is 1:
-  akri handler run my_handler.wasm my-configuration.yaml --record cassettes/two-cameras.jsonl
-  akri handler test my_handler.wasm")]
+    #[command(after_help = include_str!("../help/test.txt"))]
     Test(TestArgs),
     /// Create a small handler, in Rust, Python, JavaScript, C or Go.
-    #[command(after_help = "\
-The new directory has everything that the handler needs to be built, a test, and a Configuration to try it with:
-  akri handler new my-handler && cd my-handler && make run
-  akri handler new --lang python my-handler")]
+    #[command(after_help = include_str!("../help/new.txt"))]
     New(NewArgs),
     /// Write the contract between host and handler, a WIT package, into a directory.
-    #[command(after_help = "\
-Tools such as wit-bindgen, componentize-py, componentize-js and wkg read the directory as it is. It holds the worlds
-discovery-handler, net-handler and http-handler, and the packages of WASI that these depend on:
-  akri handler wit wit")]
+    #[command(after_help = include_str!("../help/wit.txt"))]
     Wit(WitArgs),
     /// Write a component, its DiscoveryHandler with the digest, what it imports, and checksums into a directory.
-    #[command(after_help = "\
-What a node runs, as files that can be reviewed and carried: the component and the DiscoveryHandler go into the directory that
-the agent knows as --components:
-  akri handler pack my_handler.wasm --handler-object handler.yaml --out my-handler-0.1.0
-  cd my-handler-0.1.0 && sha256sum --check SHA256SUMS")]
+    #[command(after_help = include_str!("../help/pack.txt"))]
     Pack(PackArgs),
     /// Push a component to a registry, and print the DiscoveryHandler that names it.
-    #[command(after_help = "\
-The image has the layout of the CNCF's WebAssembly working group, and the same component makes the same image. Credentials are
-those of `podman login` and `docker login`:
-  akri handler push my_handler.wasm registry.example/handlers/my-handler:1.0")]
+    #[command(after_help = include_str!("../help/push.txt"))]
     Push(PushArgs),
     /// Pull a component from a registry into a file, and print the DiscoveryHandler that names it.
     Pull(PullArgs),

@@ -19,11 +19,7 @@ use crate::webhook::WebhookArgs;
 #[command(
     version,
     max_term_width = 120,
-    after_help = "\
-Try it without a cluster:
-  akri discover examples/local/memory.yaml --components target/components
-  akri agent --local examples/local --components target/components --state-dir /tmp/akri/state \\
-    --kubelet-dir /tmp/akri/kubelet --handlers-dir /tmp/akri/handlers --show"
+    after_help = include_str!("../help/akri.txt")
 )]
 pub(crate) struct Cli {
     /// The subcommand.
@@ -60,16 +56,7 @@ pub(crate) enum Command {
     /// and compiled components, in the user's cache directory.
     Discover(DiscoverArgs),
     /// Inspect, check and try a component, or create a new one. Needs no cluster.
-    #[command(after_help = "\
-From nothing to a handler that a node may run:
-  akri handler new my-handler                              # a small one, in Rust, to be built with make
-  akri handler validate my_handler.wasm configuration.yaml # are the details right? The line, if not
-  akri handler run my_handler.wasm configuration.yaml      # what does it find on this machine?
-  akri handler run my_handler.wasm configuration.yaml --record cassettes/one.jsonl  # keep what it saw
-  akri handler test my_handler.wasm                        # does it still make the same of that?
-  akri handler inspect my_handler.wasm --handler-object handler.yaml  # what does it ask for, and may it have that?
-The DiscoveryHandler and the component then go into the directory that the agent knows as --components,
-or, on a cluster, into a registry: akri handler push.")]
+    #[command(after_help = include_str!("../help/handler.txt"))]
     Handler {
         /// The subcommand.
         #[command(subcommand)]

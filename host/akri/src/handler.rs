@@ -15,12 +15,7 @@ pub(crate) enum HandlerCommand {
     #[command(flatten)]
     Author(akri_author::HandlerCommand),
     /// Compile a component as the agent has it compiled: without network and files, within bounds on memory and time.
-    #[command(after_help = "\
-It tells whether limits.compile of a DiscoveryHandler are enough for a component:
-  akri handler compile my_handler.wasm --output /tmp/compiled --memory 268435456 --time 30
-With --precompiled, machine code is made for shipping it with the program; `akri agent --precompiled` uses it in place of the
-compiler:
-  akri handler compile --precompiled /usr/share/akri/compiled /usr/lib/akri/components/*.wasm")]
+    #[command(after_help = include_str!("../help/compile.txt"))]
     Compile(CompileArgs),
     #[cfg(not(feature = "author"))]
     #[command(external_subcommand)]
