@@ -1,19 +1,23 @@
-//! `akri upgrade check`: what will be different for someone who runs upstream Akri, said before anything is changed.
+//! `akri upgrade check`: the differences for someone who runs upstream Akri, before anything is changed.
 
-mod cluster;
-mod configuration;
-mod leftovers;
+mod checks;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use akri_api::{Configuration, Instance};
 use akri_cli::args::Output;
 use akri_cli::output::{plain, print, table};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use kube::api::{Api, DynamicObject, ListParams, TypeMeta};
+use kube::core::ApiResource;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::api_server::client;
 
 /// The steps before an upgrade.
 #[derive(Debug, Subcommand)]
@@ -46,16 +50,6 @@ enum Weight {
     TakenOver,
 }
 
-impl fmt::Display for Weight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InTheWay => "in the way",
-            Self::Differs => "differs",
-            Self::TakenOver => "taken over",
-        })
-    }
-}
-
 /// A difference after the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
@@ -66,20 +60,22 @@ struct Finding {
     message: String,
 }
 
-impl Finding {
-    fn new(weight: Weight, object: &Value, message: impl Into<String>) -> Self {
-        Self { weight, object: subject(object), message: message.into() }
-    }
-}
-
 /// Runs a command.
 pub(crate) async fn run(command: UpgradeCommand) -> anyhow::Result<ExitCode> {
     let UpgradeCommand::Check(args) = command;
     let objects = match args.files.as_slice() {
-        [] => cluster::objects().await?,
+        [] => objects_of_cluster().await?,
         files => files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?.concat(),
     };
-    let mut findings: Vec<Finding> = objects.iter().flat_map(check).collect();
+    let of_object = |object: &Value| {
+        let name = subject(object);
+        checks::check(object).into_iter().map(move |(weight, message)| Finding {
+            weight,
+            object: name.clone(),
+            message,
+        })
+    };
+    let mut findings: Vec<Finding> = objects.iter().flat_map(of_object).collect();
     findings.sort_by(|a, b| (a.weight, &a.object).cmp(&(b.weight, &b.object)));
     print(&findings, args.output, || describe(&findings, objects.len()))?;
     let is_free = findings.iter().all(|finding| finding.weight != Weight::InTheWay);
@@ -101,19 +97,42 @@ fn items(document: Value) -> Vec<Value> {
     }
 }
 
-fn check(object: &Value) -> Vec<Finding> {
-    match (text(object, "/apiVersion"), text(object, "/kind")) {
-        ("akri.sh/v0", "Configuration") => configuration::check(object),
-        ("akri.sh/v0", "Instance") => leftovers::instance(object),
-        _ => leftovers::workload(object),
+/// Returns the objects of the cluster that an upgrade is about. A kind that does not exist has none.
+async fn objects_of_cluster() -> anyhow::Result<Vec<Value>> {
+    let client = client().await?;
+    let mut all = Vec::new();
+    for kind in [
+        ApiResource::erase::<Configuration>(&()),
+        ApiResource::erase::<Instance>(&()),
+        ApiResource::erase::<DaemonSet>(&()),
+        ApiResource::erase::<Deployment>(&()),
+        ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+    ] {
+        let listed = Api::<DynamicObject>::all_with(client.clone(), &kind).list(&ListParams::default()).await;
+        let objects = match listed {
+            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            listed => listed.with_context(|| format!("cannot list {}s", kind.kind))?,
+        };
+        let types = TypeMeta { api_version: kind.api_version, kind: kind.kind };
+        for object in objects {
+            all.push(serde_json::to_value(DynamicObject { types: Some(types.clone()), ..object })?);
+        }
     }
+    Ok(all)
 }
 
 fn describe(findings: &[Finding], count: usize) -> String {
     if findings.is_empty() {
         return format!("{count} objects, and nothing will differ\n");
     }
-    let row = |finding: &Finding| vec![finding.weight.to_string(), plain(&finding.object), plain(&finding.message)];
+    let row = |finding: &Finding| {
+        let weight = match finding.weight {
+            Weight::InTheWay => "in the way",
+            Weight::Differs => "differs",
+            Weight::TakenOver => "taken over",
+        };
+        vec![weight.to_owned(), plain(&finding.object), plain(&finding.message)]
+    };
     table(&["", "OBJECT", "WHAT"], &findings.iter().map(row).collect::<Vec<_>>())
 }
 
