@@ -88,7 +88,7 @@ impl ImageError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Registry(RegistryError::Signature(_)) => "SignatureInvalid",
-            Self::Registry(RegistryError::Digest { .. } | RegistryError::Size { .. }) => "DigestMismatch",
+            Self::Registry(RegistryError::Mismatch(_)) => "DigestMismatch",
             Self::Registry(RegistryError::Manifest { .. }) => "Invalid",
             Self::Secret { .. } | Self::Credentials { .. } => "PullSecret",
             Self::Full { .. } => "NoRoom",

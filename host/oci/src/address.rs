@@ -19,7 +19,7 @@ pub(crate) fn origin(uri: &Uri) -> (Option<&str>, Option<&str>, Option<u16>) {
 /// Resolves an address that a server names.
 pub(crate) fn join(from: &Uri, location: &HeaderValue, insecure: &[String]) -> Result<Uri, HttpError> {
     let text = String::from_utf8_lossy(location.as_bytes());
-    let error = || HttpError::Target { host: host_of(from), target: shortened(&text) };
+    let error = || HttpError::target(&host_of(from), &text);
     let target = match text.strip_prefix('/') {
         Some(rest) if !rest.starts_with('/') => {
             let (scheme, authority) = from.scheme().zip(from.authority()).ok_or_else(error)?;

@@ -1,19 +1,20 @@
 //! Pull and push, in the part of the distribution specification that they need.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use akri_model::image::{ImageReference, PinnedImage, Repository, Sha256Digest};
 use akri_model::signature::TrustedKey;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
-use http::{HeaderValue, Method, StatusCode, Uri};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use crate::address::{host_of, join, may_be_read};
 use crate::auth::{Challenge, authorization, challenge};
 use crate::credentials::Basic;
-use crate::http::{Answer, Http, Outgoing, Upload};
+use crate::http::{Answer, Http, Upload, outgoing};
 use crate::manifest::{self, Layer, MANIFEST_TYPE, MAX_COMPONENT, MAX_MANIFEST, check_manifest, digest_of, shortened};
 use crate::signature::{ANNOTATION, MAX_PAYLOAD, MAX_SIGNATURES, PAYLOAD_TYPE};
 use crate::{Credentials, HttpError, Progress, RegistryError, Settings, SetupError, Signature, SignatureError, verify};
@@ -69,7 +70,7 @@ impl Client {
         let limit = self.http.limits.total;
         let pulled = timeout(limit, pulling).await;
         progress.end();
-        pulled.unwrap_or_else(|_| Err(RegistryError::TooLong(limit).into()))
+        pulled.unwrap_or_else(|_| Err(too_long(limit).into()))
     }
 
     /// Returns the image that a reference stands for now.
@@ -98,7 +99,7 @@ impl Client {
         let names = || keys.iter().map(|key| key.name.clone()).collect();
         let limit = self.http.limits.total;
         let mut session = self.session(&image.repository, credentials, "pull");
-        let found = timeout(limit, session.signatures(image)).await.map_err(|_| RegistryError::TooLong(limit))?;
+        let found = timeout(limit, session.signatures(image)).await.map_err(|_| too_long(limit))?;
         match found {
             Err(RegistryError::NotFound(_)) => {
                 Err(SignatureError::Missing { image: image.to_string(), keys: names() }.into())
@@ -120,10 +121,9 @@ impl Client {
         progress: &Arc<Progress>,
     ) -> Result<PinnedImage, RegistryError> {
         if component.len() as u64 > MAX_COMPONENT {
-            return Err(RegistryError::TooLarge(component.len() as u64));
+            return Err(failed(format!("the component has {} bytes, more than {MAX_COMPONENT}", component.len())));
         }
-        let packed = manifest::pack(&component, exports, imports);
-        let packed = packed.map_err(|error| HttpError::Address(error.to_string()))?;
+        let packed = manifest::pack(&component, exports, imports).map_err(|error| failed(error.to_string()))?;
         let digest = digest_of(&packed.manifest);
         let pushing = async {
             let mut session = self.session(&reference.repository, credentials, "pull,push");
@@ -136,7 +136,7 @@ impl Client {
         let limit = self.http.limits.total;
         let pushed = timeout(limit, pushing).await;
         progress.end();
-        pushed.unwrap_or(Err(RegistryError::TooLong(limit)))?;
+        pushed.unwrap_or_else(|_| Err(too_long(limit)))?;
         Ok(PinnedImage { repository: reference.repository.clone(), digest })
     }
 
@@ -170,8 +170,8 @@ impl Session<'_> {
 
     /// Reads a manifest. Without a digest it is whatever the name stands for now.
     async fn manifest(&mut self, name: &str, wanted: Option<&Sha256Digest>) -> Result<Vec<u8>, RegistryError> {
-        let mut request = Outgoing::new(Method::GET, self.uri("manifests", name)?);
-        request.headers.insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let mut request = outgoing(Method::GET, self.uri("manifests", name)?, Upload::default());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
         let separator = if wanted.is_some() { '@' } else { ':' };
         let what = format!("{}{separator}{name}", self.repository);
         let answer = self.succeed(request).await;
@@ -181,14 +181,18 @@ impl Session<'_> {
         Ok(manifest)
     }
 
+    async fn blob(&mut self, digest: &Sha256Digest) -> Result<Answer, RegistryError> {
+        let uri = self.uri("blobs", &digest.to_string())?;
+        self.succeed(outgoing(Method::GET, uri, Upload::default())).await
+    }
+
     async fn component(&mut self, layer: &Layer, progress: &Progress) -> Result<Vec<u8>, RegistryError> {
-        let request = Outgoing::new(Method::GET, self.uri("blobs", &layer.digest.to_string())?);
-        let answer = self.succeed(request).await?;
+        let answer = self.blob(&layer.digest).await?;
         progress.begin(layer.size.max(1));
         let component = self.http.read(answer, layer.size, Some(progress)).await?;
-        let actual = component.len() as u64;
-        if actual != layer.size {
-            return Err(RegistryError::Size { actual, wanted: layer.size });
+        if component.len() as u64 != layer.size {
+            let sizes = format!("the component has {} bytes, its manifest says {}", component.len(), layer.size);
+            return Err(RegistryError::Mismatch(sizes));
         }
         self.check("the component", &component, Some(&layer.digest))?;
         Ok(component)
@@ -200,8 +204,8 @@ impl Session<'_> {
         if actual == *wanted {
             return Ok(());
         }
-        let what = format!("{what} that {} sent", self.repository.registry());
-        Err(RegistryError::Digest { what, actual, wanted: wanted.clone() })
+        let registry = self.repository.registry();
+        Err(RegistryError::Mismatch(format!("{what} that {registry} sent has digest {actual}, not {wanted}")))
     }
 
     /// Reads the signatures of an image, which cosign keeps under a tag made of its digest.
@@ -214,8 +218,7 @@ impl Session<'_> {
             let signature = layer.annotations.get(ANNOTATION).and_then(|value| value.as_str());
             let Some(signature) = signature.filter(|_| layer.media_type == PAYLOAD_TYPE) else { continue };
             let digest = layer.digest().map_err(named)?;
-            let request = Outgoing::new(Method::GET, self.uri("blobs", &digest.to_string())?);
-            let answer = self.succeed(request).await?;
+            let answer = self.blob(&digest).await?;
             let payload = self.http.read(answer, MAX_PAYLOAD, None).await?;
             self.check("a signed payload", &payload, Some(&digest))?;
             let payload = String::from_utf8_lossy(&payload).into_owned();
@@ -227,36 +230,34 @@ impl Session<'_> {
     /// Uploads a blob, unless the registry has it.
     async fn upload(&mut self, bytes: Bytes, progress: Option<&Arc<Progress>>) -> Result<(), RegistryError> {
         let digest = digest_of(&bytes);
-        let head = Outgoing::new(Method::HEAD, self.uri("blobs", &digest.to_string())?);
+        let head = outgoing(Method::HEAD, self.uri("blobs", &digest.to_string())?, Upload::default());
         match self.succeed(head).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
-        let start = Outgoing::new(Method::POST, self.uri("blobs", "uploads/")?);
+        let start = outgoing(Method::POST, self.uri("blobs", "uploads/")?, Upload::default());
         let answer = self.succeed(start).await?;
         let location = answer.response.headers().get(LOCATION);
-        let location = location.ok_or_else(|| RegistryError::NoUpload(answer.host.clone()))?;
+        let location = location.ok_or_else(|| failed(format!("{} does not say where to upload to", answer.host)))?;
         let target = join(&answer.uri, location, self.insecure)?.to_string();
         let separator = if target.contains('?') { '&' } else { '?' };
         let target = format!("{target}{separator}digest={digest}");
-        let target: Uri = target.parse().map_err(|_| HttpError::Address(shortened(&target)))?;
-        let mut put = Outgoing::new(Method::PUT, target);
-        put.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        put.upload = Upload { bytes, progress: progress.cloned() };
+        let target: Uri = target.parse().map_err(|_| HttpError::address(&target))?;
+        let mut put = outgoing(Method::PUT, target, Upload { bytes, progress: progress.cloned() });
+        put.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         self.succeed(put).await.map(drop)
     }
 
     async fn put_manifest(&mut self, name: &str, bytes: Bytes) -> Result<(), RegistryError> {
-        let mut put = Outgoing::new(Method::PUT, self.uri("manifests", name)?);
-        put.headers.insert(CONTENT_TYPE, HeaderValue::from_static(MANIFEST_TYPE));
-        put.upload = Upload { bytes, progress: None };
+        let mut put = outgoing(Method::PUT, self.uri("manifests", name)?, Upload { bytes, progress: None });
+        put.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(MANIFEST_TYPE));
         self.succeed(put).await.map(drop)
     }
 
     /// Sends a request; if the registry refuses it for lack of authorization, once more with some.
-    async fn succeed(&mut self, mut request: Outgoing) -> Result<Answer, RegistryError> {
-        request.authorization = self.authorization_for(&request.uri);
+    async fn succeed(&mut self, mut request: Request<Upload>) -> Result<Answer, RegistryError> {
+        self.authorize(&mut request);
         let answer = self.http.send(&request, self.insecure).await?;
         if answer.response.status() != StatusCode::UNAUTHORIZED {
             return self.finish(answer).await;
@@ -265,16 +266,18 @@ impl Session<'_> {
             // A redirect or an upload led elsewhere, and that host must not choose who gets the credentials.
             return Ok(self.http.success(answer).await?);
         }
-        // A token may have expired meanwhile; another one is asked for once.
-        self.authorize(&answer).await?;
-        request.authorization = self.authorization_for(&request.uri);
+        // A token may have expired meanwhile; another one is requested once.
+        self.authorization = Some(self.meet_challenge(&answer).await?);
+        self.authorize(&mut request);
         let answer = self.http.send(&request, self.insecure).await?;
         self.finish(answer).await
     }
 
-    /// Returns the authorization, for the registry only: uploads may go elsewhere.
-    fn authorization_for(&self, uri: &Uri) -> Option<HeaderValue> {
-        self.authorization.clone().filter(|_| self.is_registry(uri))
+    /// Adds the authorization, for the registry only: uploads may go elsewhere.
+    fn authorize(&self, request: &mut Request<Upload>) {
+        if let Some(authorization) = self.authorization.as_ref().filter(|_| self.is_registry(request.uri())) {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
     }
 
     /// Returns whether an address is one of the registry itself.
@@ -284,18 +287,11 @@ impl Session<'_> {
     }
 
     async fn finish(&self, answer: Answer) -> Result<Answer, RegistryError> {
-        let status = answer.response.status();
-        let error = match self.http.success(answer).await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => error,
-        };
-        match error {
-            HttpError::Status { host, message, .. }
-                if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
-            {
+        match self.http.success(answer).await {
+            Err(HttpError::Status { host, status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, message }) => {
                 Err(self.denied(host, message))
             }
-            error => Err(error.into()),
+            answer => Ok(answer?),
         }
     }
 
@@ -304,42 +300,48 @@ impl Session<'_> {
         RegistryError::Denied { host, repository, given: self.basic.is_some(), detail }
     }
 
-    /// Gets the authorization that a registry asks for.
-    async fn authorize(&mut self, answer: &Answer) -> Result<(), RegistryError> {
+    /// Returns the authorization that a registry requests.
+    async fn meet_challenge(&self, answer: &Answer) -> Result<HeaderValue, RegistryError> {
         let header = answer.response.headers().get(WWW_AUTHENTICATE);
-        let text = header.map(|header| shortened(&String::from_utf8_lossy(header.as_bytes()))).unwrap_or_default();
-        let asked = header.and_then(challenge);
-        self.authorization = Some(match asked {
-            Some(Challenge::Basic) => match self.basic {
-                Some(basic) => header_of(basic),
-                None => return Err(self.denied(answer.host.clone(), String::new())),
-            },
-            Some(Challenge::Bearer { realm, service }) => self.token(&realm, service.as_deref()).await?,
-            None => return Err(RegistryError::Challenge { host: answer.host.clone(), challenge: text }),
-        });
-        Ok(())
+        match (header.and_then(challenge), self.basic) {
+            (Some(Challenge::Basic), Some(basic)) => Ok(header_of(basic)),
+            (Some(Challenge::Basic), None) => Err(self.denied(answer.host.clone(), String::new())),
+            (Some(Challenge::Bearer { realm, service }), _) => self.token(&realm, service.as_deref()).await,
+            (None, _) => {
+                let text = shortened(&String::from_utf8_lossy(header.map(HeaderValue::as_bytes).unwrap_or_default()));
+                Err(failed(format!("{} asks for credentials by '{text}', which is not supported", answer.host)))
+            }
+        }
     }
 
-    /// Asks the token server for what this session does, and for no more than that.
+    /// Requests a token for what this session does, and for no more than that.
     async fn token(&self, realm: &str, service: Option<&str>) -> Result<HeaderValue, RegistryError> {
         let scope = format!("repository:{}:{}", self.repository.path(), self.actions);
         let mut target = format!("{realm}{}scope={}", if realm.contains('?') { '&' } else { '?' }, encoded(&scope));
         if let Some(service) = service {
             target = format!("{target}&service={}", encoded(service));
         }
-        let wrong = || HttpError::Target { host: self.repository.registry().to_owned(), target: shortened(realm) };
+        let wrong = || HttpError::target(self.repository.registry(), realm);
         let uri: Uri = target.parse().map_err(|_| wrong())?;
         if !may_be_read(&uri, self.insecure) {
             return Err(wrong().into());
         }
         let host = host_of(&uri);
-        let mut request = Outgoing::new(Method::GET, uri);
-        request.authorization = self.basic.map(header_of);
+        let mut request = outgoing(Method::GET, uri, Upload::default());
+        request.headers_mut().extend(self.basic.map(|basic| (AUTHORIZATION, header_of(basic))));
         let answer = self.http.send(&request, self.insecure).await?;
         let answer = self.finish(answer).await?;
         let response = self.http.read(answer, MAX_TOKEN_RESPONSE, None).await?;
-        authorization(&response).ok_or(RegistryError::NoToken(host))
+        authorization(&response).ok_or_else(|| failed(format!("{host} sent no token")))
     }
+}
+
+fn failed(text: String) -> RegistryError {
+    HttpError::Failed(text).into()
+}
+
+fn too_long(limit: Duration) -> RegistryError {
+    failed(format!("the transfer took longer than {limit:?}"))
 }
 
 fn header_of(basic: &Basic) -> HeaderValue {

@@ -1,20 +1,15 @@
 //! Errors of pulls and pushes.
 
-use akri_model::image::Sha256Digest;
 use http::StatusCode;
 
-use crate::manifest::MAX_COMPONENT;
 use crate::{HttpError, ManifestError, SignatureError};
 
 /// The reason why a registry did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// A request failed.
+    /// A request failed, or its response can't be used.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The whole took too long.
-    #[error("the transfer took longer than {0:?}")]
-    TooLong(std::time::Duration),
     /// There is no such image.
     #[error("{0} does not exist")]
     NotFound(String),
@@ -30,35 +25,9 @@ pub enum RegistryError {
         /// Its message.
         detail: String,
     },
-    /// The registry asks for credentials in a way that is not supported.
-    #[error("{host} asks for credentials by '{challenge}', which is not supported")]
-    Challenge {
-        /// The host.
-        host: String,
-        /// The header.
-        challenge: String,
-    },
-    /// The token server sent no token.
-    #[error("{0} sent no token")]
-    NoToken(String),
-    /// A content is not the one that was asked for.
-    #[error("{what} has digest {actual}, not {wanted}")]
-    Digest {
-        /// The content.
-        what: String,
-        /// The digest of what came.
-        actual: Sha256Digest,
-        /// The digest that was asked for.
-        wanted: Sha256Digest,
-    },
-    /// The size of the component is not the one in the manifest.
-    #[error("the component has {actual} bytes, its manifest says {wanted}")]
-    Size {
-        /// The bytes that came.
-        actual: u64,
-        /// The bytes in the manifest.
-        wanted: u64,
-    },
+    /// A content does not have the digest or the size that it should have.
+    #[error("{0}")]
+    Mismatch(String),
     /// It is no image of a component.
     #[error("{image}: {reason}")]
     Manifest {
@@ -70,12 +39,6 @@ pub enum RegistryError {
     /// The image is not trusted.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// The component can't be pushed.
-    #[error("the component has {0} bytes, more than {MAX_COMPONENT}")]
-    TooLarge(u64),
-    /// The registry does not say where to upload to.
-    #[error("{0} does not say where to upload to")]
-    NoUpload(String),
 }
 
 impl RegistryError {

@@ -10,7 +10,7 @@ use akri_model::image::is_loopback;
 use bytes::Bytes;
 use futures::stream;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, LOCATION};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -24,7 +24,6 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::address::{host_of, join, origin};
-use crate::manifest::shortened;
 use crate::{Progress, Settings};
 use error::{causes, message};
 
@@ -81,20 +80,12 @@ pub(crate) struct Upload {
     pub(crate) progress: Option<Arc<Progress>>,
 }
 
-/// A request, which may be sent more than once.
-#[derive(Clone)]
-pub(crate) struct Outgoing {
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) headers: HeaderMap,
-    pub(crate) authorization: Option<HeaderValue>,
-    pub(crate) upload: Upload,
-}
-
-impl Outgoing {
-    pub(crate) fn new(method: Method, uri: Uri) -> Self {
-        Self { method, uri, headers: HeaderMap::new(), authorization: None, upload: Upload::default() }
-    }
+/// Returns a request, which may be sent more than once.
+pub(crate) fn outgoing(method: Method, uri: Uri, upload: Upload) -> Request<Upload> {
+    let mut request = Request::new(upload);
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    request
 }
 
 /// A response, of which the body is still to be read.
@@ -144,43 +135,41 @@ impl Http {
         let scheme = if self.is_insecure(registry) { "http" } else { "https" };
         let host = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
         let text = format!("{scheme}://{host}{path}");
-        text.parse().map_err(|_| HttpError::Address(shortened(&text)))
+        text.parse().map_err(|_| HttpError::address(&text))
     }
 
     /// Sends a request. Redirects of reads are followed: to https, or to one of these registries. Other hosts don't get the
     /// credentials.
-    pub(crate) async fn send(&self, outgoing: &Outgoing, insecure: &[String]) -> Result<Answer, HttpError> {
-        let mut outgoing = outgoing.clone();
-        let first = host_of(&outgoing.uri);
+    pub(crate) async fn send(&self, request: &Request<Upload>, insecure: &[String]) -> Result<Answer, HttpError> {
+        let mut request = request.clone();
+        let first = host_of(request.uri());
         for _ in 0..=MAX_REDIRECTS {
-            let host = host_of(&outgoing.uri);
-            let response = self.request(&outgoing, &host).await?;
-            let is_read = matches!(outgoing.method, Method::GET | Method::HEAD);
-            let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection() && is_read);
-            let Some(location) = location else { return Ok(Answer { host, uri: outgoing.uri, response }) };
-            let target = join(&outgoing.uri, location, insecure)?;
-            if origin(&target) != origin(&outgoing.uri) {
-                outgoing.authorization = None;
+            let (host, uri) = (host_of(request.uri()), request.uri().clone());
+            let response = self.request(&request, &host).await?;
+            let is_redirect = response.status().is_redirection() && is_read(request.method());
+            let location = response.headers().get(LOCATION).filter(|_| is_redirect);
+            let Some(location) = location else { return Ok(Answer { host, uri, response }) };
+            let target = join(&uri, location, insecure)?;
+            if origin(&target) != origin(&uri) {
+                request.headers_mut().remove(AUTHORIZATION);
             }
-            outgoing.uri = target;
+            *request.uri_mut() = target;
         }
-        Err(HttpError::Redirects { host: first })
+        Err(HttpError::Failed(format!("{first} redirects more than {MAX_REDIRECTS} times")))
     }
 
-    async fn request(&self, outgoing: &Outgoing, host: &str) -> Result<Response<Incoming>, HttpError> {
-        let address = || HttpError::Address(shortened(&outgoing.uri.to_string()));
-        let mut request = Request::builder().method(outgoing.method.clone()).uri(outgoing.uri.clone());
-        let headers = request.headers_mut().ok_or_else(address)?;
-        headers.extend(outgoing.headers.clone());
-        headers.extend(outgoing.authorization.clone().map(|value| (AUTHORIZATION, value)));
-        let is_write = !matches!(outgoing.method, Method::GET | Method::HEAD);
-        headers.extend(is_write.then(|| (CONTENT_LENGTH, HeaderValue::from(outgoing.upload.bytes.len()))));
-        let request = request.body(body(&outgoing.upload)).map_err(|_| address())?;
-        // Sending a body takes its time, which the time for the whole bounds.
-        let limit = if outgoing.upload.bytes.is_empty() { self.limits.response } else { self.limits.total };
-        match timeout(self.limits.connect + limit, self.client.request(request)).await {
-            Err(_) => Err(HttpError::Silent { host: host.to_owned(), limit }),
-            Ok(Err(error)) => Err(HttpError::Connect { host: host.to_owned(), reason: causes(&error) }),
+    async fn request(&self, request: &Request<Upload>, host: &str) -> Result<Response<Incoming>, HttpError> {
+        let (mut parts, upload) = request.clone().into_parts();
+        let length = upload.bytes.len();
+        if !is_read(&parts.method) {
+            parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        // Sending a body takes its time, which the time for a whole push bounds.
+        let limit = if length == 0 { self.limits.response } else { self.limits.total };
+        let sending = self.client.request(Request::from_parts(parts, body(&upload)));
+        match timeout(self.limits.connect + limit, sending).await {
+            Err(_) => Err(HttpError::Failed(format!("{host} did not answer within {limit:?}"))),
+            Ok(Err(error)) => Err(HttpError::Failed(format!("cannot reach {host}: {}", causes(&error)))),
             Ok(Ok(response)) => Ok(response),
         }
     }
@@ -193,7 +182,7 @@ impl Http {
         progress: Option<&Progress>,
     ) -> Result<Vec<u8>, HttpError> {
         let Answer { host, response, .. } = answer;
-        let too_large = || HttpError::TooLarge { host: host.clone(), limit };
+        let too_large = || HttpError::Failed(format!("{host} sent more than {limit} bytes"));
         let mut body = response.into_body();
         if hyper::body::Body::size_hint(&body).lower() > limit {
             return Err(too_large());
@@ -203,7 +192,10 @@ impl Http {
         let mut content = Vec::with_capacity(usize::try_from(limit).unwrap_or_default());
         loop {
             let frame = match timeout_at(end, body.frame()).await {
-                Err(_) if got < bytes => return Err(HttpError::TooSlow { host, bytes, window }),
+                Err(_) if got < bytes => {
+                    let text = format!("{host} is too slow: it sent less than {bytes} bytes in {window:?}");
+                    return Err(HttpError::Failed(text));
+                }
                 Err(_) => {
                     (end, got) = (Instant::now() + window, 0);
                     continue;
@@ -211,7 +203,8 @@ impl Http {
                 Ok(None) => return Ok(content),
                 Ok(Some(frame)) => frame,
             };
-            let frame = frame.map_err(|error| HttpError::Broken { host: host.clone(), reason: causes(&error) })?;
+            let broken = |error| HttpError::Failed(format!("the connection to {host} broke off: {}", causes(&error)));
+            let frame = frame.map_err(broken)?;
             let Ok(data) = frame.into_data() else { continue };
             if content.len() as u64 + data.len() as u64 > limit {
                 return Err(too_large());
@@ -234,6 +227,10 @@ impl Http {
         let body = self.read(answer, 16 << 10, None).await.unwrap_or_default();
         Err(HttpError::Status { host, status, message: message(&body) })
     }
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
 fn connector_of(settings: &Settings) -> HttpConnector {

@@ -31,29 +31,8 @@ pub struct Layer {
 
 /// The reason why a manifest is not the one of a component.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ManifestError {
-    /// It is not a manifest.
-    #[error("the manifest is not an OCI image manifest: {0}")]
-    Format(String),
-    /// It lists several images.
-    #[error("it is an index of several images; name the digest of one of them")]
-    Index,
-    /// It is an image of something else.
-    #[error("it holds no component: its configuration is '{0}', not '{CONFIG_TYPE}'")]
-    NoComponent(String),
-    /// It has too few or too many layers.
-    #[error("it has {0} layers; an image of a component has one")]
-    Layers(usize),
-    /// Its layer is something else.
-    #[error("its layer is '{0}', not '{COMPONENT_TYPE}'")]
-    LayerType(String),
-    /// The component is too large.
-    #[error("its component has {0} bytes, more than {MAX_COMPONENT}")]
-    TooLarge(u64),
-    /// A digest is of a kind that is not supported.
-    #[error("its digest '{0}' is not 'sha256:' and 64 lower-case hex digits")]
-    Digest(String),
-}
+#[error("{0}")]
+pub struct ManifestError(String);
 
 /// A descriptor in a manifest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -73,7 +52,9 @@ impl Descriptor {
     }
 
     pub(crate) fn digest(&self) -> Result<Sha256Digest, ManifestError> {
-        self.digest.parse().map_err(|_| ManifestError::Digest(shortened(&self.digest)))
+        let wrong =
+            || format!("its digest '{}' is not 'sha256:' and 64 lower-case hex digits", shortened(&self.digest));
+        self.digest.parse().map_err(|_| ManifestError(wrong()))
     }
 }
 
@@ -96,16 +77,17 @@ pub(crate) fn read(manifest: &[u8]) -> Result<Manifest, ManifestError> {
         media_type: Option<String>,
         manifests: Option<serde::de::IgnoredAny>,
     }
-    let format = |error: serde_json::Error| ManifestError::Format(shortened(&error.to_string()));
+    let no_manifest = |why: &str| ManifestError(format!("the manifest is not an OCI image manifest: {why}"));
+    let format = |error: serde_json::Error| no_manifest(&shortened(&error.to_string()));
     let head: Head = serde_json::from_slice(manifest).map_err(format)?;
     if head.manifests.is_some() || head.media_type.as_deref() == Some(INDEX_TYPE) {
-        return Err(ManifestError::Index);
+        return Err(ManifestError("it is an index of several images; name the digest of one of them".to_owned()));
     }
     let manifest: Manifest = serde_json::from_slice(manifest).map_err(format)?;
     let other = manifest.media_type.as_ref().filter(|media_type| *media_type != MANIFEST_TYPE);
     match other {
-        Some(other) => Err(ManifestError::Format(format!("its media type is '{}'", shortened(other)))),
-        None if manifest.schema_version != 2 => Err(ManifestError::Format("its schemaVersion is not 2".to_owned())),
+        Some(other) => Err(no_manifest(&format!("its media type is '{}'", shortened(other)))),
+        None if manifest.schema_version != 2 => Err(no_manifest("its schemaVersion is not 2")),
         None => Ok(manifest),
     }
 }
@@ -113,15 +95,22 @@ pub(crate) fn read(manifest: &[u8]) -> Result<Manifest, ManifestError> {
 /// Checks that a manifest is the one of a component, and returns its layer.
 pub fn check_manifest(manifest: &[u8]) -> Result<Layer, ManifestError> {
     let manifest = read(manifest)?;
-    if manifest.config.media_type != CONFIG_TYPE {
-        return Err(ManifestError::NoComponent(shortened(&manifest.config.media_type)));
+    let media_type = &manifest.config.media_type;
+    if media_type != CONFIG_TYPE {
+        let media_type = shortened(media_type);
+        let why = format!("it holds no component: its configuration is '{media_type}', not '{CONFIG_TYPE}'");
+        return Err(ManifestError(why));
     }
-    let [layer] = manifest.layers.as_slice() else { return Err(ManifestError::Layers(manifest.layers.len())) };
+    let [layer] = manifest.layers.as_slice() else {
+        let count = manifest.layers.len();
+        return Err(ManifestError(format!("it has {count} layers; an image of a component has one")));
+    };
     if layer.media_type != COMPONENT_TYPE {
-        return Err(ManifestError::LayerType(shortened(&layer.media_type)));
+        let media_type = shortened(&layer.media_type);
+        return Err(ManifestError(format!("its layer is '{media_type}', not '{COMPONENT_TYPE}'")));
     }
     if layer.size > MAX_COMPONENT {
-        return Err(ManifestError::TooLarge(layer.size));
+        return Err(ManifestError(format!("its component has {} bytes, more than {MAX_COMPONENT}", layer.size)));
     }
     Ok(Layer { digest: layer.digest()?, size: layer.size })
 }
@@ -163,6 +152,8 @@ mod tests {
 
     use super::*;
 
+    const NO_MANIFEST: &str = "the manifest is not an OCI image manifest: ";
+
     fn packed() -> Value {
         let packed = pack(b"component", &["akri:discovery/handler@0.1.0".to_owned()], &[]).unwrap();
         assert_eq!(check_manifest(&packed.manifest), Ok(Layer { digest: digest_of(b"component"), size: 9 }));
@@ -189,24 +180,30 @@ mod tests {
     #[test] // rule 74
     fn other_manifests_are_refused() {
         assert_eq!(with(|m| drop(m.as_object_mut().unwrap().remove("mediaType"))).map(|layer| layer.size), Ok(9));
-        assert_eq!(with(|m| m["layers"] = json!([])), Err(ManifestError::Layers(0)));
-        assert_eq!(with(|m| m["layers"] = json!([m["layers"][0], m["layers"][0]])), Err(ManifestError::Layers(2)));
+        let why = |change: &dyn Fn(&mut Value)| with(|manifest| change(manifest)).unwrap_err().to_string();
         let layer = "application/vnd.oci.image.layer.v1.tar+gzip";
-        assert_eq!(with(|m| m["layers"][0]["mediaType"] = json!(layer)), Err(ManifestError::LayerType(layer.into())));
         let config = "application/vnd.oci.image.config.v1+json";
-        assert_eq!(with(|m| m["config"]["mediaType"] = json!(config)), Err(ManifestError::NoComponent(config.into())));
-        assert_eq!(with(|m| m["layers"][0]["size"] = json!(10u64 << 30)), Err(ManifestError::TooLarge(10 << 30)));
-        assert_eq!(with(|m| m["layers"][0]["digest"] = json!("md5:1")), Err(ManifestError::Digest("md5:1".into())));
-        assert_eq!(with(|m| m["manifests"] = json!([])), Err(ManifestError::Index));
-        for change in ["schemaVersion", "config", "layers"] {
-            let removed = with(|m| drop(m.as_object_mut().unwrap().remove(change)));
-            assert!(matches!(removed, Err(ManifestError::Format(_))), "{change}");
+        for (changed, expected) in [
+            (why(&|m| m["layers"] = json!([])), "it has 0 layers"),
+            (why(&|m| m["layers"] = json!([m["layers"][0], m["layers"][0]])), "it has 2 layers"),
+            (
+                why(&|m| m["layers"][0]["mediaType"] = json!(layer)),
+                "its layer is 'application/vnd.oci.image.layer.v1.tar+gzip'",
+            ),
+            (why(&|m| m["config"]["mediaType"] = json!(config)), "it holds no component: its configuration is"),
+            (why(&|m| m["layers"][0]["size"] = json!(10u64 << 30)), "its component has 10737418240 bytes"),
+            (why(&|m| m["layers"][0]["digest"] = json!("md5:1")), "its digest 'md5:1' is not 'sha256:'"),
+            (why(&|m| m["manifests"] = json!([])), "it is an index of several images"),
+            (why(&|m| m["layers"][0]["size"] = json!(-1)), NO_MANIFEST),
+            (why(&|m| m["mediaType"] = json!("x\n")), NO_MANIFEST),
+        ] {
+            assert!(changed.starts_with(expected) && !changed.contains('\n'), "{changed}");
         }
-        assert!(matches!(with(|m| m["layers"][0]["size"] = json!(-1)), Err(ManifestError::Format(_))));
-        assert!(
-            matches!(with(|m| m["mediaType"] = json!("x\n")), Err(ManifestError::Format(why)) if !why.contains('\n'))
-        );
-        assert!(matches!(check_manifest(b"\xff"), Err(ManifestError::Format(_))));
+        for field in ["schemaVersion", "config", "layers"] {
+            let removed = why(&|m| drop(m.as_object_mut().unwrap().remove(field)));
+            assert!(removed.starts_with(NO_MANIFEST), "{field}: {removed}");
+        }
+        assert!(check_manifest(b"\xff").unwrap_err().to_string().starts_with(NO_MANIFEST));
     }
 
     proptest! {

@@ -1,57 +1,12 @@
 //! Errors of requests, and what servers say about them.
 
-use std::time::Duration;
-
 use http::StatusCode;
 
-use super::MAX_REDIRECTS;
 use crate::manifest::shortened;
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// No connection.
-    #[error("cannot reach {host}: {reason}")]
-    Connect {
-        /// The host.
-        host: String,
-        /// The cause.
-        reason: String,
-    },
-    /// No response in time.
-    #[error("{host} did not answer within {limit:?}")]
-    Silent {
-        /// The host.
-        host: String,
-        /// The limit.
-        limit: Duration,
-    },
-    /// The body comes too slowly.
-    #[error("{host} is too slow: it sent less than {bytes} bytes in {window:?}")]
-    TooSlow {
-        /// The host.
-        host: String,
-        /// The bytes that are needed.
-        bytes: u64,
-        /// The time for them.
-        window: Duration,
-    },
-    /// The body is too large.
-    #[error("{host} sent more than {limit} bytes")]
-    TooLarge {
-        /// The host.
-        host: String,
-        /// The limit.
-        limit: u64,
-    },
-    /// The body broke off.
-    #[error("the connection to {host} broke off: {reason}")]
-    Broken {
-        /// The host.
-        host: String,
-        /// The cause.
-        reason: String,
-    },
     /// The status is an error.
     #[error("{host} answered '{status}'{}", detail(.message))]
     Status {
@@ -62,23 +17,21 @@ pub enum HttpError {
         /// The beginning of the response.
         message: String,
     },
-    /// A redirect goes to a place where nothing may be read.
-    #[error("{host} leads to '{target}', which is not https")]
-    Target {
-        /// The host.
-        host: String,
-        /// The address.
-        target: String,
-    },
-    /// Too many redirects.
-    #[error("{host} redirects more than {MAX_REDIRECTS} times")]
-    Redirects {
-        /// The host.
-        host: String,
-    },
+    /// There is no response, or it is not used; the text names the host.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl HttpError {
+    /// A host names an address that may not be read.
+    pub(crate) fn target(host: &str, target: &str) -> Self {
+        Self::Failed(format!("{host} leads to '{}', which is not https", shortened(target)))
+    }
+
     /// A registry and a path make no address.
-    #[error("an address cannot be made of '{0}'")]
-    Address(String),
+    pub(crate) fn address(text: &str) -> Self {
+        Self::Failed(format!("an address cannot be made of '{}'", shortened(text)))
+    }
 }
 
 fn detail(message: &str) -> String {
