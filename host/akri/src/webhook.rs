@@ -9,7 +9,8 @@ use akri_api::duration::parse_duration;
 use akri_cli::output::with_causes;
 use akri_cli::program::{sandbox_program, stop_signal};
 use akri_model::names::Key;
-use akri_webhook::{CertificateSource, DryRun, WebhookSettings};
+use akri_sandbox::HostConfig;
+use akri_webhook::{CertificateSource, WebhookSettings};
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
@@ -18,6 +19,9 @@ use crate::cli::{listen, namespaced_name};
 
 /// Bytes of memory of the sandbox process: components are asked about details, and return nothing large.
 const SANDBOX_MEMORY: u64 = 256 << 20;
+
+/// The directory of a node's devices, for components that get none.
+const NOWHERE: &str = "/nonexistent";
 
 /// Flags of `akri webhook`.
 #[derive(Debug, Args)]
@@ -102,11 +106,15 @@ fn settings(args: WebhookArgs, logging: Vec<String>) -> anyhow::Result<WebhookSe
         certificate,
         registration: args.registration,
         failure_policy,
-        components: Some(args.components),
-        sandbox: sandbox_program(SANDBOX_MEMORY, logging),
-        cache: args.cache_dir.map(std::path::absolute).transpose().context("--cache-dir")?,
-        precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
-        dry_run: if args.no_dry_run { DryRun::Off } else { DryRun::On },
+        components: args.components,
+        host: HostConfig {
+            program: sandbox_program(SANDBOX_MEMORY, logging),
+            cache_dir: args.cache_dir.map(std::path::absolute).transpose().context("--cache-dir")?,
+            precompiled: args.precompiled.map(std::path::absolute).transpose().context("--precompiled")?,
+            sysfs: NOWHERE.into(),
+            udev_data: NOWHERE.into(),
+        },
+        dry_run: !args.no_dry_run,
     })
 }
 

@@ -18,13 +18,8 @@ const SECRETS: usize = 64;
 /// Requests at once.
 const PARALLEL: usize = 8;
 
-/// A Secret and the field that references it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct SecretReference {
-    namespace: String,
-    name: String,
-    field: String,
-}
+/// Secrets by namespace and name, each with the first field that references it.
+type References = BTreeMap<(String, String), String>;
 
 /// Asks the API server for each referenced Secret whether the user may read it. Without an answer the object is refused.
 pub(crate) async fn check_access(client: &Client, user: &UserInfo, configuration: &Configuration) -> ReviewOutcome {
@@ -33,21 +28,21 @@ pub(crate) async fn check_access(client: &Client, user: &UserInfo, configuration
         let message = format!("references {} Secrets, more than {SECRETS}", references.len());
         return ReviewOutcome::invalid([Finding::new("spec", message)]);
     }
-    let refusals = stream::iter(references).map(|reference| refusal(client, user, reference));
+    let refusals = stream::iter(references)
+        .map(|((namespace, name), field)| async move { refusal(client, user, &namespace, &name, &field).await });
     let forbidden: Vec<Option<Finding>> = refusals.buffered(PARALLEL).collect().await;
     ReviewOutcome { forbidden: forbidden.into_iter().flatten().collect(), ..ReviewOutcome::default() }
 }
 
-/// Each Secret once, with the first field that references it.
-fn references(configuration: &Configuration) -> Vec<SecretReference> {
+fn references(configuration: &Configuration) -> References {
     let own = configuration.namespace().unwrap_or_else(|| "default".to_owned());
     let of_properties = property_secrets(configuration);
     let of_brokers = broker_secrets(configuration).into_iter().map(|(field, name)| (field, own.clone(), name));
-    let mut found = BTreeMap::new();
+    let mut found = References::new();
     for (field, namespace, name) in of_properties.into_iter().chain(of_brokers) {
         found.entry((namespace, name)).or_insert(field);
     }
-    found.into_iter().map(|((namespace, name), field)| SecretReference { namespace, name, field }).collect()
+    found
 }
 
 fn property_secrets(configuration: &Configuration) -> Vec<(String, String, String)> {
@@ -61,11 +56,10 @@ fn property_secrets(configuration: &Configuration) -> Vec<(String, String, Strin
     properties.iter().enumerate().filter_map(secret).collect()
 }
 
-async fn refusal(client: &Client, user: &UserInfo, reference: SecretReference) -> Option<Finding> {
-    let SecretReference { namespace, name, field } = &reference;
+async fn refusal(client: &Client, user: &UserInfo, namespace: &str, name: &str, field: &str) -> Option<Finding> {
     let who = user.username.as_deref().unwrap_or_default();
     let reviews = Api::<SubjectAccessReview>::all(client.clone());
-    let message = match reviews.create(&PostParams::default(), &question(user, &reference)).await {
+    let message = match reviews.create(&PostParams::default(), &access_review(user, namespace, name)).await {
         Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => return None,
         Ok(_) => format!(
             "user '{who}' may not get the Secret '{name}' in namespace '{namespace}'; who references a Secret has to be \
@@ -79,13 +73,13 @@ async fn refusal(client: &Client, user: &UserInfo, reference: SecretReference) -
     Some(Finding::new(field, message))
 }
 
-fn question(user: &UserInfo, reference: &SecretReference) -> SubjectAccessReview {
+fn access_review(user: &UserInfo, namespace: &str, name: &str) -> SubjectAccessReview {
     let attributes = ResourceAttributes {
-        namespace: Some(reference.namespace.clone()),
+        namespace: Some(namespace.to_owned()),
         verb: Some("get".to_owned()),
         version: Some("v1".to_owned()),
         resource: Some("secrets".to_owned()),
-        name: Some(reference.name.clone()),
+        name: Some(name.to_owned()),
         ..ResourceAttributes::default()
     };
     SubjectAccessReview {

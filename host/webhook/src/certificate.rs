@@ -4,6 +4,8 @@
 //! The API server trusts exactly the certificates in the bundle: the one in use and the one before it. A renewed certificate
 //! is served only after the bundle that the API server has holds it, so that no request meets a certificate it does not know.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,9 +28,9 @@ pub enum CertificateSource {
     /// Files in PEM, read again when they change.
     Files {
         /// The chain, the own certificate first.
-        certificate: std::path::PathBuf,
+        certificate: PathBuf,
         /// The private key.
-        key: std::path::PathBuf,
+        key: PathBuf,
     },
     /// Made here, and kept in a Secret.
     Secret {
@@ -41,15 +43,19 @@ pub enum CertificateSource {
     },
 }
 
-/// The reason why a certificate is not usable.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CertificateError {
+/// The reason why the certificate or the registration is not up to date.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpkeepError {
     #[error("the certificate is not PEM: {0}")]
     Certificate(String),
     #[error("the private key cannot be used: {0}")]
     Key(String),
     #[error("no certificate can be made: {0}")]
-    Make(String),
+    Make(#[from] rcgen::Error),
+    #[error("cannot read '{}': {source}", file.display())]
+    File { file: PathBuf, source: io::Error },
+    #[error("the {what} '{name}' cannot be {done}: {source}")]
+    Api { what: &'static str, name: String, done: &'static str, source: kube::Error },
 }
 
 /// A certificate with its key and what trusts it, in PEM.
@@ -74,17 +80,16 @@ impl Material {
         now: SystemTime,
         lifetime: Duration,
         previous: Option<&Self>,
-    ) -> Result<Self, CertificateError> {
-        let failed = |error: rcgen::Error| CertificateError::Make(error.to_string());
-        let key = KeyPair::generate().map_err(failed)?;
-        let mut params = CertificateParams::new(names).map_err(failed)?;
+    ) -> Result<Self, UpkeepError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names)?;
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         params.not_before = date_time_ymd(1970, 1, 1) + since_epoch.saturating_sub(SKEW);
         params.not_after = date_time_ymd(1970, 1, 1) + since_epoch + lifetime;
         params.distinguished_name.push(DnType::CommonName, names.first().map_or("akri-webhook", String::as_str));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let certificate = params.self_signed(&key).map_err(failed)?.pem();
+        let certificate = params.self_signed(&key)?.pem();
         let trusted = previous.map(|previous| previous.certificate.as_str()).unwrap_or_default();
         Ok(Self { bundle: format!("{certificate}{trusted}"), certificate, key: key.serialize_pem() })
     }
@@ -96,24 +101,24 @@ impl Material {
     }
 
     /// Returns the certificate and key for TLS.
-    pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, CertificateError> {
+    pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, UpkeepError> {
         certified_key(self.certificate.as_bytes(), self.key.as_bytes())
     }
 }
 
 /// A chain and its key for TLS, if they belong together.
-pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, CertificateError> {
+pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, UpkeepError> {
     let chain = certificates(certificate)?;
-    let failed = |error: &dyn std::fmt::Display| CertificateError::Key(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| UpkeepError::Key(error.to_string());
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| failed(&error))?;
     let key = CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| failed(&error))?;
     Ok(Arc::new(key))
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, UpkeepError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let chain = chain.map_err(|error| CertificateError::Certificate(error.to_string()))?;
-    if chain.is_empty() { Err(CertificateError::Certificate("it holds no certificate".to_owned())) } else { Ok(chain) }
+    let chain = chain.map_err(|error| UpkeepError::Certificate(error.to_string()))?;
+    if chain.is_empty() { Err(UpkeepError::Certificate("it holds no certificate".to_owned())) } else { Ok(chain) }
 }
 
 fn verify(material: &Material, names: &[String], at: SystemTime) -> Option<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use akri_api::document::Document;
@@ -33,9 +33,9 @@ const BYTES: u64 = 64 << 20;
 /// The components of a directory. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Components {
-    host: Option<Host>,
+    host: Host,
     directory: PathBuf,
-    loaded: Arc<RwLock<BTreeMap<String, Loaded>>>,
+    loaded: Arc<Mutex<BTreeMap<String, Loaded>>>,
 }
 
 /// A file as it was when it was loaded.
@@ -67,48 +67,34 @@ impl From<Component> for LoadedHandler {
     }
 }
 
-/// The version of a file: it differs after a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct FileVersion {
-    changed: Option<SystemTime>,
-    size: u64,
-}
+/// The time of the last change of a file, and its size.
+type FileVersion = (Option<SystemTime>, u64);
 
 impl Components {
     /// Creates the components of a directory; none is loaded yet.
     pub(crate) fn new(host: Host, directory: PathBuf) -> Self {
-        Self { host: Some(host), directory, loaded: Arc::default() }
-    }
-
-    /// Returns a set without components, with which details are not checked.
-    pub(crate) fn none() -> Self {
-        Self { host: None, directory: PathBuf::new(), loaded: Arc::default() }
+        Self { host, directory, loaded: Arc::default() }
     }
 
     /// Loads files that are new or have changed, and forgets those that are gone.
     pub(crate) async fn refresh(&self) {
-        let Some(host) = &self.host else { return };
         let files = list(&self.directory);
         for (name, version) in &files {
-            if self.known(name).is_none_or(|known| known != *version) {
-                let handler = load(host, &self.directory.join(name)).await.map(LoadedHandler::from);
-                self.write(|loaded| loaded.insert(name.clone(), Loaded { version: version.clone(), handler }));
+            if self.loaded().get(name).is_none_or(|known| known.version != *version) {
+                let handler = load(&self.host, &self.directory.join(name)).await.map(LoadedHandler::from);
+                self.loaded().insert(name.clone(), Loaded { version: *version, handler });
             }
         }
-        self.write(|loaded| loaded.retain(|name, _| files.contains_key(name)));
+        self.loaded().retain(|name, _| files.contains_key(name));
     }
 
-    fn known(&self, name: &str) -> Option<FileVersion> {
-        self.loaded.read().unwrap_or_else(PoisonError::into_inner).get(name).map(|loaded| loaded.version.clone())
-    }
-
-    fn write<R>(&self, change: impl FnOnce(&mut BTreeMap<String, Loaded>) -> R) {
-        change(&mut self.loaded.write().unwrap_or_else(PoisonError::into_inner));
+    fn loaded(&self) -> MutexGuard<'_, BTreeMap<String, Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns handlers of a name, with their files.
     fn by_name(&self, name: &str) -> Vec<(String, LoadedHandler)> {
-        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.loaded();
         let handlers = loaded.iter().filter_map(|(file, loaded)| Some((file.clone(), loaded.handler.clone()?)));
         handlers.filter(|(_, handler)| handler.name == name).collect()
     }
@@ -150,28 +136,22 @@ fn list(directory: &Path) -> BTreeMap<String, FileVersion> {
     let file = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok().filter(|name| name.ends_with(".wasm"))?;
         let metadata = std::fs::metadata(entry.path()).ok().filter(std::fs::Metadata::is_file)?;
-        let version = FileVersion { changed: metadata.modified().ok(), size: metadata.len() };
-        (metadata.len() <= BYTES).then_some((name, version))
+        (metadata.len() <= BYTES).then(|| (name, (metadata.modified().ok(), metadata.len())))
     };
     entries.filter_map(file).take(FILES).collect()
 }
 
 async fn load(host: &Host, path: &Path) -> Option<Component> {
-    let bytes = tokio::fs::read(path).await.map_err(|error| error.to_string());
-    let loaded = match bytes {
+    let loaded = match tokio::fs::read(path).await {
         Ok(bytes) => host.load(bytes).await.map_err(|error| error.to_string()),
-        Err(error) => Err(error),
+        Err(error) => Err(error.to_string()),
     };
-    match loaded {
-        Ok(component) => {
-            info!(file = %path.display(), handler = component.description().name, "loaded a component");
-            Some(component)
-        }
-        Err(error) => {
-            warn!(file = %path.display(), error, "a component cannot be loaded; details of its handler are not checked");
-            None
-        }
+    let file = path.display();
+    match &loaded {
+        Ok(component) => info!(%file, handler = component.description().name, "loaded a component"),
+        Err(error) => warn!(%file, error, "a component cannot be loaded; details of its handler are not checked"),
     }
+    loaded.ok()
 }
 
 /// Validates the details. If the handler fails, that is a warning: the agent reports the error later.
@@ -226,11 +206,10 @@ fn finding(details: &str, problem: &Problem) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use akri_sandbox::{HostConfig, SandboxProgram};
     use serde_json::json;
 
     use super::*;
-    use crate::testing::api;
+    use crate::testing::{api, no_components};
 
     #[test] // rule 63
     fn a_problem_is_found_in_the_details() {
@@ -251,11 +230,7 @@ mod tests {
 
     /// A handler, as the component of a DiscoveryHandler of the cluster.
     fn guest() -> (Components, Client) {
-        let directory = tempfile::tempdir().unwrap().keep();
-        let (sysfs, udev_data) = (directory.clone(), directory.clone());
-        let program = SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 };
-        let config = HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data };
-        let components = Components::new(Host::new(config).unwrap(), directory);
+        let components = no_components();
         let validate = |call: Call| {
             let problem = Problem { path: "/word".into(), reason: "Unknown".into(), message: "no such word".into() };
             let answer = match call.details.as_str() {
@@ -267,8 +242,7 @@ mod tests {
             std::future::ready(answer).boxed()
         };
         let handler = LoadedHandler { name: "guest".to_owned(), validate: Arc::new(validate) };
-        let loaded = Loaded { version: FileVersion { changed: None, size: 0 }, handler: Some(handler) };
-        components.write(|all| all.insert("guest.wasm".to_owned(), loaded));
+        components.loaded().insert("guest.wasm".to_owned(), Loaded { version: (None, 0), handler: Some(handler) });
         let (client, _) = api(|_, _, _| {
             let handler =
                 |name: &str, file: &str| json!({"metadata": {"name": name}, "spec": {"component": {"file": file}}});

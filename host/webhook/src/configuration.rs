@@ -1,14 +1,16 @@
 //! All checks of a Configuration. Cheap ones come first.
 
 use akri_api::manifest::typed;
+use akri_api::validate::FieldError;
 use akri_api::{Configuration, validate};
 use akri_model::names::LONG_CONFIGURATION_NAME;
 use kube::Client;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::join;
 
 use crate::access::check_access;
-use crate::broker::{DryRun, check_brokers};
+use crate::broker::check_brokers;
 use crate::components::Components;
 use crate::review::Request;
 use crate::review_outcome::ReviewOutcome;
@@ -18,12 +20,12 @@ use crate::review_outcome::ReviewOutcome;
 pub(crate) struct Checks {
     pub(crate) client: Client,
     pub(crate) components: Components,
-    pub(crate) dry_run: DryRun,
+    pub(crate) dry_run: bool,
 }
 
 /// Checks the Configuration of a request. What depends on others is asked only of one that is valid in itself.
 pub(crate) async fn check(checks: &Checks, request: &Request) -> ReviewOutcome {
-    let configuration = match read(request) {
+    let configuration = match read(request, validate::configuration) {
         Ok(configuration) => configuration,
         Err(outcome) => return outcome,
     };
@@ -35,14 +37,17 @@ pub(crate) async fn check(checks: &Checks, request: &Request) -> ReviewOutcome {
     name_warning(&configuration).and(details).and(brokers).and(access)
 }
 
-/// Returns the typed object if it is valid in itself. Only `spec` is read: metadata is the API server's, and may have fields that
-/// are newer than this program.
-pub(crate) fn read(request: &Request) -> Result<Configuration, ReviewOutcome> {
+/// Returns the object of a request if it is valid in itself. Only `spec` is read: metadata is the API server's, and may have fields
+/// that are newer than this program.
+pub(crate) fn read<K: DeserializeOwned>(
+    request: &Request,
+    validate: impl Fn(&K) -> Vec<FieldError>,
+) -> Result<K, ReviewOutcome> {
     let spec = request.object.as_ref().and_then(|object| object.data.get("spec")).cloned().unwrap_or(Value::Null);
     let object = json!({"metadata": {"name": name(request), "namespace": request.namespace}, "spec": spec});
-    let configuration: Configuration = typed(&object).map_err(ReviewOutcome::invalid)?;
-    let errors = validate::configuration(&configuration);
-    if errors.is_empty() { Ok(configuration) } else { Err(ReviewOutcome::invalid(errors)) }
+    let object: K = typed(&object).map_err(ReviewOutcome::invalid)?;
+    let errors = validate(&object);
+    if errors.is_empty() { Ok(object) } else { Err(ReviewOutcome::invalid(errors)) }
 }
 
 /// Returns the name of the object. A request to create may leave the choice to the API server, which has chosen by now.
@@ -69,7 +74,7 @@ mod tests {
     use super::*;
     use crate::review::parse;
     use crate::review_outcome::Finding;
-    use crate::testing::{any_json, api, review};
+    use crate::testing::{any_json, api, no_components, review};
 
     fn request(spec: &Value) -> Request {
         let object = json!({"metadata": {"name": "cam", "namespace": "lab"}, "spec": spec});
@@ -77,7 +82,7 @@ mod tests {
     }
 
     fn checks(client: Client) -> Checks {
-        Checks { client, components: Components::none(), dry_run: DryRun::On }
+        Checks { client, components: no_components(), dry_run: true }
     }
 
     async fn outcome(spec: &Value) -> ReviewOutcome {

@@ -1,7 +1,7 @@
 //! The admission webhook: the API server sends it Configurations and DiscoveryHandlers before it stores them.
 //!
 //! ```text
-//! API server ── AdmissionReview ──► server ─► review ─► configuration | handler ─► ReviewOutcome
+//! API server ── AdmissionReview ──► server ─► review ─► configuration ─► ReviewOutcome
 //!                                                          ├── akri-api's validation, which the agent shares
 //!                                                          ├── components: the handler's own `validate`
 //!                                                          ├── broker: dry runs of the resulting Pod, Job and Services
@@ -16,7 +16,6 @@ mod broker;
 mod certificate;
 mod components;
 mod configuration;
-mod handler;
 mod metrics;
 mod registration;
 pub mod review;
@@ -26,6 +25,5 @@ mod server;
 #[cfg(test)]
 mod testing;
 
-pub use broker::DryRun;
 pub use certificate::CertificateSource;
 pub use run::{WebhookError, WebhookSettings, run};

@@ -1,6 +1,6 @@
 //! The webhook's metrics, in the OpenMetrics format.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 /// The metrics. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    registry: Arc<Mutex<Registry>>,
+    registry: Arc<Registry>,
     reviews: Family<Review, Counter>,
     duration: Histogram,
 }
@@ -25,19 +25,12 @@ struct Review {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let metrics = Self {
-            registry: Arc::default(),
-            reviews: Family::default(),
-            duration: Histogram::new(exponential_buckets(0.001, 2.0, 13)),
-        };
-        {
-            let mut registry = metrics.registry.lock().unwrap_or_else(PoisonError::into_inner);
-            let reviews = metrics.reviews.clone();
-            registry.register("akri_webhook_reviews", "Reviews by result: allowed, denied or malformed", reviews);
-            let name = "akri_webhook_review_duration";
-            registry.register_with_unit(name, "Time from request to answer", Unit::Seconds, metrics.duration.clone());
-        }
-        metrics
+        let (reviews, mut registry) = (Family::default(), Registry::default());
+        let duration = Histogram::new(exponential_buckets(0.001, 2.0, 13));
+        registry.register("akri_webhook_reviews", "Reviews by result: allowed, denied or malformed", reviews.clone());
+        let name = "akri_webhook_review_duration";
+        registry.register_with_unit(name, "Time from request to answer", Unit::Seconds, duration.clone());
+        Self { registry: Arc::new(registry), reviews, duration }
     }
 }
 
@@ -51,8 +44,7 @@ impl Metrics {
     /// All of them as text.
     pub(crate) fn encode(&self) -> String {
         let mut text = String::new();
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = encode(&mut text, &registry); // writing to a String cannot fail
+        let _ = encode(&mut text, &self.registry); // writing to a String cannot fail
         text
     }
 }

@@ -5,25 +5,18 @@ use std::time::SystemTime;
 
 use akri_kube::json_patch::{add, test};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::certificate::Material;
+use crate::certificate::{Material, UpkeepError};
 
 /// Keys of the Secret, as cert-manager names them.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
-
-/// The reason why the registration of the webhook could not be updated.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RegistrationError {
-    #[error("the {what} '{name}' cannot be {done}: {source}")]
-    Api { what: &'static str, name: String, done: &'static str, source: kube::Error },
-}
 
 /// The Secret that replicas share.
 pub(crate) struct CertificateSecret {
@@ -37,14 +30,14 @@ impl CertificateSecret {
     }
 
     /// Reads the Secret. None inside: it holds no certificate yet.
-    pub(crate) async fn read(&self) -> Result<(Secret, Option<Material>), RegistrationError> {
+    pub(crate) async fn read(&self) -> Result<(Secret, Option<Material>), UpkeepError> {
         let secret = self.api.get(&self.name).await.map_err(|source| self.failed("read", source))?;
         let material = material(&secret);
         Ok((secret, material))
     }
 
     /// Stores a certificate. False: another replica was faster.
-    pub(crate) async fn write(&self, mut secret: Secret, material: &Material) -> Result<bool, RegistrationError> {
+    pub(crate) async fn write(&self, mut secret: Secret, material: &Material) -> Result<bool, UpkeepError> {
         let entries = [(CERTIFICATE, &material.certificate), (KEY, &material.key), (BUNDLE, &material.bundle)];
         let data = secret.data.get_or_insert_default();
         for (key, text) in entries {
@@ -59,8 +52,8 @@ impl CertificateSecret {
         }
     }
 
-    fn failed(&self, done: &'static str, source: kube::Error) -> RegistrationError {
-        RegistrationError::Api { what: "Secret", name: self.name.clone(), done, source }
+    fn failed(&self, done: &'static str, source: kube::Error) -> UpkeepError {
+        UpkeepError::Api { what: "Secret", name: self.name.clone(), done, source }
     }
 }
 
@@ -90,14 +83,10 @@ pub(crate) struct RegistrationFields {
 }
 
 /// Brings the ValidatingWebhookConfiguration up to date. True: it was so already.
-pub(crate) async fn register(
-    client: &Client,
-    name: &str,
-    fields: &RegistrationFields,
-) -> Result<bool, RegistrationError> {
+pub(crate) async fn register(client: &Client, name: &str, fields: &RegistrationFields) -> Result<bool, UpkeepError> {
     let failed = |done| {
         let name = name.to_owned();
-        move |source| RegistrationError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
+        move |source| UpkeepError::Api { what: "ValidatingWebhookConfiguration", name, done, source }
     };
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let registered = api.get(name).await.map_err(failed("read"))?;
@@ -115,21 +104,16 @@ pub(crate) async fn register(
 
 /// The operations that are missing, for each webhook.
 fn changes(registered: &ValidatingWebhookConfiguration, fields: &RegistrationFields) -> Vec<Value> {
-    let webhooks = registered.webhooks.as_deref().unwrap_or_default().iter().enumerate();
-    webhooks.flat_map(|(index, webhook)| changes_of(index, webhook, fields)).collect()
-}
-
-fn changes_of(index: usize, webhook: &ValidatingWebhook, fields: &RegistrationFields) -> Vec<Value> {
-    let add = |field: &str, value: Value| add(&format!("/webhooks/{index}/{field}"), value);
+    let bundle = fields.bundle.as_ref().map(|bundle| json!(ByteString(bundle.clone().into_bytes())));
+    let wanted =
+        [("/clientConfig/caBundle", bundle), ("/failurePolicy", fields.failure_policy.as_ref().map(|p| json!(p)))];
     let mut changes = Vec::new();
-    let bundle = fields.bundle.as_ref().map(|bundle| ByteString(bundle.clone().into_bytes()));
-    if let Some(bundle) = bundle.filter(|bundle| webhook.client_config.ca_bundle.as_ref() != Some(bundle)) {
-        changes.push(add("clientConfig/caBundle", json!(bundle)));
-    }
-    if let Some(policy) =
-        fields.failure_policy.as_ref().filter(|policy| webhook.failure_policy.as_ref() != Some(*policy))
-    {
-        changes.push(add("failurePolicy", json!(policy)));
+    for (index, webhook) in registered.webhooks.iter().flatten().enumerate() {
+        let webhook = json!(webhook);
+        for (field, value) in &wanted {
+            let value = value.as_ref().filter(|value| webhook.pointer(field) != Some(*value));
+            changes.extend(value.map(|value| add(&format!("/webhooks/{index}{field}"), value)));
+        }
     }
     changes
 }

@@ -1,11 +1,12 @@
 //! AdmissionReviews as they come in and as they go out.
 
+use akri_api::validate;
 use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionReview, Operation};
 use serde_json::Value;
 
+use crate::configuration::read;
 use crate::review_outcome::ReviewOutcome;
-use crate::{configuration, handler};
 
 /// An object that someone wants to create or update.
 pub type Request = AdmissionRequest<DynamicObject>;
@@ -54,13 +55,12 @@ pub fn response_body(request: &Request, outcome: ReviewOutcome) -> Result<Vec<u8
 
 /// Runs the checks that need neither the API server nor a component. The others are made of valid objects only.
 pub fn check_alone(request: &Request) -> ReviewOutcome {
-    match subject(request) {
-        Subject::Configuration => {
-            configuration::read(request).map_or_else(|refused| refused, |_| ReviewOutcome::default())
-        }
-        Subject::DiscoveryHandler => handler::check(request),
-        Subject::Nothing => ReviewOutcome::default(),
-    }
+    let read = match subject(request) {
+        Subject::Configuration => read(request, validate::configuration).map(drop),
+        Subject::DiscoveryHandler => read(request, validate::discovery_handler).map(drop),
+        Subject::Nothing => Ok(()),
+    };
+    read.err().unwrap_or_default()
 }
 
 /// The part of a request that has to be checked.
@@ -103,6 +103,22 @@ mod tests {
 
     fn parsed(review: &Value) -> Request {
         parse(review.to_string().as_bytes()).unwrap()
+    }
+
+    #[test] // rule 63
+    fn grants_and_limits_are_checked_before_an_agent_gets_them() {
+        let fields = |spec: &Value| {
+            let object = json!({"metadata": {"name": "udev"}, "spec": spec});
+            let request = review("discoveryhandlers", "CREATE", &object, &Value::Null);
+            let outcome = check_alone(&parse(request.to_string().as_bytes()).unwrap());
+            outcome.invalid.into_iter().map(|finding| finding.field).collect::<Vec<_>>()
+        };
+        assert!(fields(&json!({"component": {"file": "udev.wasm"}})).is_empty());
+        let grants = json!({"tcp": [{"networks": ["10.0.0.0/33"], "ports": [0]}], "devicePaths": ["/dev/../etc"]});
+        let expected = ["spec.grants.devicePaths[0]", "spec.grants.tcp[0].networks[0]", "spec.grants.tcp[0].ports[0]"];
+        assert_eq!(fields(&json!({"component": {"file": "udev.wasm"}, "grants": grants})), expected);
+        assert_eq!(fields(&json!({"component": {"file": "x.wasm"}, "grant": {}})), ["spec.grant"]);
+        assert_eq!(fields(&json!({})), ["spec"]);
     }
 
     #[test] // rule 63

@@ -2,24 +2,21 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use akri_sandbox::{Host, HostConfig, HostError, SandboxProgram};
+use akri_sandbox::{Host, HostConfig, HostError};
 use kube::Client;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::broker::DryRun;
-use crate::certificate::{
-    CertificateError, CertificateSource, Material, ServingCertificate, certified_key, service_names,
-};
+use crate::certificate::{CertificateSource, Material, ServingCertificate, UpkeepError, certified_key, service_names};
 use crate::components::Components;
 use crate::configuration::Checks;
 use crate::metrics::Metrics;
-use crate::registration::{CertificateSecret, RegistrationError, RegistrationFields, is_due, register};
+use crate::registration::{CertificateSecret, RegistrationFields, is_due, register};
 use crate::server::{self, Readiness};
 
 /// Pause between two checks of the certificate and the registration.
@@ -42,16 +39,13 @@ pub struct WebhookSettings {
     pub registration: Option<String>,
     /// The `failurePolicy` it gets once the webhook serves. None: it stays as it is.
     pub failure_policy: Option<String>,
-    /// Directory of components that are asked about details. None: no details are checked.
-    pub components: Option<PathBuf>,
-    /// The program of the processes in which components are compiled and run, which is this one.
-    pub sandbox: SandboxProgram,
-    /// The absolute path of the directory for compiled components. None: they are compiled at each start.
-    pub cache: Option<PathBuf>,
-    /// The absolute path of the directory with precompiled components, if there is one.
-    pub precompiled: Option<PathBuf>,
-    /// The choice of dry-running brokers and Services.
-    pub dry_run: DryRun,
+    /// Directory of components that are asked about details.
+    pub components: PathBuf,
+    /// The settings of the processes in which components are compiled and run. Details are all that components are asked about:
+    /// nothing of the node is needed, and nothing granted.
+    pub host: HostConfig,
+    /// Set if brokers and Services are dry-run. Otherwise mistakes in them show when the controller creates the first one.
+    pub dry_run: bool,
 }
 
 /// The reason why the webhook does not run.
@@ -85,7 +79,7 @@ pub async fn run(
     let address = settings.listen;
     let listener = akri_kube::http::bind(address).await.map_err(|source| WebhookError::Listen { address, source })?;
     info!(address = %listener.local_addr().unwrap_or(address), "the webhook listens");
-    let components = components(&settings)?;
+    let components = Components::new(Host::new(settings.host.clone())?, settings.components.clone());
     let certificate = ServingCertificate::default();
     let loaded = Arc::new(AtomicBool::new(false));
     let readiness = Readiness { certificate: certificate.clone(), loaded: loaded.clone() };
@@ -98,20 +92,6 @@ pub async fn run(
         () = keep(client, settings, certificate, readiness) => {}
     }
     Ok(())
-}
-
-fn components(settings: &WebhookSettings) -> Result<Components, HostError> {
-    let Some(directory) = settings.components.clone() else { return Ok(Components::none()) };
-    // Details are all that components are asked about: nothing of the node is needed, and nothing granted.
-    let nowhere = PathBuf::from("/nonexistent");
-    let config = HostConfig {
-        program: settings.sandbox.clone(),
-        cache_dir: settings.cache.clone(),
-        precompiled: settings.precompiled.clone(),
-        sysfs: nowhere.clone(),
-        udev_data: nowhere,
-    };
-    Ok(Components::new(Host::new(config)?, directory))
 }
 
 async fn refresh(components: Components, loaded: &AtomicBool) {
@@ -150,16 +130,6 @@ enum Upkeep {
     Done,
     /// An object was written; the next check shows whether it is there.
     Changed,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum UpkeepError {
-    #[error(transparent)]
-    Registration(#[from] RegistrationError),
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
-    #[error("cannot read '{file}': {source}")]
-    File { file: String, source: io::Error },
 }
 
 async fn upkeep(
@@ -209,8 +179,8 @@ async fn current(
     Ok(None)
 }
 
-fn read(path: &std::path::Path) -> Result<Vec<u8>, UpkeepError> {
-    std::fs::read(path).map_err(|source| UpkeepError::File { file: path.display().to_string(), source })
+fn read(path: &Path) -> Result<Vec<u8>, UpkeepError> {
+    std::fs::read(path).map_err(|source| UpkeepError::File { file: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -221,7 +191,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::api;
+    use crate::testing::{api, host_config};
 
     fn settings(certificate: CertificateSource) -> WebhookSettings {
         WebhookSettings {
@@ -229,11 +199,9 @@ mod tests {
             certificate,
             registration: Some("akri".to_owned()),
             failure_policy: None,
-            components: None,
-            sandbox: SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 },
-            cache: None,
-            precompiled: None,
-            dry_run: DryRun::Off,
+            components: "/nonexistent".into(),
+            host: host_config("/nonexistent".as_ref()),
+            dry_run: false,
         }
     }
 

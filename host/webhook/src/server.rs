@@ -22,9 +22,8 @@ use tracing::debug;
 
 use crate::certificate::ServingCertificate;
 use crate::configuration::{self, Checks};
-use crate::handler;
 use crate::metrics::Metrics;
-use crate::review::{self, Subject, parse, response_body, subject};
+use crate::review::{self, Subject, check_alone, parse, response_body, subject};
 use crate::review_outcome::ReviewOutcome;
 
 /// Bytes of a request: as much as API servers take for an object, twice, since an update brings the old one along.
@@ -112,8 +111,7 @@ async fn review(reviews: &Reviews, request: Request) -> Result<(&'static str, Ve
 async fn check(checks: &Checks, request: &review::Request) -> ReviewOutcome {
     match subject(request) {
         Subject::Configuration => configuration::check(checks, request).await,
-        Subject::DiscoveryHandler => handler::check(request),
-        Subject::Nothing => ReviewOutcome::default(),
+        Subject::DiscoveryHandler | Subject::Nothing => check_alone(request),
     }
 }
 

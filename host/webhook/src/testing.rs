@@ -1,14 +1,18 @@
 //! Helpers of unit tests: reviews as the API server sends them, and an API server that responds as a test demands.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use akri_sandbox::{Host, HostConfig, SandboxProgram};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+use crate::components::Components;
 
 /// A review of an object; a null object is left out.
 pub(crate) fn review(resource: &str, operation: &str, object: &Value, old: &Value) -> Value {
@@ -66,6 +70,19 @@ pub(crate) fn api(
         }
     });
     (Client::new(service, "default"), asked)
+}
+
+/// The settings of a host that starts no processes.
+pub(crate) fn host_config(directory: &Path) -> HostConfig {
+    let (sysfs, udev_data) = (directory.to_owned(), directory.to_owned());
+    let program = SandboxProgram { path: "/nonexistent".into(), arguments: Vec::new(), memory_bytes: 0 };
+    HostConfig { program, cache_dir: None, precompiled: None, sysfs, udev_data }
+}
+
+/// The components of an empty directory.
+pub(crate) fn no_components() -> Components {
+    let directory = tempfile::tempdir().unwrap().keep();
+    Components::new(Host::new(host_config(&directory)).unwrap(), directory)
 }
 
 /// Any JSON of some depth.

@@ -24,18 +24,9 @@ const DRY_RUN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Codes with which an API server refuses an invalid object. With others it refuses its creation at this time.
 const INVALID: [u16; 2] = [400, 422];
 
-/// The choice of dry-running brokers and Services.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DryRun {
-    /// Yes, with the webhook's own account, which therefore may create them.
-    On,
-    /// No: mistakes in them show when the controller creates the first one.
-    Off,
-}
-
-/// Dry-runs the Pod or Job and the Services of a Configuration.
-pub(crate) async fn check_brokers(client: &Client, dry_run: DryRun, configuration: &Configuration) -> ReviewOutcome {
-    if dry_run == DryRun::Off {
+/// Dry-runs the Pod or Job and the Services of a Configuration, with the webhook's own account, which therefore may create them.
+pub(crate) async fn check_brokers(client: &Client, dry_run: bool, configuration: &Configuration) -> ReviewOutcome {
+    if !dry_run {
         return ReviewOutcome::default();
     }
     let namespace = configuration.namespace().unwrap_or_else(|| "default".to_owned());
@@ -117,7 +108,7 @@ mod tests {
         let spec = json!({
             "brokerSpec": {"brokerJobSpec": job}, "instanceServiceSpec": service, "configurationServiceSpec": service,
         });
-        assert_eq!(check_brokers(&client, DryRun::On, &configuration(spec)).await, ReviewOutcome::default());
+        assert_eq!(check_brokers(&client, true, &configuration(spec)).await, ReviewOutcome::default());
         let mut paths: Vec<String> = asked.lock().unwrap().iter().map(|(_, path, _)| path.clone()).collect();
         paths.sort();
         let query = "?dryRun=All&fieldValidation=Strict";
@@ -128,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_created_when_dry_runs_are_off() {
         let (client, asked) = api(|_, _, body| (201, body.clone()));
-        assert_eq!(check_brokers(&client, DryRun::Off, &with_pod()).await, ReviewOutcome::default());
+        assert_eq!(check_brokers(&client, false, &with_pod()).await, ReviewOutcome::default());
         assert!(asked.lock().unwrap().is_empty());
     }
 
@@ -137,12 +128,12 @@ mod tests {
         let cause =
             json!([{"field": "spec.containers[0].image", "message": "Required value", "reason": "FieldValueRequired"}]);
         let (client, _) = api(move |_, _, _| failure(422, "Pod is invalid", cause.clone()));
-        let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let outcome = check_brokers(&client, true, &with_pod()).await;
         let expected = Finding::new("spec.brokerSpec.brokerPodSpec.containers[0].image", "Required value");
         assert_eq!(outcome.invalid, [expected]);
         let message = "strict decoding error: unknown field \"spec.containers[0].imag\"";
         let (client, _) = api(move |_, _, _| failure(400, message, json!([])));
-        let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let outcome = check_brokers(&client, true, &with_pod()).await;
         assert_eq!(outcome.invalid, [Finding::new("spec.brokerSpec.brokerPodSpec", message)]);
     }
 
@@ -153,7 +144,7 @@ mod tests {
             stored["spec"]["containers"][0].as_object_mut().unwrap().remove("image");
             (201, stored)
         });
-        let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
+        let outcome = check_brokers(&client, true, &with_pod()).await;
         let expected = Finding::new("spec.brokerSpec.brokerPodSpec.containers[0].image", "unknown field");
         assert_eq!(outcome.invalid, [expected]);
     }
@@ -162,7 +153,7 @@ mod tests {
     async fn a_refusal_that_is_not_about_the_object_is_a_warning() {
         for code in [403, 404, 429, 500] {
             let (client, _) = api(move |_, _, _| failure(code, "exceeded quota", json!([])));
-            let outcome = check_brokers(&client, DryRun::On, &with_pod()).await;
+            let outcome = check_brokers(&client, true, &with_pod()).await;
             assert!(outcome.is_allowed() && outcome.warnings[0].contains("exceeded quota"), "{outcome:?}");
         }
     }

@@ -15,10 +15,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::broker::DryRun;
 use crate::certificate::Material;
-use crate::components::Components;
-use crate::testing::{api, review};
+use crate::testing::{api, no_components, review};
 
 struct Server {
     address: SocketAddr,
@@ -39,7 +37,7 @@ impl Server {
         let (material, serving) = (make(), ServingCertificate::default());
         serving.set(material.certified_key().unwrap());
         let (client, _) = api(|_, _, body| (201, body.clone()));
-        let checks = Checks { client, components: Components::none(), dry_run: DryRun::On };
+        let checks = Checks { client, components: no_components(), dry_run: true };
         let readiness = Readiness { certificate: serving.clone(), loaded: Arc::new(AtomicBool::new(true)) };
         let router = router(checks, readiness, Metrics::default());
         let (stop, stopped) = oneshot::channel();
@@ -78,7 +76,7 @@ async fn send(stream: &mut TlsStream<TcpStream>, method: &str, path: &str, body:
     let head =
         format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
-    let _ = stream.write_all(body).await; // the server may have heard enough
+    let _ = stream.write_all(body).await; // the server may have closed the connection
 }
 
 fn parse_response(text: &str) -> (u16, String) {
