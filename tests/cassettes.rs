@@ -93,11 +93,8 @@ fn built_in_handlers_replay_their_cassettes() {
         assert_same(&output);
         assert!(!text(&output.stdout).contains(" 0 calls"), "{}", text(&output.stdout));
     }
-}
-
-#[test]
-fn documented_round_of_devices_is_played() {
-    let (node, page) = (Node::new(), include_str!("../docs/cassettes.md"));
+    // The round in the documentation.
+    let page = include_str!("../docs/cassettes.md");
     let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
     node.write("udev.yaml", blocks.find(|block| block.contains("handler: udev")).unwrap());
     assert_same(&test(&node, &built_components().join("udev.wasm"), &node.path("udev.yaml")));
@@ -123,7 +120,7 @@ fn hand_written_rounds_are_played() {
 }
 
 #[test] // rule 76
-fn differences_are_told() {
+fn differences_are_reported() {
     let node = Node::new();
     for (from, to, message) in [
         (
@@ -372,6 +369,15 @@ fn damaged_cassettes_are_refused() {
         let printed = text(&test(&node, &guest(), &node.path("bad.yaml")).stderr);
         assert!(printed.contains(message), "{message}: {printed}");
     }
+    // Files that are no cassettes, and a component that is not there.
+    node.write("rounds.txt", SCRIPT);
+    node.write("guest.yml", SCRIPT);
+    let message = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
+    let named = format!("error: '{}' is not named like a cassette: *.jsonl", node.path("rounds.txt").display());
+    assert!(message(&guest(), "rounds.txt").starts_with(&named), "{}", message(&guest(), "rounds.txt"));
+    let absent = "error: cannot read the component 'nowhere.wasm' (has it been built?): No such file";
+    assert!(message(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
+    assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }
 
 /// Serves one connection of each kind: answers `hello` and `goodbye`, and says the given words.
@@ -446,18 +452,6 @@ fn recorded_sockets_replay() {
     }
 }
 
-#[test]
-fn recording_has_the_name_of_json_lines() {
-    let node = Node::new();
-    node.write("try.yaml", &CONFIGURATION.replace("DETAILS", "devices:1").replace("SECRET", PASSWORD));
-    node.write("mine.yaml", "written by hand");
-    let (component, file, cassette) = (guest(), node.path("try.yaml"), node.path("mine.yaml"));
-    let [component, file, record] = [&component, &file, &cassette].map(|path| path.to_str().unwrap());
-    let output = node.akri(&["handler", "run", component, file, "--record", record]);
-    assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
-    assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
-}
-
 #[test] // rule 76
 fn recordings_replace_cassettes_and_nothing_else() {
     let node = Node::new();
@@ -479,6 +473,13 @@ fn recordings_replace_cassettes_and_nothing_else() {
     let (output, cassette) = record(&node, "devices:2", PASSWORD, &["--rounds", "2"]);
     assert_eq!(message(&output), format!("recorded 2 rounds with 0 calls: {} (replaced)", path.display()));
     assert_same(&test(&node, &guest(), &cassette));
+    // A recording is never a YAML file.
+    node.write("mine.yaml", "written by hand");
+    let (component, file, cassette) = (guest(), node.path("try.yaml"), node.path("mine.yaml"));
+    let [component, file, record] = [&component, &file, &cassette].map(|path| path.to_str().unwrap());
+    let output = node.akri(&["handler", "run", component, file, "--record", record]);
+    assert!(text(&output.stderr).contains("has to be named *.jsonl"), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&cassette).unwrap(), "written by hand");
 }
 
 #[test] // rule 76
@@ -491,19 +492,6 @@ fn recording_prints_log_lines_once() {
     }
     let played = test(&node, &guest(), &cassette);
     assert!(text(&played.stderr).contains(" INFO hello handler="), "a replay has them, too: {}", text(&played.stderr));
-}
-
-#[test]
-fn files_that_are_no_cassettes_are_told() {
-    let node = Node::new();
-    node.write("rounds.txt", SCRIPT);
-    node.write("guest.yml", SCRIPT);
-    let message = |component: &Path, cassette: &str| text(&test(&node, component, &node.path(cassette)).stderr);
-    let named = format!("error: '{}' is not named like a cassette: *.jsonl", node.path("rounds.txt").display());
-    assert!(message(&guest(), "rounds.txt").starts_with(&named), "{}", message(&guest(), "rounds.txt"));
-    let absent = "error: cannot read the component 'nowhere.wasm' (has it been built?): No such file";
-    assert!(message(Path::new("nowhere.wasm"), "guest.yml").starts_with(absent));
-    assert_same(&test(&node, &guest(), &node.path("guest.yml")));
 }
 
 #[test] // rule 76

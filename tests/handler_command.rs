@@ -220,7 +220,7 @@ fn unsupported_requests_are_explained() {
 }
 
 #[test]
-fn inspect_shows_imports_beside_grants() {
+fn inspect_shows_imports_grants_and_device_paths() {
     let node = Node::new();
     let udev = built_components().join("udev.wasm").display().to_string();
     let inspect = |flags: &[&str]| node.akri(&[&["handler", "inspect", &udev], flags].concat());
@@ -258,6 +258,29 @@ fn inspect_shows_imports_beside_grants() {
     node.write("object.yaml", &format!("{other}---\n{}", other.replace("other}", "third}")).replace("GRANTS", "{}"));
     let none = text(&inspect(&["--handler-object", &path]).stderr);
     assert_eq!(none, format!("error: none of the DiscoveryHandlers of '{path}' names 'udev.wasm'\n"));
+
+    let inspect = |grants: &str, flags: &[&str]| {
+        node.write("object.yaml", &HANDLER.replace("FILE", "udev.wasm").replace("GRANTS", grants));
+        let path = node.path("object.yaml").display().to_string();
+        node.akri(&[&["handler", "inspect", &udev, "--handler-object", &path], flags].concat())
+    };
+    let output = inspect("{}", &[]);
+    let by_default = "\nGRANT            WHAT\ndevicePaths      none\nmountPaths       none\ncontainerPaths   none\n\
+                      environment      none\n";
+    assert!(text(&output.stdout).ends_with(by_default), "{}", text(&output.stdout));
+    assert_eq!(text(&output.stderr), "");
+    let grants = "{devicePaths: [/dev/video*, /dev/bus/**], environment: [PATH]}";
+    let some = "\ndevicePaths      /dev/video*, /dev/bus/**\nmountPaths       none\ncontainerPaths   none\n\
+                environment      PATH\n";
+    assert!(text(&inspect(grants, &[]).stdout).ends_with(some));
+    let report = of_json(&inspect(grants, &["-o", "json"]));
+    assert_eq!(report[0]["devicePaths"], serde_json::json!(["/dev/video*", "/dev/bus/**"]));
+    assert_eq!(report[0]["mountPaths"], serde_json::json!([]));
+    let output = inspect("{devicePaths: [/**], mountPaths: [/dev/x, /etc/cam.conf, /device]}", &["-o", "json"]);
+    let warning = "its devices may name paths of the node outside of /dev (/**, /device, /etc/cam.conf), which containers \
+                   then get";
+    assert_eq!(of_json(&output)[0]["warnings"], serde_json::json!([warning]));
+    assert_eq!(text(&output.stderr), format!("warning: {warning}\n"));
 }
 
 #[test]
@@ -300,34 +323,6 @@ fn run_refuses_objects_the_agent_would_refuse() {
          for it; name that in spec.component.file\n"
     );
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
-}
-
-#[test]
-fn inspect_shows_granted_device_paths() {
-    let node = Node::new();
-    let udev = built_components().join("udev.wasm").display().to_string();
-    let inspect = |grants: &str, flags: &[&str]| {
-        node.write("object.yaml", &HANDLER.replace("FILE", "udev.wasm").replace("GRANTS", grants));
-        let path = node.path("object.yaml").display().to_string();
-        node.akri(&[&["handler", "inspect", &udev, "--handler-object", &path], flags].concat())
-    };
-    let output = inspect("{}", &[]);
-    let by_default = "\nGRANT            WHAT\ndevicePaths      none\nmountPaths       none\ncontainerPaths   none\n\
-                      environment      none\n";
-    assert!(text(&output.stdout).ends_with(by_default), "{}", text(&output.stdout));
-    assert_eq!(text(&output.stderr), "");
-    let grants = "{devicePaths: [/dev/video*, /dev/bus/**], environment: [PATH]}";
-    let some = "\ndevicePaths      /dev/video*, /dev/bus/**\nmountPaths       none\ncontainerPaths   none\n\
-                environment      PATH\n";
-    assert!(text(&inspect(grants, &[]).stdout).ends_with(some));
-    let report = of_json(&inspect(grants, &["-o", "json"]));
-    assert_eq!(report[0]["devicePaths"], serde_json::json!(["/dev/video*", "/dev/bus/**"]));
-    assert_eq!(report[0]["mountPaths"], serde_json::json!([]));
-    let output = inspect("{devicePaths: [/**], mountPaths: [/dev/x, /etc/cam.conf, /device]}", &["-o", "json"]);
-    let warning = "its devices may name paths of the node outside of /dev (/**, /device, /etc/cam.conf), which containers \
-                   then get";
-    assert_eq!(of_json(&output)[0]["warnings"], serde_json::json!([warning]));
-    assert_eq!(text(&output.stderr), format!("warning: {warning}\n"));
 }
 
 #[test]
@@ -404,14 +399,11 @@ fn component_over_its_compile_limits_is_refused_with_the_remedy() {
     assert_eq!(within("32Mi", &["pack", &guest, "--out", out]), (Some(1), refused));
     assert!(!node.path("out").exists(), "nothing is written");
     assert_eq!(within("256Mi", &["pack", &guest, "--out", out]).0, Some(0));
-}
 
-#[test]
-fn compile_tells_the_limit_that_is_too_small() {
-    let node = Node::new();
-    let (guest, costly) = (guest().display().to_string(), node.path("costly.wasm").display().to_string());
+    // The compiler alone names the limit that is too small.
+    let costly = node.path("costly.wasm").display().to_string();
     fs::write(&costly, nested_loops(40_000)).unwrap();
-    let out = node.path("out").display().to_string();
+    let out = node.path("compiled").display().to_string();
     let compile = |file: &str, limit: &[&str]| {
         let output = node.akri(&[&["handler", "compile", file, "--output", &out], limit].concat());
         (output.status.code(), text(&output.stderr))
@@ -428,9 +420,10 @@ fn compile_tells_the_limit_that_is_too_small() {
     let (code, message) = compile(&costly, &[]);
     assert!(code == Some(1) && message.matches("error: ").count() == 1, "{message}");
     assert_eq!(compile(&guest, &[]).0, Some(0));
-    let code =
-        fs::read_dir(node.path("out/modules")).unwrap().flat_map(|versions| fs::read_dir(versions.unwrap().path()));
-    assert!(code.flatten().count() > 0, "it is written where it was asked for");
+    let code = fs::read_dir(node.path("compiled/modules"))
+        .unwrap()
+        .flat_map(|versions| fs::read_dir(versions.unwrap().path()));
+    assert!(code.flatten().count() > 0, "it is written into --output");
     let usage = text(&node.akri(&["handler", "compile", "--help"]).stdout);
     assert!(
         usage.contains("Usage: akri handler compile [OPTIONS] <--output <DIR>|--precompiled <DIR>> [WASM]..."),

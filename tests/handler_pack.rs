@@ -58,6 +58,12 @@ async fn packed_handler_runs_where_its_files_are_put() {
     let digest = sums.lines().find_map(|line| line.strip_suffix("  debug_echo.wasm")).unwrap();
     assert!(report.contains(&format!("sha256:{digest}")) && report.contains("/dev/null"), "{report}");
 
+    // The packed object has all of the given one, and the digest.
+    let value = |text: &str| -> Value { serde_saphyr::from_str(text).unwrap() };
+    let (mut expected, object) = (value(OBJECT), value(&fs::read_to_string(out.join("debug_echo.yaml")).unwrap()));
+    expected["spec"]["component"]["digest"] = format!("sha256:{digest}").into();
+    assert_eq!(object, expected);
+
     ["udev.yaml", "debug-echo.yaml"].iter().for_each(|other| node.remove(&format!("components/{other}")));
     for name in ["debug_echo.wasm", "debug_echo.yaml"] {
         fs::copy(out.join(name), node.path("components").join(name)).unwrap();
@@ -81,23 +87,7 @@ async fn packed_handler_runs_where_its_files_are_put() {
 }
 
 #[test]
-fn packed_object_has_all_of_the_given_one() {
-    let node = Node::new();
-    node.write("my.yaml", OBJECT);
-    let packed = pack(&node, &[]);
-    assert!(packed.status.success(), "{}", text(&packed.stderr));
-    let read = |name: &str| fs::read_to_string(node.path(name)).unwrap();
-    let (given, packed) = (read("my.yaml"), read("out/debug_echo.yaml"));
-    let value = |text: &str| -> Value { serde_saphyr::from_str(text).unwrap() };
-    let mut expected = value(&given);
-    let digest = value(&packed)["spec"]["component"]["digest"].clone();
-    assert!(digest.as_str().unwrap().starts_with("sha256:"), "{packed}");
-    expected["spec"]["component"]["digest"] = digest;
-    assert_eq!(value(&packed), expected, "{packed}");
-}
-
-#[test]
-fn pack_refuses_what_nobody_means_to_ship() {
+fn pack_refuses_other_components_and_used_directories() {
     let node = Node::new();
     let refused = |what: &str| {
         let output = pack(&node, &[]);

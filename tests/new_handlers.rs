@@ -181,7 +181,7 @@ fn handlers_with_an_interpreter_may_take_more_to_compile() {
 }
 
 #[test]
-fn existing_files_are_not_overwritten() {
+fn new_refuses_existing_files_and_names_that_are_taken() {
     let node = Node::new();
     let directory = node.path("mine");
     let new = |name: &str| {
@@ -195,11 +195,7 @@ fn existing_files_are_not_overwritten() {
     assert_eq!(fs::read_to_string(directory.join("handler.c")).unwrap(), "mine");
     fs::rename(directory.join("handler.c"), directory.join("other.c")).unwrap();
     assert_eq!(new("mine"), "", "a directory with other files is fine");
-}
 
-#[test]
-fn names_that_a_handler_can_not_have_are_refused() {
-    let node = Node::new();
     let new = |name: &str| {
         let made = node.akri(&["handler", "new", "--lang", "c", name, node.path(name).to_str().unwrap()]);
         text(&made.stderr)
