@@ -1,20 +1,22 @@
 //! A build of a component: a shell command in a process group of its own.
 
 use std::collections::VecDeque;
-use std::io::{self, PipeReader, Read as _};
+use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use tokio::time::sleep;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::{sleep, timeout};
 
 /// Bytes of output that are shown: the last ones, where compilers say why.
 const OUTPUT: usize = 64 << 10;
-/// Interval of looks at the process.
+/// Interval at which the process is polled.
 const POLL: Duration = Duration::from_millis(50);
 /// Time for processes to end, and for output that a process in the background holds open.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +42,14 @@ impl Built {
 /// Runs a build to its end. If this is dropped before, its processes are ended.
 pub(super) async fn build(command: &str, directory: &Path) -> io::Result<Built> {
     let begun = Instant::now();
-    let mut running = Running::start(command, directory)?;
+    let (reader, writer) = io::pipe()?;
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", command]).current_dir(directory).process_group(0);
+    shell.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut running = Running { child: shell.spawn()?, has_ended: false };
+    drop(shell); // it holds the pipe open
+    let tail = Arc::<Mutex<VecDeque<u8>>>::default();
+    let reading = tokio::spawn(keep_tail(Receiver::from_owned_fd(reader.into())?, tail.clone()));
     let status = loop {
         match running.child.try_wait()? {
             Some(status) => break status,
@@ -49,39 +58,15 @@ pub(super) async fn build(command: &str, directory: &Path) -> io::Result<Built> 
     };
     running.has_ended = true;
     let took = begun.elapsed();
-    let latest = Instant::now() + END_TIMEOUT;
-    while !running.reader.is_finished() && Instant::now() < latest {
-        sleep(POLL / 5).await;
-    }
-    Ok(Built { status, output: running.output(), took })
+    let _ = timeout(END_TIMEOUT, reading).await; // a process in the background may hold the pipe open
+    let bytes: Vec<u8> = tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+    Ok(Built { status, output: String::from_utf8_lossy(&bytes).into_owned(), took })
 }
 
 /// A build that runs.
 struct Running {
     child: Child,
     has_ended: bool,
-    reader: JoinHandle<()>,
-    output: Arc<Mutex<VecDeque<u8>>>,
-}
-
-impl Running {
-    fn start(command: &str, directory: &Path) -> io::Result<Self> {
-        let (reader, writer) = io::pipe()?;
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", command]).current_dir(directory).process_group(0);
-        shell.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-        let child = shell.spawn()?;
-        let output = Arc::<Mutex<VecDeque<u8>>>::default();
-        let tail = output.clone();
-        let reader = thread::spawn(move || keep_tail(reader, &tail));
-        Ok(Self { child, has_ended: false, reader, output })
-    }
-
-    fn output(&self) -> String {
-        let tail = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes: Vec<u8> = tail.iter().copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
 }
 
 impl Drop for Running {
@@ -103,9 +88,9 @@ impl Drop for Running {
 }
 
 /// Reads all output and keeps the last of it.
-fn keep_tail(mut reader: PipeReader, tail: &Mutex<VecDeque<u8>>) {
+async fn keep_tail(mut output: Receiver, tail: Arc<Mutex<VecDeque<u8>>>) {
     let mut part = [0; 4096];
-    while let Ok(count @ 1..) = reader.read(&mut part) {
+    while let Ok(count @ 1..) = output.read(&mut part).await {
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.extend(part.iter().take(count));
         let excess = tail.len().saturating_sub(OUTPUT);

@@ -153,11 +153,11 @@ impl Dev<'_> {
             let name = subject.name();
             let last = self.results.entry(name.clone()).or_default();
             match runner.run(subject, cache, None).await {
-                Ok(round) => {
-                    // Devices that an agent would keep are shown as missing: the author asks what this handler returns.
-                    let set = DeviceSet { devices: round.set.devices.clone(), ..DeviceSet::default() };
+                Ok(report) => {
+                    // Devices that an agent would keep are shown as missing: this handler does not return them.
+                    let devices = report.devices.iter().map(|found| found.device.clone()).collect();
+                    let set = DeviceSet { devices, ..DeviceSet::default() };
                     let changes = last.known.update(&set, &subject.configuration, runner.shared(), &self.node);
-                    let report = runner.report(subject, round);
                     let mut lines = if is_first { vec![summary(&report)] } else { Vec::new() };
                     if last.error.take().is_some() {
                         lines.push(format!("{name}: rounds succeed again"));

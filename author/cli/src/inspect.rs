@@ -132,20 +132,15 @@ fn suggestion(component: &Component, path: &Path) -> String {
 /// Returns warnings about risky grants.
 fn warnings(grants: &Grants) -> Vec<String> {
     let paths = grants.device_paths.iter().chain(&grants.mount_paths);
-    let outside: BTreeSet<&str> = paths.map(String::as_str).filter(|path| !path.starts_with("/dev/")).collect();
-    let outside = (!outside.is_empty()).then(|| {
-        let list = outside.into_iter().collect::<Vec<_>>().join(", ");
-        format!("its devices may name paths of the node outside of /dev ({list}), which containers then get")
-    });
-    let container = (!grants.container_paths.is_empty()).then(|| {
-        let list = grants.container_paths.join(", ");
-        format!("its devices may replace files of containers outside of /dev ({list})")
-    });
-    let environment = (!grants.environment.is_empty()).then(|| {
-        let list = grants.environment.join(", ");
-        format!("its devices may choose what programs in containers run or trust ({list})")
-    });
-    let more = outside.into_iter().chain(container).chain(environment);
+    let outside: BTreeSet<&String> = paths.filter(|path| !path.starts_with("/dev/")).collect();
+    let outside: Vec<String> = outside.into_iter().cloned().collect();
+    let risks = [
+        (&outside, "its devices may name paths of the node outside of /dev (LIST), which containers then get"),
+        (&grants.container_paths, "its devices may replace files of containers outside of /dev (LIST)"),
+        (&grants.environment, "its devices may choose what programs in containers run or trust (LIST)"),
+    ];
+    let granted = risks.iter().filter(|(list, _)| !list.is_empty());
+    let more = granted.map(|(list, risk)| risk.replace("LIST", &list.join(", ")));
     grant_warnings(grants).into_iter().map(str::to_owned).chain(more).collect()
 }
 

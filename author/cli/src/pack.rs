@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use akri_api::DiscoveryHandler;
@@ -12,6 +12,7 @@ use akri_cli::subject;
 use akri_oci::digest_of;
 use akri_sandbox::precompile;
 use anyhow::{Context as _, ensure};
+use walkdir::WalkDir;
 
 use crate::args::PackArgs;
 use crate::component::{MAX_COMPILE_LIMITS, bytes_of, check_limits, load_with_rules};
@@ -40,15 +41,10 @@ pub(super) async fn run(args: &PackArgs) -> anyhow::Result<ExitCode> {
         ![REPORT, COMPILED, SUMS].contains(&name) && manifest_name != Path::new(name),
         "a packed directory has a file '{name}' of its own; rename the component, to '*.wasm' for example"
     );
-    let files = [
-        (PathBuf::from(name), bytes),
-        (manifest_name, manifest.into_bytes()),
-        (PathBuf::from(REPORT), report.into_bytes()),
-    ];
     create_empty(&args.out)?;
-    for (name, bytes) in &files {
-        write(&args.out.join(name), bytes)?;
-    }
+    write(&args.out.join(name), &bytes)?;
+    write(&args.out.join(manifest_name), manifest.as_bytes())?;
+    write(&args.out.join(REPORT), report.as_bytes())?;
     if args.precompiled {
         let directory = std::path::absolute(args.out.join(COMPILED)).context("--out")?;
         let components = [args.out.join(name)];
@@ -91,23 +87,13 @@ fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 /// Returns the digest and name of each file, as `sha256sum --check` reads them.
 fn checksums(directory: &Path) -> anyhow::Result<String> {
     let mut lines = String::new();
-    for file in files_below(directory)? {
-        let bytes = fs::read(directory.join(&file)).with_context(|| format!("cannot read '{}'", file.display()))?;
-        lines += &format!("{}  {}\n", digest_of(&bytes).hex(), file.display());
-    }
-    Ok(lines)
-}
-
-/// Returns the paths of all files below a directory, relative to it, in order.
-fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let (mut files, mut left) = (Vec::new(), vec![PathBuf::new()]);
-    while let Some(next) = left.pop() {
-        for entry in fs::read_dir(directory.join(&next)).context("cannot read what was written")? {
-            let entry = entry?;
-            let list = if entry.file_type()?.is_dir() { &mut left } else { &mut files };
-            list.push(next.join(entry.file_name()));
+    for entry in WalkDir::new(directory).sort_by_file_name() {
+        let entry = entry.context("cannot read what was written")?;
+        if entry.file_type().is_file() {
+            let file = entry.path().strip_prefix(directory)?.display();
+            let bytes = fs::read(entry.path()).with_context(|| format!("cannot read '{file}'"))?;
+            lines += &format!("{}  {file}\n", digest_of(&bytes).hex());
         }
     }
-    files.sort();
-    Ok(files)
+    Ok(lines)
 }

@@ -1,19 +1,20 @@
 //! The files of a handler's project, as far as a build depends on them.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use akri_node::watch_dir::WatchDir;
+use walkdir::{DirEntry, WalkDir};
 
 /// Directories that builds write; hidden ones are left out, too.
 const WRITTEN: [&str; 5] = ["target", "build", "node_modules", "bindings", "__pycache__"];
 /// Directories that are watched. Changes in further ones are seen with the next round.
 const DIRECTORIES: usize = 64;
-/// Files that are compared, and bytes of each.
+/// Files and directories that are compared, and bytes of each file.
 const FILES: usize = 4096;
 const BYTES: u64 = 4 << 20;
 
@@ -22,42 +23,21 @@ pub(super) type Files = BTreeMap<PathBuf, u64>;
 
 /// The files below a directory and some others, and watches that were there before they were read.
 pub(super) fn watch(directory: &Path, others: &[&Path]) -> (Files, Vec<WatchDir>) {
-    let directories = directories(directory);
-    let beside = others.iter().filter_map(|file| file.parent()).map(|parent| match parent.as_os_str().is_empty() {
-        true => PathBuf::from("."),
-        false => parent.to_owned(),
-    });
-    let mut watched: Vec<PathBuf> = directories.iter().cloned().chain(beside).collect();
-    watched.sort();
-    watched.dedup();
+    let entries = WalkDir::new(directory).into_iter().filter_entry(|entry| entry.depth() == 0 || !is_left_out(entry));
+    let entries = entries.flatten().take(FILES).map(DirEntry::into_path);
+    // A link may lead to one of its own parents.
+    let (directories, inside): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir() && !path.is_symlink());
+    let parent = |file: &&Path| file.parent().map(|parent| Path::new(".").join(parent));
+    let watched: BTreeSet<PathBuf> = directories.into_iter().chain(others.iter().filter_map(parent)).collect();
     let watched = watched.iter().take(DIRECTORIES).map(|directory| WatchDir::new(directory)).collect();
-    let inside = directories.iter().flat_map(|directory| entries(directory)).filter(|path| path.is_file());
-    let inside = inside.filter(|path| path.extension().is_none_or(|extension| extension != "wasm"));
-    let files = inside.chain(others.iter().map(|path| path.to_path_buf())).take(FILES);
+    let files = inside.into_iter().filter(|path| path.is_file()).chain(others.iter().map(|path| path.to_path_buf()));
     (files.filter_map(|path| Some((hash(&path).ok()?, path))).map(|(hash, path)| (path, hash)).collect(), watched)
 }
 
-/// Returns the directory and those below it, without those that builds write.
-fn directories(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut left = vec![directory.to_owned()];
-    while let Some(next) = left.pop() {
-        // A link may lead to one of its own parents.
-        left.extend(entries(&next).filter(|path| path.is_dir() && !path.is_symlink()));
-        found.push(next);
-        if found.len() == FILES {
-            break;
-        }
-    }
-    found
-}
-
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        !name.starts_with('.') && !WRITTEN.contains(&&*name)
-    })
+/// Returns whether builds write this.
+fn is_left_out(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    name.starts_with('.') || name.ends_with(".wasm") || WRITTEN.contains(&&*name)
 }
 
 fn hash(path: &Path) -> io::Result<u64> {

@@ -19,7 +19,7 @@ use akri_model::text::{shorten, visible};
 use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
 
-use crate::replay::{differences, names, play};
+use crate::replay::{differences, play};
 
 /// Characters of a traced call.
 const TRACED: usize = 512;
@@ -94,9 +94,8 @@ impl Recording {
             let round = self.cassette.rounds.get(index).context("the round is gone")?;
             let played = play(component, round, &player, (&cache, &quiet)).await;
             let expected = round.result.clone().unwrap_or_default();
-            let has_secrets = !self.secrets.is_empty();
             // The calls have what was sent with the secrets, in whatever form.
-            let differs = if has_secrets { names(&expected, &played) } else { differences(&expected, &played) };
+            let differs = differences(&expected, &played, !self.secrets.is_empty());
             self.cassette.update_requests(index, &player);
             if !differs.is_empty() && played.differences.is_empty() {
                 // A secret that a peer has sent makes the result differ, too.

@@ -147,33 +147,22 @@ pub(super) async fn play(
     Played { outcome: Outcome::new(triggers, &result), is_late, differences }
 }
 
-/// Describes the differences, in lines.
-pub(super) fn differences(expected: &Outcome, played: &Played) -> String {
-    let mut text = String::new();
-    for mismatch in &played.differences {
-        text += &difference(mismatch);
-    }
+/// Describes the differences, in lines. Those of a round with secrets are named without their content.
+pub(super) fn differences(expected: &Outcome, played: &Played, has_secrets: bool) -> String {
+    let describe = |mismatch| if has_secrets { statement(mismatch) + "\n" } else { difference(mismatch) };
+    let mut text: String = played.differences.iter().map(describe).collect();
     let outcome = played.outcome.clone().as_in(expected);
     // After a call that differs, everything does.
     let calls_differ = played.differences.iter().any(|mismatch| !matches!(mismatch, Mismatch::NotMade { .. }));
-    if outcome != *expected && !calls_differ {
-        text += "the result differs (- recorded, + now):\n";
-        text += &diff(&pretty(expected), &pretty(&outcome));
-        text += if played.is_late { LATE } else { "" };
+    if outcome == *expected || calls_differ {
+        return text;
     }
-    text
-}
-
-/// Describes the differences without any content.
-pub(super) fn names(expected: &Outcome, played: &Played) -> String {
-    let mut text = String::new();
-    for mismatch in &played.differences {
-        text += &format!("{}\n", statement(mismatch));
+    if has_secrets {
+        return text + "the result differs\n";
     }
-    if text.is_empty() && played.outcome.clone().as_in(expected) != *expected {
-        text += "the result differs\n";
-    }
-    text
+    text += "the result differs (- recorded, + now):\n";
+    text += &diff(&pretty(expected), &pretty(&outcome));
+    text + if played.is_late { LATE } else { "" }
 }
 
 fn pretty(outcome: &Outcome) -> String {

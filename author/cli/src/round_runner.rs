@@ -9,12 +9,11 @@ use akri_api::{HandlerRules, data};
 use akri_cassette::{Recorder, taping_host};
 use akri_cli::args::HostArgs;
 use akri_cli::device::DiscoveredDevice;
-use akri_cli::program::component_host;
 use akri_cli::subject::Subject;
-use akri_discovery::{call, details_json, explain_details, validate_details};
+use akri_discovery::{call, details_json, validate_details};
 use akri_engine::LocalComponent;
 use akri_model::device::{DeviceSet, Note};
-use akri_model::discovery::{Description, RoundError, Trigger};
+use akri_model::discovery::RoundError;
 use akri_model::resolve::{Values, resolve};
 use akri_node::admission::admit;
 use akri_sandbox::{Cache, Call, Component, Host, LogLine};
@@ -27,18 +26,14 @@ use crate::validate;
 
 /// A component with the rules of its rounds.
 pub(crate) struct RoundRunner {
-    pub(crate) component: RunnableComponent,
+    pub(crate) component: Component,
+    /// The component in this process, in which its calls can have a tape.
+    pub(crate) taped: Option<LocalComponent>,
     pub(crate) load: Load,
     pub(crate) rules: HandlerRules,
     values: Values,
     node: String,
     is_traced: bool,
-}
-
-/// A component: in the sandbox, or in this process if its calls have a tape.
-pub(crate) enum RunnableComponent {
-    Sandboxed(Component),
-    Taped(LocalComponent),
 }
 
 /// The way in which the component was loaded.
@@ -83,55 +78,7 @@ pub(crate) struct Line {
     message: String,
 }
 
-/// A round that has succeeded.
-pub(crate) struct FinishedRound {
-    pub(crate) set: DeviceSet,
-    took: Duration,
-    triggers: Vec<String>,
-    log: Vec<LogLine>,
-}
-
-impl RunnableComponent {
-    pub(crate) fn description(&self) -> &Description {
-        match self {
-            Self::Sandboxed(component) => component.description(),
-            Self::Taped(component) => component.description(),
-        }
-    }
-
-    fn digest(&self) -> &str {
-        match self {
-            Self::Sandboxed(component) => component.digest(),
-            Self::Taped(component) => component.digest(),
-        }
-    }
-
-    async fn validate(&self, call: Call) -> Result<Vec<Trigger>, RoundError> {
-        match self {
-            Self::Sandboxed(component) => validate_details(component, call).await,
-            Self::Taped(component) => {
-                let details = call.details.clone();
-                explain_details(component.validate(call).await, details).await
-            }
-        }
-    }
-
-    async fn discover(&self, call: Call) -> Result<DeviceSet, RoundError> {
-        match self {
-            Self::Sandboxed(component) => component.discover(call).await,
-            Self::Taped(component) => {
-                let limits = call.limits.clone();
-                component.discover(call).await.and_then(|set| set.check(&limits).map(|()| set))
-            }
-        }
-    }
-}
-
 impl Load {
-    fn new(begun: Instant, compiled: bool) -> Self {
-        Self { milliseconds: milliseconds(begun.elapsed()), compiled }
-    }
-
     /// Describes the time it took and the origin of the code.
     pub(crate) fn text(&self) -> String {
         let how = if self.compiled { "compiled" } else { "from the cache" };
@@ -150,28 +97,16 @@ impl RoundRunner {
     ) -> anyhow::Result<Self> {
         let begun = Instant::now();
         let (component, rules) = load_with_rules(host, path, own, manifests).await?;
-        let load = Load::new(begun, component.was_compiled());
-        let (component, values) = (RunnableComponent::Sandboxed(component), data::values(manifests));
-        Ok(Self { component, load, rules, values, node, is_traced: false })
+        let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
+        Ok(Self { component, taped: None, load, rules, values: data::values(manifests), node, is_traced: false })
     }
 
-    /// Loads a component into this process, for rounds that are recorded or traced. The sandbox has it compiled.
-    pub(crate) async fn load_taped(
-        host: &HostArgs,
-        path: &Path,
-        own: Option<&PathBuf>,
-        manifests: &[Manifest],
-        node: String,
-        is_traced: bool,
-    ) -> anyhow::Result<Self> {
+    /// Loads it into this process, too, for rounds that are recorded or traced.
+    pub(crate) async fn with_tape(self, host: &HostArgs, path: &Path, is_traced: bool) -> anyhow::Result<Self> {
         let host = taping_host(engine_config(Some(host)));
         let host = host.map_err(|error| anyhow!("cannot start the component host: {error}"))?;
-        let begun = Instant::now();
-        let (compiled, rules) = load_with_rules(&component_host(None)?, path, own, manifests).await?;
-        let component = host.load(read(path).await?).await.map_err(|error| load_error(path, &error.into()))?;
-        let load = Load::new(begun, compiled.was_compiled());
-        let (component, values) = (RunnableComponent::Taped(component), data::values(manifests));
-        Ok(Self { component, load, rules, values, node, is_traced })
+        let taped = host.load(read(path).await?).await.map_err(|error| load_error(path, &error.into()))?;
+        Ok(Self { taped: Some(taped), is_traced, ..self })
     }
 
     /// Runs a round of a Configuration.
@@ -180,39 +115,58 @@ impl RoundRunner {
         subject: &Subject,
         cache: &Cache,
         recording: Option<&mut Recording>,
-    ) -> Result<FinishedRound, RoundError> {
+    ) -> Result<RunReport, RoundError> {
         let configuration = &subject.configuration;
         let properties = resolve(&configuration.properties, &self.values).map_err(RoundError::PropertiesUnresolved)?;
         let (log, lines) = mpsc::channel();
         let details = details_json(&configuration.details).await;
         let mut call = call(configuration, details, &self.rules, properties, cache.clone());
-        let triggers = self.component.validate(call.clone()).await?;
+        let triggers = validate_details(&self.component, call.clone()).await?;
         let triggers: Vec<String> = triggers.iter().map(validate::trigger).collect();
         call.log = Some(log);
         let begun = Instant::now();
         let found = self.discover(call, &triggers, recording).await;
-        let took = begun.elapsed();
+        let milliseconds = milliseconds(begun.elapsed());
         let set = admit(found?, &self.rules.grants, &self.rules.limits);
-        Ok(FinishedRound { set, took, triggers, log: lines.try_iter().collect() })
+        let (refused, log): (Vec<LogLine>, Vec<LogLine>) = lines.try_iter().partition(|line| line.is_refusal);
+        let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
+        let (description, shared) = (self.component.description(), self.shared());
+        let device = |device| DiscoveredDevice::new(device, configuration, shared, &self.node);
+        Ok(RunReport {
+            configuration: configuration.key.to_string(),
+            handler: description.name.clone(),
+            version: description.version.clone(),
+            digest: format!("sha256:{}", self.component.digest()),
+            milliseconds,
+            memory_bytes: set.memory_bytes,
+            load: self.load.clone(),
+            triggers,
+            devices: set.devices.into_iter().map(device).collect(),
+            withheld: set.withheld.into_iter().collect(),
+            kept: set.kept.into_iter().collect(),
+            notes: set.notes,
+            notes_dropped: set.notes_dropped,
+            refused: refused.into_iter().map(|line| line.message).collect(),
+            log: log.into_iter().map(line).collect(),
+        })
     }
 
-    /// Runs a round, with a recorder if one was asked for.
+    /// Runs a round, with a recorder if it is recorded or traced.
     async fn discover(
         &self,
         mut call: Call,
         triggers: &[String],
         recording: Option<&mut Recording>,
     ) -> Result<DeviceSet, RoundError> {
-        if recording.is_none() && !self.is_traced {
-            return self.component.discover(call).await;
-        }
+        let Some(taped) = &self.taped else { return self.component.discover(call).await };
         let (sender, printing) = self.is_traced.then(|| record::trace(&call.properties)).unzip();
         let recorder = match &recording {
             Some(recording) => recording.recorder(sender),
             None => Arc::new(Recorder::new(0, sender)),
         };
         call.tape = Some(recorder.clone());
-        let result = self.component.discover(call.clone()).await;
+        let found = taped.discover(call.clone()).await;
+        let result = found.and_then(|set| set.check(&call.limits).map(|()| set));
         if let Some(recording) = recording {
             recording.add(&call, &recorder, triggers.to_vec(), &result);
         }
@@ -226,33 +180,6 @@ impl RoundRunner {
     /// Returns whether devices are shared by the nodes that see them.
     pub(crate) fn shared(&self) -> bool {
         self.rules.shared.unwrap_or(self.component.description().shared)
-    }
-
-    /// Describes a round.
-    pub(crate) fn report(&self, subject: &Subject, round: FinishedRound) -> RunReport {
-        let FinishedRound { set, took, triggers, log } = round;
-        let (refused, lines): (Vec<LogLine>, Vec<LogLine>) = log.into_iter().partition(|line| line.is_refusal);
-        let (description, configuration) = (self.component.description(), &subject.configuration);
-        let line = |line: LogLine| Line { level: line.level.to_string(), context: line.context, message: line.message };
-        let shared = self.shared();
-        let device = |device| DiscoveredDevice::new(device, configuration, shared, &self.node);
-        RunReport {
-            configuration: configuration.key.to_string(),
-            handler: description.name.clone(),
-            version: description.version.clone(),
-            digest: format!("sha256:{}", self.component.digest()),
-            milliseconds: milliseconds(took),
-            memory_bytes: set.memory_bytes,
-            load: self.load.clone(),
-            triggers,
-            devices: set.devices.into_iter().map(device).collect(),
-            withheld: set.withheld.into_iter().collect(),
-            kept: set.kept.into_iter().collect(),
-            notes: set.notes,
-            notes_dropped: set.notes_dropped,
-            refused: refused.into_iter().map(|line| line.message).collect(),
-            log: lines.into_iter().map(line).collect(),
-        }
     }
 }
 

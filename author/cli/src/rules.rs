@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use akri_api::manifest::{Manifest, Object};
+use akri_api::manifest::Manifest;
 use akri_api::{DiscoveryHandler, HandlerRules};
 use akri_cli::output::plain;
-use akri_cli::subject::{self, Subject};
+use akri_cli::subject::{self, Subject, handler_of, handlers};
 use akri_cluster::HandlerObject;
 use anyhow::{Context as _, bail};
 use kube::ResourceExt as _;
@@ -37,8 +37,7 @@ pub(crate) fn rules(
 ) -> anyhow::Result<HandlerRules> {
     let file = file_name(path)?;
     let Some(own) = own else {
-        let is_named = |object: &&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, digest);
-        if let Some(object) = handlers(others).find(is_named) {
+        if let Some(object) = handler_of(others, file, digest) {
             return granted(object, digest);
         }
         if let Some(other) = handlers(others).next() {
@@ -61,11 +60,10 @@ pub(crate) fn own_object<'a>(
     file: &str,
     digest: &str,
 ) -> anyhow::Result<&'a DiscoveryHandler> {
-    let all: Vec<&DiscoveryHandler> = handlers(manifests).collect();
-    let is_named = |object: &&&DiscoveryHandler| object.spec.component.file == file || is_image_of(object, digest);
-    if let Some(object) = all.iter().find(is_named) {
+    if let Some(object) = handler_of(manifests, file, digest) {
         return Ok(object);
     }
+    let all: Vec<&DiscoveryHandler> = handlers(manifests).collect();
     match all.as_slice() {
         [] => bail!("'{}' holds no DiscoveryHandler", own.display()),
         // The component of an image has no name; its digest tells, if it is given.
@@ -81,11 +79,6 @@ pub(crate) fn own_object<'a>(
     }
 }
 
-/// Returns whether an object names an image with this component.
-fn is_image_of(object: &DiscoveryHandler, digest: &str) -> bool {
-    object.spec.component.image.is_some() && HandlerObject::from(object).digest.as_deref() == Some(digest)
-}
-
 /// Returns the rules of an object, if the component has the digest it requires.
 pub(crate) fn granted(object: &DiscoveryHandler, digest: &str) -> anyhow::Result<HandlerRules> {
     let HandlerObject { digest: wanted, rules, .. } = HandlerObject::from(object);
@@ -97,11 +90,4 @@ pub(crate) fn granted(object: &DiscoveryHandler, digest: &str) -> anyhow::Result
         );
     }
     Ok(rules)
-}
-
-pub(crate) fn handlers(manifests: &[Manifest]) -> impl Iterator<Item = &DiscoveryHandler> {
-    manifests.iter().filter_map(|manifest| match &manifest.object {
-        Object::DiscoveryHandler(object) => Some(&**object),
-        Object::Configuration(_) | Object::ConfigMap(_) | Object::Secret(_) => None,
-    })
 }

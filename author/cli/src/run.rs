@@ -6,29 +6,27 @@ use akri_cli::args::node_name;
 use akri_cli::device::device_table;
 use akri_cli::output::{plain, print};
 use akri_cli::program::component_host;
-use akri_cli::subject::{self, warn};
+use akri_cli::subject::{self, handlers, warn};
 use akri_model::discovery::RoundError;
 use akri_sandbox::Cache;
 
 use crate::args::RunArgs;
 use crate::record::{self, Recording};
-use crate::round_runner::{RoundRunner, RunReport, RunnableComponent};
-use crate::rules::{handlers, subjects};
+use crate::round_runner::{RoundRunner, RunReport};
+use crate::rules::subjects;
 
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
     let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
-    let runner = if args.record.is_some() || args.trace {
-        RoundRunner::load_taped(&args.host, &args.component, own, &manifests, node, args.trace).await?
-    } else {
-        RoundRunner::load(&component_host(Some(&args.host))?, &args.component, own, &manifests, node).await?
-    };
+    let host = component_host(Some(&args.host))?;
+    let mut runner = RoundRunner::load(&host, &args.component, own, &manifests, node).await?;
+    if args.record.is_some() || args.trace {
+        runner = runner.with_tape(&args.host, &args.component, args.trace).await?;
+    }
     let subjects = subjects(&args.file, &manifests, &runner.component.description().name)?;
-    let mut recording = match (&args.record, &runner.component) {
-        (Some(path), RunnableComponent::Taped(component)) => {
-            Some(record::one(&subjects).and_then(|()| Recording::new(component, path))?)
-        }
+    let mut recording = match (&args.record, &runner.taped) {
+        (Some(path), Some(component)) => Some(record::one(&subjects).and_then(|()| Recording::new(component, path))?),
         _ => None,
     };
     let has_object = own.is_some() || handlers(&manifests).next().is_some();
@@ -38,8 +36,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut failed = false;
     for (subject, cache) in rounds {
         match runner.run(subject, cache, recording.as_mut()).await {
-            Ok(round) => {
-                let report = runner.report(subject, round);
+            Ok(report) => {
                 warn(&report.notes, report.notes_dropped, &report.configuration);
                 is_refused |= !report.withheld.is_empty();
                 reports.push(report);
@@ -55,9 +52,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;
-    if let (Some(recording), Some(path), RunnableComponent::Taped(component)) =
-        (recording, &args.record, &runner.component)
-    {
+    if let (Some(recording), Some(path), Some(component)) = (recording, &args.record, &runner.taped) {
         recording.finish(component, path).await?;
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

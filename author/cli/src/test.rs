@@ -104,7 +104,7 @@ async fn test(component: &LocalComponent, cassette: &Cassette) -> anyhow::Result
         let player = cassette.player(index, false).context("the round is gone")?;
         let played = play(component, round, &player, (&cache, &Rates::default())).await;
         let text = match &round.result {
-            Some(expected) => differences(expected, &played),
+            Some(expected) => differences(expected, &played, false),
             None => without_result(&played),
         };
         if !text.is_empty() {
@@ -116,7 +116,7 @@ async fn test(component: &LocalComponent, cassette: &Cassette) -> anyhow::Result
 
 /// Returns the result that the author of a round may add to it.
 fn without_result(played: &Played) -> String {
-    let calls = differences(&Outcome { triggers: None, ..played.outcome.clone() }, played);
+    let calls = differences(&Outcome { triggers: None, ..played.outcome.clone() }, played, false);
     if !calls.is_empty() {
         // What came after a call that differs is no result.
         return calls;

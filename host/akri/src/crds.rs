@@ -53,12 +53,9 @@ fn definitions() -> [CustomResourceDefinition; 3] {
 
 /// Returns one YAML document for each kind.
 fn documents() -> anyhow::Result<String> {
+    let document = |definition| anyhow::Ok(serde_saphyr::to_string(&value(definition)?)?);
     let documents = definitions().iter().map(document).collect::<anyhow::Result<Vec<_>>>();
     Ok(documents.context("cannot write a definition")?.join("---\n"))
-}
-
-fn document(definition: &CustomResourceDefinition) -> anyhow::Result<String> {
-    Ok(serde_saphyr::to_string(&value(definition)?)?)
 }
 
 fn value(definition: &CustomResourceDefinition) -> anyhow::Result<Value> {

@@ -8,7 +8,7 @@ use akri_api::condition;
 use akri_api::suggestion::did_you_mean;
 use akri_api::{Configuration, DiscoveryHandlerStatus, HandlerKind, Instance};
 use akri_cli::device::distinctive_property;
-use akri_cli::output::{plain, print, table, with_causes};
+use akri_cli::output::{listing, plain, print, with_causes};
 use akri_cluster::local::{read_configurations, read_handlers, read_instances, read_problems};
 use akri_model::names::{RESOURCE_PREFIX, Usage, resource_name};
 use akri_model::text::shorten;
@@ -88,11 +88,8 @@ pub(crate) fn instances_of(state: &Path) -> Option<String> {
 }
 
 fn instance_table(instances: &[Instance]) -> String {
-    if instances.is_empty() {
-        return "no Instances\n".to_owned();
-    }
-    let rows: Vec<Vec<String>> = instances.iter().map(instance_row).collect();
-    table(&["NAMESPACE", "RESOURCE", "CONFIGURATION", "DEVICE", "USED", "ONLINE", "NODES"], &rows)
+    let header = ["NAMESPACE", "RESOURCE", "CONFIGURATION", "DEVICE", "USED", "ONLINE", "NODES"];
+    listing("Instances", &header, instances, instance_row)
 }
 
 fn instance_row(instance: &Instance) -> Vec<String> {
@@ -117,11 +114,8 @@ fn instance_row(instance: &Instance) -> Vec<String> {
 }
 
 fn configuration_table(configurations: &[Configuration]) -> String {
-    if configurations.is_empty() {
-        return "no Configurations\n".to_owned();
-    }
-    let rows: Vec<Vec<String>> = configurations.iter().map(configuration_row).collect();
-    table(&["NAMESPACE", "NAME", "INSTANCES", "READY", "COMPLETE", "REASON", "MESSAGE"], &rows)
+    let header = ["NAMESPACE", "NAME", "INSTANCES", "READY", "COMPLETE", "REASON", "MESSAGE"];
+    listing("Configurations", &header, configurations, configuration_row)
 }
 
 /// Returns the row of a Configuration. Reason and message are of the first condition that does not hold.
@@ -170,12 +164,8 @@ fn handlers(state: &Path) -> anyhow::Result<Vec<Handler>> {
 }
 
 fn handler_table(handlers: &[Handler]) -> String {
-    if handlers.is_empty() {
-        return "no discovery handlers\n".to_owned();
-    }
-    let rows: Vec<Vec<String>> = handlers.iter().map(handler_row).collect();
     let header = ["NAME", "OBJECT", "KIND", "STATE", "SINCE", "LAST RESULT", "DEVICES", "ENDPOINT/DIGEST/REFUSAL"];
-    table(&header, &rows)
+    listing("discovery handlers", &header, handlers, handler_row)
 }
 
 fn handler_row(Handler { object, status }: &Handler) -> Vec<String> {

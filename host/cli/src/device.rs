@@ -11,7 +11,7 @@ use akri_model::plan::{Known, plan};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::output::{plain, table};
+use crate::output::{listing, plain};
 
 /// A discovered device with its resource name.
 #[derive(Debug, Clone, Serialize)]
@@ -21,7 +21,8 @@ pub struct DiscoveredDevice {
     /// Absent if the Configuration's name is too long.
     resource: Option<String>,
     shared: bool,
-    device: Device,
+    /// The device itself.
+    pub device: Device,
 }
 
 impl DiscoveredDevice {
@@ -43,9 +44,6 @@ impl DiscoveredDevice {
 
 /// Returns a table of devices.
 pub fn device_table(devices: &[DiscoveredDevice]) -> String {
-    if devices.is_empty() {
-        return "no devices\n".to_owned();
-    }
     let row = |found: &DiscoveredDevice| {
         let device = &found.device;
         vec![
@@ -55,8 +53,7 @@ pub fn device_table(devices: &[DiscoveredDevice]) -> String {
             plain(&device.id),
         ]
     };
-    let rows: Vec<Vec<String>> = devices.iter().map(row).collect();
-    table(&["RESOURCE", "CONFIGURATION", "DEVICE", "ID"], &rows)
+    listing("devices", &["RESOURCE", "CONFIGURATION", "DEVICE", "ID"], devices, row)
 }
 
 /// Returns the most informative property of a device: its node, its address, or the first one.

@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use akri_api::configuration_to_model;
 use akri_api::manifest::{self, Manifest, Object};
+use akri_api::{DiscoveryHandler, configuration_to_model};
+use akri_cluster::HandlerObject;
 use akri_cluster::local::{Scan, read_directory};
 use akri_model::configuration::Configuration;
 use akri_model::device::Note;
@@ -57,6 +58,22 @@ fn text_of(file: &Path) -> io::Result<String> {
         true => io::read_to_string(io::stdin()),
         false => std::fs::read_to_string(file),
     }
+}
+
+/// Returns the DiscoveryHandlers among objects.
+pub fn handlers<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> impl Iterator<Item = &'a DiscoveryHandler> {
+    manifests.into_iter().filter_map(|manifest| match &manifest.object {
+        Object::DiscoveryHandler(object) => Some(&**object),
+        Object::Configuration(_) | Object::ConfigMap(_) | Object::Secret(_) => None,
+    })
+}
+
+/// Returns the DiscoveryHandler of a component: the first one that names its file, or an image with its digest.
+pub fn handler_of<'a>(manifests: &'a [Manifest], file: &str, digest: &str) -> Option<&'a DiscoveryHandler> {
+    let is_image = |object: &DiscoveryHandler| {
+        object.spec.component.image.is_some() && HandlerObject::from(object).digest.as_deref() == Some(digest)
+    };
+    handlers(manifests).find(|object| object.spec.component.file == file || is_image(object))
 }
 
 impl Subject {

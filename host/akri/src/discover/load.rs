@@ -11,7 +11,7 @@ use akri_api::{ComponentSource, HandlerRules};
 use akri_cli::args::node_name;
 use akri_cli::program::{cache_dir, component_host};
 use akri_cli::registry::user_credentials;
-use akri_cli::subject::{self, Subject};
+use akri_cli::subject::{self, Subject, handler_of, handlers};
 use akri_cluster::local::read_directory;
 use akri_cluster::{HandlerObject, Manifests};
 use akri_discovery::images::{ImageSettings, Images};
@@ -22,6 +22,7 @@ use akri_oci::digest_of;
 use akri_sandbox::Host;
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
+use kube::ResourceExt as _;
 use tokio::sync::watch;
 
 use crate::cli::DiscoverArgs;
@@ -94,44 +95,17 @@ fn components(args: &DiscoverArgs, manifests: &[Manifest]) -> anyhow::Result<(Pa
     let Some(component) = &args.handler else {
         let scan = read_directory(&args.components);
         scan.errors.iter().for_each(|error| eprintln!("warning: {error}"));
-        let objects = handler_objects(scan.files.values().flatten()).chain(handler_objects(manifests.iter()));
+        let all = handlers(scan.files.values().flatten().chain(manifests));
+        let objects = all.map(|object| (object.name_any(), Arc::new(HandlerObject::from(object))));
         return Ok((args.components.clone(), objects.collect()));
     };
     let file = component.file_name().and_then(|name| name.to_str()).context("--handler names no file")?;
-    let object = HandlerObject {
-        source: ComponentSource::File(file.to_owned()),
-        digest: None,
-        rules: rules_for(component, file, manifests),
-    };
+    let digest = std::fs::read(component).map(|bytes| digest_of(&bytes).hex().to_owned()).unwrap_or_default();
+    let rules = HandlerRules::from(&handler_of(manifests, file, &digest).cloned().unwrap_or_default());
+    let object = HandlerObject { source: ComponentSource::File(file.to_owned()), digest: None, rules };
     let directory = component.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((directory.to_owned(), BTreeMap::from([("--handler".to_owned(), Arc::new(object))])))
 }
 
 /// DiscoveryHandler objects by name.
 type Objects = BTreeMap<String, Arc<HandlerObject>>;
-
-fn handler_objects<'a>(
-    manifests: impl Iterator<Item = &'a Manifest>,
-) -> impl Iterator<Item = (String, Arc<HandlerObject>)> {
-    manifests.filter_map(|manifest| match &manifest.object {
-        Object::DiscoveryHandler(object) => {
-            Some((manifest.object.identity().2, Arc::new(HandlerObject::from(&**object))))
-        }
-        Object::Configuration(_) | Object::ConfigMap(_) | Object::Secret(_) => None,
-    })
-}
-
-/// Returns the rules of the DiscoveryHandler that names the component: its file, or an image with its digest.
-fn rules_for(component: &Path, file: &str, manifests: &[Manifest]) -> HandlerRules {
-    let objects: Vec<_> = handler_objects(manifests.iter()).map(|(_, object)| object).collect();
-    let of_file = objects.iter().find(|object| object.source.file() == Some(file));
-    let of_image = || {
-        let mut images = objects.iter().filter(|object| object.source.image().is_some()).peekable();
-        images.peek()?;
-        let digest = digest_of(&std::fs::read(component).ok()?);
-        images.find(|object| object.digest.as_deref() == Some(digest.hex()))
-    };
-    of_file
-        .or_else(of_image)
-        .map_or_else(|| HandlerRules::from(&akri_api::DiscoveryHandler::default()), |object| object.rules.clone())
-}

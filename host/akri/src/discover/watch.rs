@@ -45,18 +45,18 @@ pub(super) async fn run(loaded: &Loaded, output: Output) -> anyhow::Result<ExitC
 }
 
 async fn watch(loaded: &Loaded, output: Output) -> io::Result<ExitCode> {
+    let sources = RoundSource::start_all(loaded).into_iter();
     let mut watchers: Vec<Watcher<'_>> =
-        RoundSource::start_all(loaded).into_iter().map(|s| Watcher::new(s, loaded)).collect();
+        sources.map(|source| Watcher { source, node: &loaded.node, known: KnownDevices::default() }).collect();
     let mut first = Vec::new();
     let mut lasting = false;
     for watcher in &mut watchers {
         match watcher.source.next().await {
-            Ok(round) => first.extend(watcher.changes(&round)),
             Err(failure) if failure.is_lasting => {
                 eprintln!("error: {failure}");
                 lasting = true;
             }
-            Err(failure) => first.push(watcher.failed(failure)),
+            round => first.extend(watcher.events(round)),
         }
     }
     if lasting {
@@ -90,29 +90,26 @@ struct Watcher<'a> {
     known: KnownDevices,
 }
 
-impl<'a> Watcher<'a> {
-    fn new(source: RoundSource<'a>, loaded: &'a Loaded) -> Self {
-        Self { source, node: &loaded.node, known: KnownDevices::default() }
-    }
-
+impl Watcher<'_> {
     async fn follow(&mut self, output: Output) -> io::Result<()> {
         loop {
-            let events = match self.source.next().await {
-                Ok(round) => self.changes(&round),
-                Err(failure) => vec![self.failed(failure)],
-            };
-            write(events, output)?;
+            let round = self.source.next().await;
+            write(self.events(round), output)?;
         }
     }
 
-    fn changes(&mut self, RoundResult { set, shared }: &RoundResult) -> Vec<EventKind> {
-        let changes = self.known.update(set, self.source.configuration(), *shared, self.node);
-        changes.into_iter().map(EventKind::Device).collect()
-    }
-
-    fn failed(&self, failure: Failure) -> EventKind {
-        let configuration = self.source.configuration().key.to_string();
-        EventKind::Failed { event: "failed", configuration, reason: failure.reason, message: failure.message }
+    fn events(&mut self, round: Result<RoundResult, Failure>) -> Vec<EventKind> {
+        let configuration = self.source.configuration();
+        match round {
+            Ok(RoundResult { set, shared }) => {
+                let changes = self.known.update(&set, configuration, shared, self.node);
+                changes.into_iter().map(EventKind::Device).collect()
+            }
+            Err(Failure { reason, message, .. }) => {
+                let configuration = configuration.key.to_string();
+                vec![EventKind::Failed { event: "failed", configuration, reason, message }]
+            }
+        }
     }
 }
 
