@@ -217,25 +217,16 @@ pub(crate) struct ReceivedDatagram {
 
 /// The error of a call of `akri:discovery`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", try_from = "Value")]
+#[serde(
+    untagged,
+    rename_all_fields = "kebab-case",
+    deny_unknown_fields,
+    expecting = "an error is {not-granted: TEXT}, {limit: TEXT} or {unavailable: TEXT}"
+)]
 pub(crate) enum Refused {
-    NotGranted(String),
-    Limit(String),
-    Unavailable(String),
-}
-
-impl TryFrom<Value> for Refused {
-    type Error = &'static str;
-
-    fn try_from(value: Value) -> Result<Self, Self::Error> {
-        let field = value.as_object().and_then(|fields| fields.iter().next().filter(|_| fields.len() == 1));
-        match field.and_then(|(name, what)| Some((name.as_str(), what.as_str()?.to_owned()))) {
-            Some(("not-granted", what)) => Ok(Self::NotGranted(what)),
-            Some(("limit", what)) => Ok(Self::Limit(what)),
-            Some(("unavailable", what)) => Ok(Self::Unavailable(what)),
-            _ => Err("an error is {not-granted: TEXT}, {limit: TEXT} or {unavailable: TEXT}"),
-        }
-    }
+    NotGranted { not_granted: String },
+    Limit { limit: String },
+    Unavailable { unavailable: String },
 }
 
 /// Returns the property whose secret is in a text or a name of a value, or across them as JSON writes it.

@@ -36,8 +36,8 @@ struct ClockState {
     busy: u32,
     /// Set while the guest computes: it may yet wait for an earlier event.
     is_computing: bool,
-    /// Counts the events, and the turns of the guest.
-    turns: u64,
+    /// Counts the events, and the steps of the guest.
+    steps: u64,
 }
 
 impl Clock {
@@ -92,7 +92,7 @@ impl Clock {
     pub(crate) fn set_computing(&self, is_computing: bool) {
         let mut state = self.state();
         state.is_computing = is_computing;
-        state.turns += 1;
+        state.steps += 1;
     }
 
     /// Time stands until this is dropped.
@@ -128,8 +128,8 @@ pub(crate) fn nanos(at: Micros) -> Nanos {
 struct Waiter<'c> {
     clock: &'c Clock,
     key: (Nanos, u64),
-    /// The turns at its last poll, and the polls since they changed.
-    turns: u64,
+    /// The steps at its last poll, and the polls since they changed.
+    steps: u64,
     quiet: u32,
 }
 
@@ -139,7 +139,7 @@ impl<'c> Waiter<'c> {
         state.numbered += 1;
         let key = (due, state.numbered);
         state.waiting.insert(key);
-        Self { clock, key, turns: state.turns, quiet: 0 }
+        Self { clock, key, steps: state.steps, quiet: 0 }
     }
 
     fn is_over(&self) -> bool {
@@ -150,13 +150,13 @@ impl<'c> Waiter<'c> {
     /// time.
     fn advance(&mut self) -> bool {
         let mut state = self.clock.state();
-        self.quiet = if state.turns == self.turns { self.quiet.saturating_add(1) } else { 0 };
-        self.turns = state.turns;
+        self.quiet = if state.steps == self.steps { self.quiet.saturating_add(1) } else { 0 };
+        self.steps = state.steps;
         if self.quiet == 0 || self.key.0 == NEVER || !state.is_next(self.key) {
             return false;
         }
         state.now = state.now.max(self.key.0);
-        state.turns += 1;
+        state.steps += 1;
         true
     }
 
@@ -221,9 +221,9 @@ mod tests {
     #[tokio::test] // rule 76
     async fn time_stands_while_the_guest_computes() {
         let clock = Clock::new(60);
-        for moment in [10, NEVER] {
+        for instant in [10, NEVER] {
             clock.set_computing(true);
-            let waiting = tokio::time::timeout(Duration::from_millis(20), clock.until(moment));
+            let waiting = tokio::time::timeout(Duration::from_millis(20), clock.until(instant));
             assert!(waiting.await.is_err() && clock.now() == 0);
         }
         clock.set_computing(false);

@@ -73,7 +73,7 @@ pub(crate) fn http_error(name: &str) -> Error {
     HTTP_ERRORS.iter().find(|(known, _)| *known == name).map_or(Error::HttpProtocolError, |(_, error)| error())
 }
 
-/// Returns the name of a request's error. One that the table lacks is an error of the protocol.
+/// Returns the name of a request's error. Errors that the table lacks are errors of the protocol.
 pub(crate) fn http_error_name(error: &Error) -> String {
     let is_it = |known: &Error| std::mem::discriminant(known) == std::mem::discriminant(error);
     let name = HTTP_ERRORS.iter().find(|(_, known)| is_it(&known())).map_or("HTTP-protocol-error", |(name, _)| name);

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use akri_model::text::clean;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 use crate::payload::Payload;
 
@@ -24,16 +23,19 @@ pub(crate) fn optional_address<'de, D: Deserializer<'de>>(from: D) -> Result<Opt
     address(from).map(Some)
 }
 
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "headers are {NAME: VALUE}, or a list of [NAME, VALUE]; values are texts")]
+enum HeadersForm {
+    Mapping(BTreeMap<String, Payload>),
+    Pairs(Headers),
+}
+
 /// Reads headers: a list of pairs, or a mapping.
 pub(crate) fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Headers, D::Error> {
-    let value = Value::deserialize(from)?;
-    let read = match value {
-        Value::Object(_) => {
-            serde_json::from_value(value).map(|fields: BTreeMap<String, Payload>| Vec::from_iter(fields))
-        }
-        pairs => serde_json::from_value(pairs),
-    };
-    read.map_err(|_| D::Error::custom("headers are {NAME: VALUE}, or a list of [NAME, VALUE]; values are texts"))
+    match HeadersForm::deserialize(from)? {
+        HeadersForm::Mapping(fields) => Ok(fields.into_iter().collect()),
+        HeadersForm::Pairs(pairs) => Ok(pairs),
+    }
 }
 
 pub(crate) fn optional_headers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Headers>, D::Error> {

@@ -1,15 +1,19 @@
 //! Bytes in a cassette: as text where they are one, so that people can read and write them.
 
 use akri_model::text::{hex, unhex};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// Bytes that are written as a string, or as `{hex: "00ff"}` if they are no readable text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Form", into = "Form")]
 pub struct Payload(pub Vec<u8>);
 
 #[derive(Serialize, Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "bytes are a string, or {\"hex\": \"00ff\"}; JSON is written in quotes"
+)]
 enum Form {
     Text(String),
     Bytes { hex: String },
@@ -37,26 +41,25 @@ impl From<&[u8]> for Payload {
     }
 }
 
-impl Serialize for Payload {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self.text() {
-            Some(text) => Form::Text(text.to_owned()),
-            None => Form::Bytes { hex: hex(&self.0) },
+impl From<Payload> for Form {
+    fn from(bytes: Payload) -> Self {
+        match bytes.text() {
+            Some(text) => Self::Text(text.to_owned()),
+            None => Self::Bytes { hex: hex(&bytes.0) },
         }
-        .serialize(to)
     }
 }
 
-impl<'de> Deserialize<'de> for Payload {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let form = Form::deserialize(from)
-            .map_err(|_| D::Error::custom("bytes are a string, or {\"hex\": \"00ff\"}; JSON is written in quotes"))?;
+impl TryFrom<Form> for Payload {
+    type Error = &'static str;
+
+    fn try_from(form: Form) -> Result<Self, Self::Error> {
         match form {
             Form::Text(text) => Ok(Self(text.into_bytes())),
             // Spaces between bytes are for people.
-            Form::Bytes { hex } => unhex(&hex.replace([' ', '\n'], ""))
-                .map(Self)
-                .ok_or_else(|| D::Error::custom("hex has two digits for each byte")),
+            Form::Bytes { hex } => {
+                unhex(&hex.replace([' ', '\n'], "")).map(Self).ok_or("hex has two digits for each byte")
+            }
         }
     }
 }

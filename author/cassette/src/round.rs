@@ -133,12 +133,4 @@ impl Outcome {
             error: None,
         }
     }
-
-    /// The result without what `expected` leaves open.
-    pub fn as_in(mut self, expected: &Self) -> Self {
-        if expected.triggers.is_none() {
-            self.triggers = None;
-        }
-        self
-    }
 }

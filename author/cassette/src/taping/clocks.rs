@@ -44,14 +44,14 @@ pub(super) fn set(player: &Arc<Player>, wasi: &mut WasiCtxBuilder) {
     wasi.monotonic_clock(Played(player.clone())).wall_clock(Played(player.clone()));
 }
 
-/// A moment of a replay.
-pub(super) struct Moment {
+/// An instant of a replay, which the guest may wait for.
+pub(super) struct PlayedInstant {
     pub(super) player: Arc<Player>,
     pub(super) due: Nanos,
 }
 
 #[async_trait]
-impl Pollable for Moment {
+impl Pollable for PlayedInstant {
     async fn ready(&mut self) {
         self.player.clock.until(self.due).await;
     }
@@ -73,8 +73,8 @@ impl TapedRound<'_> {
         let Some(player) = self.player() else { return self.0.clocks().subscribe_instant(when) };
         // A guest that asks again and again without waiting has time pass, too.
         player.clock.read();
-        let moment = self.0.table().push(Moment { player, due: when })?;
-        subscribe(self.0.table(), moment)
+        let instant = self.0.table().push(PlayedInstant { player, due: when })?;
+        subscribe(self.0.table(), instant)
     }
 
     fn wait_for(&mut self, duration: Nanos) -> wasmtime::Result<Resource<DynPollable>> {

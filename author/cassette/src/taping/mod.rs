@@ -143,10 +143,10 @@ fn random(seed: u64, kind: u8) -> Deterministic {
 
 impl From<&AccessError> for Refused {
     fn from(error: &AccessError) -> Self {
-        match error {
-            AccessError::NotGranted(what) => Self::NotGranted(what.clone()),
-            AccessError::Limit(what) => Self::Limit(what.clone()),
-            AccessError::Unavailable(what) => Self::Unavailable(what.clone()),
+        match error.clone() {
+            AccessError::NotGranted(not_granted) => Self::NotGranted { not_granted },
+            AccessError::Limit(limit) => Self::Limit { limit },
+            AccessError::Unavailable(unavailable) => Self::Unavailable { unavailable },
         }
     }
 }
@@ -154,9 +154,9 @@ impl From<&AccessError> for Refused {
 impl From<Refused> for AccessError {
     fn from(refused: Refused) -> Self {
         match refused {
-            Refused::NotGranted(what) => Self::NotGranted(what),
-            Refused::Limit(what) => Self::Limit(what),
-            Refused::Unavailable(what) => Self::Unavailable(what),
+            Refused::NotGranted { not_granted } => Self::NotGranted(not_granted),
+            Refused::Limit { limit } => Self::Limit(limit),
+            Refused::Unavailable { unavailable } => Self::Unavailable(unavailable),
         }
     }
 }

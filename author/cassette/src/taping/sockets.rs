@@ -19,7 +19,7 @@ use wasmtime_wasi::p2::{
 use wasmtime_wasi::sockets::WasiSocketsView;
 
 use super::TapedRound;
-use super::clocks::Moment;
+use super::clocks::PlayedInstant;
 use super::streams::{PlayedDatagrams, PlayedInput, PlayedOutput, Watched};
 use crate::call::Recorded;
 use crate::call_queue::QueueKey;
@@ -176,8 +176,8 @@ impl TapedRound<'_> {
             return HostTcpSocket::subscribe(&mut self.0.sockets(), socket);
         };
         let due = self.handles()?.tcp.get(&socket.rep()).map_or(0, |connection| player.connect_due(connection.number));
-        let moment = self.0.table().push(Moment { player, due })?;
-        subscribe(self.0.table(), moment)
+        let instant = self.0.table().push(PlayedInstant { player, due })?;
+        subscribe(self.0.table(), instant)
     }
 
     fn tcp_address(&mut self, socket: Resource<TcpSocket>, is_remote: bool) -> SocketResult<IpSocketAddress> {
