@@ -75,7 +75,7 @@ fn record(node: &Node, details: &str, secret: &str, flags: &[&str]) -> (Output, 
     (output, cassette)
 }
 
-/// Keeps a recording for a handler that is in the repository, if that was asked for.
+/// Keeps a recording for a handler that is in the repository, if AKRI_KEEP_CASSETTES is set.
 pub(crate) fn keep(handler: &str, name: &str, cassette: &Path) {
     if env::var_os("AKRI_KEEP_CASSETTES").is_some() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(handler).join("cassettes");
@@ -386,16 +386,16 @@ fn serve(words: &'static str) -> (SocketAddr, SocketAddr) {
     let addresses = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
     thread::spawn(move || {
         for stream in tcp.incoming() {
-            let (mut stream, mut asked) = (stream.unwrap(), [0; 4096]);
-            let length = stream.read(&mut asked).unwrap();
-            let is_http = asked[..length].starts_with(b"GET ");
+            let (mut stream, mut request) = (stream.unwrap(), [0; 4096]);
+            let length = stream.read(&mut request).unwrap();
+            let is_http = request[..length].starts_with(b"GET ");
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", words.len());
             let _ = write!(stream, "{}{words}", if is_http { &head } else { "" });
         }
     });
     thread::spawn(move || {
-        let mut asked = [0; 100];
-        while let Ok((_, from)) = udp.recv_from(&mut asked) {
+        let mut request = [0; 100];
+        while let Ok((_, from)) = udp.recv_from(&mut request) {
             udp.send_to(words.as_bytes(), from).unwrap();
         }
     });

@@ -208,7 +208,7 @@ fn errors_are_printed_once_with_a_remedy() {
 }
 
 #[tokio::test] // rule 34
-async fn get_tells_whether_an_agent_runs() {
+async fn get_shows_whether_an_agent_runs() {
     let node = Node::new();
     let state = node.path("state").display().to_string();
     let get = || node.akri(&["get", "instances", "--state-dir", &state, "-o", "json"]);
@@ -233,7 +233,7 @@ async fn get_tells_whether_an_agent_runs() {
 
 /// Shows that problems of manifests are not only in the log.
 #[tokio::test] // rule 34
-async fn get_tells_what_is_wrong_with_manifests() {
+async fn get_shows_problems_of_manifests() {
     let node = Node::new();
     let state = node.path("state").display().to_string();
     let printed = || text(&node.akri(&["get", "configurations", "--state-dir", &state]).stderr);

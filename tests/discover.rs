@@ -353,8 +353,12 @@ async fn watch_ends_without_events_or_readers() {
     assert!(bad.status.code() == Some(1) && stderr(&bad).contains("did you mean 'KERNEL'?"), "{}", stderr(&bad));
     assert!(bad.stdout.is_empty());
     fixture.node.write_configuration("onvif", "onvif", "      {}\n", "");
-    let nobody = fixture.run("onvif", &["--watch"]);
-    assert!(nobody.status.code() == Some(1) && stderr(&nobody).contains("'onvif'"), "{}", stderr(&nobody));
+    let without_handler = fixture.run("onvif", &["--watch"]);
+    assert!(
+        without_handler.status.code() == Some(1) && stderr(&without_handler).contains("'onvif'"),
+        "{}",
+        stderr(&without_handler)
+    );
 
     fixture.write_rules(&[r#"SUBSYSTEM=="video4linux""#]);
     let mut command = Command::new(akri());

@@ -213,8 +213,8 @@ async fn image_without_a_handler_in_it_is_refused() {
     write_handler(&node, &format!("{}/a@{}", fake.name(), digest_of(Image::of(component).manifest.as_bytes())), "");
     let _agent = node.start_with(&["--insecure-registry", &fake.name()]);
     is_refused(&node, "Invalid", "akri:discovery").await;
-    let asked = fake.requests().len();
-    assert_eq!(asked, 2, "a manifest and a component: {:?}", fake.requests());
+    let requests = fake.requests().len();
+    assert_eq!(requests, 2, "a manifest and a component: {:?}", fake.requests());
 }
 
 #[tokio::test] // rule 74

@@ -176,9 +176,12 @@ async fn other_hosts_name_no_token_server() {
         assert_eq!(error, format!("{} answered '401 Unauthorized'", elsewhere.name()), "{what}");
     }
     assert_eq!(collector.requests(), Vec::<String>::new());
-    let asked = elsewhere.requests();
-    assert!(asked.len() == 2 && asked[0] == "GET /blob -" && asked[1].starts_with("PUT /blob?"), "{asked:?}");
-    assert!(asked[1].ends_with(" -"), "{asked:?}");
+    let requests = elsewhere.requests();
+    assert!(
+        requests.len() == 2 && requests[0] == "GET /blob -" && requests[1].starts_with("PUT /blob?"),
+        "{requests:?}"
+    );
+    assert!(requests[1].ends_with(" -"), "{requests:?}");
 }
 
 #[tokio::test] // rule 74, threat 24

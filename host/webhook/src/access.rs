@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[tokio::test] // rule 63
-    async fn the_question_is_about_the_user_of_the_request() {
-        let (client, asked) = api(allow(""));
+    async fn access_review_is_about_the_user_of_the_request() {
+        let (client, requests) = api(allow(""));
         let configuration =
             configuration(&json!([secret("login", Some("vault")), secret("other", None)]), &Value::Null);
         assert_eq!(check_access(&client, &user(), &configuration).await, ReviewOutcome::default());
-        let asked = asked.lock().unwrap();
-        let spec = |index: usize| &asked[index].2["spec"];
-        assert_eq!(asked[0].1, "/apis/authorization.k8s.io/v1/subjectaccessreviews?");
+        let requests = requests.lock().unwrap();
+        let spec = |index: usize| &requests[index].2["spec"];
+        assert_eq!(requests[0].1, "/apis/authorization.k8s.io/v1/subjectaccessreviews?");
         for (field, value) in [
             ("user", json!("jo")),
             ("uid", json!("7")),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_the_user_may_not_read_is_refused_by_field() {
+    async fn secret_the_user_may_not_read_is_refused_by_field() {
         let (client, _) = api(allow("login"));
         let configuration = configuration(&json!([{"name": "a", "value": ""}, secret("login", None)]), &Value::Null);
         let outcome = check_access(&client, &user(), &configuration).await;
@@ -168,8 +168,8 @@ mod tests {
     }
 
     #[tokio::test] // rule 63
-    async fn secrets_of_brokers_count_and_each_is_asked_for_once() {
-        let (client, asked) = api(allow("pull"));
+    async fn secrets_of_brokers_count_and_each_is_reviewed_once() {
+        let (client, requests) = api(allow("pull"));
         let pod = json!({
             "imagePullSecrets": [{"name": "pull"}],
             "containers": [
@@ -179,15 +179,15 @@ mod tests {
         });
         let outcome = check_access(&client, &user(), &configuration(&json!([]), &json!({"brokerPodSpec": pod}))).await;
         assert_eq!(outcome.forbidden[0].field, "spec.brokerSpec.brokerPodSpec.imagePullSecrets[0]");
-        assert_eq!(asked.lock().unwrap().len(), 2);
+        assert_eq!(requests.lock().unwrap().len(), 2);
     }
 
     #[tokio::test]
     async fn there_are_not_more_questions_than_a_request_has_time_for() {
-        let (client, asked) = api(allow(""));
+        let (client, requests) = api(allow(""));
         let many: Vec<Value> = (0..65).map(|n| secret(&format!("s{n}"), None)).collect();
         let outcome = check_access(&client, &user(), &configuration(&json!(many), &Value::Null)).await;
         assert_eq!(outcome.invalid[0].message, "references 65 Secrets, more than 64");
-        assert!(asked.lock().unwrap().is_empty());
+        assert!(requests.lock().unwrap().is_empty());
     }
 }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_good_for_its_names_and_its_time() {
+    fn certificate_is_good_for_its_names_and_its_time() {
         let made = Material::make(&names(), now(), DAY * 90, None).unwrap();
         assert!(made.is_good(&names(), now()) && made.is_good(&names(), now() + DAY * 89));
         assert!(!made.is_good(&names(), now() + DAY * 91), "expired");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test] // rule 63
-    fn the_one_before_stays_trusted_and_no_older_one() {
+    fn previous_certificate_stays_trusted_and_no_older_one() {
         let first = Material::make(&names(), now(), DAY, None).unwrap();
         let second = Material::make(&names(), now(), DAY, Some(&first)).unwrap();
         let third = Material::make(&names(), now(), DAY, Some(&second)).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_belong_together_is_not_good() {
+    fn parts_of_different_certificates_are_not_good() {
         let (one, other) = (Material::make(&names(), now(), DAY, None), Material::make(&names(), now(), DAY, None));
         let (one, other) = (one.unwrap(), other.unwrap());
         assert!(!Material { key: other.key, ..one.clone() }.is_good(&names(), now()));

@@ -130,7 +130,7 @@ fn cached() -> ListParams {
     ListParams::default().match_any()
 }
 
-/// The component files of a directory. One that cannot be read has none.
+/// The component files of a directory; an unreadable directory has none.
 fn list(directory: &Path) -> BTreeMap<String, FileVersion> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let file = |entry: std::fs::DirEntry| {
@@ -212,7 +212,7 @@ mod tests {
     use crate::testing::{api, no_components};
 
     #[test] // rule 63
-    fn a_problem_is_found_in_the_details() {
+    fn problem_is_located_in_the_details() {
         let details = "udevRules:\n- 'KERNEL==\"video*\"'\n- 'KERNAL==\"x\"'\n";
         let problem = |path: &str| Problem { path: path.into(), reason: "InvalidRule".into(), message: "wrong".into() };
         let found = finding(details, &problem("/udevRules/1"));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test] // rule 63
-    async fn a_component_is_asked_about_details_and_may_fail_to_answer() {
+    async fn component_checks_details_and_may_fail_to_answer() {
         let (components, client) = guest();
         let check = async |details: &str| components.check_details(&client, &naming("guest", details)).await;
         assert_eq!(check("devices").await, ReviewOutcome::default());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_no_handler_of_the_cluster_uses_is_not_asked() {
+    async fn component_without_an_object_checks_nothing() {
         let (components, _) = guest();
         let (client, _) = api(|_, _, _| {
             (200, json!({"kind": "DiscoveryHandlerList", "apiVersion": "akri.sh/v0", "metadata": {}, "items": []}))
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_that_may_be_components_are_looked_at() {
+    fn other_files_than_components_are_not_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("udev.wasm"), "x").unwrap();

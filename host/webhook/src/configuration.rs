@@ -23,7 +23,7 @@ pub(crate) struct Checks {
     pub(crate) dry_run: bool,
 }
 
-/// Checks the Configuration of a request. What depends on others is asked only of one that is valid in itself.
+/// Checks the Configuration of a request. Checks that depend on others follow only if it is valid in itself.
 pub(crate) async fn check(checks: &Checks, request: &Request) -> ReviewOutcome {
     let configuration = match read(request, validate::configuration) {
         Ok(configuration) => configuration,
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_valid_configuration_is_accepted() {
+    async fn valid_configuration_is_accepted() {
         let spec = json!({"discoveryHandler": {"name": "udev"}, "brokerSpec": {"brokerPodSpec": {"containers": []}}});
         assert_eq!(outcome(&spec).await, ReviewOutcome::default());
     }
 
     #[tokio::test] // rule 63
-    async fn an_invalid_configuration_names_its_fields() {
+    async fn invalid_configuration_names_its_fields() {
         for (spec, field, message) in [
             (Value::Null, "spec", "invalid type"),
             (json!({}), "spec", "missing field `discoveryHandler`"),
@@ -110,21 +110,23 @@ mod tests {
             ),
         ] {
             let found = outcome(&spec).await;
-            let [Finding { field: named, message: said }] = found.invalid.as_slice() else { panic!("{found:?}") };
-            assert!(named == field && said.starts_with(message), "{named}: {said}");
+            let [Finding { field: named, message: found_message }] = found.invalid.as_slice() else {
+                panic!("{found:?}")
+            };
+            assert!(named == field && found_message.starts_with(message), "{named}: {found_message}");
         }
     }
 
     #[tokio::test] // rule 63
-    async fn nothing_is_asked_about_an_invalid_configuration() {
-        let (client, asked) = api(|_, _, body| (201, body.clone()));
+    async fn invalid_configuration_causes_no_requests() {
+        let (client, requests) = api(|_, _, body| (201, body.clone()));
         let spec = json!({"discoveryHandler": {"name": ""}, "brokerSpec": {"brokerPodSpec": {}}});
         assert!(!check(&checks(client), &request(&spec)).await.is_allowed());
-        assert!(asked.lock().unwrap().is_empty());
+        assert!(requests.lock().unwrap().is_empty());
     }
 
     #[test]
-    fn a_long_name_is_a_warning() {
+    fn long_name_is_a_warning() {
         let mut configuration = Configuration::default();
         configuration.metadata.name = Some("c".repeat(52));
         assert_eq!(name_warning(&configuration), ReviewOutcome::default());
@@ -134,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test] // rule 63
-        fn any_spec_gets_a_verdict(spec in any_json(), field in 0_usize..6, value in any_json()) {
+        fn any_spec_gets_an_outcome(spec in any_json(), field in 0_usize..6, value in any_json()) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(outcome(&spec));
             let fields = ["capacity", "brokerSpec", "instanceServiceSpec", "brokerProperties", "resources", "discoveryHandler"];

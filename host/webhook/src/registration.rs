@@ -139,10 +139,10 @@ mod tests {
 
     #[tokio::test]
     async fn every_webhook_gets_the_bundle_unless_the_object_changed() {
-        let (client, asked) = api(|_, _, _| (200, registered(None)));
+        let (client, requests) = api(|_, _, _| (200, registered(None)));
         let fields = RegistrationFields { bundle: Some("PEM".to_owned()), failure_policy: Some("Fail".to_owned()) };
         assert!(!register(&client, "akri", &fields).await.unwrap());
-        let (method, _, patch) = asked.lock().unwrap()[1].clone();
+        let (method, _, patch) = requests.lock().unwrap()[1].clone();
         assert_eq!(method, "PATCH");
         assert_eq!(
             patch,
@@ -157,11 +157,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_registered_already_is_not_written_again() {
-        let (client, asked) = api(|_, _, _| (200, registered(Some("PEM"))));
+    async fn current_registration_is_not_written_again() {
+        let (client, requests) = api(|_, _, _| (200, registered(Some("PEM"))));
         let fields = RegistrationFields { bundle: Some("PEM".to_owned()), failure_policy: None };
         assert!(register(&client, "akri", &fields).await.unwrap());
-        assert_eq!(asked.lock().unwrap().len(), 1);
+        assert_eq!(requests.lock().unwrap().len(), 1);
     }
 
     #[tokio::test] // rule 63
@@ -169,7 +169,7 @@ mod tests {
         let secret = json!({"metadata": {"name": "tls", "namespace": "akri-system", "resourceVersion": "3"}});
         let conflict = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
         let answer = secret.clone();
-        let (client, asked) =
+        let (client, requests) =
             api(move |method, _, _| if method == "GET" { (200, answer.clone()) } else { (409, conflict.clone()) });
         let secret = CertificateSecret::new(client, "akri-system", "tls");
         let (object, material) = secret.read().await.unwrap();
@@ -177,13 +177,13 @@ mod tests {
         let made = Material::make(&service_names("akri-system", "w"), SystemTime::now(), Duration::from_hours(1), None)
             .unwrap();
         assert!(!secret.write(object, &made).await.unwrap());
-        let sent = asked.lock().unwrap()[1].2.clone();
+        let sent = requests.lock().unwrap()[1].2.clone();
         assert_eq!(sent["metadata"]["resourceVersion"], "3");
         assert_eq!(sent["data"].as_object().unwrap().len(), 3);
     }
 
     #[test]
-    fn a_certificate_is_renewed_in_the_last_third_of_its_life() {
+    fn certificate_is_renewed_in_the_last_third_of_its_life() {
         let (names, now) = (service_names("akri-system", "w"), UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         let life = Duration::from_hours(90);
         let made = Material::make(&names, now, life, None).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_belongs_to_its_request() {
+    fn response_belongs_to_its_request() {
         let answer = answered(ReviewOutcome::warning("beware"));
         assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
         assert_eq!(answer["kind"], "AdmissionReview");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_each_field_and_what_is_wrong() {
+    fn denial_names_each_field_and_its_problem() {
         let one = ReviewOutcome::invalid([FieldError::new("/spec/capacity", "0 is not between 1 and 1000")]);
         let answer = answered(one.clone());
         let status = &answer["response"]["status"];
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_told_so_once_the_object_is_valid() {
+    fn forbidden_is_reported_once_the_object_is_valid() {
         let forbidden = ReviewOutcome { forbidden: vec![Finding::new("spec.x", "no")], ..ReviewOutcome::default() };
         assert_eq!(answered(forbidden.clone())["response"]["status"]["code"], 403);
         let both = forbidden.and(ReviewOutcome::invalid([Finding::new("spec.y", "wrong")]));

@@ -232,38 +232,38 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_is_made_registered_and_served_in_this_order() {
+    async fn certificate_is_made_registered_and_served_in_this_order() {
         let (client, state) = cluster();
         let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
-        let look = async || upkeep(&client, &settings, None, &serving).await.unwrap();
-        assert_eq!((look().await, serving.is_set()), (Upkeep::Changed, false), "made");
+        let check = async || upkeep(&client, &settings, None, &serving).await.unwrap();
+        assert_eq!((check().await, serving.is_set()), (Upkeep::Changed, false), "made");
         assert!(state.lock().unwrap()[0]["data"]["tls.key"].is_string());
         assert_eq!(
-            (look().await, serving.is_set()),
+            (check().await, serving.is_set()),
             (Upkeep::Changed, true),
             "registered, and there is no other to serve"
         );
-        assert_eq!(look().await, Upkeep::Done);
+        assert_eq!(check().await, Upkeep::Done);
     }
 
     #[tokio::test] // rule 63
-    async fn a_renewed_certificate_waits_until_the_api_server_trusts_it() {
+    async fn renewed_certificate_waits_until_the_api_server_trusts_it() {
         let (client, state) = cluster();
         let (settings, serving) = (in_secret(Duration::from_hours(1)), ServingCertificate::default());
-        let look = async |settings: &WebhookSettings| upkeep(&client, settings, None, &serving).await.unwrap();
+        let check = async |settings: &WebhookSettings| upkeep(&client, settings, None, &serving).await.unwrap();
         for _ in 0..3 {
-            look(&settings).await;
+            check(&settings).await;
         }
         let key = |state: &Mutex<[Value; 2]>| state.lock().unwrap()[0]["data"]["tls.crt"].clone();
         let before = key(&state);
         // With a lifetime that is so much longer a third of it is not left any more.
         let longer = in_secret(Duration::from_hours(24));
-        assert_eq!(look(&longer).await, Upkeep::Changed);
+        assert_eq!(check(&longer).await, Upkeep::Changed);
         assert_ne!(key(&state), before);
         let old = serving.current().unwrap();
-        assert_eq!(look(&longer).await, Upkeep::Changed, "only registered");
+        assert_eq!(check(&longer).await, Upkeep::Changed, "only registered");
         assert!(serving.is(&old));
-        assert_eq!(look(&longer).await, Upkeep::Done);
+        assert_eq!(check(&longer).await, Upkeep::Done);
         assert!(!serving.is(&old));
     }
 
@@ -278,18 +278,18 @@ mod tests {
         let settings = settings(CertificateSource::Files { certificate: certificate.clone(), key: key.clone() });
         let (client, state) = cluster();
         let serving = ServingCertificate::default();
-        let look = async || upkeep(&client, &settings, None, &serving).await;
-        assert!(look().await.unwrap_err().to_string().contains("tls.crt"));
+        let check = async || upkeep(&client, &settings, None, &serving).await;
+        assert!(check().await.unwrap_err().to_string().contains("tls.crt"));
         let make = || Material::make(&["w".to_owned()], SystemTime::now(), Duration::from_hours(1), None).unwrap();
         let (first, second) = (make(), make());
         write(&first);
-        assert_eq!(look().await.unwrap(), Upkeep::Done);
+        assert_eq!(check().await.unwrap(), Upkeep::Done);
         assert!(serving.is(&first.certified_key().unwrap()));
         std::fs::write(&key, &second.key).unwrap();
-        assert!(look().await.unwrap_err().to_string().contains("the private key cannot be used"));
+        assert!(check().await.unwrap_err().to_string().contains("the private key cannot be used"));
         assert!(serving.is(&first.certified_key().unwrap()));
         write(&second);
-        look().await.unwrap();
+        check().await.unwrap();
         assert!(serving.is(&second.certified_key().unwrap()));
         assert!(state.lock().unwrap()[1]["webhooks"][0]["clientConfig"]["caBundle"].is_null(), "not ours to write");
     }

@@ -55,8 +55,8 @@ pub(crate) type ReceivedRequests = Arc<Mutex<Vec<(String, String, Value)>>>;
 pub(crate) fn api(
     answer: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Client, ReceivedRequests) {
-    let asked = ReceivedRequests::default();
-    let (answer, log) = (Arc::new(answer), asked.clone());
+    let requests = ReceivedRequests::default();
+    let (answer, log) = (Arc::new(answer), requests.clone());
     let service = tower::service_fn(move |request: Request<Body>| {
         let (answer, log) = (answer.clone(), log.clone());
         async move {
@@ -69,7 +69,7 @@ pub(crate) fn api(
             Ok::<_, Infallible>(response.body(Body::from(value.to_string().into_bytes())).unwrap())
         }
     });
-    (Client::new(service, "default"), asked)
+    (Client::new(service, "default"), requests)
 }
 
 /// The settings of a host that starts no processes.

@@ -102,14 +102,14 @@ mod tests {
 
     #[tokio::test]
     async fn every_object_is_created_without_being_stored() {
-        let (client, asked) = api(|_, _, body| (201, body.clone()));
+        let (client, requests) = api(|_, _, body| (201, body.clone()));
         let service = json!({"ports": [{"port": 80}]});
         let job = json!({"template": {"spec": {"containers": []}}});
         let spec = json!({
             "brokerSpec": {"brokerJobSpec": job}, "instanceServiceSpec": service, "configurationServiceSpec": service,
         });
         assert_eq!(check_brokers(&client, true, &configuration(spec)).await, ReviewOutcome::default());
-        let mut paths: Vec<String> = asked.lock().unwrap().iter().map(|(_, path, _)| path.clone()).collect();
+        let mut paths: Vec<String> = requests.lock().unwrap().iter().map(|(_, path, _)| path.clone()).collect();
         paths.sort();
         let query = "?dryRun=All&fieldValidation=Strict";
         let services = format!("/api/v1/namespaces/lab/services{query}");
@@ -118,9 +118,9 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_created_when_dry_runs_are_off() {
-        let (client, asked) = api(|_, _, body| (201, body.clone()));
+        let (client, requests) = api(|_, _, body| (201, body.clone()));
         assert_eq!(check_brokers(&client, false, &with_pod()).await, ReviewOutcome::default());
-        assert!(asked.lock().unwrap().is_empty());
+        assert!(requests.lock().unwrap().is_empty());
     }
 
     #[tokio::test] // rule 63
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test] // rule 63
-    async fn what_an_old_api_server_drops_is_an_unknown_field() {
+    async fn field_dropped_by_an_old_api_server_is_unknown() {
         let (client, _) = api(|_, _, body| {
             let mut stored = body.clone();
             stored["spec"]["containers"][0].as_object_mut().unwrap().remove("image");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test] // rule 63
-    async fn a_refusal_that_is_not_about_the_object_is_a_warning() {
+    async fn refusal_that_is_not_about_the_object_is_a_warning() {
         for code in [403, 404, 429, 500] {
             let (client, _) = api(move |_, _, _| failure(code, "exceeded quota", json!([])));
             let outcome = check_brokers(&client, true, &with_pod()).await;

@@ -90,7 +90,7 @@ fn configuration(capacity: i64) -> Value {
 }
 
 #[tokio::test]
-async fn a_review_is_answered() {
+async fn review_is_answered() {
     let server = Server::start().await;
     let (code, body) = server.ask("POST", "/validate", configuration(1).to_string().as_bytes()).await;
     let answer: Value = serde_json::from_str(&body).unwrap();
@@ -138,7 +138,7 @@ async fn clients_without_tls_or_trust_get_nothing() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_serves_new_connections_and_old_ones_go_on() {
+async fn new_certificate_serves_new_connections_and_old_ones_go_on() {
     let server = Server::start().await;
     let mut old = server.connect(&server.material).await.unwrap();
     let renewed = make();
@@ -151,7 +151,7 @@ async fn a_new_certificate_serves_new_connections_and_old_ones_go_on() {
 }
 
 #[tokio::test]
-async fn the_end_waits_for_what_is_under_way() {
+async fn shutdown_waits_for_requests_under_way() {
     let mut server = Server::start().await;
     let mut stream = server.connect(&server.material).await.unwrap();
     let body = configuration(1).to_string();
@@ -181,7 +181,7 @@ async fn idle_connections_and_slow_bodies_keep_no_review_waiting() {
         held.push(slow.into_inner().0);
     }
     let review = configuration(1).to_string();
-    let asked = server.ask("POST", "/validate", review.as_bytes());
-    let (code, body) = tokio::time::timeout(BODY_TIME / 2, asked).await.expect("it waits for others");
+    let answer = server.ask("POST", "/validate", review.as_bytes());
+    let (code, body) = tokio::time::timeout(BODY_TIME / 2, answer).await.expect("it waits for others");
     assert_eq!(code, 200, "{body}");
 }
