@@ -9,10 +9,9 @@ use akri_cli::args::node_name;
 use akri_cli::device::KnownDevices;
 use akri_cli::output::{count, plain, print_text};
 use akri_cli::program::{component_host, stop_signal};
-use akri_cli::subject::{self, Subject};
 use akri_model::device::DeviceSet;
 use akri_node::watch_dir::any_changed;
-use akri_sandbox::{Cache, Host};
+use akri_sandbox::Host;
 use anyhow::ensure;
 use tokio::time::timeout_at;
 
@@ -20,7 +19,6 @@ use crate::args::DevArgs;
 use crate::build::build;
 use crate::project::{self, Files};
 use crate::round_runner::{RoundRunner, RunReport};
-use crate::rules::subjects;
 
 /// Interval of rounds if neither the DiscoveryHandler nor the component names one.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -33,7 +31,7 @@ pub(super) async fn run(args: &DevArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_signal()?;
     let host = component_host(Some(&args.host))?;
     let node = node_name(args.node_name.clone())?;
-    let mut dev = Dev { args, build, host, node, project: None, results: BTreeMap::new() };
+    let mut dev = Dev { args, build, host, node, runner: None, results: BTreeMap::new() };
     tokio::select! {
         ended = dev.follow() => match ended? {},
         () = stop => Ok(ExitCode::SUCCESS),
@@ -59,16 +57,10 @@ struct Dev<'a> {
     build: &'a str,
     host: Host,
     node: String,
-    /// The project that was loaded last.
-    project: Option<LoadedProject>,
+    /// The component that was loaded last.
+    runner: Option<RoundRunner>,
     /// Results by Configuration.
     results: BTreeMap<String, LastResult>,
-}
-
-/// A component with its Configurations.
-struct LoadedProject {
-    runner: RoundRunner,
-    subjects: Vec<(Subject, Cache)>,
 }
 
 /// The last results of a Configuration.
@@ -104,8 +96,8 @@ impl Dev<'_> {
     }
 
     fn interval(&self) -> Duration {
-        let runner = self.project.as_ref().map(|project| &project.runner);
-        let named = runner.and_then(|runner| runner.rules.interval.or(runner.component.description().interval));
+        let named =
+            self.runner.as_ref().and_then(|runner| runner.rules.interval.or(runner.component.description().interval));
         named.unwrap_or(INTERVAL).max(SHORTEST)
     }
 
@@ -116,10 +108,9 @@ impl Dev<'_> {
         let built = build(self.build, &args.directory).await?;
         let failure = if built.status.success() {
             match self.load().await {
-                Ok(project) => {
-                    let head = head(&project, built.took);
-                    self.project = Some(project);
-                    print_text(&head)?;
+                Ok(runner) => {
+                    print_text(&head(&runner, built.took))?;
+                    self.runner = Some(runner);
                     return self.rounds(true).await;
                 }
                 Err(error) => format!("{error:#}"),
@@ -129,27 +120,21 @@ impl Dev<'_> {
             built.output.lines().for_each(|line| eprintln!("  {}", plain(line)));
             built.failure()
         };
-        let rest = if self.project.is_some() { "; the component from before goes on" } else { "" };
+        let rest = if self.runner.is_some() { "; the component from before goes on" } else { "" };
         eprintln!("error: {failure}{rest}");
         Ok(())
     }
 
-    async fn load(&self) -> anyhow::Result<LoadedProject> {
-        let args = self.args;
-        let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
-        let runner = RoundRunner::load(&self.host, &args.component, own, &manifests, self.node.clone()).await?;
-        let subjects = subjects(&args.file, &manifests, &runner.component.description().name)?;
-        Ok(LoadedProject {
-            runner,
-            subjects: subjects.into_iter().map(|subject| (subject, Cache::default())).collect(),
-        })
+    async fn load(&self) -> anyhow::Result<RoundRunner> {
+        let (args, own) = (self.args, self.args.object.handler_object.as_ref());
+        RoundRunner::load(&self.host, &args.component, &args.file, own, self.node.clone()).await
     }
 
     /// Runs a round of each Configuration and prints what changed.
     async fn rounds(&mut self, is_first: bool) -> anyhow::Result<()> {
-        let Some(LoadedProject { runner, subjects }) = &self.project else { return Ok(()) };
-        self.results.retain(|name, _| subjects.iter().any(|(subject, _)| subject.name() == *name));
-        for (subject, cache) in subjects {
+        let Some(runner) = &self.runner else { return Ok(()) };
+        self.results.retain(|name, _| runner.subjects.iter().any(|(subject, _)| subject.name() == *name));
+        for (subject, cache) in &runner.subjects {
             let name = subject.name();
             let last = self.results.entry(name.clone()).or_default();
             match runner.run(subject, cache, None).await {
@@ -180,7 +165,7 @@ impl Dev<'_> {
     }
 }
 
-fn head(LoadedProject { runner, .. }: &LoadedProject, took: Duration) -> String {
+fn head(runner: &RoundRunner, took: Duration) -> String {
     let description = runner.component.description();
     let (name, version) = (plain(&description.name), plain(&description.version));
     format!("built in {:.1} s; {name} {version} {}\n", took.as_secs_f64(), runner.load.text())

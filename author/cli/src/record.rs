@@ -147,11 +147,3 @@ pub(super) fn trace(secrets: &Resolved) -> (mpsc::Sender<TraceLine>, thread::Joi
     });
     (sender, printing)
 }
-
-/// Refuses to record what would be several recordings.
-pub(super) fn one<T>(subjects: &[T]) -> anyhow::Result<()> {
-    match subjects {
-        [_] => Ok(()),
-        all => Err(anyhow!("a cassette is of one Configuration, and the file has {} for this handler", all.len())),
-    }
-}

@@ -151,7 +151,8 @@ pub(super) async fn play(
 pub(super) fn differences(expected: &Outcome, played: &Played, has_secrets: bool) -> String {
     let describe = |mismatch| if has_secrets { statement(mismatch) + "\n" } else { difference(mismatch) };
     let mut text: String = played.differences.iter().map(describe).collect();
-    let outcome = played.outcome.clone().as_in(expected);
+    let triggers = expected.triggers.as_ref().and(played.outcome.triggers.clone());
+    let outcome = Outcome { triggers, ..played.outcome.clone() };
     // After a call that differs, everything does.
     let calls_differ = played.differences.iter().any(|mismatch| !matches!(mismatch, Mismatch::NotMade { .. }));
     if outcome == *expected || calls_differ {

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use akri_api::manifest::Manifest;
 use akri_api::{HandlerRules, data};
 use akri_cassette::{Recorder, taping_host};
 use akri_cli::args::HostArgs;
 use akri_cli::device::DiscoveredDevice;
-use akri_cli::subject::Subject;
+use akri_cli::subject::{self, Subject, handlers};
 use akri_discovery::{call, details_json, validate_details};
 use akri_engine::LocalComponent;
 use akri_model::device::{DeviceSet, Note};
@@ -22,6 +21,7 @@ use serde::Serialize;
 
 use crate::component::{engine_config, load_error, load_with_rules, read};
 use crate::record::{self, Recording};
+use crate::rules::subjects;
 use crate::validate;
 
 /// A component with the rules of its rounds.
@@ -31,6 +31,10 @@ pub(crate) struct RoundRunner {
     pub(crate) taped: Option<LocalComponent>,
     pub(crate) load: Load,
     pub(crate) rules: HandlerRules,
+    /// The Configurations of the file, each with the cache of its rounds.
+    pub(crate) subjects: Vec<(Subject, Cache)>,
+    /// Set if there is a DiscoveryHandler, also if that is of another component.
+    pub(crate) has_object: bool,
     values: Values,
     node: String,
     is_traced: bool,
@@ -87,18 +91,23 @@ impl Load {
 }
 
 impl RoundRunner {
-    /// Loads a component into the sandbox.
+    /// Loads a component into the sandbox, with the Configurations of a file.
     pub(crate) async fn load(
         host: &Host,
         path: &Path,
+        file: &Path,
         own: Option<&PathBuf>,
-        manifests: &[Manifest],
         node: String,
     ) -> anyhow::Result<Self> {
+        let manifests = subject::read(file)?;
         let begun = Instant::now();
-        let (component, rules) = load_with_rules(host, path, own, manifests).await?;
+        let (component, rules) = load_with_rules(host, path, own, &manifests).await?;
         let load = Load { milliseconds: milliseconds(begun.elapsed()), compiled: component.was_compiled() };
-        Ok(Self { component, taped: None, load, rules, values: data::values(manifests), node, is_traced: false })
+        let subjects = subjects(file, &manifests, &component.description().name)?;
+        let subjects = subjects.into_iter().map(|subject| (subject, Cache::default())).collect();
+        let has_object = own.is_some() || handlers(&manifests).next().is_some();
+        let values = data::values(&manifests);
+        Ok(Self { component, taped: None, load, rules, subjects, has_object, values, node, is_traced: false })
     }
 
     /// Loads it into this process, too, for rounds that are recorded or traced.

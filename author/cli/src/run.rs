@@ -6,33 +6,32 @@ use akri_cli::args::node_name;
 use akri_cli::device::device_table;
 use akri_cli::output::{plain, print};
 use akri_cli::program::component_host;
-use akri_cli::subject::{self, handlers, warn};
+use akri_cli::subject::warn;
 use akri_model::discovery::RoundError;
-use akri_sandbox::Cache;
+use anyhow::ensure;
 
 use crate::args::RunArgs;
-use crate::record::{self, Recording};
+use crate::record::Recording;
 use crate::round_runner::{RoundRunner, RunReport};
-use crate::rules::subjects;
 
 /// Runs the rounds. Fails if one of them failed.
 pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let node = node_name(args.node_name.clone())?;
-    let (manifests, own) = (subject::read(&args.file)?, args.object.handler_object.as_ref());
-    let host = component_host(Some(&args.host))?;
-    let mut runner = RoundRunner::load(&host, &args.component, own, &manifests, node).await?;
+    let (host, own) = (component_host(Some(&args.host))?, args.object.handler_object.as_ref());
+    let mut runner = RoundRunner::load(&host, &args.component, &args.file, own, node).await?;
     if args.record.is_some() || args.trace {
         runner = runner.with_tape(&args.host, &args.component, args.trace).await?;
     }
-    let subjects = subjects(&args.file, &manifests, &runner.component.description().name)?;
     let mut recording = match (&args.record, &runner.taped) {
-        (Some(path), Some(component)) => Some(record::one(&subjects).and_then(|()| Recording::new(component, path))?),
+        (Some(path), Some(component)) => {
+            let count = runner.subjects.len();
+            ensure!(count == 1, "a cassette is of one Configuration, and the file has {count} for this handler");
+            Some(Recording::new(component, path)?)
+        }
         _ => None,
     };
-    let has_object = own.is_some() || handlers(&manifests).next().is_some();
     let (mut reports, mut is_refused) = (Vec::new(), false);
-    let caches: Vec<Cache> = subjects.iter().map(|_| Cache::default()).collect();
-    let rounds = (0..args.rounds).flat_map(|_| subjects.iter().zip(&caches));
+    let rounds = (0..args.rounds).flat_map(|_| &runner.subjects);
     let mut failed = false;
     for (subject, cache) in rounds {
         match runner.run(subject, cache, recording.as_mut()).await {
@@ -48,7 +47,7 @@ pub(super) async fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if is_refused && !has_object {
+    if is_refused && !runner.has_object {
         eprintln!("hint: nothing is granted without a DiscoveryHandler; name its file with --handler-object");
     }
     print(&reports, args.output, || reports.iter().map(text).collect())?;

@@ -70,7 +70,7 @@ pub enum SetupError {
     Authorities(String),
     /// TLS can't be set up.
     #[error("cannot set up TLS: {0}")]
-    Tls(String),
+    Tls(#[from] rustls::Error),
 }
 
 /// A body to send.
@@ -255,8 +255,7 @@ fn tls(authorities: Option<&[u8]>) -> Result<ClientConfig, SetupError> {
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| SetupError::Tls(error.to_string()))?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    Ok(config?.with_root_certificates(roots).with_no_client_auth())
 }
 
 fn body(upload: &Upload) -> Body {

@@ -27,6 +27,8 @@ use tokio::sync::watch;
 
 use crate::cli::DiscoverArgs;
 
+type Sender<T> = watch::Sender<Arc<T>>;
+
 /// The dependencies of rounds. Handlers are reloaded when their files change while this lives.
 pub(super) struct Loaded {
     pub(super) node: String,
@@ -34,10 +36,7 @@ pub(super) struct Loaded {
     pub(super) handlers: watch::Receiver<Arc<Handlers>>,
     pub(super) values: watch::Receiver<Arc<Values>>,
     pub(super) host: Host,
-    _registry: Registry,
-    _manifests: watch::Sender<Arc<Manifests>>,
-    _values: watch::Sender<Arc<Values>>,
-    _listener: Option<Listener>,
+    _alive: (Registry, Sender<Manifests>, Sender<Values>, Option<Listener>),
 }
 
 /// Reads the file, and waits until all handlers are loaded or refused.
@@ -50,9 +49,9 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     let host = component_host(Some(&args.host))?;
     let listener = args.watch.then(|| Listener::start(&args.host.udev_data));
     let uevents = listener.as_ref().map_or_else(Uevents::default, Listener::uevents);
-    let (_values, values) = watch::channel(Arc::new(data::values(&manifests)));
+    let (values_sender, values) = watch::channel(Arc::new(data::values(&manifests)));
     let all = Manifests { handlers: objects, complete: true, ..Manifests::default() };
-    let (sender, receiver) = watch::channel(Arc::new(all));
+    let (manifests_sender, receiver) = watch::channel(Arc::new(all));
     let spinner = ProgressBar::new_spinner().with_message(format!("loading components of {}", directory.display()));
     let settings = ImageSettings {
         directory: cache_dir().map(|caches| caches.join("images")),
@@ -67,17 +66,8 @@ pub(super) async fn load(args: &DiscoverArgs) -> anyhow::Result<Loaded> {
     spinner.finish_and_clear();
     let only = args.handler.as_ref().and_then(|_| settled.ready.keys().next());
     let subjects = manifests.iter().filter_map(|manifest| subject(manifest, only)).collect();
-    Ok(Loaded {
-        node,
-        subjects,
-        handlers,
-        values,
-        host,
-        _registry: registry,
-        _manifests: sender,
-        _values,
-        _listener: listener,
-    })
+    let _alive = (registry, manifests_sender, values_sender, listener);
+    Ok(Loaded { node, subjects, handlers, values, host, _alive })
 }
 
 /// Returns the Configuration of a manifest; with `--handler` its handler is replaced.
